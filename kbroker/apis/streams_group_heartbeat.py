@@ -8,11 +8,13 @@ they are INVALID_REQUEST.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from kbroker.apis.authorization import may_on_cluster, refusal, require
 from kbroker.apis.create_topics import check_replication_factor
 from kbroker.apis.group_protocols import require_group_protocol
+from kbroker.apis.idle_heartbeat import IdleHeartbeatHandler
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.completion import Callback
@@ -33,6 +35,8 @@ NEVER_STRICT = 32767
 """More than any version: a client above its quota is throttled afterwards."""
 MOST_ENTRIES = 5_000
 """The most subtopologies, topics and configs in a topology."""
+MOST_FAILURES = 3
+"""The most creations whose errors a status names, as in Kafka."""
 CREATE, DESCRIBE, TOPIC = Operation.CREATE, Operation.DESCRIBE, ResourceType.TOPIC
 
 
@@ -60,43 +64,39 @@ def handle(request: Request, body: Any) -> Steps:
 
 def check_fields(body: Any) -> None:
     """INVALID_REQUEST."""
-    for value, message in (
-            (body.instance_id, 'Static membership is not yet supported.'),
-            (body.task_offsets, 'TaskOffsets are not supported yet.'),
-            (body.task_end_offsets, 'TaskEndOffsets are not supported yet.')):
+    for name, value in (('a group instance id', body.instance_id), ('offsets of tasks', body.task_offsets),
+                        ('end offsets of tasks', body.task_end_offsets), ('warm-up tasks', body.warmup_tasks or None)):
         if value is not None:
-            raise invalid(message)
-    if body.warmup_tasks:
-        raise invalid('WarmupTasks are not supported yet.')
-    for value, name in ((body.member_id, 'MemberId'), (body.group_id, 'GroupId'), (body.rack_id, 'RackId')):
+            raise invalid(f'found {name}, which this version of the protocol does not support')
+    for name, value in (('member id', body.member_id), ('group id', body.group_id), ('rack id', body.rack_id)):
         if value is not None and not value.strip():
-            raise invalid(f"{name} can't be empty.")
+            raise invalid(f'the {name} is empty')
     tasks = body.active_tasks, body.standby_tasks, body.warmup_tasks
     if body.member_epoch == JOIN_EPOCH:
         check_join(body, tasks)
     elif body.member_epoch < LEAVE_EPOCH:
-        raise invalid(f'MemberEpoch is {body.member_epoch}, but must be greater than or equal to {LEAVE_EPOCH}.')
+        raise invalid(f'found member epoch {body.member_epoch}, expected {LEAVE_EPOCH} or more')
     elif body.topology is not None:
-        raise invalid('Topology can only be provided when (re-)joining.')
+        raise invalid(f'found a topology with member epoch {body.member_epoch}, expected none')
     if None in tasks and tasks != (None, None, None):
-        raise invalid('If one task-type is non-null, all must be non-null.')
+        raise invalid('expected tasks of all roles or of none, found those of some')
 
 
 def check_join(body: Any, tasks: Iterable[list[Any] | None]) -> None:
     """INVALID_REQUEST."""
     if body.rebalance_timeout_ms == NO_TIMEOUT:
-        raise invalid('RebalanceTimeoutMs must be provided in first request.')
+        raise invalid('expected a rebalance timeout of a member that joins, found none')
     if any(each is None or each for each in tasks):
-        raise invalid('Tasks must be empty when (re-)joining.')
+        raise invalid('expected empty lists of tasks of a member that joins')
     if body.topology is None:
-        raise invalid('Topology must be non-null when (re-)joining.')
+        raise invalid('expected a topology of a member that joins, found none')
 
 
 def check_topology(request: Request, topology: Any) -> Steps:
     """INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY, TOPIC_AUTHORIZATION_FAILED."""
     pace, names, entries = Pace(), set(), 0
     if len({part.subtopology_id for part in topology.subtopologies}) < len(topology.subtopologies):
-        raise invalid_topology('A subtopology is named twice.')
+        raise invalid_topology('found two subtopologies of one name')
     for part in topology.subtopologies:
         check_subtopology(part)
         internal = [*part.state_changelog_topics, *part.repartition_source_topics]
@@ -105,7 +105,7 @@ def check_topology(request: Request, topology: Any) -> Steps:
         entries += 1 + len(of_part) + sum(len(topic.topic_configs) for topic in internal) + sum(
             1 + len(group.source_topics) + len(group.repartition_source_topics) for group in part.copartition_groups)
         if entries > MOST_ENTRIES:
-            raise invalid_topology(f'The topology has more than {MOST_ENTRIES} subtopologies, topics and configs.')
+            raise invalid_topology(f'found more than {MOST_ENTRIES} subtopologies, topics and configs')
         if pace.spend(1 + len(of_part) // 8):
             yield
     for name in sorted(names):
@@ -119,7 +119,7 @@ def check_topology(request: Request, topology: Any) -> Steps:
 def check_name(name: str) -> None:
     """STREAMS_INVALID_TOPOLOGY."""
     if name in INTERNAL_TOPICS:
-        raise invalid_topology(f'Use of Kafka internal topic {name} in a Kafka Streams topology is prohibited.')
+        raise invalid_topology(f'{name} is an internal topic of the broker')
     try:
         check_topic_name(name)
     except KafkaError as error:
@@ -129,51 +129,63 @@ def check_name(name: str) -> None:
 def check_subtopology(part: Any) -> None:
     """INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY."""
     if part.source_topic_regex or any(group.source_topic_regex for group in part.copartition_groups):
-        raise invalid('Regular expressions for source topics are not supported yet.')
+        raise invalid('found a regular expression for source topics, expected names')
     for topic in part.state_changelog_topics:
         if topic.partitions:
-            raise invalid_topology(f'Changelog topic {topic.name} must have an undefined partition count, but it is '
-                                   f'set to {topic.partitions}.')
+            raise invalid_topology(f'found {topic.partitions} partitions of the changelog {topic.name}, expected 0')
     for topic in part.repartition_source_topics:
         if topic.partitions < 0:
-            raise invalid_topology(f'Repartition topic {topic.name} has {topic.partitions} partitions.')
+            raise invalid_topology(f'found {topic.partitions} partitions of the repartition topic {topic.name}')
     for group in part.copartition_groups:
         for indexes, topics in ((group.source_topics, part.source_topics),
                                 (group.repartition_source_topics, part.repartition_source_topics)):
-            if any(not 0 <= index < len(topics) for index in indexes):
-                raise invalid_topology(f'A copartition group of subtopology {part.subtopology_id} has no such topic.')
+            for index in indexes:
+                if not 0 <= index < len(topics):
+                    raise invalid_topology(f'found topic {index} in a copartition group of subtopology '
+                                           f'{part.subtopology_id}, which has {len(topics)} such topics')
 
 
 def create_missing(request: Request, group_id: str, reply: StreamsReply) -> None:
-    """Create the internal topics that a group misses, in the background. The status of the answer says what hinders."""
+    """Create the internal topics that a group misses, in the background. The status of the answer says what hinders.
+
+    As in Kafka, a client that may not create one of them creates none.
+    """
     missing = list(reply.missing)
     if not missing:
         return
+    refused = [] if may_on_cluster(request, CREATE, quiet=True) else [
+        topic.name for topic in missing if not request.may(CREATE, TOPIC, topic.name)]
+    if refused:
+        add_detail(reply, f'Unauthorized to CREATE on topics {", ".join(refused)}.')
+        return
+    topics = request.node.groups.streams_topics
+    failures = topics.errors(topic.name for topic in missing)
+    start_creation(request, group_id, missing)
+    if failures:
+        told = [f'{name} ({text})' for name, text in islice(failures.items(), MOST_FAILURES)]
+        more = f' and {len(failures) - MOST_FAILURES} more' if len(failures) > MOST_FAILURES else ''
+        add_detail(reply, f'Creation failed: {", ".join(told)}{more}.')
+
+
+def start_creation(request: Request, group_id: str, missing: Iterable[InternalTopic]) -> None:
+    """Create the topics in the background. Their errors are kept for two intervals between heartbeats."""
     node, wanted = request.node, []
     topics = node.groups.streams_topics
     remember_ms = 2 * node.groups.group_config(group_id).timing['streams'].heartbeat_interval_ms
     strict = node.config.kbroker_replication_factor_accept == 'strict'
-    may_create_all = may_on_cluster(request, CREATE, quiet=True)
-    refused, new_failures = [], dict[str, KafkaError]()
     for topic in missing:
-        if not may_create_all and not request.may(CREATE, TOPIC, topic.name):
-            refused.append(topic.name)
-            continue
         try:
             check_replication_factor(topic.replication_factor or BROKER_DEFAULT, strict)
             wanted.append(new_topic(topic))
         except KafkaError as error:
-            new_failures[topic.name] = error
-    failures = topics.errors(topic.name for topic in missing)
-    for name, failure in new_failures.items():
-        topics.note_error(name, failure, remember_ms)
+            topics.note_error(topic.name, error, remember_ms)
     topics.create(wanted, remember_ms, request.charge_mutations(NEVER_STRICT))
-    details = [f'Unauthorized to CREATE on topics {", ".join(refused)}.'] if refused else []
-    if failures:
-        details.append('Creation failed: ' + ', '.join(f'{name} ({text})' for name, text in failures.items()) + '.')
+
+
+def add_detail(reply: StreamsReply, detail: str) -> None:
     for status in reply.response.status:
-        if status.status_code == Status.MISSING_INTERNAL_TOPICS and details:
-            status.status_detail = '; '.join([status.status_detail, *details])
+        if status.status_code == Status.MISSING_INTERNAL_TOPICS:
+            status.status_detail += f'; {detail}'
 
 
 def new_topic(topic: InternalTopic) -> NewTopic:
@@ -192,4 +204,5 @@ def error_response(_body: Any, code: ErrorCode, message: str, _version: int) -> 
     return messages.StreamsGroupHeartbeatResponse(error_code=code, error_message=message)
 
 
-API = Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, handle, error_response)
+API = Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, IdleHeartbeatHandler('streams', handle, 'StreamsGroupHeartbeatRequest'),
+          error_response)

@@ -80,7 +80,8 @@ class Coordinated:
         self.shares = ShareHeartbeats(place, shared.share_states)
         self.share_offsets = ShareOffsets(self.turns, shared.share_states, shared.changes.topics)
         self.streams = StreamsHeartbeats(place)
-        self.idle_members = {'consumer': self.consumers.idle_members, 'share': self.shares.idle_members}
+        self.idle_members = {each.group_class.group_type: each.idle_members
+                             for each in (self.consumers, self.shares, self.streams)}
 
     def start(self) -> None:
         """After loading: each member gets its full time to heartbeat."""

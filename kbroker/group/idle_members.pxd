@@ -8,6 +8,16 @@ from kbroker.group.shard cimport Shard
 cdef struct IdleBeat:
     int64_t session_timeout_ms
     int64_t interval_ms         # until the member's next heartbeat
+    int32_t endpoint_epoch      # of a streams group
+
+
+cdef class Sender:
+    cdef str group_id
+    cdef str member_id
+    cdef str instance_id        # or None
+    cdef str client_id
+    cdef str client_host
+    cdef int32_t epoch
 
 
 cdef class IdleMembers:
@@ -20,9 +30,9 @@ cdef class IdleMembers:
     cdef object _group_config
     cdef object _group_class
     cdef str _kind
+    cdef bint _has_endpoints
 
-    cdef bint find(self, str group_id, str member_id, int32_t epoch, str client_id, str client_host,
-                   IdleBeat *found) except -1
+    cdef bint find(self, Sender sender, IdleBeat *found) except -1
     cdef int serve(self, str group_id, str member_id, IdleBeat *found) except -1
 
 

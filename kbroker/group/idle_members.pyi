@@ -3,6 +3,8 @@ from typing import Any
 
 SESSION: str
 
+class Sender: ...
+
 class IdleMembers:
     def __init__(self, heartbeats: Any) -> None: ...
 

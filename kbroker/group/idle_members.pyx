@@ -35,6 +35,10 @@ cpdef int64_t next_interval_ms(int64_t configured_ms, bint is_settled, int64_t s
     return min(configured_ms, max(<int64_t>LEAST_INTERVAL_MS, <int64_t>(members // MEMBERS_A_MS)))
 
 
+cdef class Sender:
+    """The sender of a heartbeat: its group, its ids and its epoch."""
+
+
 cdef class IdleMembers:
     """The idle members of the groups of one kind in a shard. `heartbeats` are the Heartbeats of the kind."""
 
@@ -49,20 +53,24 @@ cdef class IdleMembers:
         self._group_config = place.group_config
         self._group_class = heartbeats.group_class
         self._kind = heartbeats.group_class.group_type
+        self._has_endpoints = self._kind == 'streams'
 
-    cdef bint find(self, str group_id, str member_id, int32_t epoch, str client_id, str client_host,
-                   IdleBeat *found) except -1:
-        """Set `found` for a heartbeat that names the group, the member and its epoch only.
+    cdef bint find(self, Sender sender, IdleBeat *found) except -1:
+        """Set `found` for a heartbeat that names its sender only.
 
         Return False if the heartbeat has to be an operation.
         """
         cdef dict members
+        cdef str group_id = sender.group_id, member_id = sender.member_id
+        cdef int32_t epoch = sender.epoch
         group = self._shard.groups.get(group_id)
         if type(group) is not self._group_class or epoch <= 0 or group_id in self._lines:
             return False
         members = group.members
         member = members.get(member_id)
-        if member is None or member.client_id != client_id or member.client_host != client_host:
+        if member is None or member.client_id != sender.client_id or member.client_host != sender.client_host:
+            return False
+        if sender.instance_id is not None and group.instances.get(sender.instance_id) != member_id:
             return False
         held = member.held
         if held.epoch != epoch or held.state is not STABLE or group.assignment_epoch != epoch or group.epoch != epoch:
@@ -72,6 +80,8 @@ cdef class IdleMembers:
         found.session_timeout_ms, heartbeat_interval_ms, _ = self._group_config(group_id).timing[self._kind]
         found.interval_ms = next_interval_ms(
             heartbeat_interval_ms, True, self._clock.wall_ms() - <int64_t>group.assigned_at_ms, len(members))
+        if self._has_endpoints:
+            found.endpoint_epoch = group.endpoint_epoch
         return True
 
     cdef int serve(self, str group_id, str member_id, IdleBeat *found) except -1:

@@ -1,7 +1,7 @@
 """A streams group (KIP-1071): its topology, its members and their tasks, as its rows make them."""
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 from kbroker.group import streams_rows as rows
@@ -11,10 +11,8 @@ from kbroker.group.group import Group
 from kbroker.group.modern import ModernGroup, Row, RowHandler, RowModule
 from kbroker.group.reconciled_group import ReconciledGroup
 from kbroker.group.streams_member import NO_TOPOLOGY_EPOCH, StreamsMember, Target, Topology, read_topology
+from kbroker.group.task_holders import TaskHolders
 from kbroker.group.topology import ConfiguredTopology, required_topics
-
-Task = tuple[str, int]
-"""The id of a subtopology and the number of the task."""
 
 
 class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
@@ -39,10 +37,10 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         """The member that asked the application to shut down. No row keeps it."""
         self._subtopologies: dict[str, str] = {}
         """The subtopology that reads a topic."""
-        self._active: dict[Task, int] = {}
-        """The number of members that have an active task, assigned or pending revocation."""
-        self._in_process: dict[tuple[str, Task], int] = {}
-        """The number of members of a process that have a task in any role, assigned or pending revocation."""
+        self._active = TaskHolders[str]()
+        """The active tasks that members have, assigned or pending revocation, by subtopology."""
+        self._in_process = TaskHolders[tuple[str, str]]()
+        """The tasks that members of a process have in any role, by process and subtopology."""
 
     def copy(self) -> Self:
         twin = super().copy()
@@ -77,8 +75,8 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         task waits until the process does not have it.
         """
         role, subtopology = key
-        task = subtopology, number
-        return (process_id, task) in self._in_process or (role is Role.ACTIVE and task in self._active)
+        return self._in_process.has((process_id, subtopology), number) or (
+            role is Role.ACTIVE and self._active.has(subtopology, number))
 
     # Offsets
 
@@ -123,17 +121,18 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         super().put_member(member_id, member)
         if before is None or member is None or (
                 before.held is not member.held or before.process_id != member.process_id):
-            self._count_tasks(member, 1)
-            self._count_tasks(before, -1)
+            self._move_tasks(before, member)
 
-    def _count_tasks(self, member: StreamsMember | None, sign: int) -> None:
-        if member is None:
-            return
-        for tasks in (member.held.assigned, member.held.pending):
-            for (role, subtopology), numbers in tasks.items():
-                _count(self._in_process, [(member.process_id, (subtopology, number)) for number in numbers], sign)
-                if role is Role.ACTIVE:
-                    _count(self._active, [(subtopology, number) for number in numbers], sign)
+    def _move_tasks(self, before: StreamsMember | None, after: StreamsMember | None) -> None:
+        """Let the indexes of tasks follow a member."""
+        for member, change in (before, TaskHolders.remove), (after, TaskHolders.add):
+            if member is None:
+                continue
+            for tasks in (member.held.assigned, member.held.pending):
+                for (role, subtopology), numbers in tasks.items():
+                    change(self._in_process, (member.process_id, subtopology), numbers)
+                    if role is Role.ACTIVE:
+                        change(self._active, subtopology, numbers)
 
     def group_tombstones(self) -> Iterator[Row]:
         yield rows.epoch_tombstone(self.group_id)
@@ -147,12 +146,3 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         'StreamsGroupCurrentMemberAssignmentKey': ModernGroup.apply_current,
         'StreamsGroupTopologyKey': apply_topology,
     }
-
-
-def _count(counts: dict[Any, int], keys: Collection[Any], sign: int) -> None:
-    for key in keys:
-        count = counts.get(key, 0) + sign
-        if count:
-            counts[key] = count
-        else:
-            del counts[key]

@@ -88,6 +88,13 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
         wanted: int = self.place.config.group_streams_max_size
         return min(wanted, MOST_MEMBERS)
 
+    def is_idle(self, group: StreamsGroup, member: StreamsMember) -> bool:
+        """The group is ready, and no status has to be answered."""
+        return (group.configured is not None and group.configured.status is None and not group.shutdown_by
+                and group.topology is not None and member.topology_epoch >= group.topology.epoch
+                and group.validated_epoch == group.topology.epoch
+                and self.assignment_configs(group.group_id) == group.assignment_configs)
+
     # Members
 
     def check_epoch(self, member: StreamsMember, request: Any) -> None:
@@ -160,7 +167,8 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
             draft.rows.append(streams_rows.topology_row(group.group_id, given))
             return topology
         if group.topology.epoch <= topology.epoch and group.topology != topology:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, 'Topology updates are not supported yet.')
+            raise KafkaError(ErrorCode.INVALID_REQUEST,
+                             f'found another topology than group {group.group_id} has, which cannot change')
         return group.topology
 
     def configure(self, topology: Topology) -> Steps[ConfiguredTopology]:
@@ -366,12 +374,11 @@ def check_tasks(request: Any, counts: Mapping[str, int]) -> None:
         count = counts.get(subtopology)
         if count is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST,
-                             f'Subtopology {subtopology} does not exist in the topology.')
+                             f'found a task of subtopology {subtopology!r}, which the topology does not have')
         for number in numbers:
             if not 0 <= number < count:
                 raise KafkaError(ErrorCode.INVALID_REQUEST,
-                                 f'Task {number} for subtopology {subtopology} is invalid. Number of tasks for this '
-                                 f'subtopology: {count}')
+                                 f'found task {number} of subtopology {subtopology!r}, which has {count} tasks')
 
 
 def log_delay(error: KafkaError | None, _result: object) -> None:

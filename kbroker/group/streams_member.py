@@ -1,10 +1,11 @@
 """The values of which a streams group consists."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from sys import getsizeof
 from typing import Any, NamedTuple
 
+from kbroker.errors import CorruptLogError
 from kbroker.group.assignors.sticky import Key
 from kbroker.group.modern import NAME_BYTES, TOPIC_BYTES, ModernMember
 from kbroker.group.topology import InternalTopic, Subtopology
@@ -62,7 +63,7 @@ class Topology(NamedTuple):
 
 
 def read_topology(value: Any) -> Topology:
-    """Return the topology of a request or of a row, whose fields have the same names."""
+    """Return the topology of a request or of a row, whose fields have the same names. CorruptLogError."""
     return Topology(value.epoch, tuple(sorted(
         (_read_subtopology(part) for part in value.subtopologies), key=lambda part: part.subtopology_id)))
 
@@ -70,12 +71,24 @@ def read_topology(value: Any) -> Topology:
 def _read_subtopology(part: Any) -> Subtopology:
     """The copartition groups of a request, and of a row, have the indexes of topics instead of their names."""
     repartition = _read_topics(part.repartition_source_topics)
+    names = [topic.name for topic in repartition]
     return Subtopology(
         part.subtopology_id, tuple(part.source_topics), repartition, tuple(part.repartition_sink_topics),
         _read_topics(part.state_changelog_topics),
-        tuple(frozenset([*(part.source_topics[index] for index in group.source_topics),
-                         *(repartition[index].name for index in group.repartition_source_topics)])
+        tuple(frozenset([*_names_at(group.source_topics, part.source_topics, part.subtopology_id),
+                         *_names_at(group.repartition_source_topics, names, part.subtopology_id)])
               for group in part.copartition_groups))
+
+
+def _names_at(indexes: Iterable[int], names: Sequence[str], subtopology_id: str) -> list[str]:
+    """Return the names with these indexes. CorruptLogError; the heartbeat checks those of a request."""
+    found = []
+    for index in indexes:
+        if not 0 <= index < len(names):
+            raise CorruptLogError(f'found topic {index} in a copartition group of subtopology {subtopology_id!r}, '
+                                  f'which has {len(names)} such topics')
+        found.append(names[index])
+    return found
 
 
 def _read_topics(topics: Sequence[Any]) -> tuple[InternalTopic, ...]:

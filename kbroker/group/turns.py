@@ -19,11 +19,10 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.group import Group
 from kbroker.group.kinds import apply_row
 from kbroker.group.modern import Row, Steps
-from kbroker.group.records import GROUP_VERSION, row_bytes
+from kbroker.group.records import row_bytes
 from kbroker.group.shard import Shard, coordinator_error
 from kbroker.long_work import LongWork, Pace, result_of
-from kbroker.protocol.messages import GroupMetadataKey
-from kbroker.protocol.rows import encode_row_key, encode_row_value
+from kbroker.protocol.rows import encode_row_key, encode_row_value_in_slices
 from kbroker.record.batch import HEADER_BYTES
 from kbroker.security.escape import shown
 
@@ -39,7 +38,7 @@ ANSWERS_A_PART = 16
 LARGE_GROUP_BYTES = 1_000_000
 """The memory of a group whose copy is a part of its own."""
 ROW_VERSION = 0
-"""The version of the values of all rows that operations write, but for those of classic groups."""
+"""The version of the values that operations return as messages. The value of a classic group is encoded already."""
 
 
 class Outcome(NamedTuple):
@@ -184,7 +183,7 @@ class _Turn:
         left_bytes = self._shard.partition.max_message_bytes - HEADER_BYTES
         for key, value in rows:
             if value is not None and not isinstance(value, bytes):
-                value = encode_row_value(value, GROUP_VERSION if type(key) is GroupMetadataKey else ROW_VERSION)
+                value = yield from encode_row_value_in_slices(value, ROW_VERSION)
             row = encode_row_key(key), value
             encoded.append(row)
             left_bytes -= row_bytes(row)

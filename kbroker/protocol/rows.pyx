@@ -10,11 +10,12 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, uint8_t
 
-from kbroker.protocol.codec cimport decode_some, encode_some
+from kbroker.protocol.codec cimport decode_some, encode_some, find_writing_plan
 from kbroker.wire.bytes cimport read_int16, write_int16
 
 from kbroker.errors import ProtocolError
 from kbroker.protocol import messages, schema
+from kbroker.protocol.slices import encode_in_slices
 
 cdef enum:
     TYPE_SIZE = 2
@@ -66,6 +67,16 @@ cdef bytes int16_bytes(int number):
 def encode_row_value(value, int version) -> bytes:
     """Encode a value in a version. Raises EncodeError."""
     return encode_some(value, version, int16_bytes(version), None).close_segment()
+
+
+def encode_row_value_in_slices(value, int version):
+    """Encode a value as `encode_row_value` does, in parts: a generator that returns the bytes. Raises EncodeError.
+
+    A value without arrays is one part.
+    """
+    if not find_writing_plan(value, version).has_arrays:
+        return encode_row_value(value, version)
+    return b''.join((yield from encode_in_slices(value, version, int16_bytes(version))))
 
 
 def decode_row_key(topic, data):

@@ -212,13 +212,12 @@ class GroupState:
         for record in decode_records(batch):
             try:
                 row = read_row(record.key or b'', record.value, record.offset)
+                if isinstance(row, OffsetRow):
+                    self._replay_offset(header, row)
+                elif isinstance(row, GroupRow):
+                    self._replay_group(row.key, row.value)
             except CorruptLogError as error:
                 _skip(record, error)
-                continue
-            if isinstance(row, OffsetRow):
-                self._replay_offset(header, row)
-            elif isinstance(row, GroupRow):
-                self._replay_group(row.key, row.value)
 
     def _replay_offset(self, header: BatchHeader, row: OffsetRow) -> None:
         if self._only not in (None, row.key.group_id):

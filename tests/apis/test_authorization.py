@@ -125,7 +125,7 @@ DENIED = {
     'share-heartbeat': G, 'describe-sharers': G, 'describe-share-offsets': G, 'alter-share-offsets': G,
     'delete-share-offsets': G,
     'consumer-heartbeat': G, 'share-fetch': G, 'share-acknowledge': G, 'describe-consumers': G,
-    'streams-heartbeat': G, 'describe-streams': G,
+    'streams-heartbeat': G, 'streams-creates': G, 'describe-streams': G,
     'create-partitions': T, 'create-topics': T, 'create-topics-really': T, 'delete-absent-topics': T,
     'delete-groups': G, 'delete-records': T, 'delete-topics': T, 'delete-topics-by-id': T, 'describe-configs': (T, C),
     'describe-groups': G, 'describe-log-dirs': C, 'describe-producers': T, 'describe-topic-partitions': T,

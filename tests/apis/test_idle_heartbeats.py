@@ -6,24 +6,30 @@ from api_client import ApiClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.in_process_broker import InProcessBroker, frame_of
+from support.message_builder import build
 
-from kbroker.apis import consumer_group_heartbeat, share_group_heartbeat
+from kbroker.apis import consumer_group_heartbeat, share_group_heartbeat, streams_group_heartbeat
 from kbroker.apis.dispatch import Dispatcher
 from kbroker.apis.request import Api
 from kbroker.apis.served import served_apis
 from kbroker.errors import ErrorCode
 from kbroker.group.turns import Turns
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.messages import ConsumerGroupHeartbeatRequest, ShareGroupHeartbeatRequest
 
 SETTINGS = {'offsets.topic.num.partitions': '1', 'group.consumer.assignment.interval.ms': '0',
-            'share.coordinator.state.topic.num.partitions': '1', 'group.share.assignment.interval.ms': '0'}
+            'share.coordinator.state.topic.num.partitions': '1', 'group.share.assignment.interval.ms': '0',
+            'group.streams.assignment.interval.ms': '0', 'group.streams.min.assignment.interval.ms': '0',
+            'group.streams.initial.rebalance.delay.ms': '0'}
 WHOLE = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_heartbeat.handle),
     ApiKey.SHARE_GROUP_HEARTBEAT: Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_heartbeat.handle),
+    ApiKey.STREAMS_GROUP_HEARTBEAT: Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, streams_group_heartbeat.handle,
+                                        streams_group_heartbeat.error_response),
 }
 """The APIs without a short way."""
-REQUESTS = {'consumer': ConsumerGroupHeartbeatRequest, 'share': ShareGroupHeartbeatRequest}
+REQUESTS = {'consumer': 'ConsumerGroupHeartbeatRequest', 'share': 'ShareGroupHeartbeatRequest',
+            'streams': 'StreamsGroupHeartbeatRequest'}
+VERSIONS = {'consumer': 1, 'share': 1, 'streams': 0}
 NUMBERS = itertools.count(1)
 
 
@@ -43,6 +49,7 @@ class Side:
 
     def begin(self, kind, prefix):
         self.kind, self.prefix, self.epochs, self.owned, self.names = kind, prefix, {}, {}, {}
+        self.static, self.endpoint_epochs = set(), {}
         self.create(0)
 
     def create(self, number):
@@ -55,45 +62,79 @@ class Side:
         if action == 'create':
             return self.create(number + 1) if number + 1 not in self.names.values() else None
         if action == 'configure':
+            value = str(5_000 + 1_000 * number)
             name = f'{self.kind}.heartbeat.interval.ms'
+            if self.kind == 'streams' and number % 2:
+                name, value = 'streams.num.standby.replicas', str(number // 2)
             return self.client.ask('IncrementalAlterConfigs', resources=[{
                 'resource_type': 32, 'resource_name': self.prefix, 'configs': [
-                    {'name': name, 'value': str(5_000 + 1_000 * number)}]}]).responses[0].error_code
+                    {'name': name, 'value': value}]}]).responses[0].error_code
         client_id = 'other' if action == 'beat of another client' else 'test'
         return self.heartbeat(member, client_id, **self.fields_of(action, member, number))
 
     def fields_of(self, action, member, number):
+        """Return the fields of a heartbeat. With the numbers 3 and 4, members join and beat with more of them."""
         epoch = self.epochs.get(member, 0)
+        names = [f'{self.prefix}-{topic}' for topic in range(number % 3)] or ['none']
+        fields = {'member_epoch': {'join': 0, 'leave': -1, 'beat of an old epoch': epoch - 1}.get(action, epoch)}
+        if self.kind == 'streams':
+            return fields | self.streams_fields_of(action, member, number, names)
+        if action == 'join' and self.kind == 'consumer' and number > 2:
+            self.static.add(member)
+        if member in self.static and (action == 'join' or number > 2):
+            fields['instance_id'] = f'instance-{member if number < 4 or action == "join" else 0}'
         if action == 'join':
-            fields = {'subscribed_topic_names': [f'{self.prefix}-{topic}' for topic in range(number % 3)] or ['none']}
+            fields['subscribed_topic_names'] = names
             if self.kind == 'consumer':
                 fields |= {'rebalance_timeout_ms': 300_000, 'topic_partitions': []}
-            return fields | {'member_epoch': 0}
         if action == 'report' and self.kind == 'consumer':
-            return {'member_epoch': epoch, 'topic_partitions': self.owned.get(member, [])}
-        return {'member_epoch': {'leave': -1, 'beat of an old epoch': epoch - 1}.get(action, epoch)}
+            fields['topic_partitions'] = self.owned.get(member, [])
+        return fields
+
+    def streams_fields_of(self, action, member, number, names):
+        fields = {'endpoint_information_epoch': self.endpoint_epochs.get(member, 0) if number < 4 else 99,
+                  'shutdown_application': action == 'shut down'}
+        if action == 'join':
+            topology = {'epoch': 0, 'subtopologies': [
+                {'subtopology_id': '0', 'source_topics': names, 'source_topic_regex': [], 'copartition_groups': [],
+                 'repartition_sink_topics': [], 'repartition_source_topics': [], 'state_changelog_topics': []}]}
+            endpoint = {'host': 'host', 'port': 1} if number > 2 else None
+            fields |= {'rebalance_timeout_ms': 300_000, 'process_id': f'process-{member}', 'topology': topology,
+                       'user_endpoint': endpoint, 'active_tasks': [], 'standby_tasks': [], 'warmup_tasks': []}
+        if action == 'report':
+            fields |= {'active_tasks': self.owned.get(member, []), 'standby_tasks': [], 'warmup_tasks': []}
+        return fields
 
     def heartbeat(self, member, client_id, **fields):
-        request = REQUESTS[self.kind](group_id=self.prefix, member_id=f'member-{member}')
-        for name, value in fields.items():
-            setattr(request, name, value)
-        if fields.get('topic_partitions'):
-            request.topic_partitions = [type(request).TopicPartitions(**topic) for topic in fields['topic_partitions']]
-        broker = self.client.broker
-        connection = broker.begin(request, 1, client_id=client_id)
+        request = build(REQUESTS[self.kind], group_id=self.prefix, member_id=f'member-{member}', **fields)
+        broker, version = self.client.broker, VERSIONS[self.kind]
+        connection = broker.begin(request, version, client_id=client_id)
         while not connection.replies:
             broker.turn()
-        answer = broker.answer_to(connection, request, 1)
+        answer = broker.answer_to(connection, request, version)
         if answer.error_code == ErrorCode.NONE:
             self.epochs[member] = answer.member_epoch
-        assignment = None
-        if answer.assignment is not None:
+            self.adopt(member, answer)
+        return self.plain(answer)
+
+    def adopt(self, member, answer):
+        """Keep what the answer assigns."""
+        if self.kind == 'streams':
+            self.endpoint_epochs[member] = answer.endpoint_information_epoch
+            if answer.active_tasks is not None:
+                self.owned[member] = [{'subtopology_id': tasks.subtopology_id, 'partitions': list(tasks.partitions)}
+                                      for tasks in answer.active_tasks]
+        elif answer.assignment is not None:
             self.owned[member] = [{'topic_id': topic.topic_id, 'partitions': sorted(topic.partitions)}
                                   for topic in answer.assignment.topic_partitions]
-            assignment = sorted((self.names.get(topic.topic_id), sorted(topic.partitions))
-                                for topic in answer.assignment.topic_partitions)
-        return (answer.throttle_time_ms, answer.error_code, answer.error_message, answer.member_id,
-                answer.member_epoch, answer.heartbeat_interval_ms, assignment)
+
+    def plain(self, value):
+        """Return a message as plain values, with topics by their numbers."""
+        if isinstance(value, list):
+            return sorted(map(self.plain, value), key=repr)
+        if hasattr(value, '_layout'):
+            return {name: self.plain(getattr(value, name)) for name in value._layout.names}
+        return self.names.get(value, value)
 
     def state(self):
         """Return what the broker knows of the group, and how much it has stored."""
@@ -114,12 +155,12 @@ def sides(tmp_path_factory):
 
 ACTIONS = st.tuples(
     st.sampled_from(['join', 'beat', 'beat', 'beat', 'beat', 'report', 'report', 'leave', 'wait', 'wait', 'create',
-                     'configure', 'beat of another client', 'beat of an old epoch']),
+                     'configure', 'shut down', 'beat of another client', 'beat of an old epoch']),
     st.integers(0, 2), st.integers(0, 4))
 
 
 @settings(max_examples=40)
-@given(st.sampled_from(['consumer', 'share']), st.lists(ACTIONS, max_size=40))
+@given(st.sampled_from(list(REQUESTS)), st.lists(ACTIONS, max_size=40))
 def test_the_short_way_answers_what_the_whole_way_would_have_answered(sides, kind, actions):
     prefix = f'group-{next(NUMBERS)}'
     for side in sides:
@@ -131,7 +172,7 @@ def test_the_short_way_answers_what_the_whole_way_would_have_answered(sides, kin
         assert sides[0].state() == sides[1].state(), action
 
 
-@pytest.fixture(params=['consumer', 'share'])
+@pytest.fixture(params=list(REQUESTS))
 def idle(request, tmp_path):
     """A side with a settled member 0, on a broker of its own."""
     with InProcessBroker(tmp_path, SETTINGS) as broker:
@@ -149,56 +190,69 @@ def refuse(*_):
 
 def test_an_idle_heartbeat_is_no_operation(idle, monkeypatch):
     monkeypatch.setattr(Turns, 'submit', refuse)
-    assert idle.act('beat', 0, 0)[1] == ErrorCode.NONE
+    assert idle.act('beat', 0, 0)['error_code'] == ErrorCode.NONE
 
 
 @pytest.mark.parametrize('change', ['join', 'beat of another client', 'leave'])
 def test_another_heartbeat_is_an_operation(idle, monkeypatch, change):
     submitted = []
     monkeypatch.setattr(Turns, 'submit', lambda _self, group_id, *_: submitted.append(group_id))
-    request = REQUESTS[idle.kind](group_id='g', member_id='member-0')
-    for name, value in idle.fields_of(change, 0, 1).items():
-        setattr(request, name, value)
-    idle.client.broker.begin(request, 1, client_id='other' if change == 'beat of another client' else 'test')
+    request = build(REQUESTS[idle.kind], group_id='g', member_id='member-0', **idle.fields_of(change, 0, 1))
+    client_id = 'other' if change == 'beat of another client' else 'test'
+    idle.client.broker.begin(request, VERSIONS[idle.kind], client_id=client_id)
     assert submitted == ['g']
 
 
 def test_a_new_topic_makes_the_next_heartbeat_an_operation(idle, monkeypatch):
     idle.create(1)
-    assert idle.act('beat', 0, 0)[1] == ErrorCode.NONE
+    assert idle.act('beat', 0, 0)['error_code'] == ErrorCode.NONE
     monkeypatch.setattr(Turns, 'submit', refuse)
-    assert idle.act('beat', 0, 0)[1] == ErrorCode.NONE
+    assert idle.act('beat', 0, 0)['error_code'] == ErrorCode.NONE
 
 
 def test_an_idle_heartbeat_prolongs_the_session(idle):
     for _ in range(3):
         idle.act('wait', 0, 3)
-        assert idle.act('beat', 0, 0)[1] == ErrorCode.NONE
+        assert idle.act('beat', 0, 0)['error_code'] == ErrorCode.NONE
     idle.act('wait', 0, 4)
     idle.client.broker.turn()
-    assert idle.act('beat', 0, 0)[1] == ErrorCode.UNKNOWN_MEMBER_ID
+    assert idle.act('beat', 0, 0)['error_code'] == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_static_member_that_names_its_instance_is_idle_and_one_that_names_another_is_not(tmp_path, monkeypatch):
+    with InProcessBroker(tmp_path, SETTINGS) as broker:
+        side = Side(broker)
+        side.begin('consumer', 'g')
+        side.act('join', 0, 4)
+        side.act('join', 1, 4)
+        for _ in range(3):
+            side.act('report', 0, 1)
+            side.act('report', 1, 1)
+        assert side.act('beat', 1, 4)['error_code'] == ErrorCode.FENCED_INSTANCE_ID
+        monkeypatch.setattr(Turns, 'submit', refuse)
+        assert side.act('beat', 1, 3)['error_code'] == ErrorCode.NONE
 
 
 @pytest.mark.parametrize('cut', [1, 5, 9])
 def test_a_heartbeat_that_is_cut_off_closes_the_connection(idle, cut):
-    request = REQUESTS[idle.kind](group_id='g', member_id='member-0', member_epoch=idle.epochs[0])
+    request = build(REQUESTS[idle.kind], group_id='g', member_id='member-0', **idle.fields_of('beat', 0, 0))
     connection = idle.client.broker.connect()
-    idle.client.broker.send(connection, frame_of(request, 1)[:-cut])
+    idle.client.broker.send(connection, frame_of(request, VERSIONS[idle.kind])[:-cut])
     assert connection.closed is not None
 
 
 def test_bytes_behind_a_heartbeat_do_not_matter(idle):
-    request = REQUESTS[idle.kind](group_id='g', member_id='member-0', member_epoch=idle.epochs[0])
+    request = build(REQUESTS[idle.kind], group_id='g', member_id='member-0', **idle.fields_of('beat', 0, 0))
     broker = idle.client.broker
     connection = broker.connect()
-    broker.send(connection, frame_of(request, 1) + b'123')
-    assert broker.answer_to(connection, request, 1).error_code == ErrorCode.NONE
+    broker.send(connection, frame_of(request, VERSIONS[idle.kind]) + b'123')
+    assert broker.answer_to(connection, request, VERSIONS[idle.kind]).error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize('text', [b'member', b'\x02g'])
 def test_a_heartbeat_whose_text_is_not_utf_8_closes_the_connection(idle, text, caplog):
-    request = REQUESTS[idle.kind](group_id='g', member_id='member-0', member_epoch=idle.epochs[0])
-    frame = frame_of(request, 1)
+    request = build(REQUESTS[idle.kind], group_id='g', member_id='member-0', **idle.fields_of('beat', 0, 0))
+    frame = frame_of(request, VERSIONS[idle.kind])
     assert frame.count(text) == 1
     connection = idle.client.broker.connect()
     idle.client.broker.send(connection, frame.replace(text, text[:-1] + b'\xff'))

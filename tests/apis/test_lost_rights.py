@@ -9,6 +9,7 @@ from support.in_process_broker import frame_of
 from support.message_builder import build
 
 from kbroker.errors import ErrorCode
+from kbroker.group.topology import Status
 from kbroker.protocol.messages import AccessControlEntryRecord
 from kbroker.security.acl_codes import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from kbroker.security.authorizer import Authorizer
@@ -219,3 +220,31 @@ def test_a_transactional_commit_of_ten_thousand_denied_topics_takes_no_long_turn
     assert [topic.name for topic in answer.topics] == [topic.name for topic in request.topics]
     assert {topic.partitions[0].error_code for topic in answer.topics} == {DENIED}
     assert_within(max(slices_s), 0.010)
+
+
+def test_a_client_that_may_not_create_one_internal_topic_of_its_streams_group_creates_none(guard, alice, node):
+    def beat(**fields):
+        answer = alice.ask('StreamsGroupHeartbeat', 0, group_id='g', member_id='m', endpoint_information_epoch=0,
+                           shutdown_application=False, **fields)
+        assert answer.error_code == ErrorCode.NONE, answer.error_message
+        found = {name for name in ('first', 'second') if node.topics.topic(name) is not None}
+        details = [status.status_detail.partition('; ')[2] for status in answer.status
+                   if status.status_code == Status.MISSING_INTERNAL_TOPICS]
+        return found, details
+
+    guard.allow(READ, 'g', ResourceType.GROUP)
+    for name in ('payments', 'first', 'second'):
+        guard.allow(DESCRIBE, name)
+    alice.ask('FindCoordinator', coordinator_keys=['g'])
+    changelogs = [dict(name=name, partitions=0, replication_factor=0, topic_configs=[]) for name in ('first', 'second')]
+    refused = 'Unauthorized to CREATE on topics '
+    assert beat(member_epoch=0, rebalance_timeout_ms=1000, process_id='p', active_tasks=[], standby_tasks=[],
+                warmup_tasks=[], topology=dict(epoch=0, subtopologies=[dict(
+                    subtopology_id='0', source_topics=['payments'], source_topic_regex=[], repartition_sink_topics=[],
+                    state_changelog_topics=changelogs, repartition_source_topics=[], copartition_groups=[])])
+                ) == (set(), [f'{refused}first, second.'])
+    guard.allow(Operation.CREATE, 'first')
+    assert beat(member_epoch=1) == (set(), [f'{refused}second.'])
+    guard.allow(Operation.CREATE, CLUSTER_NAME, CLUSTER)
+    assert beat(member_epoch=1) == ({'first', 'second'}, [''])
+    assert beat(member_epoch=1)[1] == []

@@ -2,9 +2,12 @@
 
 import pytest
 
+from kbroker.errors import CorruptLogError
 from kbroker.group import streams_rows as rows
 from kbroker.group.assignors.sticky import Role
+from kbroker.group.kinds import apply_row
 from kbroker.group.reconcile import Assigned, State
+from kbroker.group.records import read_row
 from kbroker.group.streams_member import Endpoint, StreamsMember
 from kbroker.protocol.messages import StreamsGroupHeartbeatRequest as Request
 from kbroker.protocol.rows import encode_row_key, encode_row_value
@@ -63,3 +66,61 @@ def test_a_member_is_read_back_from_its_row():
 def test_tasks_of_members_that_share_them_have_an_empty_list_of_epochs_as_in_kafka():
     _, value = rows.current_row('g1', 'm1', Assigned(assigned={ACTIVE: {0: 2}, STANDBY: {1: 0}}))
     assert [value.active_tasks[0].assignment_epochs, value.standby_tasks[0].assignment_epochs] == [[2], []]
+
+
+PARTS = Request.Topology(epoch=0, subtopologies=[Request.Subtopology(
+    subtopology_id='0', source_topics=['t', 'u'], source_topic_regex=[], repartition_sink_topics=['r'],
+    state_changelog_topics=TOPOLOGY.subtopologies[0].state_changelog_topics,
+    repartition_source_topics=[Request.TopicInfo(name='r', partitions=2, replication_factor=0, topic_configs=[])],
+    copartition_groups=[Request.CopartitionGroup(
+        source_topics=[0, 1], source_topic_regex=[], repartition_source_topics=[0])])])
+WHOLE_ROWS = {
+    'epoch': rows.epoch_row('g1', 2, HASH_OF_T, 0, {'num.standby.replicas': '0'}),
+    'member': rows.member_row('g1', member(endpoint=Endpoint('host', 1), tags=(('zone', 'a'),))),
+    'assignment epoch': rows.assignment_epoch_row('g1', 2, T),
+    'target': rows.target_row('g1', 'm1', {ACTIVE: frozenset({0, 1}), STANDBY: frozenset({2})}),
+    'current': rows.current_row('g1', 'm1', Assigned(State.UNREVOKED, 3, 3, {ACTIVE: {0: 2}}, {STANDBY: {2: 0}})),
+    'topology': rows.topology_row('g1', PARTS),
+}
+
+
+def replayed(encoded):
+    """Replay encoded rows as a start does. Return the last group, after each part that a start looks at."""
+    group = None
+    for offset, (key, value) in enumerate(encoded):
+        row = read_row(key, value, offset)
+        if row is not None:
+            group = apply_row(group, row.key, row.value)
+    if group is not None:
+        assert group.copy().held_bytes == group.held_bytes
+        assert group.state_name and isinstance(group.tombstones(), list)
+    return group
+
+
+@pytest.mark.parametrize('damaged', WHOLE_ROWS)
+def test_a_damaged_row_is_read_as_another_one_or_reported_as_damage(damaged):
+    encoded = {name: (encode_row_key(key), encode_row_value(value, 0)) for name, (key, value) in WHOLE_ROWS.items()}
+    key, value = encoded[damaged]
+    others = [row for name, row in encoded.items() if name != damaged]
+    versions = [(key[:length], value) for length in range(len(key))] + [
+        (key, value[:length]) for length in range(len(value))]
+    for place in range(len(key) + len(value)):
+        for bits in (1, 2, 4, 8, 16, 32, 64, 128, 255):
+            changed = bytearray(key + value)
+            changed[place] ^= bits
+            versions.append((bytes(changed[:len(key)]), bytes(changed[len(key):])))
+    reported = 0
+    for version in versions:
+        try:
+            replayed([*others, version])
+        except CorruptLogError:
+            reported += 1
+    assert 0 < reported < len(versions)
+
+
+@pytest.mark.parametrize('index', [2, -1])
+def test_a_topology_whose_copartition_group_has_no_such_topic_is_damage(index):
+    key, value = rows.topology_row('g1', PARTS)
+    value.subtopologies[0].copartition_groups[0].source_topics = [0, index]
+    with pytest.raises(CorruptLogError, match=f'found topic {index} in a copartition group'):
+        replayed([(encode_row_key(key), encode_row_value(value, 0))])

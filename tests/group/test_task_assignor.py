@@ -34,6 +34,9 @@ def run(members, tasks=3, replicas=0, stateful=frozenset('0')):
                  {'m1': {'active': {0}}, 'm2': {'active': {1}}}, id='too few processes for standby tasks'),
     pytest.param([member('m1'), member('m2')], {'tasks': 2, 'replicas': 1, 'stateful': frozenset()},
                  {'m1': {'active': {0}}, 'm2': {'active': {1}}}, id='no standby task without state'),
+    pytest.param([member('m1', 'p', standby=[2]), member('m2', 'p', active=[0, 1]), member('m3', 'q', standby=[2])],
+                 {'tasks': 4}, {'m1': {'active': {2}}, 'm2': {'active': {0, 1}}, 'm3': {'active': {3}}},
+                 id='a less loaded process with a member of as many tasks'),
     pytest.param([], {}, {}, id='no members'),
 ])
 def test_tasks(members, options, expected):

@@ -3,14 +3,20 @@
 A history has a group, the source topics a, b and c, of which c does not exist at first, internal topics r and s, and
 members A to E. Members and processes have single letters as ids, because Kafka iterates them in the order of a hash
 table, which for these ids is their order.
+
+Kafka has no order among equally loaded processes, nor among equally loaded members of a process: it takes them from a
+priority queue that compares loads only. Where a choice among three or more differs, `has_another_choice` compares what
+is defined.
 """
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
-from group_histories import GROUP_CONFIG, REBALANCE_TIMEOUT_MS, SET, SHORT_SESSION_MS, Side
+from group_histories import GROUP_CONFIG, GROWN, PARTITIONS, REBALANCE_TIMEOUT_MS, SET, SHORT_SESSION_MS, Side
 
 from kbroker.errors import ErrorCode
 from kbroker.group.topology import Status
@@ -31,6 +37,8 @@ DETAILS = ('Source topics ', 'Internal topics are missing: ', "The member's topo
 """The beginnings of the details whose words are compared."""
 ROLES = ('active', 'standby', 'warmup')
 Tasks = dict[str, list[dict[str, Any]] | None]
+Task = tuple[str, str, int]
+"""A role, a subtopology and a number."""
 Shape = Callable[[Callable[[str], str]], list[dict[str, Any]]]
 
 
@@ -173,6 +181,7 @@ class StreamsSide(Side):
     """One broker in a history of a streams group."""
 
     def __init__(self, address: str, group: str):
+        self._looks = itertools.count()
         super().__init__(address, group)
         self.shapes: dict[str, list[dict[str, Any]]] = {}
         """Member -> the topology that it joined with last."""
@@ -180,12 +189,50 @@ class StreamsSide(Side):
         self.tasks_before: dict[str, Tasks] = {}
         """Member -> its tasks, and those before the last answer that had any."""
         self.endpoint_epochs: dict[str, int] = {}
+        self.processes: dict[str, str] = {}
+        """Member -> its process, by the rows."""
+        self.targets: dict[str, frozenset[Task]] = {}
+        self.targets_before: dict[str, frozenset[Task]] = {}
+        """Member -> its target tasks by the rows, and as they were before the last step."""
+        self._targets: dict[str, frozenset[Task]] = {}
 
     def close(self) -> None:
         for name in {*self.internal_topics(), *(self.topic(name) for name in 'rsq')}:
             if self.error_of(name) == ErrorCode.NONE:
                 self.peer.ask('DeleteTopics', 5, topic_names=[name], timeout_ms=30000)
         super().close()
+
+    def create_topic(self, name: str) -> None:
+        super().create_topic(name)
+        self.await_coordinator({self.topic(name): PARTITIONS[name]})
+
+    def delete_topic(self, name: str) -> None:
+        super().delete_topic(name)
+        self.await_coordinator({self.topic(name): 0})
+
+    def grow_topic(self, name: str) -> None:
+        super().grow_topic(name)
+        if name in self.topic_ids:
+            self.await_coordinator({self.topic(name): GROWN[name]})
+
+    def await_coordinator(self, counts: dict[str, int | None]) -> None:
+        """Wait until the coordinator of the group knows topics with these numbers of partitions, None for any number.
+
+        Kafka's coordinator hears of a change later than Metadata answers. A consumer in a group of its own, which has
+        the same coordinator, is assigned what the coordinator knows.
+        """
+        def is_known() -> bool:
+            fields = dict(group_id=f'{self.group}-looks-{next(self._looks)}', member_id='looks')
+            answer = self.peer.ask('ConsumerGroupHeartbeat', 1, **fields, member_epoch=0, topic_partitions=[],
+                                   rebalance_timeout_ms=REBALANCE_TIMEOUT_MS, subscribed_topic_names=list(counts))
+            self.peer.ask('ConsumerGroupHeartbeat', 1, **fields, member_epoch=-1)
+            assert answer.error_code == ErrorCode.NONE, answer
+            assigned = [len(topic.partitions) for topic in answer.assignment.topic_partitions]
+            if None in counts.values():
+                return len(assigned) == len(counts)
+            return sorted(assigned) == sorted(count for count in counts.values() if count)
+
+        self._await(is_known)
 
     def error_of(self, topic: str) -> int:
         answer = self.peer.ask('Metadata', topics=[dict(name=topic)], allow_auto_topic_creation=False)
@@ -200,6 +247,39 @@ class StreamsSide(Side):
         return {topic['name'] for parts in self.shapes.values() for each in parts
                 for topic in (*each['state_changelog_topics'], *each['repartition_source_topics'])
                 if topic['name'].startswith(f'{self.group}-')}
+
+    def rows(self) -> list[list[tuple[str, Any]]]:
+        found = super().rows()
+        self.targets_before, self.targets = self.targets, dict(self._targets)
+        return found
+
+    def note_row(self, kind: str, key: Any, value: Any) -> None:
+        if kind == 'StreamsGroupTargetAssignmentMember':
+            self._targets.pop(key.member_id, None)
+            if value is not None:
+                self._targets[key.member_id] = frozenset(
+                    (role, tasks.subtopology_id, number) for role in ROLES
+                    for tasks in getattr(value, f'{role}_tasks') for number in tasks.partitions)
+        elif kind == 'StreamsGroupMemberMetadata' and value is not None:
+            self.processes[key.member_id] = value.process_id
+        elif kind == 'StreamsGroupMemberMetadata':
+            self.processes.pop(key.member_id, None)
+
+    def has_another_choice(self, other: Side) -> bool:
+        assert isinstance(other, StreamsSide)
+        return (self.targets != other.targets and self.targets_before == other.targets_before
+                and self.processes == other.processes and len(self.processes) > 2
+                and self.merits() == other.merits())
+
+    def merits(self) -> tuple[list[Task], list[float], int]:
+        """Return what is defined of the target: its tasks, the loads of the processes, and the tasks that stay."""
+        loads = collections.Counter[str]()
+        for member, tasks in self.targets.items():
+            loads[self.processes.get(member, member)] += len(tasks)
+        threads = collections.Counter(self.processes.values())
+        stay = sum(len(tasks & self.targets_before.get(member, frozenset())) for member, tasks in self.targets.items())
+        return (sorted(task for tasks in self.targets.values() for task in tasks),
+                sorted(loads[process] / threads[process] for process in threads), stay)
 
     def beat(self, slot: str, **fields: Any) -> Any:
         """Send a StreamsGroupHeartbeat. Return the answer in comparable form, once the topics that it says are missing
@@ -228,6 +308,7 @@ class StreamsSide(Side):
             if not any(self.is_refused(topic) for parts in self.shapes.values() for each in parts
                        for topic in (*each['state_changelog_topics'], *each['repartition_source_topics'])):
                 self._await(lambda: all(self.error_of(name) == ErrorCode.NONE for name in names))
+                self.await_coordinator({name: None for name in names})
             self.let_metadata_settle()
 
     @staticmethod
@@ -362,6 +443,7 @@ class DeleteInternal:
         if side.error_of(topic) == ErrorCode.NONE:
             side.peer.ask('DeleteTopics', 5, topic_names=[topic], timeout_ms=30000)
             side.await_end_of_topic(topic)
+            side.await_coordinator({topic: 0})
         side.let_metadata_settle()
 
 

@@ -7,13 +7,18 @@ import subprocess
 
 import confluent_kafka
 import pytest
+import streams_histories
 from decoded import kafkas_text, our_text
+from group_histories import Commit
+from streams_histories import Standbys, StreamsBeat, StreamsJoin, StreamsLeave, StreamsSide
 from support.apache_kafka import TOOL_LIMIT_S, KafkaProcess, java
 from support.broker_process import BrokerProcess
 from support.command_runner import run_command
 from support.sample_topic import LIMIT_S, sample_topic
 
+from kbroker.record.records import decode_records
 from kbroker_tools.directory_view import DirectoryView
+from kbroker_tools.rows.decoders import RowReader
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -21,8 +26,11 @@ CONSUMER = 'org.apache.kafka.tools.consumer'
 FORMATTERS = {'transaction': ('__transaction_state', 'TransactionLogMessageFormatter'),
               'offsets': ('__consumer_offsets', 'OffsetsMessageFormatter'),
               'group-metadata': ('__consumer_offsets', 'GroupMetadataMessageFormatter')}
-SETTINGS = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.partitions': '1',
+SETTINGS = {**streams_histories.SETTINGS, 'transaction.state.log.num.partitions': '1',
             'group.initial.rebalance.delay.ms': '0'}
+STREAMS_ROWS = {f'{name}Key' for name in ('StreamsGroupMetadata', 'StreamsGroupMemberMetadata', 'StreamsGroupTopology',
+                                          'StreamsGroupTargetAssignmentMetadata', 'StreamsGroupTargetAssignmentMember',
+                                          'StreamsGroupCurrentMemberAssignment')}
 
 
 @pytest.fixture(params=[KafkaProcess, BrokerProcess])
@@ -42,6 +50,24 @@ def consume_in_a_group(address):
     assert message is not None and message.error() is None
     consumer.commit(message, asynchronous=False)
     return consumer
+
+
+def run_a_streams_group(address):
+    """Let two members share the tasks of a topology, with standby tasks, endpoints and offsets, and one leave."""
+    side = StreamsSide(address, 'counting')
+    for operation in [Standbys(1), StreamsJoin('A', 'count', endpoint='host'), StreamsBeat('A'),
+                      *[StreamsBeat('A', 'last')] * 2, StreamsJoin('B', 'count'),
+                      *[StreamsBeat(slot, 'last') for slot in 'ABAB'], Commit('A', 'a', 0, 0, 9), StreamsLeave('B')]:
+        operation.run(side)
+    return side
+
+
+def rows_of(directory):
+    """Return the kinds of the rows in `__consumer_offsets`, by the names of their keys."""
+    reader = RowReader('__consumer_offsets')
+    rows = [reader.read(record.key, record.value) for header, data in DirectoryView(directory).batches(
+        '__consumer_offsets', 0) if not header.is_control for record in decode_records(data)]
+    return {type(key).__name__ for key, _, _ in rows}
 
 
 def count_of_records(directory, topic):
@@ -68,10 +94,13 @@ def ours(*arguments):
 def test_rows_are_shown_as_the_console_consumer_and_the_dump_tool_show_them(broker):
     with sample_topic(broker.address):
         consumer = consume_in_a_group(broker.address)
+        side = run_a_streams_group(broker.address)
+        assert rows_of(broker.directory) > STREAMS_ROWS
         expected = {name: kafkas(broker, *row) for name, row in FORMATTERS.items()}
         live = {name: ours('--bootstrap-server', broker.address, '--formatter', name) for name in FORMATTERS}
         offline = {name: ours('--data-dir', broker.directory, '--formatter', name) for name in FORMATTERS}
         consumer.close()
+        side.close()
     assert live == offline
     assert {name: text.replace('\n', '') for name, text in live.items()} == expected
     for name, text in live.items():

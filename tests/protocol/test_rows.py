@@ -7,6 +7,7 @@ from kbroker.protocol.messages import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
@@ -14,7 +15,14 @@ from kbroker.protocol.messages import (
     TransactionLogKey,
     TransactionLogValue,
 )
-from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value, encode_row_key, encode_row_value
+from kbroker.protocol.rows import (
+    RowError,
+    decode_row_key,
+    decode_row_value,
+    encode_row_key,
+    encode_row_value,
+    encode_row_value_in_slices,
+)
 
 T = 1_700_000_000_000
 ORDERS = TransactionLogValue.PartitionsSchema(topic='orders', partition_ids=[0, 1])
@@ -188,6 +196,24 @@ def test_a_current_assignment_row_shares_its_struct_between_two_fields():
     )
     assert encode_row_value(value, 0).hex() == data
     assert decode_row_value(ConsumerGroupCurrentMemberAssignmentValue, bytes.fromhex(data)) == value
+
+
+@pytest.mark.parametrize(('value', 'is_long'), [
+    pytest.param(ConsumerGroupCurrentMemberAssignmentValue(assigned_partitions=[
+        ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions(
+            topic_id=bytes(16), partitions=list(range(5_000)), assignment_epochs=[1] * 5_000)]), True, id='long'),
+    pytest.param(ConsumerGroupCurrentMemberAssignmentValue(), False, id='empty arrays'),
+    pytest.param(ConsumerGroupMetadataValue(epoch=3), False, id='no arrays'),
+])
+def test_a_value_has_the_same_bytes_in_slices(value, is_long):
+    found = []
+
+    def encode():
+        found.append((yield from encode_row_value_in_slices(value, 0)))
+
+    yields = len(list(encode()))
+    assert found == [encode_row_value(value, 0)]
+    assert (yields > 1) == is_long
 
 
 def test_a_nullable_struct_in_a_tag_has_its_presence_byte():

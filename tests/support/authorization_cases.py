@@ -57,7 +57,8 @@ class Case(NamedTuple):
     first_version: int = 0
     last_version: int = 99
     by_version: tuple[tuple[int, int, int], ...] = ()
-    """The rights that count in some versions only: the number of the right, the first and the last version."""
+    """The rights that count in some versions only: the number of the right, the first and the last version. A right
+    that no code depends on counts in none."""
     topics: tuple[str, ...] = ()
     """More topics that exist; {tag} stands for the tag."""
 
@@ -121,6 +122,9 @@ def need(operation: str, kind: str, *names: str) -> tuple[Need, ...]:
     return tuple(Need(Operation[operation], ResourceType[kind], name) for name in names or (CLUSTER_NAME,))
 
 
+CREATING = (need('READ', 'GROUP', 'creating.{tag}')
+            + need('DESCRIBE', 'TOPIC', 'data.mine', 'first.{tag}', 'second.{tag}'))
+"""The rights of a streams group whose application has two changelogs, but for that to create them."""
 FOUR = 'data.mine', 'data.yours', 'absent.mine', 'hidden'
 """Topics: two exist, two do not, and the client has the right to the first of each kind."""
 
@@ -321,6 +325,17 @@ CASES = [
             state_changelog_topics=[], repartition_sink_topics=[], repartition_source_topics=[],
             copartition_groups=[])]), shutdown_application=False),
         need('READ', 'GROUP', 'streams.{tag}') + need('DESCRIBE', 'TOPIC', 'data.mine', 'absent.mine')),
+    Case('streams-creates', 'StreamsGroupHeartbeat', lambda v, w: dict(
+        group_id=f'creating.{w.tag}', member_id='m', member_epoch=0, endpoint_information_epoch=0,
+        rebalance_timeout_ms=5000, active_tasks=[], standby_tasks=[], warmup_tasks=[], process_id='p',
+        topology=dict(epoch=0, subtopologies=[dict(
+            subtopology_id='0', source_topics=['data.mine'], source_topic_regex=[],
+            state_changelog_topics=[dict(name=f'{name}.{w.tag}', partitions=0, replication_factor=0, topic_configs=[])
+                                    for name in ('first', 'second')],
+            repartition_sink_topics=[], repartition_source_topics=[], copartition_groups=[])]),
+        shutdown_application=False),
+        CREATING + need('CREATE', 'TOPIC', 'first.{tag}', 'second.{tag}'),
+        (CREATING + need('CREATE', 'CLUSTER'),), by_version=((4, 1, 0), (5, 1, 0))),
     Case('share-fetch', 'ShareFetch', lambda v, w: dict(
         group_id='group.mine', member_id=w.tag, share_session_epoch=0, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20,
         max_records=1, batch_size=1, topics=[dict(topic_id=w.topic_id(name), partitions=[dict(partition_index=0)])

@@ -5,9 +5,10 @@ state have standby tasks as well, on processes that do not have the task already
 """
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 from kbroker.lean_dataclasses import dataclass, field
 from kbroker.long_work import Pace
@@ -66,8 +67,7 @@ class _Member:
         self.member_id = member_id
         self.process = process
         self.size = 0
-        self.active: set[_Task] = set()
-        self.standby: set[_Task] = set()
+        self.tasks: dict[Key, set[int]] = {}
 
 
 class _Process:
@@ -91,19 +91,20 @@ class _Quota:
     def __init__(self, tasks: int, members: int):
         self._tasks = tasks
         self._members = members
+        self._most = self._share()
 
-    @property
-    def most(self) -> int:
+    def _share(self) -> int:
         return -(-self._tasks // self._members) if self._members else 0
 
     def has_room(self, member: _Member) -> bool:
-        return member.size < self.most
+        return member.size < self._most
 
     def count(self, member: _Member) -> None:
-        """Count the task that was assigned to `member` last."""
-        if member.size == self.most:
+        """Count a task that was just assigned to `member`."""
+        if member.size == self._most:
             self._tasks -= member.size
             self._members -= 1
+            self._most = self._share()
 
 
 class _Assigning:
@@ -118,95 +119,144 @@ class _Assigning:
             process = self._processes.setdefault(member.process_id, _Process(member.process_id))
             self._members[member.member_id] = found = _Member(member.member_id, process)
             process.members.append(found)
-        self._had_active: dict[_Task, list[_Member]] = {}
+        self._had_active: dict[_Task, _Member] = {}
         self._had_standby: dict[_Task, list[_Member]] = {}
-        self._tasks = [(subtopology, task) for subtopology, count in sorted(spec.tasks.items())
-                       for task in range(count)]
+        active = sum(spec.tasks.values())
+        standby = spec.standby_replicas * sum(spec.tasks[name] for name in spec.tasks if name in spec.stateful)
+        self._active_quota = _Quota(active, len(self._members))
+        self._quota = _Quota(active + standby, len(self._members))
 
     def remember(self) -> Generator[None, None, None]:
         """Index the members by the tasks that they had."""
-        for member in self._spec.members:
+        for member in sorted(self._spec.members, key=lambda member: member.member_id):
+            found = self._members[member.member_id]
             for (role, subtopology), tasks in member.target.items():
-                had = self._had_active if role is Role.ACTIVE else self._had_standby
-                if role is not Role.WARMUP:
-                    for task in tasks:
-                        had.setdefault((subtopology, task), []).append(self._members[member.member_id])
-                if self._pace.spend(len(tasks) + 1):
-                    yield
+                for task in tasks if role is not Role.WARMUP else ():
+                    if role is Role.ACTIVE:
+                        self._had_active[subtopology, task] = found
+                    else:
+                        self._had_standby.setdefault((subtopology, task), []).append(found)
+                    if self._pace.spend():
+                        yield
 
     def assign_active(self) -> Generator[None, None, None]:
-        quota = _Quota(len(self._tasks), len(self._members))
-        left = sorted(self._tasks, key=lambda task: (task[1], task[0]))
-        for had in self._had_active, self._had_standby:
-            waiting, left = left, []
+        """Give tasks back to their owners, then to those that had them as standby, and spread the rest."""
+        waiting: Iterable[_Task] = _by_number(self._spec.tasks)
+        left: dict[_Task, int] = {}
+        for previous in self._had_active.get, self._standby_owner:
+            left = {}
             for task in waiting:
-                member = self._least_loaded(had.get(task, ()))
-                if member is not None and quota.has_room(member):
-                    self._assign(task, member, member.active)
-                    quota.count(member)
+                member = previous(task)
+                if member is not None and self._active_quota.has_room(member):
+                    self._assign(task, member, Role.ACTIVE)
+                    self._active_quota.count(member)
                 else:
-                    left.append(task)
+                    left[task] = 1
                 if self._pace.spend():
                     yield
-        yield from self._spread([(task, 1) for task in sorted(left)], Role.ACTIVE)
+            waiting = left
+        yield from self._spread(_by_subtopology(self._spec.tasks), left, Role.ACTIVE)
 
     def assign_standby(self) -> Generator[None, None, None]:
+        """Give standby tasks to the previous owners of the tasks, and spread the rest."""
         replicas = self._spec.standby_replicas
-        tasks = [task for task in self._tasks if task[0] in self._spec.stateful] if replicas else []
-        quota = _Quota(len(self._tasks) + replicas * len(tasks), len(self._members))
-        left = []
-        for task in tasks:
+        stateful = {name: count for name, count in self._spec.tasks.items() if name in self._spec.stateful and replicas}
+        left: dict[_Task, int] = {}
+        for task in _by_number(stateful, reverse=True):
             wanted = replicas
-            for had in self._had_active, self._had_standby:
-                for member in sorted(had.get(task, ()), key=_load):
-                    if wanted and task not in member.process.tasks and quota.has_room(member):
-                        self._assign(task, member, member.standby)
-                        wanted -= 1
+            while wanted and (member := self._next_standby(task)) is not None:
+                self._assign(task, member, Role.STANDBY)
+                wanted -= 1
             if wanted:
-                left.append((task, wanted))
+                left[task] = wanted
             if self._pace.spend():
                 yield
-        yield from self._spread(sorted(left, key=lambda one: -one[1]), Role.STANDBY)
+        yield from self._spread(_by_subtopology(stateful, reverse=True), left, Role.STANDBY)
 
-    def _spread(self, tasks: list[tuple[_Task, int]], role: Role) -> Generator[None, None, None]:
-        """Assign each task so many times, to the least loaded processes that do not have it."""
+    def _next_standby(self, task: _Task) -> _Member | None:
+        """Return the previous owner that gets the next standby task, if one has room and its process lacks the task."""
+        owner = self._had_active.get(task)
+        if owner is None or task in owner.process.tasks or not self._quota.has_room(owner):
+            owner = self._standby_owner(task, lacking=True)
+        return owner if owner is not None and self._quota.has_room(owner) else None
+
+    def _standby_owner(self, task: _Task, lacking: bool = False) -> _Member | None:
+        """Return the previous standby owner with the least load, None if there is none.
+
+        As in Kafka, an owner takes the place of the one before if its process has a lower load and it has fewer tasks
+        itself. With `lacking`, a process that has the task does not count, except that the first owner is compared.
+        """
+        owners = self._had_standby.get(task)
+        if owners is None:
+            return None
+        best = owners[0]
+        for owner in owners[1:]:
+            if owner.process.load() < best.process.load() and owner.size < best.size and not (
+                    lacking and task in owner.process.tasks):
+                best = owner
+        return None if lacking and task in best.process.tasks else best
+
+    def _spread(self, tasks: Iterable[_Task], left: Mapping[_Task, int], role: Role) -> Generator[None, None, None]:
+        """Assign each task as often as `left` says, to the least loaded processes that do not have it.
+
+        Among equally loaded processes, the order of their ids decides. Kafka has no order there: it takes them from a
+        priority queue that it fills in the order of a hash table.
+        """
         processes = [(process.load(), process.process_id) for process in self._processes.values()]
         heapify(processes)
-        for task, wanted in tasks:
-            passed = []
+        for task in tasks:
+            wanted, passed = left.get(task, 0), []
             while wanted and processes:
                 _, process_id = heappop(processes)
                 process = self._processes[process_id]
                 if task not in process.tasks:
-                    member = process.least_loaded_member()
-                    self._assign(task, member, member.active if role is Role.ACTIVE else member.standby)
+                    self._assign(task, process.least_loaded_member(), role)
                     wanted -= 1
                 passed.append((process.load(), process_id))
                 if self._pace.spend(len(process.members) // 8 + 1):
                     yield
             for entry in passed:
                 heappush(processes, entry)
+            if self._pace.spend():
+                yield
 
     def result(self) -> Steps:
+        """Return the tasks of every member, those of a subtopology in one frozenset."""
         found: dict[str, Tasks] = {}
         for member in self._members.values():
-            shares: dict[Key, set[int]] = {}
-            for role, tasks in (Role.ACTIVE, member.active), (Role.STANDBY, member.standby):
-                for subtopology, task in tasks:
-                    shares.setdefault((role, subtopology), set()).add(task)
-            found[member.member_id] = {key: frozenset(share) for key, share in shares.items()}
-            if self._pace.spend(member.size + 1):
+            shares = found[member.member_id] = {}
+            for key, tasks in member.tasks.items():
+                shares[key] = frozenset(tasks)
+                if self._pace.spend(len(tasks) // 8 + 1):
+                    yield
+            if self._pace.spend():
                 yield
         return found
 
-    def _assign(self, task: _Task, member: _Member, place: set[_Task]) -> None:
-        place.add(task)
+    def _assign(self, task: _Task, member: _Member, role: Role) -> None:
+        subtopology, number = task
+        member.tasks.setdefault((role, subtopology), set()).add(number)
         member.size += 1
         member.process.tasks.add(task)
-
-    def _least_loaded(self, members: Iterable[_Member]) -> _Member | None:
-        return min(members, key=_load, default=None)
+        self._quota.count(member)
 
 
-def _load(member: _Member) -> tuple[float, int, str]:
-    return member.process.load(), member.size, member.member_id
+def _by_number(counts: Mapping[str, int], reverse: bool = False) -> Iterator[_Task]:
+    """Yield the tasks of subtopologies in the order of their numbers, then of their subtopologies."""
+    ranges = list(pairwise(sorted({0, *counts.values()})))
+    for first, end in reversed(ranges) if reverse else ranges:
+        names = sorted((name for name, count in counts.items() if count >= end), reverse=reverse)
+        for number in _ordered(range(first, end), reverse):
+            for name in names:
+                yield name, number
+
+
+def _by_subtopology(counts: Mapping[str, int], reverse: bool = False) -> Iterator[_Task]:
+    """Yield the tasks in the order of their subtopologies, then of their numbers."""
+    for name in sorted(counts, reverse=reverse):
+        for number in _ordered(range(counts[name]), reverse):
+            yield name, number
+
+
+def _ordered(numbers: range, reverse: bool) -> Iterable[int]:
+    return reversed(numbers) if reverse else numbers
