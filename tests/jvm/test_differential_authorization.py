@@ -55,6 +55,10 @@ DIFFERENCES: dict[tuple[str, str], str] = {
         "Kafka 'INVALID_REQUEST', kbroker 'CLUSTER_AUTHORIZATION_FAILED'",
     ): 'the right comes before the values: who may not change the settings learns nothing about them',
     (
+        'streams-creates',
+        r"status_detail: Kafka '(Internal topics are missing: )(\S+), (\S+); (.*)', kbroker '\1\3, \2; \4'",
+    ): 'Kafka names missing topics in the order of a hash table',
+    (
         'metadata-creates',
         r"Kafka 'UNKNOWN_TOPIC_OR_PARTITION', kbroker 'NONE'|partitions: Kafka \[\]|topic_id: Kafka b'",
     ): 'a topic is created before the answer, so that the answer says why it cannot be',
