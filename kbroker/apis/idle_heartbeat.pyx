@@ -43,8 +43,8 @@ cdef int GROUP = ResourceType.GROUP
 cdef class IdleHeartbeatHandler(Handler):
     """Answers heartbeats of idle members. All others are decoded and passed to `handle`.
 
-    The fields of the request begin with group, member and epoch. In a streams group, the epoch of the endpoints that the
-    member knows is next, in a consumer group the instance id. Both messages are flexible in all versions.
+    The fields of the request begin with group, member and epoch. In a streams group, the epoch of the endpoints that
+    the member knows is next, in a consumer group the instance id. Both messages are flexible in all versions.
     """
     cdef DecodingHandler whole
     cdef object kind

@@ -162,9 +162,9 @@ def create_missing(request: Request, group_id: str, reply: StreamsReply) -> None
     failures = topics.errors(topic.name for topic in missing)
     start_creation(request, group_id, missing)
     if failures:
-        told = [f'{name} ({text})' for name, text in islice(failures.items(), MOST_FAILURES)]
+        named = [f'{name} ({text})' for name, text in islice(failures.items(), MOST_FAILURES)]
         more = f' and {len(failures) - MOST_FAILURES} more' if len(failures) > MOST_FAILURES else ''
-        add_detail(reply, f'Creation failed: {", ".join(told)}{more}.')
+        add_detail(reply, f'Creation failed: {", ".join(named)}{more}.')
 
 
 def start_creation(request: Request, group_id: str, missing: Iterable[InternalTopic]) -> None:
