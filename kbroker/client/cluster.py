@@ -90,6 +90,7 @@ class Cluster:
 
     def any(self) -> Connection:
         """Return a connection to some broker: an idle one, else to a known broker, else to a bootstrap server."""
+        self._close_idle()
         for connection in self._connections.values():
             if connection.is_open and not connection.in_flight:
                 return connection
@@ -177,11 +178,20 @@ class Cluster:
         return Node(found.node_id, found.host, found.port)
 
     def _connect(self, host: str, port: int, purpose: str = '', node_id: int = -1) -> Connection:
+        self._close_idle()
         connection = self._connections.get((host, port, purpose))
         if connection is None or not connection.is_open:
             connection = Connection(host, port, self.config, node_id, self._clock)
             self._connections[host, port, purpose] = connection
         return connection
+
+    def _close_idle(self) -> None:
+        """Close connections that were not used for connections.max.idle.ms: brokers do so, a little later."""
+        oldest_ms = self._clock.monotonic_ms() - self.config.connections_max_idle_ms
+        for key, connection in list(self._connections.items()):
+            if connection.used_ms < oldest_ms and not connection.in_flight:
+                connection.close()
+                del self._connections[key]
 
     # ---- metadata
 

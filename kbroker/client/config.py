@@ -45,7 +45,7 @@ UNUSED_OAUTH_SETTINGS = (
 
 CONNECTION_SETTINGS = (
     'bootstrap.servers', 'client.id', 'security.protocol', 'request.timeout.ms', 'default.api.timeout.ms',
-    'socket.connection.setup.timeout.ms', 'retry.backoff.ms', 'retry.backoff.max.ms')
+    'socket.connection.setup.timeout.ms', 'retry.backoff.ms', 'retry.backoff.max.ms', 'connections.max.idle.ms')
 """The settings of every client."""
 SECURITY_SETTINGS = (
     'sasl.mechanism', 'sasl.jaas.config', 'sasl.username', 'sasl.password', 'sasl.login.callback.handler.class',
@@ -96,6 +96,8 @@ class ClientConfig:
     connection_setup_timeout_ms: int = 10_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1000
+    connections_max_idle_ms: int = 540_000
+    """When an idle connection is closed; less than the ten minutes after which brokers do that."""
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -139,6 +141,7 @@ class ClientConfig:
             connection_setup_timeout_ms=_milliseconds(rest, 'socket.connection.setup.timeout.ms', 10_000),
             retry_backoff_ms=_milliseconds(rest, 'retry.backoff.ms', 100),
             retry_backoff_max_ms=_milliseconds(rest, 'retry.backoff.max.ms', 1000),
+            connections_max_idle_ms=_milliseconds(rest, 'connections.max.idle.ms', 540_000),
             properties=rest)
 
 

@@ -1,7 +1,9 @@
 """One connection to one broker: frames, versions, and errors that describe the peer.
 
-Blocking, without threads. Requests may be pipelined: a broker answers in order. Memory is never allocated because a
-peer announced a size: a buffer grows only with the bytes that arrive. A reused buffer keeps its size between frames.
+Without threads. Requests may be pipelined: a broker answers in order. `send` does not wait for a slow broker: the rest
+of a request that found no room is sent by `push`, or before the next answer is awaited. Memory is never allocated
+because a peer announced a size: a buffer grows only with the bytes that arrive. A reused buffer keeps its size between
+frames.
 """
 from __future__ import annotations
 
@@ -40,6 +42,14 @@ class Awaited(NamedTuple):
     name: str
 
 
+class Unsent(NamedTuple):
+    """The rest of a request."""
+
+    rest: memoryview
+    name: str
+    size_bytes: int
+
+
 class Connection:
     """A connection to a broker that answered ApiVersions and, if configured, completed TLS and SASL.
 
@@ -63,12 +73,19 @@ class Connection:
         self._buffer = bytearray(SIZE_BYTES)
         self._filled = 0
         self._frame_bytes: int | None = None
+        self._unsent: deque[Unsent] = deque()
         self._kept = bytearray()
         """The buffer of a transient answer, for reuse by the next one."""
         self._answers = 0
         self._renewal_at_ms: float | None = None
         """When to renew the SASL session; None for a session that does not end."""
+        self.used_ms = self._clock.monotonic_ms()
+        """The time of the last request or answer, on the monotonic clock."""
         self._socket: socket.socket | None = _connect(host, port, self.address, config)
+        self._no_room: tuple[type[OSError], ...] = (BlockingIOError,)
+        if config.is_tls:
+            import ssl
+            self._no_room = (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError)
         try:
             self._learn_versions()
             if config.is_sasl:
@@ -90,6 +107,11 @@ class Connection:
         return len(self._early) + len(self._awaited)
 
     @property
+    def has_unsent(self) -> bool:
+        """True if a part of a request waits for room. `push` sends it once the socket can be written."""
+        return bool(self._unsent)
+
+    @property
     def has_buffered(self) -> bool:
         """True if something has arrived that `select` does not report: an early answer, or the rest of a TLS record."""
         if self._early:
@@ -107,6 +129,7 @@ class Connection:
         self._socket = None
         self._awaited.clear()
         self._early.clear()
+        self._unsent.clear()
 
     # ---- requests
 
@@ -166,10 +189,13 @@ class Connection:
         return self._receive(self._config.request_timeout_ms if timeout_ms is None else timeout_ms, reuses_buffer)
 
     def _receive(self, timeout_ms: int, reuses_buffer: bool = False) -> Any:
+        self._opened()
         awaited = self._awaited[0]
+        self._push_all()
         frame = self._read_frame(self._clock.monotonic_ms() + timeout_ms, timeout_ms, reuses_buffer)
         self._awaited.popleft()
         self._answers += 1
+        self.used_ms = self._clock.monotonic_ms()
         try:
             return self._decode(awaited, frame)
         except ProtocolError as error:
@@ -209,19 +235,48 @@ class Connection:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f'{name} version {version} cannot carry the request: '
                                                         f'{error}') from None
         size = sum(len(segment) for segment in segments)
-        timeout_ms = max(self._config.request_timeout_ms, 1)
-        opened = self._opened()
-        opened.settimeout(timeout_ms / 1000)
-        try:
-            opened.sendall(b''.join([size.to_bytes(SIZE_BYTES), *segments]))
-        except TimeoutError:
-            raise self._broken(f'{self.address} did not take the whole of {name}, {size} bytes, within {timeout_ms} '
-                               'ms') from None
-        except OSError as error:
-            raise self._lost(name, error) from None
+        self._opened()
+        self._unsent.append(Unsent(memoryview(b''.join([size.to_bytes(SIZE_BYTES), *segments])), name, size))
+        self.push()
         if expect_response:
             response_class = getattr(messages, f'{name}Response')
             self._awaited.append(Awaited(self._correlation_id, response_class, version, name))
+        else:
+            self._push_all()
+        self.used_ms = self._clock.monotonic_ms()
+
+    def push(self) -> None:
+        """Send as much of the waiting requests as the socket takes, without waiting. Raises ClientError."""
+        opened = self._opened()
+        opened.settimeout(0)
+        while self._unsent:
+            unsent = self._unsent[0]
+            try:
+                count = opened.send(unsent.rest)
+            except self._no_room:
+                return
+            except OSError as error:
+                raise self._lost(unsent.name, error) from None
+            if count == len(unsent.rest):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = unsent._replace(rest=unsent.rest[count:])
+
+    def _push_all(self) -> None:
+        """Send all of the waiting requests, for at most request.timeout.ms each."""
+        timeout_ms = max(self._config.request_timeout_ms, 1)
+        while self._unsent:
+            unsent = self._unsent[0]
+            opened = self._opened()
+            opened.settimeout(timeout_ms / 1000)
+            try:
+                opened.sendall(unsent.rest)
+            except TimeoutError:
+                raise self._broken(f'{self.address} did not take the whole of {unsent.name}, {unsent.size_bytes} '
+                                   f'bytes, within {timeout_ms} ms') from None
+            except OSError as error:
+                raise self._lost(unsent.name, error) from None
+            self._unsent.popleft()
 
     def _read_frame(self, deadline_ms: int, timeout_ms: int, reuses_buffer: bool) -> memoryview:
         """Return the next frame without its size. On a timeout, the bytes so far are kept for the next call."""

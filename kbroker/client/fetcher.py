@@ -6,7 +6,6 @@ answer for a position that has changed since (a seek, another assignment) is dro
 from __future__ import annotations
 
 import itertools
-import select
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from kbroker.client.assignor import TopicPartition, by_topic
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import Connection
 from kbroker.client.errors import ClientError
+from kbroker.client.readiness import await_ready
 from kbroker.client.stream_settings import ISOLATION_LEVELS, ConsumerSettings
 from kbroker.clock import Clock
 from kbroker.errors import KafkaError
@@ -106,7 +106,7 @@ class Fetcher:
             timeout_ms = 0
         patience_ms = min(request.deadline_ms for request in self._in_flight.values()) - self._clock.monotonic_ms()
         timeout_ms = max(min(timeout_ms, patience_ms), 0)
-        ready = select.select(connections, [], [], timeout_ms / 1000)[0]
+        ready = await_ready(connections, timeout_ms).readable
         for connection in connections:
             if connection in ready or connection.has_buffered:
                 fetched += self._take(connection)

@@ -24,6 +24,7 @@ class ConnectionOptions(TypedDict, total=False):
     socket_connection_setup_timeout_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
+    connections_max_idle_ms: int
 
 
 class ProducerOptions(ConnectionOptions, total=False):

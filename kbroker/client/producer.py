@@ -2,10 +2,26 @@
 
 Blocking, without threads. `send` queues a record and returns. Batches are sent and answers received in `poll`, which
 `send`, `flush` and others call as needed. A program that waits for something else must call `poll` meanwhile.
+
+A call of `poll` is a turn. It does this, in this order:
+
+1. Batches that are older than delivery.timeout.ms fail, with sequence numbers or without.
+2. Without a transactional.id, the producer gets its id if it has none. A partition that lost a numbered batch waits
+   until it has nothing in flight. Then the epoch rises, and its next batches are numbered from 0.
+3. In a transaction below transaction.version 2, the partitions of the due batches are added (AddPartitionsToTxn). No
+   batch is sent while that request is in flight. After an error of it, the unsent batches of the transaction fail.
+4. Due batches are sent, the oldest of each partition first, and at most max.in.flight.requests.per.connection requests
+   to a broker. While a batch of a partition is being retried, only that batch is in flight.
+5. The turn waits for answers, for room to send, or for the next due batch. The answers of a connection are taken in the
+   order of its requests. A batch is finished, put back before all later ones, or failed; `on_delivery` follows at once.
+6. Steps 1 to 4 are repeated, so that an answer makes room for the next batches.
+
+The other requests of a transaction (InitProducerId, TxnOffsetCommit, EndTxn) are calls between two turns, one at a
+time. Commit and prepare flush before them, and an abort waits for what is in flight. So a coordinator never sees the
+end of a transaction before the last batch of it has its answer.
 """
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +36,7 @@ from kbroker.client.exclusive_use import ExclusiveUse
 from kbroker.client.opening import Servers, open_cluster
 from kbroker.client.partitioner import StickyPartitions, partition_for_key
 from kbroker.client.produce_requests import ProduceRequests
+from kbroker.client.readiness import await_ready
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.transaction import Transaction
 from kbroker.client.transaction_handle import end_by_handle
@@ -435,18 +452,16 @@ class Producer:
         """Receive all answers that have arrived; without any, wait for one or for `wake_on`."""
         connections = self._requests.connections()
         buffered = [connection for connection in connections if connection.has_buffered]
-        watched: list[Any] = [*connections, *([] if wake_on is None else [wake_on])]
-        if not watched:
+        if not connections and wake_on is None:
             if timeout_ms and not self._is_idle():  # a batch is due later, and there is no socket to wait for
                 self._sleep(timeout_ms / 1000)
             return False
-        wait_s = 0 if buffered else None if timeout_ms is None else timeout_ms / 1000
-        readable, _, _ = select.select(watched, [], [], wait_s)
+        ready = await_ready(connections, 0 if buffered else timeout_ms, wake_on)
         for connection in connections:
-            if connection in buffered or connection in readable:
+            if connection in buffered or connection in ready.readable:
                 self._take_answer(connection)
         self._lose_connections()
-        return wake_on in readable
+        return ready.is_woken
 
     def _take_answer(self, connection: Any) -> None:
         try:

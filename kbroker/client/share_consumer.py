@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import select
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from kbroker.client.cluster import RETRIED, Cluster
 from kbroker.client.connection import Connection
 from kbroker.client.errors import ClientError, error_of, known_code
 from kbroker.client.fetcher import ConsumedBatch
+from kbroker.client.readiness import await_ready
 from kbroker.client.share_member import SharedPartition, ShareMember
 from kbroker.client.share_sessions import Acknowledgement, AcknowledgeType, Outcomes, ShareSession
 from kbroker.client.stream_settings import ShareConsumerSettings
@@ -179,8 +179,8 @@ class ShareConsumer:
         if any(session.connection.has_buffered for session in waiting):
             timeout_ms = 0
         patience_ms = min(session.deadline_ms for session in waiting) - self._clock.monotonic_ms()
-        ready = select.select([session.connection for session in waiting], [], [],
-                              max(min(timeout_ms, patience_ms), 0) / 1000)[0]
+        ready = await_ready([session.connection for session in waiting],
+                            max(min(timeout_ms, patience_ms), 0)).readable
         now_ms = self._clock.monotonic_ms()
         return [session for session in waiting if session.connection in ready or session.connection.has_buffered
                 or session.deadline_ms <= now_ms]

@@ -140,6 +140,18 @@ def test_a_leader_that_moved_is_looked_up_again():
         assert broker.asked.count('Metadata') == 2
 
 
+def test_a_connection_that_is_idle_for_too_long_is_replaced():
+    with running(ScriptedBroker()) as broker:
+        routes = Routes(broker.port, connections_max_idle_ms='1000')
+        with routes as cluster:
+            first = cluster.any()
+            routes.clock.advance(1000)
+            assert cluster.any() is first
+            routes.clock.advance(1001)
+            assert cluster.any() is not first
+            assert not first.is_open
+
+
 def test_a_broken_connection_is_opened_again():
     with running(ScriptedBroker()) as broker, Routes(broker.port) as cluster:
         good = broker.answers['Metadata']

@@ -1,19 +1,23 @@
 """One connection: versions, pipelining, and the errors for a peer that is no suitable broker."""
+import fcntl
+import os
 import re
+import resource
 import socket
 import ssl
 import threading
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 from support.free_ports import free_port
-from support.scripted_broker import NAMES, ScriptedBroker, running, serving
+from support.scripted_broker import NAMES, ScriptedBroker, exactly, running, serving
 
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import AnswerTimeout, ClientError, Connection
+from kbroker.client.readiness import await_ready
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
@@ -213,10 +217,74 @@ def test_a_peer_that_takes_no_more_bytes_is_reported():
         connection._config = settings(port, request_timeout_ms='20')
         connection.send(messages.MetadataRequest(topics=[]))
         rows = [messages.MetadataRequest.MetadataRequestTopic(name='t' * 249)] * 40_000
+        connection.send(messages.MetadataRequest(topics=rows))
+        assert connection.has_unsent
         with pytest.raises(ClientError, match='did not take the whole of Metadata, 10'):
-            connection.send(messages.MetadataRequest(topics=rows))
+            connection.receive()
         assert not connection.is_open
         may_end.set()
+
+
+LARGE = [messages.MetadataRequest.MetadataRequestTopic(name='t' * 249)] * 4000
+
+
+@contextmanager
+def connected_pair():
+    """Yield a connection and the socket of its peer, which has answered ApiVersions."""
+    ours, theirs = socket.socketpair()
+    answer = encode(ScriptedBroker().api_versions(None), 4)
+    theirs.sendall((4 + len(answer)).to_bytes(4) + (1).to_bytes(4) + answer)
+    with closing(ours), closing(theirs), pytest.MonkeyPatch.context() as patch:
+        patch.setattr('kbroker.client.connection._connect', lambda *arguments: ours)
+        with closing(connect(1)) as connection:
+            size = int.from_bytes(exactly(theirs, 4))
+            exactly(theirs, size)
+            yield connection, theirs
+
+
+def test_a_peer_that_reads_slowly_delays_no_other_one():
+    """A large request is sent in parts, while the answer of another connection is received."""
+    with (running(ScriptedBroker()) as broker, connect_to(broker) as answered,
+          connected_pair() as (delayed, slow)):
+        broker.answers['Metadata'] = lambda request: messages.MetadataResponse()
+        delayed.send(messages.MetadataRequest(topics=LARGE))
+        answered.send(messages.MetadataRequest(topics=[]))
+        assert delayed.has_unsent
+        assert await_ready([delayed, answered], 60_000).readable == {answered}
+        answered.receive()
+        size = int.from_bytes(exactly(slow, 4))
+        reader = threading.Thread(target=exactly, args=(slow, size))
+        reader.start()
+        while delayed.has_unsent:
+            assert await_ready([delayed, answered], 60_000).readable == set()
+        reader.join()
+
+
+def test_a_connection_that_breaks_while_a_request_waits_for_room_counts_as_readable():
+    with connected_pair() as (connection, peer):
+        connection.send(messages.MetadataRequest(topics=LARGE))
+        assert connection.has_unsent
+        peer.close()
+        assert await_ready([connection], 60_000).readable == {connection}
+        with pytest.raises(ClientError):
+            connection.receive()
+
+
+def test_descriptors_above_1023_are_awaited():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2000)), hard))
+        try:
+            high = fcntl.fcntl(ours.fileno(), fcntl.F_DUPFD, 1500)
+            try:
+                assert not await_ready([], 0, high).is_woken
+                theirs.send(b'x')
+                assert await_ready([], None, high).is_woken
+            finally:
+                os.close(high)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @settings_of_hypothesis(deadline=None, max_examples=200)

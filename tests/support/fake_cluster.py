@@ -20,6 +20,7 @@ class FakeConnection:
         self.api_versions = {22: (0, 6)}
         self.finalized_features = {'transaction.version': 2}
         self.is_open = True
+        self.has_unsent = False
         self.answers = deque()
         self.sent = []
         self._pipe = os.pipe()
