@@ -306,17 +306,21 @@ def _report(each: FileRange, position: int, what: str, low: int, high: int, opti
 
 
 def _opened(each: FileRange, options: ReadOptions) -> Iterator[tuple[FileRange, Any]]:
-    """Yield the range with its open file, as planned or where a cleaner has moved its batches since."""
+    """Yield the range with its open file, as planned or where a cleaner has moved its batches since.
+
+    The directory is listed only if the segment is not as planned: it may have many files, and a query many ranges.
+    """
+    name = each.segment.name('log')
     for _ in range(TRIES):
         try:
-            with each.storage.open(each.segment.name('log')) as file:
+            with each.storage.open(name) as file:
                 # The file may have been replaced before it was opened, so it is checked now.
-                facts = each.storage.list().get(each.segment.name('log'))
+                facts = each.storage.facts(name)
                 if facts is not None and _is_as_planned(each, facts):
                     yield each, file
                     return
             if facts is not None:
-                yield from _found_again(each)
+                yield from _found_again(each, None)
                 return
         except FileNotFoundError:
             pass
@@ -326,7 +330,7 @@ def _opened(each: FileRange, options: ReadOptions) -> Iterator[tuple[FileRange, 
             files = PartitionFiles(each.storage, each.topic, each.partition, (), ())
         if each.segment.base_offset not in [segment.base_offset for segment in files.segments]:
             _check_gone(each, files, options)
-            yield from _found_again(each)
+            yield from _found_again(each, files)
             return
     raise DataLossError(f'{each.path}: vanished {TRIES} times while it was opened; is the topic being deleted?')
 
@@ -352,24 +356,27 @@ def _is_as_planned(each: FileRange, facts: FileFacts) -> bool:
     return facts.size_bytes >= each.segment.size_bytes
 
 
-def _found_again(each: FileRange) -> Iterator[tuple[FileRange, Any]]:
-    """Yield the files that have the batches after a cleaning, found by their base offsets."""
-    reached = each.first
+def _found_again(each: FileRange, files: PartitionFiles | None) -> Iterator[tuple[FileRange, Any]]:
+    """Yield the files that have the batches after a cleaning, found by their base offsets.
+
+    `files` is a listing made after the cleaning; without one, the directory is listed.
+    """
+    reached, end = each.first, min(each.end, each.end_offset)
     for _ in range(TRIES):
         try:
-            files = PartitionFiles.list(each.storage, each.topic, each.partition)
+            files = files or PartitionFiles.list(each.storage, each.topic, each.partition)
             for segment, following in pairwise([*files.segments, None]):
                 assert segment is not None
-                if (following and following.base_offset <= reached) or segment.base_offset >= each.end:
+                if (following and following.base_offset <= reached) or segment.base_offset >= end:
                     continue
                 with each.storage.open(segment.name('log')) as file:
                     part = _located(replace(each, first=reached, segment=segment), file)
                     if part is not None:
                         yield part, file
-                reached = following.base_offset if following else each.end
+                reached = following.base_offset if following else end
             return
         except FileNotFoundError:
-            continue  # retry from `reached`: no batch is read twice
+            files = None  # retry from `reached`: no batch is read twice
     raise DataLossError(f'{each.path}: files vanished {TRIES} times while they were read; is the topic being deleted?')
 
 

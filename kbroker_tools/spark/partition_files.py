@@ -27,6 +27,7 @@ MAGIC_AT = 16
 MAGIC_BYTE = b'\x02'
 TIME_ENTRY = struct.Struct('>qi')
 SWAP_SUFFIX = '.log.swap'
+DECISIVE = ('log', 'txnindex')
 LISTINGS = 20
 SWAP_WAIT_S = 0.05
 NEVER_EXPIRES_MS = 0
@@ -92,23 +93,38 @@ def _listed(storage: Storage) -> dict[str, FileFacts | None]:
     """Return a listing that is not in the middle of a swap or a deletion of segments.
 
     A local directory is listed until two listings agree, because one alone may miss a file that is being renamed. They
-    must agree on transaction indexes, too: without its index, a segment shows its aborted records.
+    must agree on transaction indexes, too: without its index, a segment shows its aborted records. Segments that only
+    the later one has are left out: otherwise a writer that rolls often would keep listings from agreeing.
     """
-    before: set[str] | None = None
+    before: set[tuple[int, str]] | None = None
     for _ in range(LISTINGS):
         names = storage.list()
         swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
-        decisive = {name for name, facts in names.items()
-                    if facts is not None and name.endswith(('.log', '.txnindex'))}
+        decisive = {(int(match[1]), match[2]) for name, facts in names.items()
+                    if facts is not None and (match := _FILE.fullmatch(name)) and match[2] in DECISIVE}
         if swaps:
             time.sleep(SWAP_WAIT_S)
-        elif decisive == before or not storage.is_on_disk:
+        elif not storage.is_on_disk:
             return names
+        elif before is not None and (end := _agreed_end(before, decisive)) is not None:
+            return {name: facts for name, facts in names.items()
+                    if (match := _FILE.fullmatch(name)) is None or int(match[1]) <= end}
         before = None if swaps else decisive
     if swaps:
         raise CorruptLogError(f'{storage.path(swaps[0])}: a broker was killed while compacted segments took the place '
                               'of others; start it once, or repair the directory with kbroker-check')
     return names
+
+
+def _agreed_end(before: set[tuple[int, str]], now: set[tuple[int, str]]) -> int | None:
+    """Return the base offset of the last segment on which two listings agree; None if they disagree.
+
+    It is the last segment of the earlier listing. Its transaction index may be new, because its headers are read. The
+    segments below it were sealed before the later listing began, so they must have the same files in both.
+    """
+    end = max((base for base, kind in before if kind == 'log'), default=NO_OFFSET)
+    sealed, sealed_now = ({each for each in listing if each[0] < end} for listing in (before, now))
+    return end if sealed == sealed_now and (end == NO_OFFSET or (end, 'log') in now) else None
 
 
 @dataclass

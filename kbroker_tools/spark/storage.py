@@ -4,8 +4,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 
@@ -85,12 +86,23 @@ class Storage:
         """Return the files by name; a directory has None."""
         if self.is_local:
             with os.scandir(self.location) as entries:
-                return {entry.name: _facts(entry) for entry in entries}
+                return {entry.name: _facts(entry.stat) for entry in entries}
         from pyarrow import fs
         filesystem, root = self._opened
         found = filesystem.get_file_info(fs.FileSelector(root))
-        return {entry.base_name: FileFacts(entry.size, entry.mtime_ns) if entry.type == fs.FileType.File else None
-                for entry in found}
+        return {entry.base_name: _found_facts(entry) for entry in found}
+
+    def facts(self, name: str) -> FileFacts | None:
+        """Return size and time of one file as a listing has them; None if there is no such file.
+
+        On this machine the directory is not listed. Object stores round the time of a single object to seconds.
+        """
+        if self.is_local:
+            return _facts(partial(os.stat, os.path.join(self.location, name)))
+        if not self.is_on_disk:
+            return self.list().get(name)
+        filesystem, root = self._opened
+        return _found_facts(filesystem.get_file_info(f'{root}/{name}'))
 
     def open(self, name: str) -> Any:
         """Open a file for `read_at(size, position)` and `window`."""
@@ -106,12 +118,17 @@ class Storage:
         return data
 
 
-def _facts(entry: os.DirEntry[str]) -> FileFacts | None:
+def _facts(status: Callable[[], os.stat_result]) -> FileFacts | None:
+    """Return size and time of a regular file; None for anything else."""
     try:
-        found = entry.stat()
+        found = status()
     except FileNotFoundError:  # deleted meanwhile, or a broken link
         return None
     return FileFacts(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+
+
+def _found_facts(found: Any) -> FileFacts | None:
+    return FileFacts(found.size, found.mtime_ns) if found.is_file else None
 
 
 class LocalFile:
