@@ -324,8 +324,7 @@ class DirectoryView:
             end = self.partition_offsets(topic, partition).high_watermark
         except KafkaError:
             return ShareOffset(topic, partition, state.leader_epoch, state.start_offset, None)
-        lag = max(0, end - state.start_offset - max(0, state.delivery_complete_count))
-        return ShareOffset(topic, partition, state.leader_epoch, state.start_offset, lag)
+        return ShareOffset(topic, partition, state.leader_epoch, state.start_offset, state.lag(end))
 
     def group_offsets(self, group_id: str) -> list[GroupOffset]:
         """Return the committed offsets, without those of open transactions."""

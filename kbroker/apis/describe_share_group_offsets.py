@@ -16,7 +16,7 @@ from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, distinct_indexes
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.share_group import ShareGroup
-from kbroker.group.share_rows import UNKNOWN_COUNT, UNKNOWN_OFFSET, ShareKey
+from kbroker.group.share_rows import UNKNOWN_OFFSET, ShareKey
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType
@@ -112,11 +112,9 @@ class Description:
         state = states.summary(ShareKey(group_id, topic.topic_id, index)) if states.is_served else None
         if state is None:
             return nothing
-        lag = UNKNOWN_LAG
-        if state.start_offset != UNKNOWN_OFFSET and state.delivery_complete_count != UNKNOWN_COUNT:
-            lag = max(0, topic.partitions[index].high_watermark - state.start_offset - state.delivery_complete_count)
+        lag = state.lag(topic.partitions[index].high_watermark)
         return partition_row(partition_index=index, start_offset=state.start_offset,
-                             leader_epoch=state.leader_epoch, lag=lag)
+                             leader_epoch=state.leader_epoch, lag=UNKNOWN_LAG if lag is None else lag)
 
 
 def failed(group_id: str, code: ErrorCode, message: str) -> Any:

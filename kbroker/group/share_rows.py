@@ -93,6 +93,15 @@ class ShareState:
         """The memory that it takes: an estimate from measured sizes."""
         return STATE_BYTES + BATCH_BYTES * len(self.batches)
 
+    def lag(self, high_watermark: int) -> int | None:
+        """Return how many offsets below the high watermark no member has finished.
+
+        None without a start offset, and for rows of a version that does not count finished offsets.
+        """
+        if self.start_offset == UNKNOWN_OFFSET or self.delivery_complete_count == UNKNOWN_COUNT:
+            return None
+        return max(0, high_watermark - self.start_offset - self.delivery_complete_count)
+
 
 Row = tuple[bytes, bytes | None]
 """Key and value of a record; without a value the share partition is forgotten."""

@@ -306,6 +306,7 @@ class BrokerPlace:
                                   for partition in topic.partitions)
         self._topic_names = {topic.topic_id: topic.name for topic in topics.values()}
         self._known: dict[Partition, Bounds] = {}
+        self._high_watermarks: dict[Partition, int] = {}
 
     def partitions(self) -> list[Partition]:
         return self._partitions
@@ -321,6 +322,12 @@ class BrokerPlace:
             ends = self._admin.list_offsets(dict.fromkeys(wanted, LATEST), level)
             self._known |= {each: Bounds(starts[each].offset, ends[each].offset) for each in wanted}
         return self._known[topic, partition]
+
+    def high_watermark(self, topic: str, partition: int) -> int:
+        if (topic, partition) not in self._high_watermarks:
+            wanted = {each: LATEST for each in self._partitions if each[0] == topic} or {(topic, partition): LATEST}
+            self._high_watermarks |= {at: found.offset for at, found in self._admin.list_offsets(wanted).items()}
+        return self._high_watermarks[topic, partition]
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         found = self._admin.list_offsets({(topic, partition): timestamp_ms})[topic, partition].offset

@@ -160,14 +160,22 @@ class FilePlace:
             self._inspect_all()
         state = self.state(topic, partition)
         end = state.last_stable_offset if self._options.is_read_committed else state.log_end_offset
+        return Bounds(state.log_start_offset, max(self._limited(topic, partition, end), state.log_start_offset))
+
+    def high_watermark(self, topic: str, partition: int) -> int:
+        """Return the end of the log, or the limit of `upTo` below it."""
+        return self._limited(topic, partition, self.state(topic, partition).log_end_offset)
+
+    def _limited(self, topic: str, partition: int, end_offset: int) -> int:
+        """Return the offset, or the limit of `upTo` below it. OptionError without the limit's file."""
         name = {'lso': None, 'hw': HIGH_WATERMARK, 'recoveryPoint': RECOVERY_POINT}[self._options['upTo']]
-        if name is not None:
-            limit = self._checkpoint(name, topic, partition)
-            if limit is None:
-                raise OptionError('upTo', f'found {self._options["upTo"]}, and no file {name} in '
-                                          f'{self._directories[topic, partition].parent}')
-            end = min(end, limit)
-        return Bounds(state.log_start_offset, max(end, state.log_start_offset))
+        if name is None:
+            return end_offset
+        limit = self._checkpoint(name, topic, partition)
+        if limit is None:
+            raise OptionError('upTo', f'found {self._options["upTo"]}, and no file {name} in '
+                                      f'{self._directories[topic, partition].parent}')
+        return min(end_offset, limit)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         files = self.state(topic, partition).files

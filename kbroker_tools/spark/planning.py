@@ -54,6 +54,9 @@ class Place(Protocol):
 
     def bounds(self, topic: str, partition: int) -> Bounds: ...
 
+    def high_watermark(self, topic: str, partition: int) -> int:
+        """Return the end of what is committed to the log, open transactions included, for any isolation."""
+
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Return the offset of the first record at or after the time, or None."""
 

@@ -236,16 +236,16 @@ def offsets(place: Place, piece: TablePiece) -> Iterator[Row]:
 
 
 def _share_offsets(place: Place, piece: TablePiece) -> Iterator[Row]:
-    """Yield where share groups begin. Their lag leaves out the records behind the start that are finished."""
+    """Yield where share groups begin. Their lag reaches to the high watermark, whatever the query may read."""
     states: dict[ShareKey, ShareState] = {}
     replay_share_states(_plain(place, piece), None, states)
     present = set(place.partitions())
     for key, state in sorted(states.items()):
         topic, start = place.topic_name(key.topic_id) or key.topic_id.hex(), state.start_offset
-        end = place.bounds(topic, key.partition).end_offset if (topic, key.partition) in present else None
-        lag = None
-        if end is not None and start >= 0:
-            lag = max(0, end - start - max(0, state.delivery_complete_count))
+        end = lag = None
+        if (topic, key.partition) in present:
+            end = place.bounds(topic, key.partition).end_offset
+            lag = state.lag(place.high_watermark(topic, key.partition))
         yield (key.group_id, 'share', topic, key.partition, None if start < 0 else start,
                None if start < 0 else state.leader_epoch, None, end, lag)
 

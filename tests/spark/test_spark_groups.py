@@ -1,5 +1,6 @@
 """The tables of groups and offsets: groups of every kind, of a broker and of its directory."""
 import contextlib
+import json
 import time
 
 import pytest
@@ -14,7 +15,7 @@ from kbroker.client.config import ClientConfig
 from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
 from kbroker.client.share_consumer import ShareConsumer
-from kbroker.client.stream_settings import ConsumerSettings, ShareConsumerSettings
+from kbroker.client.stream_settings import ConsumerSettings, ProducerSettings, ShareConsumerSettings
 from kbroker.protocol.messages import StreamsGroupHeartbeatRequest
 from kbroker_tools.directory_view import DirectoryView
 
@@ -79,6 +80,12 @@ def lived_in(tmp_path_factory):
         sharer = ShareConsumer(cluster, ShareConsumerSettings('share', max_poll_records=1, fetch_max_wait_ms=50))
         stack.callback(sharer.close)
         sharer.subscribe(['orders'])
+        pending = Producer(cluster, ProducerSettings(transactional_id='pending', transaction_timeout_ms=600_000))
+        stack.callback(pending.close)
+        pending.init_transactions()
+        pending.begin_transaction()
+        pending.send('orders', b'undecided', partition=0)
+        pending.flush()
         taken = []
         until(lambda: taken and len(sharer.assignment) == 2, lambda: taken.extend(sharer.poll(50)))
         join_streams(cluster)
@@ -109,7 +116,22 @@ def test_offsets_of_every_kind_are_listed(options):
     assert {(row['group_id'], row['group_type'], row['topic'], row['committed_offset'], row['last_stable_offset'],
              row['lag']) for row in found} == {
         ('classic', 'classic', 'orders', 5, 5, 0), ('consumer', 'consumer', 'orders', 5, 5, 0),
-        ('share', 'share', 'orders', 1, 5, 4)}
+        ('share', 'share', 'orders', 1, 5, 5)}
+
+
+@pytest.mark.parametrize('isolation', ['read_committed', 'read_uncommitted'])
+def test_the_lag_of_a_share_group_ends_at_the_high_watermark(options, lived_in, isolation):
+    """It is the lag of kbroker-share-groups, and includes an open transaction."""
+    described = run_in_process('share-groups', '--bootstrap-server', lived_in.address, '--describe', '--group', 'share',
+                               '--json')
+    expected = [json.loads(line)['lag'] for line in described.stdout.splitlines()]
+    assert expected == [5, 0]
+    offline = run_in_process('share-groups', '--data-dir', lived_in.directory, '--describe', '--group', 'share',
+                             '--json')
+    assert [json.loads(line)['lag'] for line in offline.stdout.splitlines()] == expected
+    found = rows(table='offsets', isolation=isolation, **options)
+    assert [row['lag'] for row in sorted(found, key=lambda row: row['partition'])
+            if row['group_type'] == 'share'] == expected
 
 
 def test_a_directory_has_the_groups_of_its_broker(lived_in):
