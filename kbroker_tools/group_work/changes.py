@@ -1,7 +1,7 @@
 """The changes of kbroker-groups: offset resets, and deletion of offsets and groups."""
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import click
@@ -27,6 +27,8 @@ from kbroker_tools.render import Output
 
 INACTIVE = ('Empty', 'Dead')
 KINDS = {'to_datetime': 'to_time', 'by_duration': 'to_time'}
+Check = Callable[[str, Collection[Partition], Collection[Partition]], None]
+"""A check of a group, the partitions to reset, and those with an offset. It raises ToolError."""
 NEITHER = 'No offset is changed without --execute; --dry-run silences this note.'
 
 
@@ -56,8 +58,9 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
     reset_groups(view, output, options, sorted(set(options['group'])) or consumer_groups(view))
 
 
-def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: Sequence[str]) -> None:
-    """Reset these groups."""
+def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: Sequence[str],
+                 check: Check | None = None) -> None:
+    """Reset these groups, after `check` of the partitions that the options name."""
     reset = specification(view, options)
     from_file = _read_file(options, group_ids) if options['from_file'] is not None else None
     active, rows = [], []
@@ -66,7 +69,7 @@ def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: 
         if group is not None and group.state not in INACTIVE:
             active.append(f"group '{group_id}' is {group.state}: offsets can be reset only while no member is active")
             continue
-        for (topic, partition), offset in _planned(view, output, options, group_id, reset, from_file).items():
+        for (topic, partition), offset in _planned(view, output, options, group_id, reset, from_file, check).items():
             rows.append((group_id, topic, partition, offset))
     if options['export'] and not output.as_json:
         _export_plan(output, rows, with_group=len(group_ids) > 1)
@@ -77,7 +80,7 @@ def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: 
 
 
 def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, reset: Reset | None,
-             from_file: dict[str, dict[Partition, int]] | None) -> dict[Partition, int]:
+             from_file: dict[str, dict[Partition, int]] | None, check: Check | None) -> dict[Partition, int]:
     """Return the new offsets of one group. With --execute, commit them."""
     offsets = LiveOffsets(view.admin)
     if from_file is not None:
@@ -88,6 +91,8 @@ def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, 
         assert reset is not None
         committed = {at: found.offset for at, found in view.admin.list_group_offsets(group_id).items()}
         scope = list(committed) if options['all_topics'] else in_scope(view, options['topic'], '--topic')
+        if check is not None:
+            check(group_id, scope, committed)
         try:
             planned, notes = plan(reset, scope, committed, offsets) if scope else ({}, [])
         except CannotReset as error:

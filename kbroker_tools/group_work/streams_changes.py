@@ -7,7 +7,7 @@ from typing import Any
 
 from kbroker_tools.command import ToolError
 from kbroker_tools.group_work import changes
-from kbroker_tools.group_work.offset_resets import parse_scope
+from kbroker_tools.group_work.offset_resets import Partition, parse_scope
 from kbroker_tools.group_work.streams_tables import STREAMS
 from kbroker_tools.render import Output
 from kbroker_tools.view import StreamsGroupInfo
@@ -29,7 +29,8 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
         for group in groups:
             check_inputs(group, parse_scope(options['input_topic']))
             topics = offsets_of_inputs(view, group) if options['all_input_topics'] else options['input_topic']
-            changes.reset_groups(view, output, options | {'topic': topics, 'all_topics': False}, [group.group_id])
+            changes.reset_groups(view, output, options | {'topic': topics, 'all_topics': False}, [group.group_id],
+                                 check_committed)
     for group_id, topics in internal.items():
         if options['execute'] and topics:
             delete_topics(view, output, group_id, topics)
@@ -53,6 +54,15 @@ def check_inputs(group: StreamsGroupInfo, topics: Collection[str]) -> None:
     others = sorted(set(topics) - inputs(group))
     if others:
         raise ToolError(f"group '{group.group_id}': {', '.join(others)} is not an input topic of the application")
+
+
+def check_committed(group_id: str, partitions: Collection[Partition], committed: Collection[Partition]) -> None:
+    """ToolError for a partition in which the group has no offset, as Kafka's tool refuses it."""
+    missing = sorted(set(partitions) - set(committed))
+    if missing:
+        names = ', '.join(f'{topic}-{partition}' for topic, partition in missing)
+        raise ToolError(f"group '{group_id}' has no offset in {names}: name only partitions with an offset, or use "
+                        '--all-input-topics')
 
 
 def offsets_of_inputs(view: Any, group: StreamsGroupInfo) -> list[str]:

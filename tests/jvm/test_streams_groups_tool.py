@@ -94,6 +94,12 @@ def test_the_tables_and_resets_are_those_of_kafkas_tool(broker, monkeypatch):
     for slot in 'AB':
         StreamsLeave(slot).run(StreamsSide(broker.address, NAME))
     compare([*QUESTIONS, *RESETS])
+    assert 'Successful' in ours(*server, '--delete-offsets', *GROUP, '--input-topic', f'{NAME}-a:2').stdout
+    compare([('--reset-offsets', *GROUP, '--input-topic', f'{NAME}-a:0,1', '--to-earliest', '--dry-run')])
+    missing = ('--reset-offsets', *GROUP, '--input-topic', f'{NAME}-a', '--to-earliest', '--execute')
+    (theirs,), refused = run_tools(TOOL, [*server, *missing]), ours(*server, *missing)
+    assert 'not part of the group' in theirs.output, theirs
+    assert refused.returncode == 1 and f'has no offset in {NAME}-a-2' in refused.stderr, refused
 
 
 def test_offsets_and_a_group_are_deleted_with_the_topics_of_the_application(broker, monkeypatch):
@@ -109,13 +115,13 @@ def test_offsets_and_a_group_are_deleted_with_the_topics_of_the_application(brok
     StreamsLeave('A').run(side)
     side.peer.ask('OffsetCommit', 9, group_id=NAME, member_id='', generation_id_or_member_epoch=-1, topics=[
         dict(name=f'{NAME}-a', partitions=[dict(partition_index=0, committed_offset=1, committed_metadata='')])])
-    assert 'Successful' in ours('--delete-offsets', '--all-input-topics').stdout
     refused = ours('--reset-offsets', '--input-topic', f'{NAME}-b', '--to-latest', '--dry-run')
     assert refused.returncode == 1 and 'is not an input topic' in refused.stderr, refused
-    one = ours('--reset-offsets', '--input-topic', f'{NAME}-a', '--to-latest', '--execute', '--delete-internal-topic',
-               f'{NAME}-x-repartition')
+    one = ours('--reset-offsets', '--input-topic', f'{NAME}-a:0', '--to-latest', '--execute',
+               '--delete-internal-topic', f'{NAME}-x-repartition')
     assert one.returncode == 0 and one.stdout.split()[4:8] == [NAME, f'{NAME}-a', '0', '0'], one
     side.await_end_of_topic(f'{NAME}-x-repartition')
+    assert 'Successful' in ours('--delete-offsets', '--all-input-topics').stdout
     deleted = ours('--delete', '--delete-all-internal-topics')
     assert deleted.returncode == 1 and f'{NAME}-x-repartition' in deleted.stderr, deleted
     side.await_end_of_topic(f'{NAME}-x-changelog')
