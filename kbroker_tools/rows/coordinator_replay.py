@@ -5,6 +5,7 @@ An unreadable row is skipped with a warning, so that one damaged row does not hi
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -366,7 +367,8 @@ def _consumer_group(group_id: str, group: _ConsumerGroup, coordinator_id: int,
             _named(current.assigned_partitions if current is not None else (), topic_name),
             current.member_epoch if current is not None else 0,
             _named(target.topic_partitions if target is not None else (), topic_name)))
-    # A member may leave the choice of the assignor to the broker. No row records that choice.
-    assignor = next((member.server_assignor for member in group.members.values() if member.server_assignor), '')
+    # The broker uses the assignor that most members name. Its own choice, if none does, is in no row.
+    votes = Counter(member.server_assignor for member in group.members.values() if member.server_assignor)
+    assignor = max(votes, key=votes.__getitem__, default='')
     return GroupInfo(group_id, group.state, CONSUMER_PROTOCOL_TYPE, assignor, coordinator_id, tuple(members),
                      group.epoch, group.assignment_epoch)
