@@ -176,7 +176,7 @@ def test_after_the_deadline_the_last_error_is_reported():
         with routes as cluster, pytest.raises(KafkaError, match=told) as caught:
             cluster.retrying(lambda: cluster.coordinator(KeyType.GROUP, 'g'), 'finding')
         assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert 3800 < sum(routes.slept_ms) <= 5000
+        assert 3800 < sum(routes.slept_ms) <= 5200, "the last pause is at most 1,000 ms, and a fifth more by jitter"
 
 
 # ---- a live broker
