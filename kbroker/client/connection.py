@@ -158,8 +158,8 @@ class Connection:
         """Return the answer to `request`. No other request may be in flight. A timeout closes the connection."""
         if self.in_flight:
             raise RuntimeError(f'{self.in_flight} requests are in flight on {self!r}, expected none')
-        self.send(request, max_version, min_version)
         try:
+            self.send(request, max_version, min_version)
             return self.receive(timeout_ms)
         except (AnswerTimeout, KeyboardInterrupt):
             self.close()
@@ -191,13 +191,16 @@ class Connection:
     def _receive(self, timeout_ms: int, reuses_buffer: bool = False) -> Any:
         self._opened()
         awaited = self._awaited[0]
-        self._push_all()
-        frame = self._read_frame(self._clock.monotonic_ms() + timeout_ms, timeout_ms, reuses_buffer)
-        self._awaited.popleft()
-        self._answers += 1
-        self.used_ms = self._clock.monotonic_ms()
         try:
+            self._push_all()
+            frame = self._read_frame(self._clock.monotonic_ms() + timeout_ms, timeout_ms, reuses_buffer)
+            self._awaited.popleft()
+            self._answers += 1
+            self.used_ms = self._clock.monotonic_ms()
             return self._decode(awaited, frame)
+        except KeyboardInterrupt:   # perhaps within a frame, whose rest would be read as the next one
+            self.close()
+            raise
         except ProtocolError as error:
             raise self._broken(f'{self.address} sent an answer to {awaited.name} that cannot be read: {error}',
                                is_lasting=True) from None
@@ -236,13 +239,17 @@ class Connection:
                                                         f'{error}') from None
         size = sum(len(segment) for segment in segments)
         self._opened()
-        self._unsent.append(Unsent(memoryview(b''.join([size.to_bytes(SIZE_BYTES), *segments])), name, size))
-        self.push()
-        if expect_response:
-            response_class = getattr(messages, f'{name}Response')
-            self._awaited.append(Awaited(self._correlation_id, response_class, version, name))
-        else:
-            self._push_all()
+        try:
+            self._unsent.append(Unsent(memoryview(b''.join([size.to_bytes(SIZE_BYTES), *segments])), name, size))
+            self.push()
+            if expect_response:
+                response_class = getattr(messages, f'{name}Response')
+                self._awaited.append(Awaited(self._correlation_id, response_class, version, name))
+            else:
+                self._push_all()
+        except KeyboardInterrupt:   # perhaps after the last byte: the answer would belong to no request
+            self.close()
+            raise
         self.used_ms = self._clock.monotonic_ms()
 
     def push(self) -> None:

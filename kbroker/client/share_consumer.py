@@ -128,6 +128,9 @@ class ShareConsumer:
             self._member.leave()
         except ClientError:
             return      # the session times out by itself
+        except KafkaError as error:
+            if not error.code.retriable:        # such as a coordinator that still loads
+                raise
 
     # ---- requests
 

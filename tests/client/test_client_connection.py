@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from support.free_ports import free_port
 from support.scripted_broker import NAMES, ScriptedBroker, exactly, running, serving
 
+from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
-from kbroker.client.connection import AnswerTimeout, ClientError, Connection
+from kbroker.client.connection import AnswerTimeout, ClientError, Connection, _connect
 from kbroker.client.readiness import await_ready
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode, KafkaError
@@ -149,6 +150,47 @@ def test_a_call_without_an_answer_in_time_ends_the_connection():
         assert not connection.is_open
         with pytest.raises(ClientError, match='is closed'):
             connection.call(messages.MetadataRequest(topics=[]))
+
+
+@pytest.mark.parametrize('step', ['send', 'recv_into'])
+def test_an_interrupt_within_a_request_or_an_answer_ends_the_connection(monkeypatch, step):
+    """Bytes of it have passed, so the next answer would be taken for that of another request."""
+    interrupted = []
+
+    class Interrupted(socket.socket):
+        def send(self, data):
+            count = super().send(data)
+            self._interrupt('send')
+            return count
+
+        def recv_into(self, buffer):
+            count = super().recv_into(buffer)
+            self._interrupt('recv_into')
+            return count
+
+        def _interrupt(self, now):
+            if interrupted == [now]:
+                interrupted.clear()
+                raise KeyboardInterrupt
+
+    def connected(*arguments):
+        plain = _connect(*arguments)
+        return Interrupted(plain.family, plain.type, plain.proto, plain.detach())
+
+    monkeypatch.setattr('kbroker.client.connection._connect', connected)
+    with running(ScriptedBroker()) as broker:
+        cluster = Cluster(settings(broker.port))
+        pipelined = cluster.any()
+        interrupted.append(step)
+        with pytest.raises(KeyboardInterrupt):
+            pipelined.send(messages.MetadataRequest(topics=[]))
+            pipelined.receive()
+        assert not pipelined.is_open and not pipelined.in_flight
+        interrupted.append(step)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.refresh()
+        assert cluster.refresh().brokers
+        cluster.close()
 
 
 def test_a_large_answer_arrives_whole():
