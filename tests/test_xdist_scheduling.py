@@ -1,10 +1,42 @@
 """The distribution of tests over processes: all files that share a Spark session run in one."""
 import pathlib
 import re
+from types import SimpleNamespace
 
-from support.xdist_scheduling import LONGEST, SESSION
+from support.xdist_scheduling import LONGEST, SESSION, Scheduler, priority
 
 TESTS = pathlib.Path(__file__).parent
+
+
+class Node:
+    """A process that notes which tests it is sent."""
+
+    gateway = SimpleNamespace(id='gw')
+    shutting_down = False
+
+    def __init__(self):
+        self.sent = []
+
+    def send_runtest_some(self, indexes):
+        self.sent += indexes
+
+
+def test_one_process_begins_with_files_that_wait_and_the_next_one_with_files_that_are_busy():
+    files = ['tests/log/test_a.py', 'tests/gates/test_a.py', 'tests/hostile/test_a.py', 'tests/jvm/test_a.py',
+             SESSION[1], SESSION[0]]
+    tests = [f'{file}::test_{number}' for file in sorted(files, key=priority) for number in range(3)]
+    specifications = ['popen', 'popen']
+    scheduler = Scheduler(SimpleNamespace(option=SimpleNamespace(), getvalue=lambda name: specifications))
+    nodes = [Node(), Node()]
+    for node in nodes:
+        scheduler.add_node(node)
+        scheduler.add_node_collection(node, tests)
+    scheduler.schedule()
+    begun = [[tests[index].partition('::')[0] for index in node.sent[::3]] for node in nodes]
+    assert begun == [[SESSION[0], SESSION[1]], ['tests/hostile/test_a.py']]
+    for index in nodes[1].sent[:]:
+        scheduler.mark_test_complete(nodes[1], index)
+    assert tests[nodes[1].sent[-1]].startswith('tests/gates/')
 
 
 def test_all_files_that_use_the_spark_session_share_a_process():

@@ -7,13 +7,20 @@ from xdist.scheduler import LoadScopeScheduling
 
 SESSION = tuple(f'tests/spark/test_spark_{name}.py' for name in ('session', 'ingest', 'judged', 'secured', 'protobuf'))
 """The files that share a Spark session. One process runs them all."""
-LONGEST = (*SESSION, 'tests/spark/', 'tests/jvm/', 'tests/crash/', 'tests/test_examples.py', 'tests/test_benches.py',
-           'tests/gates/', 'tests/node/', 'tests/hostile/', 'tests/clients/')
-"""The slowest places, which run first: started late, they would keep one process busy after the other has ended."""
+WAITING = (*SESSION, 'tests/spark/', 'tests/jvm/', 'tests/test_examples.py', 'tests/node/', 'tests/clients/')
+"""The slow places whose tests wait for other programs much of the time, the slowest first."""
+BUSY = ('tests/crash/', 'tests/test_benches.py', 'tests/gates/', 'tests/hostile/')
+"""The slow places whose tests use a processor all the time, the slowest last."""
+LONGEST = (*WAITING, *BUSY)
 
 
 class Scheduler(LoadScopeScheduling):
-    """Gives the next file to a free process. All tests of a file share one process, which makes their fixtures once."""
+    """Gives the next file to a free process. All tests of a file share one process, which makes their fixtures once.
+
+    The first process, and every second one after it, takes files from the front of the queue, where tests wait. The
+    others take files from its end, where tests are busy. So neither kind runs alone, and the short files, in the
+    middle, come last: a slow one that started late would keep one process busy after the others have ended.
+    """
 
     def __init__(self, config: Any, log: Any = None):
         config.option.loadscopereorder = False  # it orders by the number of tests, which does not predict the time
@@ -23,7 +30,15 @@ class Scheduler(LoadScopeScheduling):
         file = nodeid.partition('::')[0]
         return 'the Spark session' if file in SESSION else file
 
+    def _assign_work_unit(self, node: Any) -> None:
+        if self.nodes.index(node) % 2:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
 
 def priority(nodeid: str) -> int:
-    """Return the sort key of a test. Tests with equal keys keep their order."""
-    return next((number for number, place in enumerate(LONGEST) if nodeid.startswith(place)), len(LONGEST))
+    """Return the sort key of a test: its place in the queue. Tests with equal keys keep their order."""
+    for number, place in enumerate(WAITING):
+        if nodeid.startswith(place):
+            return number - len(WAITING)
+    return next((number + 1 for number, place in enumerate(BUSY) if nodeid.startswith(place)), 0)
