@@ -25,6 +25,7 @@ from kbroker.client.exclusive_use import ExclusiveUse
 from kbroker.client.fetcher import ConsumedBatch, FetchedPartition, Fetcher, consumed_batches, next_offset
 from kbroker.client.group_member import GroupMember
 from kbroker.client.opening import Servers, open_cluster
+from kbroker.client.statistics import CONSUMER_COUNTS, Counts
 from kbroker.client.stream_settings import ConsumerSettings
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.clock import Clock
@@ -77,6 +78,9 @@ class Consumer:
         self._commit_due_ms = 0
         self._positions: dict[TopicPartition, int | None] = {}
         """None: not yet known, from the group or from auto.offset.reset."""
+        self._counts = Counts(CONSUMER_COUNTS)
+        self._lags: dict[TopicPartition, int] = {}
+        """The records behind the last fetched one, by partition, as of its last fetch."""
         self._paused: set[TopicPartition] = set()
         self._waiting: deque[_Fetched] = deque()
         """The batches that were fetched and that an iteration has not reached. Their offsets are not yet consumed."""
@@ -285,7 +289,13 @@ class Consumer:
         code = known_code(fetched.row.error_code)
         if code is ErrorCode.NONE:
             batches = list(consumed_batches(fetched, self.settings.check_crcs))
-            self._positions[partition] = next_offset(fetched)
+            self._positions[partition] = offset = next_offset(fetched)
+            self._counts.add('fetch_total')
+            self._counts.add('records_consumed_total', sum(len(batch.records) for batch in batches))
+            self._counts.add('bytes_consumed_total', len(fetched.row.records or b''))
+            end_offset = (fetched.row.last_stable_offset if self._isolation_level is IsolationLevel.READ_COMMITTED
+                          else fetched.row.high_watermark)
+            self._lags[partition] = max(end_offset - offset, 0)
             return batches
         what = f'{fetched.topic}-{fetched.partition}, offset {fetched.fetch_offset}'
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and self.settings.auto_offset_reset != 'none':
@@ -329,6 +339,15 @@ class Consumer:
         found = Admin(self._cluster).list_offsets(dict.fromkeys(partitions, timestamp), self._isolation_level)
         return {partition: listed.offset for partition, listed in found.items()}
 
+    def stats(self) -> dict[str, int]:
+        """Return counts by name: totals since the construction, and what the consumer has now.
+
+        `records_lag` counts the records between the fetched ones and the end of the assigned partitions.
+        """
+        self._use.check()
+        return {**self._counts, 'assigned_partitions': len(self._positions),
+                'records_lag': sum(self._lags.get(partition, 0) for partition in self._positions)}
+
     # ---- the group
 
     def offsets_to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -344,6 +363,7 @@ class Consumer:
         self._use.check()
         with self._member_lock:
             self._group().commit(self.offsets_to_commit() if offsets is None else offsets)
+        self._counts.add('commit_total')
 
     def close(self, commits: bool | None = None, timeout_ms: int | None = None) -> None:
         """Commit the positions if `commits` (default: enable.auto.commit) is true, and leave the group.
@@ -399,6 +419,7 @@ class Consumer:
         if member.must_join:
             owned, self._positions = self._positions, {}
             assigned = member.join(self._topics, list(owned))
+            self._counts.add('rebalance_total')
             kept = owned if member.keeps_positions else {}
             self._positions = {partition: kept.get(partition) for partition in assigned}
             self._paused &= kept.keys() & self._positions.keys()

@@ -46,6 +46,11 @@ class ProduceRequests:
         """The time at which the oldest request times out."""
         return min((requests[0].deadline_ms for requests in self._by_connection.values() if requests), default=None)
 
+    @property
+    def in_flight(self) -> int:
+        """The number of requests that await an answer."""
+        return sum(map(len, self._by_connection.values()))
+
     def connections(self) -> list[Connection]:
         """Return the connections that await an answer."""
         return [connection for connection, requests in self._by_connection.items() if requests and connection.is_open]

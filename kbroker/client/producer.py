@@ -37,6 +37,7 @@ from kbroker.client.opening import Servers, open_cluster
 from kbroker.client.partitioner import StickyPartitions, partition_for_key
 from kbroker.client.produce_requests import ProduceRequests
 from kbroker.client.readiness import await_ready
+from kbroker.client.statistics import PRODUCER_COUNTS, Counts
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.transaction import Transaction
 from kbroker.client.transaction_handle import end_by_handle
@@ -128,6 +129,7 @@ class Producer:
         self._queues: list[PartitionQueue] = []
         self._lost_numbers: set[PartitionQueue] = set()
         self._buffered_bytes = 0
+        self._counts = Counts(PRODUCER_COUNTS)
         self._largest_record_bytes = self.settings.max_request_size_bytes - HEADER_BYTES
         self._requests = ProduceRequests(cluster, self.settings, self._clock)
         if self.settings.two_phase_commit:
@@ -206,6 +208,13 @@ class Producer:
         self._send_due()
         return woken
 
+    def stats(self) -> dict[str, int]:
+        """Return counts by name: totals since the construction, and what the producer holds now."""
+        self._use.check()
+        return {**self._counts, 'requests_in_flight': self._requests.in_flight,
+                'buffer_total_bytes': self.settings.buffer_memory_bytes,
+                'buffer_available_bytes': max(self.settings.buffer_memory_bytes - self._buffered_bytes, 0)}
+
     def close(self) -> None:
         """Wait for batches in flight and close. An open transaction is aborted, and a prepared one stays prepared.
 
@@ -263,6 +272,7 @@ class Producer:
         if self.transactions.state is not ProducerState.COMMITTING:
             self.flush()
         self.transactions.end(committed=True)
+        self._counts.add('commit_total')
 
     def abort_transaction(self) -> None:
         """Abort: drops unsent records; those already sent are marked as aborted."""
@@ -275,6 +285,7 @@ class Producer:
         self._failure = None
         self._lost_numbers.clear()
         self.transactions.end(committed=False)
+        self._counts.add('abort_total')
 
     def _ensure_initialized(self) -> None:
         self._use.check()
@@ -308,7 +319,11 @@ class Producer:
         if isinstance(decided, str):
             decided = PreparedTransaction.parse(decided) if decided else None
         self._ensure_initialized()
-        return self.transactions.complete(decided)
+        prepared = self.transactions.prepared
+        is_ended = self.transactions.complete(decided)
+        if is_ended:
+            self._counts.add('commit_total' if decided == prepared else 'abort_total')
+        return is_ended
 
     def end_prepared(self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool = True) -> None:
         """Commit or abort a transaction of any producer by its handle. To repeat the call changes nothing.
@@ -428,6 +443,7 @@ class Producer:
             self._put_back(batches, error)
             self._lose_connections()
             return False
+        self._counts.add('request_total')
         if self.settings.acks == 0:
             for queue, batch in batches.items():
                 self._finish(queue, batch, -1)
@@ -496,6 +512,7 @@ class Producer:
         error = error_of(row.error_code, what, row.error_message)
         if code is ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1:
             queue.put_back_halves(batch)
+            self._counts.add('batch_split_total')
         elif code in _OUT_OF_PLACE and (queue in self._lost_numbers or not queue.is_first_unfinished(batch)):
             queue.put_back(batch, 0)    # rejected because of a batch before it
         elif code is ErrorCode.UNKNOWN_PRODUCER_ID and not self.transactions.is_transactional:
@@ -516,6 +533,7 @@ class Producer:
             return
         config = self._cluster.config
         backoff_ms = min(config.retry_backoff_ms << min(batch.attempts, 10), config.retry_backoff_max_ms)
+        self._counts.add('record_retry_total', len(batch.records))
         queue.put_back(batch, self._clock.monotonic_ms() + backoff_ms)
 
     def _finish(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int) -> None:
@@ -546,6 +564,7 @@ class Producer:
 
     def _tell(self, delivery: Delivery, batch: ProducerBatch) -> None:
         self._buffered_bytes -= batch.size_bytes - HEADER_BYTES
+        self._counts.add('record_send_total' if delivery.error is None else 'record_error_total', len(batch.records))
         self._on_delivery(delivery)
 
     def _is_idle(self) -> bool:

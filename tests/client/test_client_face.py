@@ -173,3 +173,30 @@ def test_an_error_of_the_block_is_not_replaced_by_one_of_the_end():
     cluster.codes[0] = [ErrorCode.INVALID_RECORD]
     with pytest.raises(KafkaError, match='INVALID_RECORD'), Producer(cluster) as producer:
         producer.send('t', b'a')
+
+
+# ---- statistics
+
+def test_a_producer_counts_its_records_and_requests():
+    cluster = FakeCluster()
+    cluster.codes[0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE, ErrorCode.INVALID_RECORD]
+    deliveries = []
+    producer = Producer(cluster, on_delivery=deliveries.append, linger_ms=0, batch_size=0, buffer_memory=1000)
+    for _ in range(2):
+        producer.send('t', b'abc')
+        producer.flush()
+    assert producer.stats() == {
+        'record_send_total': 1, 'record_error_total': 1, 'record_retry_total': 1, 'batch_split_total': 0,
+        'request_total': 3, 'commit_total': 0, 'abort_total': 0, 'requests_in_flight': 0, 'buffer_total_bytes': 1000,
+        'buffer_available_bytes': 1000}
+
+
+def test_a_producer_counts_its_transactions():
+    producer = Producer(FakeCluster(), transactional_id='x', linger_ms=0)
+    for _ in range(2):
+        with producer.transaction():
+            producer.send('t', b'a')
+    with pytest.raises(ZeroDivisionError), producer.transaction():
+        raise ZeroDivisionError
+    stats = producer.stats()
+    assert (stats['commit_total'], stats['abort_total'], stats['record_send_total']) == (2, 1, 2)

@@ -91,6 +91,19 @@ def test_offsets_are_found_by_time(address, topic):
         assert [consumer.position(*partition) for partition in partitions] == [10, 0]
 
 
+def test_a_consumer_counts_its_records(address, topic):
+    with Consumer(address, auto_offset_reset='earliest') as consumer:
+        consumer.assign([(topic, 0)])
+        consumer.poll(LIMIT_S * 1000)
+        stats = consumer.stats()
+        assert (stats['records_consumed_total'], stats['records_lag'], stats['assigned_partitions']) == (10, 0, 1)
+        assert stats['bytes_consumed_total'] > 10 * 61
+        with Producer(address) as producer:
+            producer.send(topic, b'more', partition=0)
+        consumer.poll(LIMIT_S * 1000)
+        assert consumer.stats()['records_consumed_total'] == 11
+
+
 def test_a_transaction_commits_the_positions_of_a_consumer(address, topic):
     with (consumer_of(address, topic, group_id=topic, isolation_level='read_committed') as consumer,
           Producer(address, transactional_id=topic) as producer):

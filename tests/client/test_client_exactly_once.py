@@ -1,0 +1,206 @@
+"""The client where connections are cut and the broker is killed: each record once. Also runs against Apache Kafka."""
+from collections import Counter
+
+import pytest
+from support.cutting_proxy import CuttingProxy
+
+from kbroker.client import (
+    Admin,
+    Consumer,
+    KafkaError,
+    Producer,
+    ProducerFencedError,
+    TransactionError,
+)
+from kbroker.client.admin import NewTopic
+
+RECORDS = 300
+PATIENT = {'request_timeout_ms': 5000, 'retry_backoff_ms': 20}
+LIMIT_MS = 60_000
+
+
+@pytest.fixture
+def proxied(start_broker):
+    """A broker that advertises the address of a proxy."""
+    proxy = CuttingProxy(seed=939)
+    broker = start_broker({'advertised.listeners': f'PLAINTEXT://{proxy.address}'})
+    proxy.target = broker.address
+    yield broker, proxy
+    proxy.close()
+
+
+def make_topics(address, *names, partitions=2):
+    with Admin(address) as admin:
+        assert set(admin.create_topics([NewTopic(name, partitions, 1) for name in names]).values()) == {None}
+
+
+def read_committed(address, topic, partitions=2):
+    """Return the values below the last stable offsets."""
+    found = []
+    with Consumer(address, isolation_level='read_committed', auto_offset_reset='earliest', **PATIENT) as consumer:
+        wanted = [(topic, partition) for partition in range(partitions)]
+        ends = consumer.end_offsets(wanted)
+        consumer.assign(wanted)
+        while any((consumer.position(*partition) or 0) < end for partition, end in ends.items()):
+            found += [record.value for batch in consumer.poll(LIMIT_MS) for record in batch.records]
+    return found
+
+
+def test_records_arrive_once_and_in_order_though_connections_are_cut(proxied):
+    broker, proxy = proxied
+    make_topics(proxy.address, 'in')
+    values = [b'%d' % number * 10 for number in range(4 * RECORDS)]
+    proxy.cuts = True
+    with Producer(proxy.address, batch_size=400, linger_ms=0, **PATIENT) as producer:
+        for number, value in enumerate(values):
+            producer.send('in', value, partition=number % 2)
+            if number == RECORDS:
+                producer.flush()
+                broker.kill9()
+                broker.start()
+                proxy.target = broker.address
+    proxy.cuts = False
+    assert proxy.count > 0
+    found = read_committed(proxy.address, 'in')
+    assert Counter(found) == Counter(values)
+    assert [value for value in found if value in set(values[::2])] == values[::2]
+
+
+def copy_some(address, transactions):
+    """Copy `in` to `out`, a transaction for each poll, until there is nothing left. Return False if some is left."""
+    options = {'isolation_level': 'read_committed', 'auto_offset_reset': 'earliest', 'enable_auto_commit': False}
+    with (Producer(address, transactional_id='copier', linger_ms=0, max_block_ms=LIMIT_MS, **PATIENT) as producer,
+          Consumer(address, group_id='copier', max_partition_fetch_bytes=500, **options, **PATIENT) as consumer):
+        wanted = [('in', 0), ('in', 1)]
+        consumer.assign(wanted)
+        ends = consumer.end_offsets(wanted)
+        while True:
+            batches = consumer.poll(100)
+            if not batches and all(consumer.position(*partition) == end for partition, end in ends.items()):
+                return
+            with producer.transaction() as transaction:
+                for batch in batches:
+                    for record in batch.records:
+                        producer.send('out', record.value, partition=batch.partition)
+                transaction.send_offsets(consumer)
+            transactions.append(len(batches))
+
+
+def test_a_program_that_reads_processes_and_writes_is_exact_though_connections_are_cut_and_the_broker_killed(proxied):
+    """The program does what its page advises: after an error that ends its transaction, it starts again."""
+    broker, proxy = proxied
+    make_topics(proxy.address, 'in', 'out')
+    values = [b'%d' % number * 10 for number in range(RECORDS)]
+    with Producer(proxy.address, batch_size=200, linger_ms=0) as producer:
+        for number, value in enumerate(values):
+            producer.send('in', value, partition=number % 2)
+    proxy.cuts = True
+    transactions, starts = [], 0
+    while True:
+        starts += 1
+        assert starts < 100
+        try:
+            copy_some(proxy.address, transactions)
+            break
+        except (KafkaError, OSError):
+            if starts == 1:
+                broker.kill9()
+                broker.start()
+                proxy.target = broker.address
+    proxy.cuts = False
+    assert proxy.count > 0
+    assert len(transactions) > 1
+    assert Counter(read_committed(proxy.address, 'out')) == Counter(values)
+
+
+# ---- two-phase commit, which Apache Kafka does not serve to the end
+
+def two_phase(address, **options):
+    return Producer(address, transactional_id='xa', two_phase_commit=True, linger_ms=0, **PATIENT, **options)
+
+
+@pytest.fixture
+def two_phase_broker(request, start_broker):
+    if request.config.getoption('--against') == 'apache-kafka':
+        pytest.skip('Apache Kafka keeps no prepared transaction')
+    return start_broker({'transaction.two.phase.commit.enable': 'true'})
+
+
+def prepare(address, value):
+    """Write a value in a transaction of a producer that ends after the preparation. Return the token."""
+    with two_phase(address) as producer, producer.transaction() as transaction:
+        producer.send('ledger', value, partition=0)
+        return str(transaction.prepare())
+
+
+def test_a_prepared_transaction_outlives_its_producer_and_the_broker(two_phase_broker):
+    broker = two_phase_broker
+    make_topics(broker.address, 'ledger')
+    decided = prepare(broker.address, b'first')
+    broker.kill9()
+    broker.start()
+    assert read_committed(broker.address, 'ledger') == []
+    with two_phase(broker.address) as recovered:
+        assert str(recovered.prepared) == decided
+        assert recovered.complete(decided)
+        assert not recovered.complete(decided)
+        with recovered.transaction():
+            recovered.send('ledger', b'second', partition=0)
+    assert prepare(broker.address, b'third') != decided
+    broker.kill9()
+    broker.start()
+    with two_phase(broker.address) as recovered:
+        assert recovered.complete(decided), 'the decision is about an older transaction, so this one is aborted'
+    assert read_committed(broker.address, 'ledger') == [b'first', b'second']
+
+
+def test_a_producer_whose_transaction_was_taken_over_is_fenced(two_phase_broker):
+    make_topics(two_phase_broker.address, 'ledger')
+    former = two_phase(two_phase_broker.address)
+    with former.transaction() as transaction:
+        former.send('ledger', b'kept', partition=0)
+        token = transaction.prepare()
+    with two_phase(two_phase_broker.address) as successor:
+        with pytest.raises(ProducerFencedError):
+            former.complete(token)
+        assert successor.complete(token)
+    former.close()
+    assert read_committed(two_phase_broker.address, 'ledger') == [b'kept']
+
+
+def test_without_the_setting_of_the_broker_a_producer_of_two_phases_is_refused(start_broker):
+    broker = start_broker()
+    with pytest.raises(KafkaError, match=r'transaction\.two\.phase\.commit\.enable=true'):
+        two_phase(broker.address)
+
+
+# ---- ends by handle
+
+def test_a_transaction_is_ended_by_its_handle_from_another_producer_as_often_as_one_likes(start_broker):
+    address = start_broker().address
+    make_topics(address, 'handles')
+    handles = {}
+    writers = []
+    for name in ('committed', 'aborted'):
+        writer = Producer(address, transactional_id=name, linger_ms=0, **PATIENT)
+        writers.append(writer)
+        writer.init_transactions()
+        writer.begin_transaction()
+        writer.send('handles', name.encode(), partition=0)
+        writer.flush()
+        handles[name] = tuple(writer.transactions.producer)
+    with Producer(address, **PATIENT) as other:
+        for _ in range(3):
+            other.end_prepared('committed', *handles['committed'])
+            other.end_prepared('aborted', *handles['aborted'], commit=False)
+        with pytest.raises(TransactionError, match='ended the other way'):
+            other.end_prepared('committed', *handles['committed'], commit=False)
+        with pytest.raises((TransactionError, ProducerFencedError)):
+            other.end_prepared('aborted', *handles['aborted'])
+        Producer(address, transactional_id='committed', **PATIENT).init_transactions()
+        with pytest.raises(ProducerFencedError):
+            other.end_prepared('committed', *handles['committed'])
+    for writer in writers:
+        with pytest.raises(KafkaError):
+            writer.commit_transaction()
+    assert read_committed(address, 'handles') == [b'committed']
