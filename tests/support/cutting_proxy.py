@@ -4,8 +4,8 @@ import socket
 import threading
 from contextlib import suppress
 
-FEWEST_BYTES, MOST_BYTES = 3000, 40_000
-PART_BYTES = 1024
+FEWEST_BYTES, MOST_BYTES = 2000, 12_000
+PART_BYTES = 512
 
 
 class CuttingProxy:
