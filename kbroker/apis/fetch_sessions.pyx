@@ -1,4 +1,5 @@
-"""Incremental fetch sessions (KIP-227): the partitions that a client asked for and its last answers, so that both can be left out.
+"""Incremental fetch sessions (KIP-227): a session remembers the partitions of a client, so requests and answers can
+leave out those without news.
 
 A session looks only at the partitions that are due: those with something to report. A partition without more is waited
 for, and becomes due again when one of its bounds moves. So a thousand quiet partitions cost a fetch nothing. The due

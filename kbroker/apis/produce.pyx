@@ -8,8 +8,8 @@ usable (KAFKA-18659).
 
 Transactional batches go through the coordinator first (KIP-890): from version 12 on it adds the partition to the
 transaction, below it verifies that the client has. The verification guard that the partition gave out before is
-checked again at the append, so that a marker written in between is noticed. A batch of a transaction that another client
-has kept is refused (KIP-939): a partition in which it is open would accept it without asking the coordinator.
+checked again at the append, so that a marker written in between is noticed. A batch of a transaction that another
+client has kept is refused (KIP-939): a partition in which it is open would accept it without asking the coordinator.
 
 A request that takes long does not hold the loop. Once a tick has no time left, its batches are appended by long work,
 one after the other. A batch that is large, or that expands to many bytes, is validated by a worker first. Meanwhile the
