@@ -1,0 +1,108 @@
+"""Two-phase commit (KIP-939): a Java producer that dies prepared, clients that know nothing of it, and Apache Kafka."""
+import confluent_kafka
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from support.apache_kafka import KafkaProcess, run_several_tools, run_tools
+from support.broker_process import PROMPT, BrokerProcess
+from support.sample_topic import LIMIT_S
+
+from kbroker.client import Producer
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+SETTINGS = {**PROMPT, 'transaction.two.phase.commit.enable': 'true'}
+TOOL = 'org.apache.kafka.tools.TransactionsCommand'
+NEVER_MS = 2147483647
+
+
+@pytest.fixture(scope='module')
+def broker(tmp_path_factory):
+    broker = BrokerProcess(tmp_path_factory.mktemp('two-phase') / 'data', SETTINGS)
+    broker.start()
+    admin = AdminClient({'bootstrap.servers': broker.address})
+    topics = [NewTopic(name, 1, 1) for name in ('java', 'wrong', 'others', 'moved')]
+    for created in admin.create_topics(topics).values():
+        created.result(LIMIT_S)
+    yield broker
+    broker.kill9()
+
+
+def java_step(broker, step, transactional_id='tx', topic='java', token=''):
+    """Run a step of the Java producer. Return what it printed, by name."""
+    done, = run_several_tools([['kbroker.TwoPhase', broker.address, step, transactional_id, topic, token]])
+    assert done.code == 0, done.errors
+    return dict(line.split(' ', 1) for line in done.output.splitlines())
+
+
+def committed_values(address, topic):
+    consumer = confluent_kafka.Consumer({
+        'bootstrap.servers': address, 'group.id': 'inspector', 'isolation.level': 'read_committed',
+        'enable.partition.eof': True, 'enable.auto.commit': False})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    values = []
+    while (message := consumer.poll(LIMIT_S)) is not None and message.error() is None:
+        values.append(message.value().decode())
+    assert message is not None and message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+    consumer.close()
+    return values
+
+
+def five(value):
+    return [f'{value} {number}' for number in range(5)]
+
+
+def test_version_6_of_init_producer_id_is_still_unstable_in_kafka(broker):
+    """A Kafka whose clients ask for version 6 by themselves needs no repair here, and no setting on the broker."""
+    assert java_step(broker, 'unstable')['unstable'] == 'true'
+
+
+def test_clients_without_two_phase_commit_see_no_difference(broker):
+    java_step(broker, 'ordinary', 'java', 'others')
+    producer = confluent_kafka.Producer({'bootstrap.servers': broker.address, 'transactional.id': 'librdkafka'})
+    producer.init_transactions(LIMIT_S)
+    for number in range(2):
+        producer.begin_transaction()
+        producer.produce('others', f'librdkafka {number}')
+        producer.commit_transaction(LIMIT_S)
+    assert committed_values(broker.address, 'others') == [*five('ordinary'), 'librdkafka 0', 'librdkafka 1']
+
+
+def test_a_transaction_that_a_java_producer_prepared_outlives_both_and_is_committed_by_the_next_one(broker):
+    token = java_step(broker, 'prepare')['token']
+    broker.kill9()
+    broker.start()
+    assert committed_values(broker.address, 'java') == []
+    assert java_step(broker, 'recover', token=token) == {'prepared': 'true', 'token': token}
+    assert committed_values(broker.address, 'java') == [*five('prepared tx'), *five('after tx')]
+    assert java_step(broker, 'zombie')['zombie'] == 'ProducerFencedException'
+    assert java_step(broker, 'recover', token=token) == {'prepared': 'false'}
+
+
+def test_a_transaction_that_was_not_decided_is_aborted_by_its_token(broker):
+    java_step(broker, 'prepare', 'tx-2', 'wrong')
+    assert java_step(broker, 'recover', 'tx-2', 'wrong', '4711:0')['prepared'] == 'true'
+    assert committed_values(broker.address, 'wrong') == five('after tx-2')
+
+
+def test_kafka_opens_a_directory_with_a_kept_transaction_describes_it_and_ends_it_by_force(broker):
+    token = java_step(broker, 'prepare', 'moved', 'moved')['token']
+    with Producer(broker.address, transactional_id='moved', two_phase_commit=True) as heir:
+        assert str(heir.prepared) == token
+    broker.stop()
+    kafka = KafkaProcess(broker.directory)
+    try:
+        kafka.start()
+        place = ['--bootstrap-server', kafka.address]
+        described, forced, listed = run_tools(
+            TOOL, [*place, 'describe', '--transactional-id', 'moved'],
+            [*place, 'forceTerminateTransaction', '--transactionalId', 'moved'],
+            [*place, 'describe', '--transactional-id', 'moved'])
+        fields = described.output.splitlines()[1].split()
+        assert fields[1:6] == ['moved', *token.split(':'), 'Ongoing', str(NEVER_MS)], described
+        assert forced.code == 0, forced
+        assert 'Ongoing' not in listed.output
+        assert committed_values(kafka.address, 'moved') == []
+        kafka.stop()
+    finally:
+        kafka.kill9()
