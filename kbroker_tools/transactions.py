@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.transaction.state import NEVER_TIMES_OUT_MS
 from kbroker_tools.command import (
     SETTINGS,
     Group,
@@ -159,6 +158,7 @@ def describe(transactional_id: str, as_json: bool, **place: Any) -> None:
 
 
 def _is_two_phase(row: TransactionInfo | None) -> bool:
+    from kbroker.transaction.state import NEVER_TIMES_OUT_MS
     return row is not None and row.state == 'Ongoing' and row.timeout_ms == NEVER_TIMES_OUT_MS
 
 

@@ -53,12 +53,13 @@ class HandwrittenDirectory:
 
     def row(self, transactional_id: str, state: str, producer: tuple[int, int], at: float, *,
             start: float | None = None, partitions: Iterable[TopicPartition] = (), timeout_ms: int = MINUTE_MS,
-            previous: int = -1, bumps: bool = True) -> int:
+            previous: int = -1, bumps: bool = True, kept_by: tuple[int, int] = (-1, -1)) -> int:
         """Append a row to `__transaction_state`. `bumps` selects the epoch rules of TV2."""
         row = TransactionRow(
             next(each for each in TransactionState if each.title == state), producer[0], producer[1], timeout_ms,
             self.time(at), -1 if start is None else self.time(start), frozenset(partitions),
-            previous_producer_id=previous, client_transaction_version=2 if bumps else 0)
+            previous_producer_id=previous, client_transaction_version=2 if bumps else 0,
+            next_producer_id=kept_by[0], next_producer_epoch=kept_by[1])
         return self._rows(STATE, [encode_row(transactional_id, row, 1)], at)
 
     def tombstone(self, transactional_id: str, at: float) -> int:

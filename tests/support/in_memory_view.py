@@ -64,11 +64,11 @@ class InMemoryView:
         return self.logs.setdefault((topic, partition), InMemoryLog(start_offset))
 
     def write_row(self, transactional_id, state, producer_id, epoch, *, at_ms, start_ms=None, partitions=(),
-                  timeout_ms=60_000, version=2, previous=-1, following=-1):
+                  timeout_ms=60_000, version=2, previous=-1, following=-1, next_epoch=-1):
         row = TransactionRow(
             TransactionState[state], producer_id, epoch, timeout_ms, START_MS + at_ms,
             -1 if start_ms is None else START_MS + start_ms, frozenset(partitions), previous, following,
-            client_transaction_version=version)
+            client_transaction_version=version, next_producer_epoch=next_epoch)
         key, value = encode_row(transactional_id, row, 1)
         return self._state_log(transactional_id).append(encode_batch([(START_MS + at_ms, key, value)]))
 

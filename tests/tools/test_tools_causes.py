@@ -264,6 +264,24 @@ def test_two_phase_commit_waits_for_a_decision(stage):
     verdict = verdict_on(stage)
     assert verdict.cause == 'two-phase'
     assert verdict.next.startswith('nothing')
+    assert 'keeps the prepared transaction 7:3' in verdict.advice
+    assert verdict.command == f'{COMMAND} force-terminate --transactional-id billing'
+
+
+@pytest.mark.parametrize(('timeout_ms', 'next_step'), [(2147483647, 'nothing'), (900_000, 'nothing while no broker')])
+def test_a_prepared_transaction_that_its_client_kept_waits_for_the_coordinator_outside(stage, timeout_ms, next_step):
+    stage.row(ID, 'Ongoing', (7, 3), 600, start=600, partitions=[ORDERS], timeout_ms=timeout_ms)
+    stage.data(ORDERS, (7, 3), 600)
+    stage.row(ID, 'Ongoing', (7, 3), 5, start=600, partitions=[ORDERS], timeout_ms=timeout_ms, kept_by=(8, 0))
+    verdict = verdict_on(stage)
+    assert verdict.cause == 'two-phase-prepared'
+    assert verdict.headline.endswith('its transaction is prepared for two-phase commit, and waits for its coordinator '
+                                     'outside')
+    assert 'as producer 8 epoch 0' in verdict.why
+    assert ('never times out' in verdict.why) == (timeout_ms == 2147483647)
+    assert verdict.next.startswith(next_step)
+    assert 'keeps the prepared transaction 7:3' in verdict.advice
+    assert verdict.command == f'{COMMAND} force-terminate --transactional-id billing'
 
 
 def test_a_stale_marker_in_the_midst_of_a_transaction(stage):

@@ -46,6 +46,13 @@ def test_dump_log_shows_type_and_version_of_a_row_as_strings():
         '{"type":"0","data":{"transactionalId":"tx-1"}}', '{"version":"1","data":' + DATA % '1' + '}')
 
 
+def test_the_epoch_of_a_client_that_keeps_a_transaction_stands_behind_the_transactions_epoch():
+    kept = encode_row_value(TransactionLogValue(producer_id=1000, next_producer_id=1001, producer_epoch=3,
+                                                next_producer_epoch=0), 1)
+    text = decoder('transaction').decode(0, KEY, kept)[1]
+    assert '"nextProducerId":1001,"producerEpoch":3,"nextProducerEpoch":0,"transactionTimeoutMs":' in text
+
+
 def test_a_formatter_shows_them_as_numbers():
     record = Record(7, T, KEY, encode_row_value(ONGOING, 1))
     assert formatter('transaction').format(record) == (

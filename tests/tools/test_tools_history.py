@@ -97,6 +97,23 @@ def kinds(history):
 
 # ---- events
 
+def test_a_prepared_transaction_that_its_client_kept_is_an_event(view):
+    coordinator = Coordinator(view)
+    coordinator.begin(A)
+    coordinator.write(A)
+    coordinator.row('ONGOING', start_ms=coordinator.start_ms, partitions=[A], following=1000, next_epoch=1)
+    coordinator.prepare(A, following=1000, next_epoch=2)
+    coordinator.mark(A)
+    coordinator.epoch = 2
+    coordinator.complete()
+    history = told(view)
+    assert kinds(history) == ['begin', 'records', 'kept', 'prepare', 'marker', 'complete']
+    assert [event.details for event in history.events if event.kind in ('kept', 'prepare')] == [
+        'prepared for two-phase commit; its client goes on as producer 1000 epoch 1',
+        'commit, epoch 1; its client goes on as producer 1000 epoch 2']
+    assert history.faults == []
+
+
 def test_events_are_listed_in_the_order_in_which_they_happened(coordinator, view):
     coordinator.row('EMPTY')
     coordinator.begin(A)

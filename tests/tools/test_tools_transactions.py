@@ -67,6 +67,18 @@ def test_list_offline_filters_as_a_broker_does(directory):
     assert ids('--duration-filter', '-1', '--transactional-id-pattern', '') == ['done', 'fresh', 'open']
 
 
+def test_transactions_of_two_phase_commit_are_listed_and_described_with_their_way_out(stage):
+    stage.row('two-phase', 'Ongoing', (11, 2), 300, start=300, partitions=[AUDIT], timeout_ms=2147483647)
+    stage.row('idle', 'CompleteCommit', (12, 2), 300, start=300, timeout_ms=2147483647)
+    directory = stage.write()
+    assert [row[0] for row in rows_of(run('list', '--two-phase', '--data-dir', directory))] == ['two-phase']
+    described = run('describe', '--transactional-id', 'two-phase', '--data-dir', directory)
+    assert described.returncode == 0
+    assert 'the open transaction 11:2 never times out' in described.stderr
+    assert 'force-terminate --transactional-id two-phase' in described.stderr
+    assert run('describe', '--transactional-id', 'idle', '--data-dir', directory).stderr == ''
+
+
 def test_describe_offline_in_text_and_json(directory, stage):
     assert rows_of(run('describe', '--transactional-id', 'fresh', '--data-dir', directory))[0][1:] == [
         'fresh', '9', '0', 'Empty', '60000', 'None', 'None', '']
