@@ -203,8 +203,9 @@ class StreamsSide(Side):
         super().close()
 
     def create_topic(self, name: str) -> None:
-        super().create_topic(name)
-        self.await_coordinator({self.topic(name): PARTITIONS[name]})
+        if name not in self.topic_ids:
+            super().create_topic(name)
+            self.await_coordinator({self.topic(name): PARTITIONS[name]})
 
     def delete_topic(self, name: str) -> None:
         super().delete_topic(name)
