@@ -141,8 +141,12 @@ class Admin:
 
     # ---- topics
 
-    def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> dict[str, KafkaError | None]:
+    def create_topics(self, topics: Iterable[NewTopic] | Mapping[str, int],
+                      validate_only: bool = False) -> dict[str, KafkaError | None]:
+        """Create topics. A mapping has their numbers of partitions, where -1 leaves the number to the broker."""
         request = messages.CreateTopicsRequest
+        if isinstance(topics, Mapping):
+            topics = [NewTopic(name, partitions) for name, partitions in topics.items()]
         rows = [request.CreatableTopic(
             name=topic.name, num_partitions=topic.partitions, replication_factor=topic.replication_factor,
             assignments=[request.CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
