@@ -37,8 +37,8 @@ class ProducerBatch:
     is the position of the batch in its partition.
     """
 
-    __slots__ = ('attempts', 'base_sequence', 'contexts', 'created_ms', 'ordinal', 'partition', 'producer',
-                 'records', 'retry_at_ms', 'size_bytes', 'topic')
+    __slots__ = ('attempts', 'base_sequence', 'contexts', 'created_ms', 'is_in_doubt', 'ordinal', 'partition',
+                 'producer', 'records', 'retry_at_ms', 'size_bytes', 'topic')
 
     def __init__(self, topic: str, partition: int, now_ms: int, ordinal: int):
         self.topic = topic
@@ -50,6 +50,8 @@ class ProducerBatch:
         self.size_bytes = HEADER_BYTES
         self.attempts = 0
         self.retry_at_ms = 0
+        self.is_in_doubt = False
+        """The answer to the last attempt was lost, so the batch may have been written."""
         self.producer = ProducerIdAndEpoch()
         self.base_sequence: int | None = None
 
@@ -152,6 +154,15 @@ class PartitionQueue:
         """Return whether no earlier batch is in flight or about to be sent again."""
         return self.in_flight[0] is batch and not any(
             waiting.attempts and waiting.ordinal < batch.ordinal for waiting in self.waiting)
+
+    def first_in_doubt(self) -> ProducerBatch | None:
+        """Return the first waiting batch that may have been written. Only its own numbers can find that out."""
+        return next((batch for batch in self.waiting if batch.is_in_doubt), None)
+
+    def put_first(self, batch: ProducerBatch) -> None:
+        """Let a waiting batch be the next one that is sent."""
+        self.waiting.remove(batch)
+        self.waiting.appendleft(batch)
 
     def forget_numbers(self) -> None:
         """Clear the numbers of waiting batches, which restart at 0 under a new epoch. Nothing may be in flight."""

@@ -7,7 +7,8 @@ A call of `poll` is a turn. It does this, in this order:
 
 1. Batches that are older than delivery.timeout.ms fail, with sequence numbers or without.
 2. Without a transactional.id, the producer gets its id if it has none. A partition that lost a numbered batch waits
-   until it has nothing in flight. Then the epoch rises, and its next batches are numbered from 0.
+   until it has nothing in flight. Batches whose answer was lost are sent once more under their numbers. Then the epoch
+   rises, and the other batches are numbered from 0.
 3. In a transaction below transaction.version 2, the partitions of the due batches are added (AddPartitionsToTxn). No
    batch is sent while that request is in flight. After an error of it, the unsent batches of the transaction fail.
 4. Due batches are sent, the oldest of each partition first, and at most max.in.flight.requests.per.connection requests
@@ -407,7 +408,8 @@ class Producer:
 
     def _may_send(self, queue: PartitionQueue) -> bool:
         """Return whether batches may be sent. A lost batch stops its partition until none is in flight and the epoch
-        is bumped; the others are then renumbered.
+        is bumped; the others are then renumbered. Before that, batches whose answer was lost are sent under their old
+        numbers: the partition recognizes what it has.
         """
         if self.transactions.is_transactional or not self.settings.enable_idempotence:
             return True
@@ -416,6 +418,10 @@ class Producer:
         if queue in self._lost_numbers:
             if queue.in_flight:
                 return False
+            doubtful = queue.first_in_doubt()
+            if doubtful is not None:
+                queue.put_first(doubtful)
+                return True
             self._lost_numbers.discard(queue)
             self.transactions.bump_epoch()
             queue.forget_numbers()
@@ -501,10 +507,12 @@ class Producer:
     def _put_back(self, batches: dict[PartitionQueue, ProducerBatch], error: ClientError) -> None:
         self._cluster.forget()
         for queue, batch in batches.items():
+            batch.is_in_doubt = True
             self._retry(queue, batch, KafkaError(ErrorCode.NETWORK_EXCEPTION, str(error)))
 
     def _on_answer(self, queue: PartitionQueue, batch: ProducerBatch, row: Any) -> None:
         code = known_code(row.error_code)
+        batch.is_in_doubt = False
         if code in _WRITTEN:
             self._finish(queue, batch, row.base_offset)
             return
@@ -515,8 +523,9 @@ class Producer:
             self._counts.add('batch_split_total')
         elif code in _OUT_OF_PLACE and (queue in self._lost_numbers or not queue.is_first_unfinished(batch)):
             queue.put_back(batch, 0)    # rejected because of a batch before it
-        elif code is ErrorCode.UNKNOWN_PRODUCER_ID and not self.transactions.is_transactional:
-            # The partition has forgotten the producer: under a new epoch the numbers may start at 0.
+        elif code in _OUT_OF_PLACE and not self.transactions.is_transactional:
+            # The partition has forgotten the producer. Or it did not know the producer when it refused this batch and
+            # took a later one: a first batch may have any number. Under a new epoch the numbers start at 0.
             queue.put_back(batch, 0)
             self._lost_numbers.add(queue)
         elif severity_at_partition(code) is Severity.RETRY:

@@ -1,6 +1,6 @@
 """The producer with scripted brokers: order, retries, lost sequence numbers, transactions."""
 import pytest
-from support.fake_cluster import FakeCluster
+from support.fake_cluster import LOST, FakeCluster
 
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
@@ -102,6 +102,19 @@ def test_a_partition_that_forgot_the_producer_gets_the_batch_again_under_the_nex
         producer.flush()
     assert cluster.broker.sent == [(0, 0, 0, [b'a']), (0, 0, 1, [b'b']), (0, 1, 0, [b'b'])]
     assert outcome(told) == [(b'a', None), (b'b', None)]
+
+
+def test_a_first_batch_that_a_later_one_overtook_is_sent_again_under_the_next_epoch():
+    """A new leader refuses the first batch, is ready for the second one, and takes it: it knows no number before it."""
+    cluster = FakeCluster()
+    cluster.codes[0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    producer, told = started(cluster)
+    cluster.answers_flow = False
+    send_all(producer, [b'a', b'b'])
+    cluster.answers_flow = True
+    producer.flush()
+    assert cluster.broker.sent[2:] == [(0, 0, 0, [b'a']), (0, 1, 0, [b'a'])]
+    assert outcome(told) == [(b'b', None), (b'a', None)]
 
 
 def test_a_broken_connection_is_reopened_and_the_batch_sent_again():
@@ -280,3 +293,26 @@ def test_an_abort_drops_what_was_not_sent():
     assert cluster.broker.sent == []
     assert outcome(told) == [(b'a', ErrorCode.OPERATION_NOT_ATTEMPTED)]
     assert called(cluster) == ['InitProducerId']
+
+
+def test_a_batch_whose_answer_was_lost_is_asked_about_before_the_others_are_renumbered():
+    """The partition has the second batch already. Under a new number it would be written twice."""
+    cluster = FakeCluster()
+    clock = ManualClock()
+    told = []
+    producer = Producer(cluster, ProducerSettings(batch_size_bytes=0, linger_ms=0, delivery_timeout_ms=1000),
+                        told.append, clock, sleep=lambda seconds: None)
+    cluster.codes[0] = [LOST, LOST]
+    cluster.answers_flow = False
+    producer.send('t', b'a', context=b'a')
+    clock.advance(600)
+    producer.send('t', b'b', context=b'b')
+    producer.send('t', b'c', context=b'c')
+    clock.advance(600)
+    cluster.codes[0] = [ErrorCode.DUPLICATE_SEQUENCE_NUMBER]
+    cluster.answers_flow = True
+    producer.flush()
+    assert outcome(told) == [(b'a', ErrorCode.REQUEST_TIMED_OUT), (b'b', None), (b'c', None)]
+    send_all(producer, [b'd'])
+    producer.flush()
+    assert [sent[1:] for sent in cluster.broker.sent[-3:]] == [(0, 1, [b'b']), (0, 2, [b'c']), (1, 0, [b'd'])]

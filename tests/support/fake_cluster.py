@@ -10,6 +10,9 @@ from kbroker.protocol import messages
 from kbroker.record.batch import read_header
 from kbroker.record.records import decode_records
 
+LOST = 'lost'
+"""A code: the broker does as it should, and the connection breaks before the answer."""
+
 
 class FakeConnection:
     """A connection that keeps the requests. It answers Produce with `codes` by partition, then with NONE."""
@@ -72,13 +75,20 @@ class FakeConnection:
                 values = [record.value for record in decode_records(bytes(part.records))]
                 self.sent.append((part.index, header.producer_epoch, header.base_sequence, values))
                 code = self.cluster.next_code(part.index)
+                if code is LOST:
+                    self.answers.append(LOST)
+                    return
                 rows.append(response.PartitionProduceResponse(index=part.index, error_code=code, base_offset=0))
             topics.append(response.TopicProduceResponse(name=topic.name, partition_responses=rows))
         if expect_response:
             self.answers.append(response(responses=topics))
 
     def receive(self, timeout_ms=None):
-        return self.answers.popleft()
+        answer = self.answers.popleft()
+        if answer is LOST:
+            self.close()
+            raise ClientError('the connection broke before the answer')
+        return answer
 
 
 class FakeCluster:
@@ -110,6 +120,7 @@ class FakeCluster:
     def node(self, node_id, purpose=''):
         if not self.broker.is_open:
             self.broker.is_open = True
+            self.broker.answers.clear()
         return self.broker
 
     def coordinator(self, key_type, key, purpose='coordinator'):
