@@ -83,7 +83,7 @@ cdef class FencedFirst(Completion):
 
 
 cdef class Kept(Completion):
-    """An InitProducerId that keeps the open transaction. Its row is sealed before the client is answered."""
+    """An InitProducerId that keeps the open transaction. The transaction is sealed before the client is answered."""
     cdef TransactionStore store
     cdef Completion done
 

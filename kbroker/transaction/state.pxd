@@ -1,4 +1,5 @@
 # cython: language_level=3
+cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 
@@ -44,6 +45,7 @@ cdef class PartitionSet:
 cpdef PartitionSet set_of(partitions)
 
 
+@cython.final
 cdef class TransactionRow:
     cdef int status
     cdef readonly int64_t producer_id

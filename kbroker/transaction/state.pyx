@@ -123,6 +123,7 @@ cpdef PartitionSet set_of(partitions):
     return found
 
 
+@cython.final
 @cython.freelist(8)
 cdef class TransactionRow:
     """Everything that is known of a transactional.id at one moment. All but `last_producer_epoch` is stored.

@@ -98,6 +98,18 @@ def test_a_late_batch_of_the_former_client_is_refused_although_its_transaction_i
     assert values_of(prepared.fetch().records) == [b'prepared']
 
 
+def test_a_late_batch_is_refused_as_soon_as_a_killed_broker_serves_again(start_node, node, prepared):
+    assert keep(prepared).error_code == NONE
+    node.crash()
+    prepared.broker = start_node(**{SETTING: 'true'})
+    late = prepared.batch(b'late', base_sequence=1)
+    assert prepared.produce(late).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    answer = keep(prepared)
+    assert (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == (
+        prepared.producer_id, prepared.producer_epoch)
+    assert answer.producer_epoch == prepared.producer_epoch + 2
+
+
 @pytest.mark.parametrize('version', [4, 5])
 def test_a_late_offset_of_the_former_client_is_refused_although_its_transaction_is_open(prepared, version):
     prepared.ask('FindCoordinator', coordinator_keys=['group'], key_type=0)
