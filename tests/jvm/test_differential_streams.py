@@ -32,6 +32,9 @@ DIFFERENCES = {
     r"(unknown|negative) (repartition )?topic)'.*error_code: Kafka '(UNKNOWN_SERVER_ERROR|"
     r"INVALID_REQUEST)', kbroker 'STREAMS_INVALID_TOPOLOGY'":
         'Kafka does not check these: it fails with an exception, or as for another topology than that of the group',
+    r"^StreamsJoin\(.*shape='(one id twice|a repartition topic with -1 partitions|a copartition group of an? "
+    r"(unknown|negative) (repartition )?topic)'.*error_code: Kafka 'NONE', kbroker 'STREAMS_INVALID_TOPOLOGY'":
+        'Kafka does not look at a topology whose epoch is older than that of the group',
     r"^Streams.*error_code: Kafka 'UNKNOWN_SERVER_ERROR', kbroker 'NONE'":
         'Kafka cannot describe the endpoints while a topic of the topology does not exist',
     r"^Ask\(question='list /NotReady":
