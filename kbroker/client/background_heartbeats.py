@@ -49,11 +49,13 @@ class BackgroundHeartbeats:
                                             name=f'heartbeats of group {self._member.group_id}')
             self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread, and wait until it has received the answer to its last heartbeat."""
+    def stop(self, timeout_ms: int) -> bool:
+        """End the thread. Return False if it still waits for the answer to its last heartbeat: it uses the member."""
         self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_ms / 1000)
+        return not self._thread.is_alive()
 
     def step(self) -> int:
         """Send a heartbeat if one is late. Return the time in ms until the next step."""

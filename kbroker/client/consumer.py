@@ -68,6 +68,8 @@ class Consumer:
         self._member: GroupMember | None = None
         self._heartbeats: BackgroundHeartbeats | None = None
         self._member_lock: AbstractContextManager[Any] = nullcontext()
+        self._is_abandoned = False
+        """The thread of the heartbeats still uses the connections of the member."""
         if self.settings.group_id is not None:
             self._make_member(self.settings.group_id, sleep)
         self._topics: frozenset[str] = frozenset()
@@ -368,7 +370,8 @@ class Consumer:
     def close(self, commits: bool | None = None, timeout_ms: int | None = None) -> None:
         """Commit the positions if `commits` (default: enable.auto.commit) is true, and leave the group.
 
-        The commit is retried for at most `timeout_ms` (default: default.api.timeout.ms).
+        The commit is retried for at most `timeout_ms` (default: default.api.timeout.ms). Without an answer of the
+        coordinator, the session times out by itself.
         In a process that was forked, the connections are closed without sending anything.
         """
         if not self._use.is_refused:
@@ -378,7 +381,7 @@ class Consumer:
             finally:
                 self._use.end()
         self._fetcher.close()
-        if self._member is not None:
+        if self._member is not None and not self._is_abandoned:
             self._member_cluster.close()
         if self._owns_cluster:
             self._cluster.close()
@@ -387,9 +390,11 @@ class Consumer:
         self._fetcher.close()
         if self._member is None or self._heartbeats is None:
             return
-        self._heartbeats.stop()
-        if timeout_ms is not None:
-            self._member_cluster.config = replace(self._member_cluster.config, default_api_timeout_ms=timeout_ms)
+        limit_ms = self._cluster.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        if not self._heartbeats.stop(limit_ms):
+            self._is_abandoned = True
+            return      # the coordinator does not answer: the session times out by itself
+        self._member_cluster.config = replace(self._member_cluster.config, default_api_timeout_ms=limit_ms)
         if commits:
             self._commit_if_still_member()
         if self._is_subscribed():

@@ -93,6 +93,23 @@ def test_an_error_is_raised_by_the_next_poll_and_ends_the_heartbeats(clock):
     assert len(member.sent_ms) == 1
 
 
+def test_a_thread_that_waits_for_an_answer_is_left_to_itself(clock):
+    member, heartbeats = made(clock)
+    sends, may_end = threading.Event(), threading.Event()
+
+    def heartbeat_if_due():
+        sends.set()
+        may_end.wait(60)
+
+    member.heartbeat_if_due = heartbeat_if_due
+    clock.advance(INTERVAL_MS + LATE_MS)
+    heartbeats.start()
+    assert sends.wait(60)
+    assert not heartbeats.stop(0)
+    may_end.set()
+    assert heartbeats.stop(60_000)
+
+
 def names():
     return [thread.name for thread in threading.enumerate()]
 
@@ -102,7 +119,7 @@ def test_the_thread_ends_when_it_is_stopped_or_forgotten(clock):
     heartbeats.start()
     heartbeats.start()
     assert names().count('heartbeats of group g') == 1
-    heartbeats.stop()
+    assert heartbeats.stop(30_000)
     assert 'heartbeats of group g' not in names()
     member, heartbeats = made(clock)
     member.sends_heartbeats = False

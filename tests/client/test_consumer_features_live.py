@@ -3,6 +3,7 @@ import threading
 import time
 from contextlib import ExitStack
 
+import confluent_kafka
 import pytest
 
 from kbroker.client import Admin, Consumer, Producer, TransactionError
@@ -184,3 +185,31 @@ def test_members_of_a_cooperative_group_keep_what_does_not_move(address, topic):
         assert len([value for consumer, _, value in read if consumer is second]) == 10
         second.close()
         poll_until([first], lambda: len(first.assignment) == 2)
+
+
+def test_a_cooperative_group_is_shared_with_librdkafka(address, topic):
+    """Each client is the leader once: the one that joins first leads, and the other one after it has left."""
+    options = {'group_id': topic, 'heartbeat_interval_ms': 100, 'session_timeout_ms': 30_000,
+               'partition_assignment_strategy': 'cooperative-sticky'}
+    other = confluent_kafka.Consumer({
+        'bootstrap.servers': address, 'group.id': topic, 'partition.assignment.strategy': 'cooperative-sticky',
+        'auto.offset.reset': 'earliest', 'heartbeat.interval.ms': 100, 'session.timeout.ms': 30_000})
+    shares = []
+
+    def poll_other():
+        other.poll(0.02)
+        shares.append((len(ours.assignment), len(other.assignment())))
+
+    with consumer_of(address, topic, **options) as ours:
+        poll_until([ours], lambda: len(ours.assignment) == 2)
+        other.subscribe([topic])
+        poll_until([ours], lambda: poll_other() or shares[-1] == (1, 1))
+    poll = other.poll
+    deadline = time.monotonic() + LIMIT_S
+    while len(other.assignment()) < 2 and time.monotonic() < deadline:
+        poll(0.02)
+    with consumer_of(address, topic, **options) as ours:
+        poll_until([ours], lambda: poll_other() or shares[-1] == (1, 1))
+        kept, = ours.assignment
+        assert kept not in {(at.topic, at.partition) for at in other.assignment()}
+    other.close()
