@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from kbroker.client.cluster import RETRIED, KeyType, OutOfDate
+from kbroker.client.cluster import RETRIED, Cluster, KeyType, OutOfDate
 from kbroker.client.connection import Connection
 from kbroker.client.errors import check, error_of
+from kbroker.client.exclusive_use import ExclusiveUse
 from kbroker.client.opening import Servers, open_cluster
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
@@ -125,8 +126,8 @@ class Admin:
     def __init__(self, servers: Servers = None, settings: Mapping[str, object] | None = None,
                  **options: Unpack[ConnectionOptions]):
         opening = open_cluster(servers, settings, options, AdminSettings)
-        self.cluster = opening.cluster
-        self._owns_cluster = opening.is_owned
+        self._cluster = opening.cluster
+        self._use = ExclusiveUse('an admin') if opening.is_owned else None
 
     def __enter__(self) -> Self:
         return self
@@ -134,10 +135,20 @@ class Admin:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def cluster(self) -> Cluster:
+        """The connections. Raises RuntimeError if another thread uses them, after a fork, and after `close`."""
+        if self._use is not None:
+            self._use.check()
+        return self._cluster
+
     def close(self) -> None:
         """Close the connections, unless other clients share them."""
-        if self._owns_cluster:
-            self.cluster.close()
+        if self._use is not None:
+            if not self._use.is_refused:
+                self._use.check()
+            self._use.end()
+            self._cluster.close()
 
     # ---- topics
 

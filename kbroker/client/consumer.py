@@ -61,7 +61,7 @@ class Consumer:
                  topics: Iterable[str] = (), **options: Unpack[ConsumerOptions]):
         opening = open_cluster(servers, settings, options, ConsumerSettings, clock, sleep)
         cluster, self.settings, self._owns_cluster = opening
-        self._use = ExclusiveUse('consumer')
+        self._use = ExclusiveUse('a consumer')
         self._cluster = cluster
         self._clock = clock or Clock()
         self._fetcher = Fetcher(cluster, self.settings, self._clock, sleep)

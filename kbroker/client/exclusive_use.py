@@ -39,9 +39,9 @@ class ExclusiveUse:
     def claim(self) -> None:
         """Make the calling thread the owner if there is none. Raises RuntimeError if the client has another owner."""
         if self.thread == REFUSED:
-            raise RuntimeError(f'found a {self._what} {self._refusal}')
+            raise RuntimeError(f'found {self._what} {self._refusal}')
         if self.thread != UNCLAIMED:
-            raise RuntimeError(f'found a {self._what} that is used by two threads, expected one: it belongs to the '
+            raise RuntimeError(f'found {self._what} that is used by two threads, expected one: it belongs to the '
                                'thread that used it first')
         self.thread = get_ident()
 

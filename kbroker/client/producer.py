@@ -120,7 +120,7 @@ class Producer:
         opening = open_cluster(servers, settings, options, ProducerSettings, clock, sleep)
         cluster, self.settings, self._owns_cluster = opening
         self.transactions = TransactionManager(cluster, self.settings, clock, sleep)
-        self._use = ExclusiveUse('producer')
+        self._use = ExclusiveUse('a producer')
         self._cluster = cluster
         self._clock = clock or Clock()
         self._sleep = sleep

@@ -109,6 +109,14 @@ def test_a_closed_client_is_refused(make):
     client.close()
 
 
+def test_a_closed_admin_is_refused():
+    with Admin('localhost:1') as admin:
+        pass
+    with pytest.raises(RuntimeError, match='found an admin that was closed'):
+        admin.create_topics({'t': 1})
+    admin.close()
+
+
 @pytest.mark.parametrize('make', [Producer, Consumer])
 def test_a_second_thread_is_refused(make):
     client = make(FakeCluster())
