@@ -3,6 +3,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from raw_peer import RawPeer
 from support.apache_kafka import KafkaProcess, run_several_tools, run_tools
 from support.broker_process import PROMPT, BrokerProcess
 from support.sample_topic import LIMIT_S
@@ -85,12 +86,44 @@ def test_a_transaction_that_was_not_decided_is_aborted_by_its_token(broker):
     assert committed_values(broker.address, 'wrong') == five('after tx-2')
 
 
+def answers_without_a_keep(address, transactional_id):
+    """Return error code, epoch and ongoing pair of InitProducerId 6 in what Apache Kafka serves, and the timeout."""
+    peer = RawPeer(address, 'moved')
+    try:
+        peer.prepare('FindCoordinator', 4, coordinator_keys=[transactional_id], key_type=1)
+
+        def init(timeout_ms, settles=True, **fields):
+            ask = peer.ask_settled if settles else peer.ask
+            answer = ask('InitProducerId', 6, **{'transactional_id': transactional_id, **fields},
+                         transaction_timeout_ms=timeout_ms)
+            return (answer.error_code, answer.producer_epoch, answer.ongoing_txn_producer_id,
+                    answer.ongoing_txn_producer_epoch), answer.producer_id
+
+        found = [init(timeout_ms, enable2_pc=True)[0] for timeout_ms in (60_000, 3_600_000, -5)]
+        found += [init(timeout_ms)[0] for timeout_ms in (NEVER_MS, 3_600_000)]
+        found += [init(60_000, enable2_pc=True, **fields)[0] for fields in (
+            dict(producer_id=5), dict(transactional_id=None))]
+        (_, epoch, *_), producer_id = init(60_000, enable2_pc=True)
+        peer.ask_settled('AddPartitionsToTxn', 3, v3_and_below_transactional_id=transactional_id,
+                         v3_and_below_producer_id=producer_id, v3_and_below_producer_epoch=epoch,
+                         v3_and_below_topics=[dict(name='moved', partitions=[0])])
+        described = peer.ask('DescribeTransactions', 0, transactional_ids=[transactional_id]).transaction_states[0]
+        found += [(described.transaction_state, described.transaction_timeout_ms)]
+        found += [init(60_000, enable2_pc=True, settles=settles)[0] for settles in (False, True)]
+        return found
+    finally:
+        peer.close()
+
+
 def test_kafka_opens_a_directory_with_a_kept_transaction_describes_it_and_ends_it_by_force(broker):
+    """It answers version 6 as kbroker does, as long as no client keeps a transaction: that it refuses."""
     token = java_step(broker, 'prepare', 'moved', 'moved')['token']
     with Producer(broker.address, transactional_id='moved', two_phase_commit=True) as heir:
         assert str(heir.prepared) == token
+    answers = answers_without_a_keep(broker.address, 'compared-1')
     broker.stop()
-    kafka = KafkaProcess(broker.directory)
+    kafka = KafkaProcess(broker.directory, {'transaction.two.phase.commit.enable': 'true',
+                                            'unstable.api.versions.enable': 'true'})
     try:
         kafka.start()
         place = ['--bootstrap-server', kafka.address]
@@ -103,6 +136,7 @@ def test_kafka_opens_a_directory_with_a_kept_transaction_describes_it_and_ends_i
         assert forced.code == 0, forced
         assert 'Ongoing' not in listed.output
         assert committed_values(kafka.address, 'moved') == []
+        assert answers_without_a_keep(kafka.address, 'compared-2') == answers
         kafka.stop()
     finally:
         kafka.kill9()
