@@ -99,9 +99,12 @@ class Draft(Generic[G, M]):
         return self.member.member_id if self.before is None else self.before.member_id
 
     def members(self) -> Iterable[M]:
-        """Return all members as they will be."""
+        """Return all members as they will be. A static member may come back under the id of another, which ends."""
         for member_id, member in self.group.members.items():
-            yield self.member if member_id == self.stored_id else member
+            if member_id == self.stored_id:
+                yield self.member
+            elif member_id != self.member.member_id:
+                yield member
         if self.before is None:
             yield self.member
 

@@ -35,6 +35,16 @@ def test_a_static_member_that_comes_back_has_its_partitions_at_once(world):
     assert b.heartbeat().value.member_epoch == 3
 
 
+def test_a_member_that_takes_over_from_a_static_one_is_assigned_once(world):
+    away, known = Consumer(world, 's', names=['t'], instance='one'), Consumer(world, 'a', names=['t'])
+    away.join()
+    known.join()
+    away.leave_for_a_while()
+    again = Consumer(world, 'a', names=['t', 'u'], instance='one')
+    assert told(world, again.join()) == {'t': {0, 1}}
+    assert set(consumer_group(world).members) == {'a'}
+
+
 def test_a_static_member_that_is_away_is_fenced_when_its_session_ends(world):
     a = Consumer(world, 'a', names=['t'], instance='one')
     a.join()
