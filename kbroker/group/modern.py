@@ -208,8 +208,11 @@ class ModernGroup(Group, Generic[M, T]):
         """Return the tombstones one by one: a group with members has many."""
         for member_id in self.members:
             yield self.rows.current_tombstone(self.group_id, member_id)
-        for member_id in self.targets:
+        for member_id in self.members:
             yield self.rows.target_tombstone(self.group_id, member_id)
+        for member_id in self.targets:
+            if member_id not in self.members:
+                yield self.rows.target_tombstone(self.group_id, member_id)
         yield self.rows.assignment_epoch_tombstone(self.group_id)
         for member_id in self.members:
             yield self.rows.member_tombstone(self.group_id, member_id)

@@ -228,6 +228,16 @@ def test_the_last_member_of_the_consumer_protocol_leaves_a_classic_group_behind(
     assert world.offset(('t', 0)) == 7
 
 
+def test_a_downgrade_ends_the_targets_of_members_that_have_none(world):
+    a = Consumer(world, 'a', names=['t'])
+    a.join()
+    idle = Client(world, 'c', protocols=[('range', encode_subscription([], ()))])
+    idle.join()
+    world.run_due()
+    a.leave()
+    assert last_batch(world) == ['T8', 'T8', 'T7', 'T7', 'T6', 'T5', 'T5', 'T4', 'T3', '2']
+
+
 def test_a_restart_after_a_downgrade_finds_the_classic_group(world):
     a, classic = mixed(world)
     a.leave()
