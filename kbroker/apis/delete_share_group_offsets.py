@@ -1,7 +1,8 @@
 """DeleteShareGroupOffsets (key 92), version 0 (KIP-932).
 
 Forgets everything that a share group without members has of whole topics. A topic that the group has no share state of
-is UNKNOWN_TOPIC_OR_PARTITION. Answered when the changes are durable.
+is UNKNOWN_TOPIC_OR_PARTITION. The answer has no topics if the group has never had a share state, as in Apache Kafka.
+Answered when the changes are durable.
 """
 from __future__ import annotations
 
@@ -39,11 +40,13 @@ def handle(request: Request, body: Any) -> Steps:
         if pace.spend():
             yield
 
-    def done(error: KafkaError | None, deleted: frozenset[bytes]) -> None:
+    def done(error: KafkaError | None, deleted: frozenset[bytes] | None) -> None:
         if error is not None:
             request.reply(API.failure(body, error.code, str(error), request.version))
         else:
-            request.start_work(respond(topic_ids, refused, deleted), lambda _error, response: request.reply(response))
+            answered = {name: topic_ids[name] for name in refused} if deleted is None else topic_ids
+            request.start_work(respond(answered, refused, deleted or frozenset()),
+                               lambda _error, response: request.reply(response))
 
     request.node.groups.share_offsets(body.group_id).delete(
         body.group_id, frozenset(topic_ids.values()), Callback(done))

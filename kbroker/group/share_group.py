@@ -28,6 +28,7 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
         super().__init__(group_id)
         self.initialized: States = {}
         """The partitions whose share state is initialized: only these are assigned. A row replaces the mapping."""
+        self.has_states_row = False
         self.complete_version = NEVER_LOOKED
         """The version of the TopicChanges at which all partitions of all subscribed topics were initialized."""
         self._is_covered: bool | None = None
@@ -35,6 +36,7 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
     def copy(self) -> Self:
         twin = super().copy()
         twin.initialized = self.initialized
+        twin.has_states_row = self.has_states_row
         return twin
 
     # Questions
@@ -99,6 +101,7 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
     def apply_states(self, _key: Any, value: Any) -> Group | None:
         before = self.initialized
         self.initialized = {} if value is None else rows.read_states(value)
+        self.has_states_row = value is not None
         self.hold(states_bytes(self.initialized) - states_bytes(before))
         return self
 

@@ -60,7 +60,8 @@ class ShareOffsets:
     def delete(self, group_id: str, topic_ids: Collection[bytes], done: Completion) -> None:
         """Forget the share states of topics of an empty group.
 
-        `done` completes with the ids of the topics whose states are gone. The group has none for the others.
+        `done` completes with the ids of the topics whose states are gone. The group has none for the others. It
+        completes with None if the group has never had a share state.
         GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, and the errors of `ShareStates.delete`.
         """
         self._delete_in_turns(group_id, topic_ids, partial(self._end_states, group_id, topic_ids), done)
@@ -73,7 +74,7 @@ class ShareOffsets:
                          done: Completion) -> None:
         """Note in the group's row what is about to be deleted, None for everything, and then delete it."""
         def noted(error: KafkaError | None, known: Any) -> None:
-            if error is not None:
+            if error is not None or known is None:
                 complete(done, error, None)
                 return
             self._turns.submit(group_id, delete, Callback(
@@ -82,11 +83,16 @@ class ShareOffsets:
         self._turns.submit(group_id, partial(self._note_deletion, group_id, topic_ids), Callback(noted))
 
     def _note_deletion(self, group_id: str, topic_ids: Collection[bytes] | None, found: Group | None) -> Outcome:
-        """Reply with the ids of the topics that the group has states of."""
+        """Reply with the ids of the topics that the group has states of.
+
+        The reply to the deletion of topics is None if the group has no row for its states.
+        """
         group = empty_share_group(group_id, found)
         deleting = {topic_id: state.name for topic_id, state in group.initialized.items()
                     if topic_ids is None or topic_id in topic_ids}
         left = {topic_id: state for topic_id, state in group.initialized.items() if topic_id not in deleting}
+        if topic_ids is not None and not group.has_states_row:
+            return Outcome()
         return Outcome([states_row(group_id, left, deleting)] if deleting else (), frozenset(deleting))
 
     def _end_states(self, group_id: str, topic_ids: Collection[bytes], found: Group | None) -> Steps[Outcome]:

@@ -218,6 +218,18 @@ def test_deleted_offsets_begin_again():
     assert state(world) is not None
 
 
+def test_a_group_that_never_had_a_share_state_answers_no_topic():
+    world = world_of()
+    a = Sharer(world, 'a', 'unknown')
+    a.join()
+    a.leave()
+    written = len(batches_of_types(world))
+    for _ in range(2):
+        answer = delete_offsets(world, 't')
+        assert (answer.came, answer.error, answer.value) == (True, None, None)
+    assert len(batches_of_types(world)) == written
+
+
 def test_a_deleted_group_leaves_no_share_state():
     world = world_of()
     a = Sharer(world, 'a', 't')
