@@ -77,12 +77,12 @@ class Ledger:
 class Member:
     """A member of the group. It works until `stop` is set, and connects again after each kill."""
 
-    def __init__(self, name: str, address: str, topic_id: bytes, ledger: Ledger, accepts: float):
+    def __init__(self, name: str, address: str, topic_id: bytes, ledger: Ledger, accepts: float, seed: int = 7):
         self.name, self.topic_id, self.ledger, self.accepts = name, topic_id, ledger, accepts
         self.host, port = address.split(':')
         self.port = int(port)
         self.stop = threading.Event()
-        self.rng = random.Random(name)
+        self.rng = random.Random(f'{name} {seed}')
         self.error: BaseException | None = None
         self.rounds_without_records = 0
 
@@ -170,13 +170,15 @@ def prepare(directory: Any) -> bytes:
     return topic_id
 
 
-def run_rounds(directory: Any, rounds: int, settings: dict[str, str]) -> None:
-    rng = random.Random(7)
+def run_rounds(directory: Any, rounds: int, settings: dict[str, str], seed: int = 7) -> int:
+    """Kill the broker this often, or until no record is left. Return the number of kills."""
+    rng = random.Random(seed)
+    kills = 0
     topic_id = prepare(directory)
     broker = BrokerProcess(directory, settings)
     broker.start()
     ledger = Ledger()
-    members = [Member(f'member-{number}', broker.address, topic_id, ledger, 0.08) for number in range(2)]
+    members = [Member(f'member-{number}', broker.address, topic_id, ledger, 0.08, seed) for number in range(2)]
     threads = [threading.Thread(target=member.run) for member in members]
     try:
         for thread in threads:
@@ -188,6 +190,7 @@ def run_rounds(directory: Any, rounds: int, settings: dict[str, str]) -> None:
             assert ledger.progress.wait(30) or ledger.is_done(), [member.error for member in members]
             threading.Event().wait(rng.random() * 0.2)
             broker.kill9()
+            kills += 1
             broker.start()
         finish(members, threads)
         last = Member('last', broker.address, topic_id, ledger, 1.0)
@@ -208,6 +211,7 @@ def run_rounds(directory: Any, rounds: int, settings: dict[str, str]) -> None:
     assert everything - ledger.confirmed - ledger.doubtful - ledger.exhausted == set(), 'records were lost'
     assert broker.tracebacks() == []
     assert findings_in(str(directory)) == []
+    return kills
 
 
 def finish(members: list[Member], threads: list[threading.Thread], *, quiet: bool = False) -> None:
@@ -228,4 +232,8 @@ def test_a_share_group_loses_nothing_and_repeats_nothing_when_its_broker_is_kill
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_a_share_group_loses_nothing_when_its_broker_is_killed_hundreds_of_times(tmp_path):
-    run_rounds(tmp_path / 'data', SOAK_ROUNDS, {'kbroker.durability': 'disk'})
+    kills, seed = 0, 7
+    while kills < SOAK_ROUNDS:
+        seed += 1
+        kills += run_rounds(tmp_path / str(seed), SOAK_ROUNDS - kills, {'kbroker.durability': 'disk'}, seed)
+        print(f'{kills} kills')
