@@ -11,44 +11,61 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from hypothesis import reject
+from hypothesis.errors import UnsatisfiedAssumption
 from raw_peer import DAY_MS, NOW_MS, RawPeer
 
 from kbroker.errors import ErrorCode
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
+from kbroker.topics.partitioner import partition_for
 from kbroker_tools.rows.decoders import RowReader
 
 OFFSETS_TOPIC = '__consumer_offsets'
 GROUP_CONFIG = 32
 SET, DELETE = 0, 1
+DYNAMIC_GROUP_CONFIG = 8
+"""The source of a config that a group has for itself."""
 SHORT_SESSION_MS = '600'
+LONG_SESSION_MS = '300000'
 REBALANCE_TIMEOUT_MS = 300_000
 PARTITIONS = {'a': 3, 'b': 5, 'c': 7}
 GROWN = {'a': 11, 'b': 13, 'c': 17}
 """All numbers differ: topics with as many partitions for as many subscribers have no order in Kafka."""
+SHARE_STATES = 'ShareGroupStatePartitionMetadata'
+LANES = 6
+"""The number of histories that can run at once. Each lane has a partition of the offsets topic."""
 WAIT_LIMIT_S = 30
+SETTLE_LIMIT_S = 3
 REGEX_INTERVAL_S = 8
 """Kafka resolves the regular expressions of a group again after 10 s. A history that takes longer is not judged."""
 SETTINGS = {
-    'offsets.topic.num.partitions': '1',
+    'offsets.topic.num.partitions': str(LANES),
     'offsets.retention.check.interval.ms': '86400000',      # a check ends a group without members, amid its history
     'group.coordinator.append.linger.ms': '0',
     'group.consumer.assignment.interval.ms': '0',
     'group.consumer.min.assignment.interval.ms': '0',
     'group.consumer.min.session.timeout.ms': SHORT_SESSION_MS,
+    # However slow the machine is, no session ends but a short one.
+    'group.consumer.session.timeout.ms': LONG_SESSION_MS,
+    'group.consumer.max.session.timeout.ms': LONG_SESSION_MS,
     'group.consumer.min.heartbeat.interval.ms': '500',
     'group.consumer.heartbeat.interval.ms': '500',
     'group.initial.rebalance.delay.ms': '0',
 }
 
 
+class TooSlow(UnsatisfiedAssumption):
+    """The history took so long that time has a part in it. It is not judged."""
+
+
 class Side:
     """One broker in a history: a connection, and what its answers said."""
 
     def __init__(self, address: str, group: str):
-        self.peer = RawPeer(address, OFFSETS_TOPIC)
         self.group = group
+        self.partition = partition_for(group, LANES)
+        """The partition with the rows of the group."""
+        self.peer = RawPeer(address, OFFSETS_TOPIC, partition=self.partition)
         self.topic_ids: dict[str, bytes] = {}
         """The ids of the topics that exist."""
         self.epochs: dict[str, int] = {}
@@ -136,10 +153,24 @@ class Side:
 
     def configure(self, operation: int) -> None:
         """Make the sessions of the group short, or as long as usual."""
-        self.peer.ask('IncrementalAlterConfigs', resources=[dict(
+        self.set_config('consumer.session.timeout.ms', SHORT_SESSION_MS if operation == SET else None)
+
+    def set_config(self, name: str, value: str | None) -> str:
+        """Set a config of the group, or delete it, and wait until the broker knows. Return the name of the error."""
+        answer = self.peer.ask('IncrementalAlterConfigs', resources=[dict(
             resource_type=GROUP_CONFIG, resource_name=self.group, configs=[dict(
-                name='consumer.session.timeout.ms', config_operation=operation, value=SHORT_SESSION_MS)])])
-        self.let_metadata_settle()
+                name=name, config_operation=DELETE if value is None else SET, value=value)])])
+        code = answer.responses[0].error_code
+        if code == 0:
+            self._await(lambda: self._has_config(name) == (value is not None))
+            self.let_metadata_settle()
+        return ErrorCode(code).name
+
+    def _has_config(self, name: str) -> bool:
+        """Return whether the group has a value for itself."""
+        answer = self.peer.ask('DescribeConfigs', 4, resources=[dict(
+            resource_type=GROUP_CONFIG, resource_name=self.group, configuration_keys=[name])])
+        return any(config.config_source == DYNAMIC_GROUP_CONFIG for config in answer.results[0].configs)
 
     def await_end_of(self, slot: str) -> None:
         self._await(lambda: slot not in {member.member_id for member in self.described().members})
@@ -194,9 +225,14 @@ class Side:
         found, self._rows = self._rows, []
         return found
 
+    def with_later_rows(self, rows: list[list[tuple[str, Any]]]) -> list[list[tuple[str, Any]]]:
+        """Wait a moment for rows. Return those of the last call and those that have come since."""
+        self.peer._wait_for_a_record()
+        return rows + self.rows()
+
     def _collect(self) -> list[list[tuple[str, Any]]]:
         while True:
-            partition = dict(partition=0, fetch_offset=self._next_offset, partition_max_bytes=1 << 24)
+            partition = dict(partition=self.partition, fetch_offset=self._next_offset, partition_max_bytes=1 << 24)
             answer = self.peer.ask('Fetch', 12, replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 24,
                                    topics=[dict(topic=OFFSETS_TOPIC, partitions=[partition])])
             self.peer.steps.clear()
@@ -228,7 +264,7 @@ class Side:
 
     def _end(self) -> int:
         answer = self.peer.prepare('ListOffsets', 7, replica_id=-1, topics=[
-            dict(name=OFFSETS_TOPIC, partitions=[dict(partition_index=0, timestamp=-1)])])
+            dict(name=OFFSETS_TOPIC, partitions=[dict(partition_index=self.partition, timestamp=-1)])])
         return int(answer.topics[0].partitions[0].offset)
 
 
@@ -410,19 +446,21 @@ Operation = Join | Beat | Leave | Crash | ChangeTopic | Odd | Commit | FetchOffs
 _numbers = itertools.count()
 
 
-def run(addresses: list[str], history: Sequence[Any], side_class: type[Side] = Side) -> list[str]:
+def run(addresses: list[str], history: Sequence[Any], side_class: type[Side] = Side, lane: int = 0) -> list[str]:
     """Run a history on both brokers, step by step. Return the differences of the first step that has any.
 
-    A history also ends where Kafka has no order and the brokers chose differently.
+    A history also ends where Kafka has no order and the brokers chose differently. The rows of the group are in the
+    partition of its lane, so that the histories of other lanes do not disturb it.
     """
-    group = f'h{next(_numbers)}-{NOW_MS % 100_000}'
+    names = (f'h{number}-{NOW_MS % 100_000}' for number in _numbers)
+    group = next(name for name in names if partition_for(name, LANES) == lane)
     sides = [side_class(address, group) for address in addresses]
     try:
         for operation in history:
             answers = [operation.run(side) for side in sides]
-            found = differences(*answers) + row_differences(*(side.rows() for side in sides))
+            found = differences(*answers) + settled_row_differences(sides)
             if any(side.resolved_s and time.monotonic() - side.resolved_s > REGEX_INTERVAL_S for side in sides):
-                reject()
+                raise TooSlow
             if found:
                 return [] if sides[0].has_another_choice(sides[1]) else [f'{operation}: {line}' for line in found]
     finally:
@@ -435,6 +473,30 @@ def differences(kafka: Any, ours: Any, path: str = 'answer') -> list[str]:
     if isinstance(kafka, dict) and isinstance(ours, dict):
         return [line for name in kafka for line in differences(kafka[name], ours.get(name), f'{path}.{name}')]
     return [] if kafka == ours else [f'{path}: Kafka {kafka!r}, kbroker {ours!r}']
+
+
+def settled_row_differences(sides: list[Side]) -> list[str]:
+    """Compare the rows since the last step. Wait for those that a broker writes after its answer."""
+    deadline_s = time.monotonic() + SETTLE_LIMIT_S
+    rows = [side.rows() for side in sides]
+    while (found := row_differences(*map(with_whole_deletions, rows))) and time.monotonic() < deadline_s:
+        rows = [side.with_later_rows(known) for side, known in zip(sides, rows, strict=True)]
+    return found
+
+
+def with_whole_deletions(batches: list[list[tuple[str, Any]]]) -> list[list[tuple[str, Any]]]:
+    """Join the tombstones of a group to those of its offsets: kbroker writes the latter in parts, before."""
+    found: list[list[tuple[str, Any]]] = []
+    for batch in batches:
+        if found and is_deletion(found[-1]) and is_deletion(batch) and found[-1][-1][0] == 'OffsetCommit':
+            found[-1] = found[-1] + batch
+        else:
+            found.append(batch)
+    return found
+
+
+def is_deletion(batch: list[tuple[str, Any]]) -> bool:
+    return bool(batch) and all(kind != SHARE_STATES and row[1] is None for kind, row in batch)
 
 
 def row_differences(kafka: list[list[tuple[str, Any]]], ours: list[list[tuple[str, Any]]]) -> list[str]:

@@ -58,6 +58,8 @@ class ClassicMember:
     owned: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     request: Any = None
     version: int = 0
+    before: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Fields that a join has changed, with their values in the group. A refused join leaves these in force."""
 
     @property
     def instance_id(self) -> str | None:
@@ -66,6 +68,16 @@ class ClassicMember:
     def send(self, request: Any, version: int) -> None:
         self.request, self.version = request, version
         self.client.send(frame_of(request, version, self.slot))
+
+    def change(self, **fields: Any) -> None:
+        """Set fields for a join, which the group may refuse."""
+        self.before = {name: getattr(self, name) for name in fields}
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def change_back(self) -> None:
+        for name, value in self.before.items():
+            setattr(self, name, value)
 
     def has_answer(self) -> bool:
         return bool(select.select([self.client.socket], [], [], 0)[0])
@@ -86,6 +98,8 @@ class MixedSide(Side):
         """Id of a classic member -> how it is shown."""
         self.converted: dict[str, str] = {}
         """Slot of a member of the consumer protocol -> its id, if it had that as a classic member."""
+        self._leader: tuple[str, Any] | None = None
+        """The slot of the last leader, with the answer to its join."""
 
     def close(self) -> None:
         for member in self.classic.values():
@@ -109,6 +123,11 @@ class MixedSide(Side):
         described = self.peer.ask('DescribeGroups', 5, groups=[self.group]).groups[0]
         ids = {member.member_id for member in described.members}
         return [slot for slot, member in sorted(self.classic.items()) if member.member_id in ids]
+
+    def members_in_words(self) -> str:
+        known = {slot: member.member_id for slot, member in sorted(self.classic.items())}
+        described = self.peer.ask('DescribeGroups', 5, groups=[self.group]).groups[0]
+        return f'{self.listed()} has {[member.member_id for member in described.members]}, the history has {known}'
 
     def let_requests_pass(self) -> None:
         """Wait until the coordinator has begun with all that was sent before: it has one queue for each partition."""
@@ -192,7 +211,8 @@ class MixedSide(Side):
         waiting = [slot]
         deadline_s = time.monotonic() + group_histories.WAIT_LIMIT_S
         while waiting:
-            assert time.monotonic() < deadline_s, f'{waiting} wait for a member that the history has lost'
+            assert time.monotonic() < deadline_s, (
+                f'{waiting} wait for a member that the history has lost: {self.members_in_words()}, {answers}')
             came = [each for each in waiting if self.member(each).has_answer()]
             for each in came:
                 answer = self.receive_join(self.member(each))
@@ -221,8 +241,14 @@ class MixedSide(Side):
             self.adopt_id(member, answer.member_id)
         elif answer.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             member.member_id = ''
+        elif answer.error_code != ErrorCode.REBALANCE_IN_PROGRESS:      # in an upgrade, the member is in the new group
+            member.change_back()
+        if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+            member.before = {}
         if answer.error_code == ErrorCode.NONE:
             member.generation, member.protocol_name = answer.generation_id, answer.protocol_name
+            if answer.members:
+                self._leader = member.slot, answer
         return answer
 
     def sync_request(self, slot: str, assignments: dict[str, Any], shift: int = 0) -> Any:
@@ -257,6 +283,10 @@ class MixedSide(Side):
         """Let those sync that have joined, the leader first. Return the answers."""
         last = {slot: answer for slot, answer in joined if answer.error_code == ErrorCode.NONE}
         leaders = [slot for slot, answer in last.items() if answer.members]
+        if last and not leaders and self._leader is not None and (
+                self.listed() == ('classic', 'CompletingRebalance')):
+            # The members joined again before the leader has synced. Their syncs would wait for it.
+            self.sync([self._leader])
         answers = []
         for slot in [*leaders, *(slot for slot in sorted(last) if slot not in leaders)]:
             self.member(slot).send(self.sync_request(slot, self.leaders_choice(slot, last)), SYNC_VERSION)
@@ -295,7 +325,7 @@ def all_comparable(side: MixedSide, answers: Iterable[tuple[str, Any]]) -> list[
 class ClassicJoin:
     """A classic member joins, or joins again; all who have to do so, too. Then all of them sync.
 
-    A static member that is `fresh` has forgotten its id. `asks` lets a dynamic one ask a consumer group for an id.
+    A static member that is `fresh` has forgotten its id.
     """
 
     slot: str
@@ -304,7 +334,6 @@ class ClassicJoin:
     protocols: tuple[str, ...] = ('range',)
     fresh: bool = False
     syncs: bool = True
-    asks: bool = False
 
     def run(self, side: MixedSide) -> Any:
         prepare(side, self)
@@ -315,13 +344,11 @@ class ClassicJoin:
 def prepare(side: MixedSide, operation: Any) -> None:
     """Set the fields of the member that joins. In a consumer group, the order of the members depends on its id."""
     member = side.member(operation.slot)
-    member.topics, member.is_static, member.protocols = operation.topics, operation.is_static, operation.protocols
-    if member.is_static and operation.fresh:
-        member.member_id = ''
-    if not member.member_id and not member.is_static and not operation.asks and side.is_consumer_group():
+    forgets_id = operation.is_static and operation.fresh
+    member.change(topics=operation.topics, is_static=operation.is_static, protocols=operation.protocols,
+                  member_id='' if forgets_id else member.member_id)
+    if not member.member_id and not member.is_static and side.is_consumer_group():
         side.adopt_id(member, member.slot.lower())
-    if operation.asks and side.is_consumer_group():
-        member.member_id = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -501,6 +528,6 @@ Operation = (group_histories.Operation | ClassicJoin | AskForId | JoinDuringReba
              | ClassicLeave | ClassicCrash | Convert | ClassicCommit)
 
 
-def run(addresses: list[str], history: list[Operation]) -> list[str]:
+def run(addresses: list[str], history: list[Operation], lane: int = 0) -> list[str]:
     """Run a history on both brokers, step by step. Return the differences of the first step that has any."""
-    return group_histories.run(addresses, history, MixedSide)
+    return group_histories.run(addresses, history, MixedSide, lane)

@@ -86,8 +86,10 @@ class RawPeer:
     With a user and a password, it logs in by SASL/PLAIN.
     """
 
-    def __init__(self, address: str, topic: str, login: tuple[str, str] | None = None):
+    def __init__(self, address: str, topic: str, login: tuple[str, str] | None = None, partition: int = 0):
         self.topic = topic
+        self.partition = partition
+        """The partition of the topic in which the peer waits for records."""
         self.note = ''
         """A description of the following steps, shown with their differences."""
         self.steps: list[Step] = []
@@ -175,7 +177,7 @@ class RawPeer:
             self._socket = None
 
     def _wait_for_a_record(self) -> None:
-        """Wait for an append to the case's topic: mostly, a marker completes the earlier request.
+        """Wait for an append to the partition of the case: mostly, a marker completes the earlier request.
 
         The broker answers at once if the topic does not exist, and after MOMENT_MS if nothing is appended.
         """
@@ -183,13 +185,13 @@ class RawPeer:
             build(
                 'ListOffsetsRequest',
                 replica_id=-1,
-                topics=[dict(name=self.topic, partitions=[dict(partition_index=0, timestamp=-1)])],
+                topics=[dict(name=self.topic, partitions=[dict(partition_index=self.partition, timestamp=-1)])],
             ),
             7,
             CLIENT_ID,
         )
         end = 0 if isinstance(found, str) else max(0, found.topics[0].partitions[0].offset)
-        partition = dict(partition=0, fetch_offset=end, partition_max_bytes=1 << 20)
+        partition = dict(partition=self.partition, fetch_offset=end, partition_max_bytes=1 << 20)
         topics = [dict(topic=self.topic, partitions=[partition])]
         fetch = build(
             'FetchRequest', replica_id=-1, max_wait_ms=MOMENT_MS, min_bytes=1, max_bytes=1 << 20, topics=topics

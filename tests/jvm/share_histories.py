@@ -21,11 +21,15 @@ from kbroker.internal_topics import SHARE_GROUP_STATE
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
 
+LOCK_MS = '600000'
 SETTINGS = {
     'share.coordinator.state.topic.num.partitions': '1',
     'share.coordinator.append.linger.ms': '0',
     'offsets.topic.num.partitions': '1',
     'group.coordinator.append.linger.ms': '0',
+    # However slow the machine is, no lock ends.
+    'group.share.record.lock.duration.ms': LOCK_MS,
+    'group.share.max.record.lock.duration.ms': LOCK_MS,
 }
 GROUP_RESOURCE = 32
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
@@ -356,9 +360,12 @@ def settled_states(sides: list[Side]) -> list[Any]:
         sides[0].peer._wait_for_a_record()
 
 
-def run(addresses: list[str], history: list[Operation]) -> list[str]:
-    """Run a history on both brokers, step by step. Return the differences of the first step that has any."""
-    name = f's{next(_numbers)}-{NOW_MS % DAY_MS}'
+def run(addresses: list[str], history: list[Operation], lane: int = 0) -> list[str]:
+    """Run a history on both brokers, step by step. Return the differences of the first step that has any.
+
+    Histories of several lanes do not disturb each other: each has its own topic and group.
+    """
+    name = f's{lane}-{next(_numbers)}-{NOW_MS % DAY_MS}'
     sides = [Side(address, name) for address in addresses]
     try:
         for operation in history:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import group_histories
-from group_histories import DELETE, GROUP_CONFIG, SET, SHORT_SESSION_MS, Side
+from group_histories import DELETE, LONG_SESSION_MS, SET, SHARE_STATES, SHORT_SESSION_MS, Side
 from raw_peer import NOW_MS
 from support.message_builder import batch_of
 
@@ -29,8 +29,9 @@ SETTINGS = {
     'group.share.min.session.timeout.ms': SHORT_SESSION_MS,
     'group.share.min.heartbeat.interval.ms': '500',
     'group.share.heartbeat.interval.ms': '500',
+    'group.share.session.timeout.ms': LONG_SESSION_MS,
+    'group.share.max.session.timeout.ms': LONG_SESSION_MS,
 }
-STATES = 'ShareGroupStatePartitionMetadata'
 ASSIGNED = ('topic_partitions', 'assigned_partitions')
 """The fields of assignments, in answers and in rows."""
 FETCH_WAIT_MS = 2_000
@@ -81,17 +82,7 @@ class ShareSide(Side):
                              include_authorized_operations=False).groups[0]
 
     def configure(self, operation: int) -> None:
-        self.set_config('share.session.timeout.ms', SHORT_SESSION_MS, operation)
-
-    def set_config(self, name: str, value: str, operation: int = SET) -> str:
-        """Set or delete a config of the group. Return the name of the error."""
-        answer = self.peer.ask('IncrementalAlterConfigs', resources=[dict(
-            resource_type=GROUP_CONFIG, resource_name=self.group, configs=[dict(
-                name=name, config_operation=operation, value=value)])])
-        code = answer.responses[0].error_code
-        if code == 0:
-            self.let_metadata_settle()
-        return ErrorCode(code).name
+        self.set_config('share.session.timeout.ms', SHORT_SESSION_MS if operation == SET else None)
 
     def comparable(self, value: Any, name: str = '') -> Any:
         """Do as for a consumer group, but count assigned partitions: Kafka chooses by the order of a hash table."""
@@ -105,7 +96,10 @@ class ShareSide(Side):
     def rows(self) -> list[list[tuple[str, Any]]]:
         """Return the batches of the group since the last call without rows of states, and the initialized states."""
         self.await_states()
-        return [batch for batch in super().rows() if batch] + [[(STATES, self._states_of('initialized_topics'))]]
+        return [batch for batch in super().rows() if batch] + [[(SHARE_STATES, self._states_of('initialized_topics'))]]
+
+    def with_later_rows(self, rows: list[list[tuple[str, Any]]]) -> list[list[tuple[str, Any]]]:
+        return super().with_later_rows(rows[:-1])
 
     def await_states(self) -> None:
         """Wait until nothing is being initialized or deleted."""
@@ -122,7 +116,7 @@ class ShareSide(Side):
 
     def _rows_of(self, data: Any) -> Iterator[tuple[str, Any]]:
         for kind, (key, value) in super()._rows_of(data):
-            if kind == STATES:
+            if kind == SHARE_STATES:
                 self.states = value
             else:
                 yield kind, (key, value)

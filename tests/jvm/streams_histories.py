@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from group_histories import GROUP_CONFIG, GROWN, PARTITIONS, REBALANCE_TIMEOUT_MS, SET, SHORT_SESSION_MS, Side
+from group_histories import GROWN, PARTITIONS, REBALANCE_TIMEOUT_MS, SET, SHORT_SESSION_MS, Side
 
 from kbroker.errors import ErrorCode
 from kbroker.group.topology import Status
@@ -254,6 +254,12 @@ class StreamsSide(Side):
         self.targets_before, self.targets = self.targets, dict(self._targets)
         return found
 
+    def with_later_rows(self, rows: list[list[tuple[str, Any]]]) -> list[list[tuple[str, Any]]]:
+        before_step = self.targets_before
+        found = super().with_later_rows(rows)
+        self.targets_before = before_step
+        return found
+
     def note_row(self, kind: str, key: Any, value: Any) -> None:
         if kind == 'StreamsGroupTargetAssignmentMember':
             self._targets.pop(key.member_id, None)
@@ -345,13 +351,6 @@ class StreamsSide(Side):
     def described(self) -> Any:
         return self.peer.ask('StreamsGroupDescribe', 0, group_ids=[self.group],
                              include_authorized_operations=False).groups[0]
-
-    def set_config(self, name: str, value: str | None) -> None:
-        operation = SET if value is not None else 1
-        self.peer.ask('IncrementalAlterConfigs', resources=[dict(
-            resource_type=GROUP_CONFIG, resource_name=self.group, configs=[dict(
-                name=name, config_operation=operation, value=value)])])
-        self.let_metadata_settle()
 
     def configure(self, operation: int) -> None:
         self.set_config('streams.session.timeout.ms', SHORT_SESSION_MS if operation == SET else None)

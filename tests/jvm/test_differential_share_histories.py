@@ -1,14 +1,17 @@
 """Random histories of share partitions run on Apache Kafka 4.3 and on kbroker. Answers and states agree at each step.
 
-The default run repeats the same histories every time. The soak form runs others, and shrinks one that fails. Kafka is
-right in every difference that is not in DIFFERENCES with its reason.
+The default run repeats the same histories every time. The soak form runs others, several at once, and prints those that
+fail, shortened. Kafka is right in every difference that is not in DIFFERENCES with its reason.
 """
 from __future__ import annotations
+
+import functools
 
 import pytest
 import share_histories
 from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import LongRun
 from share_histories import (
     ACCEPT,
     FIRST,
@@ -25,7 +28,7 @@ from share_histories import (
     Said,
     Say,
 )
-from support.beside_kafka import both_brokers, repeated, soaked, unexplained_lines
+from support.beside_kafka import both_brokers, repeated, unexplained_lines
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -95,9 +98,9 @@ def addresses(tmp_path_factory):
         yield [broker.address for broker in brokers]
 
 
-def unexplained(addresses, history):
+def unexplained(addresses, history, lane=0):
     """Run a history. Return the differences that DIFFERENCES does not explain."""
-    return unexplained_lines(share_histories.run(addresses, history), DIFFERENCES)
+    return unexplained_lines(share_histories.run(addresses, history, lane), DIFFERENCES)
 
 
 @repeated(12)
@@ -108,7 +111,5 @@ def test_kbroker_and_kafka_answer_a_share_history_alike(addresses, history):
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-@soaked(500)
-@given(histories())
-def test_many_share_histories_are_answered_alike(addresses, history):
-    assert unexplained(addresses, history) == []
+def test_many_share_histories_are_answered_alike(addresses):
+    assert LongRun(functools.partial(unexplained, addresses)).run(histories(), 500) == []

@@ -1,9 +1,12 @@
 """Histories of the members and the offsets of share groups run on Apache Kafka 4.3 and on kbroker. They agree.
 
-Answers and rows are compared after each step. The default run repeats the same histories every time; the soak form runs
-others, and shrinks one that fails. Kafka is right in every difference that is not in DIFFERENCES with its reason.
+Answers and rows are compared after each step. The default run repeats the same histories every time. The soak form runs
+others, several at once, and prints those that fail, shortened. Kafka is right in every difference that is not in
+DIFFERENCES with its reason.
 """
 from __future__ import annotations
+
+import functools
 
 import group_histories
 import pytest
@@ -11,6 +14,7 @@ import share_member_histories
 from group_histories import Ask, ChangeTopic, Commit, FetchOffsets, Join, Leave
 from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import LongRun
 from share_member_histories import (
     AlterOffsets,
     DeleteRecords,
@@ -26,13 +30,17 @@ from share_member_histories import (
     ShareLeave,
     ShareSide,
 )
-from support.beside_kafka import both_brokers, repeated, soaked, unexplained_step
+from support.beside_kafka import both_brokers, repeated, unexplained_step
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 DIFFERENCES = {
     "^FirstFetch.*Kafka .*OFFSET_NOT_AVAILABLE":
         'Kafka does not let a group begin whose records are all older than by_duration says; kbroker begins at the end',
+    r"batch 0: Kafka alone \[\], kbroker alone \[\('ShareGroupTargetAssignmentMember'(?!.*'ShareGroup(?!Target))":
+        'Kafka writes no target that only loses a deleted topic',
+    r"^DeleteShareOffsets\(topics='aa'\): answer\.responses: Kafka \[\{[^}]*\}, \{":
+        'kbroker answers a name once that a request repeats',
 }
 """The reason for each accepted difference, by a pattern in its text. The history ends with it."""
 
@@ -93,9 +101,9 @@ def addresses(tmp_path_factory):
         yield [broker.address for broker in brokers]
 
 
-def unexplained(addresses, history):
+def unexplained(addresses, history, lane=0):
     """Run a history. Return the differences of a step, unless DIFFERENCES explains one of them."""
-    return unexplained_step(group_histories.run(addresses, history, ShareSide), DIFFERENCES)
+    return unexplained_step(group_histories.run(addresses, history, ShareSide, lane), DIFFERENCES)
 
 
 @repeated(6)
@@ -106,10 +114,8 @@ def test_kbroker_and_kafka_answer_a_history_of_share_members_alike(addresses, hi
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-@soaked(500)
-@given(histories())
-def test_many_histories_of_share_members_are_answered_alike(addresses, history):
-    assert unexplained(addresses, history) == []
+def test_many_histories_of_share_members_are_answered_alike(addresses):
+    assert LongRun(functools.partial(unexplained, addresses)).run(histories(), 500) == []
 
 
 JOINED = [ShareJoin('A', 'a'), ShareJoin('B', 'a'), ShareBeat('A'), ShareBeat('B'), ShareBeat('A'), ShareBeat('B')]
@@ -136,6 +142,9 @@ EVERYWHERE = tuple((topic, partition, 1) for topic in 'abcz' for partition in (0
                   AlterOffsets((('z', 0, 0),)), Ask('describe'), Ask('delete'), AlterOffsets((('a', 0, 3),)),
                   Ask('describe'), Ask('list '), DeleteShareOffsets('a'), Ask('describe'), Ask('delete')],
                  id='offsets of no group'),
+    pytest.param([ShareJoin('A', 'z'), ShareLeave('A'), DeleteShareOffsets('az'), DeleteShareOffsets('a'),
+                  AlterOffsets((('a', 0, 3),)), DeleteShareOffsets('az'), DeleteShareOffsets('a'), Ask('delete')],
+                 id='offsets of a group that has never had any'),
     pytest.param([Join('A', 'a'), ShareJoin('B', 'a'), ShareBeat('B'), ShareLeave('B'), Ask('describe'),
                   AlterOffsets((('a', 0, 3),)), DeleteShareOffsets('a'), DescribeShareOffsets('a'),
                   DescribeShareOffsets(None), Leave('A'), ShareJoin('B', 'a'), AlterOffsets((('a', 0, 3),))],

@@ -1,0 +1,112 @@
+"""Long runs of random histories on two brokers: several histories at once, each in a lane of its own.
+
+A history mostly waits for its brokers, so that several together take little longer than one.
+"""
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from group_histories import LANES, TooSlow
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import SearchStrategy
+
+SHORTENED = 5
+"""The most histories that a run shortens."""
+SHORTENING_LIMIT_S = 300
+DRAWN_AT_ONCE = 50
+
+History = Sequence[Any]
+Judge = Callable[[History, int], list[str]]
+"""Run a history in a lane. Return the differences of the brokers, or raise TooSlow."""
+
+
+def random_histories(strategy: SearchStrategy[Any], count: int) -> list[History]:
+    """Draw histories without running them."""
+    found: list[History] = []
+
+    @settings(max_examples=count, deadline=None, database=None, phases=[Phase.generate],
+              suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def collect(history: History) -> None:
+        found.append(history)
+
+    while len(found) < count:
+        collect()
+    return found[:count]
+
+
+def kind_of(differences: list[str]) -> str:
+    """Return the operation, or the exception, that a history failed with."""
+    return differences[0].partition('(')[0].partition(':')[0]
+
+
+class LongRun:
+    """A run of many histories. `judged`, `rejected` and `failed` are its results until now."""
+
+    def __init__(self, judge: Judge):
+        self.judged = 0
+        self.rejected = 0
+        self.failed: list[History] = []
+        self._judge = judge
+        self._lock = threading.Lock()
+        self._lanes: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for lane in range(LANES):
+            self._lanes.put(lane)
+        self._begin_s = time.monotonic()
+
+    def run(self, strategy: SearchStrategy[Any], count: int) -> list[str]:
+        """Run this many histories. Return a text for each difference that comes again when its history runs alone."""
+        with ThreadPoolExecutor(LANES) as pool:
+            while (left := count - self.judged - self.rejected) > 0:
+                list(pool.map(self._run_one, random_histories(strategy, min(left, DRAWN_AT_ONCE))))
+                print(self, file=sys.stderr, flush=True)
+        texts = [text for history in self.failed[:SHORTENED] if (text := self._again(history))]
+        return texts + [f'history = {list(history)}: not run again' for history in self.failed[SHORTENED:]]
+
+    def __str__(self) -> str:
+        return (f'{self.judged} histories in {time.monotonic() - self._begin_s:.0f} s, {len(self.failed)} with a '
+                f'difference; {self.rejected} took too long to be judged')
+
+    def _run_one(self, history: History) -> None:
+        lane = self._lanes.get()
+        try:
+            found = self._differences(history, lane)
+        finally:
+            self._lanes.put(lane)
+        with self._lock:
+            if found is None:
+                self.rejected += 1
+                return
+            self.judged += 1
+            if found:
+                self.failed.append(history)
+                print(f'history = {list(history)}', *found, sep='\n', file=sys.stderr, flush=True)
+
+    def _differences(self, history: History, lane: int = 0) -> list[str] | None:
+        """Return the differences, or what ended the history. Return None for a history that cannot be judged."""
+        try:
+            return self._judge(history, lane)
+        except TooSlow:
+            return None
+        except Exception as error:
+            return [f'{type(error).__name__}: {error}']
+
+    def _again(self, history: History) -> str:
+        """Run a history alone. If it fails again, return it as short as it still fails, and its differences."""
+        found = self._differences(history)
+        if not found:
+            print(f'alone, this history has no difference: {list(history)}', file=sys.stderr, flush=True)
+            return ''
+        end_s = time.monotonic() + SHORTENING_LIMIT_S
+        for number in reversed(range(len(history))):
+            shorter = [*history[:number], *history[number + 1:]]
+            shorter_found = self._differences(shorter) if time.monotonic() < end_s else None
+            if shorter_found and kind_of(shorter_found) == kind_of(found):
+                history, found = shorter, shorter_found
+        return '\n'.join([f'history = {list(history)}', *found])
