@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from kbroker_tools.stuck.gatherer import Gatherer
     from kbroker_tools.stuck.holds import Holds
 
-ELSEWHERE = {'timeline': 'kbroker_tools.timeline.command', 'history': 'kbroker_tools.history.command'}
+ELSEWHERE = {'timeline': 'kbroker_tools.timeline.command', 'history': 'kbroker_tools.history.command',
+             'finish-spark': 'kbroker_tools.spark.sink.finish'}
 """Commands in their own modules, imported when they are called."""
 ALSO = {'forceTerminateTransaction': 'force-terminate'}
 """Kafka's name of a command, whose form differs from the other commands' names."""
@@ -50,7 +51,7 @@ class Transactions(Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name in ELSEWHERE:
             from importlib import import_module
-            found: click.Command = getattr(import_module(ELSEWHERE[name]), name)
+            found: click.Command = getattr(import_module(ELSEWHERE[name]), name.replace('-', '_'))
             return found
         return super().get_command(context, ALSO.get(name, name))
 

@@ -20,6 +20,7 @@ from kbroker.properties import read_properties
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.settings import SETTINGS
 from kbroker_tools.spark.options import ROWS
+from kbroker_tools.spark.sink import options as sink_options
 from kbroker_tools.stuck.causes import CAUSES
 
 BYTES_OF_TYPES = {'int8': 1, 'int16': 2, 'int32': 4, 'uint32': 4, 'int64': 8}
@@ -158,13 +159,20 @@ def test_the_page_of_spark_has_every_option_with_its_default():
     assert blocks('README.md', 'py') == [first]
 
 
+def test_the_page_of_spark_has_every_option_of_the_sink_with_its_default():
+    named = {name.strip('`'): default.strip('`') for name, default, _ in rows_of_table(
+        'docs/spark.md', 'option of the sink')}
+    assert (named.pop('kafka.*'), named.pop('kafka.bootstrap.servers')) == ('', '')
+    assert named == {row.name: option_in_words(row.default) for row in sink_options.ROWS}
+
+
 def option_in_words(default):
     if isinstance(default, bool):
         return str(default).lower()
     if isinstance(default, int) and default % (1 << 20) == 0:
         return f'{default >> 20} MiB'
-    if default == 15 * 60_000:
-        return '15m'
+    if default in (60_000, 15 * 60_000):
+        return f'{default // 60_000}m'
     return '' if default is None else str(default)
 
 

@@ -112,6 +112,17 @@ class TransactionManager:
         self.prepared, self._is_started = found, True
         self.lifecycle.enter(ProducerState.PREPARED_TRANSACTION)
 
+    def resume(self, producer: ProducerIdAndEpoch) -> None:
+        """Continue with the pair that `initialize` received in another process, which uses it no longer.
+
+        Sends nothing about the transactional.id. If a newer producer has it, the first write or the end of a
+        transaction is refused.
+        """
+        self.lifecycle.enter(ProducerState.INITIALIZING)
+        self.producer = producer
+        self._choose_version()
+        self.lifecycle.enter(ProducerState.READY)
+
     def check_two_phase_commit(self) -> None:
         """Raise KafkaError(UNSUPPORTED_VERSION) unless the coordinator serves two-phase commit."""
         connection = self._cluster.retrying(self._coordinator, self._words('finding the coordinator'),

@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from kbroker_tools.spark.options import Options, check_use, parse_options
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class KafkaLogDataSource(DataSource):
-    """Kafka's log as rows, from files or from a broker, as a read_committed consumer would get them."""
+    """Kafka's log as rows, from files or from a broker, as a read_committed consumer would get them; and its sink."""
 
     @classmethod
     def name(cls) -> str:
@@ -51,6 +58,23 @@ class KafkaLogDataSource(DataSource):
         options = self._options()
         check_use(options, is_stream=True)
         return RecordsStreamReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from kbroker_tools.spark.sink.options import parse_sink_options
+        from kbroker_tools.spark.sink.writer import JobWriter
+        _refuse_overwrite(overwrite, "mode('append')")
+        return JobWriter(parse_sink_options(dict(self.options), is_stream=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from kbroker_tools.spark.sink.options import parse_sink_options
+        from kbroker_tools.spark.sink.writer import StreamWriter
+        _refuse_overwrite(overwrite, "outputMode('append')")
+        return StreamWriter(parse_sink_options(dict(self.options), is_stream=True), schema)
+
+
+def _refuse_overwrite(overwrite: bool, instead: str) -> None:
+    if overwrite:
+        raise ValueError(f'found a write that replaces the rows of a topic, expected {instead}: a topic keeps them')
 
 
 class RecordsReader(DataSourceReader):

@@ -294,8 +294,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
             continue
         row = BY_NAME.get(lower)
         if row is None:
-            raise OptionError(name, f'no such option{_suggestion(lower, [row.name for row in ROWS])}')
-        values[lower] = _parsed(row, row.name, text)
+            raise OptionError(name, f'no such option{suggestion(lower, [row.name for row in ROWS])}')
+        values[lower] = parsed(row, row.name, text)
         names.add(lower)
     _take_isolation(values, names, kafka.pop('isolation.level', None))
     if 'paths' in names:
@@ -306,7 +306,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
     return options
 
 
-def _parsed(row: Row, name: str, text: str) -> Any:
+def parsed(row: Row, name: str, text: str) -> Any:
+    """Return the value of an option's text, which the user gave under `name`. OptionError."""
     try:
         return row.parse(text)
     except ValueError as error:
@@ -317,7 +318,7 @@ def _take_isolation(values: dict[str, Any], names: set[str], level: str | None) 
     """Apply `kafka.isolation.level`, which means the same as `isolation`."""
     if level is None:
         return
-    found = _parsed(BY_NAME['isolation'], 'kafka.isolation.level', level)
+    found = parsed(BY_NAME['isolation'], 'kafka.isolation.level', level)
     if 'isolation' in names and values['isolation'] != found:
         raise OptionError('isolation', f'found {values["isolation"]} here, but {found} in kafka.isolation.level')
     values['isolation'] = found
@@ -328,7 +329,7 @@ def _client_setting(name: str, text: str) -> str:
         raise OptionError(name, f'found {text!r}, but it cannot be set: {PROTECTED[name]}')
     setting = name.removeprefix('kafka.')
     if setting not in CLIENT_SETTINGS and not setting.startswith(CLIENT_PREFIXES):
-        raise OptionError(name, f'no such setting of a consumer{_suggestion(name, known_client_settings())}')
+        raise OptionError(name, f'no such setting of a consumer{suggestion(name, known_client_settings())}')
     return setting
 
 
@@ -347,7 +348,8 @@ def known_client_settings() -> list[str]:
     return [f'kafka.{name}' for name in sorted(CLIENT_SETTINGS)]
 
 
-def _suggestion(name: str, allowed: Iterable[str]) -> str:
+def suggestion(name: str, allowed: Iterable[str]) -> str:
+    """Return words that name the allowed name nearest to `name`, or '' if none is near."""
     names = {each.lower(): each for each in [*allowed, 'kafka.bootstrap.servers']}
     close = difflib.get_close_matches(name, names, 1)
     return f', did you mean {names[close[0]]}?' if close else ''

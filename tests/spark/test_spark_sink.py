@@ -1,0 +1,119 @@
+"""The sink through Spark: jobs, micro-batches, and the deaths of a driver around the decision."""
+import sys
+from collections import Counter
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+
+from kbroker.client import Admin, Consumer
+from kbroker.client.admin import NewTopic
+from kbroker_tools.spark import KafkaLogDataSource
+from kbroker_tools.spark.sink.ledger import driver_id
+from kbroker_tools.spark.sink.options import parse_sink_options
+from kbroker_tools.spark.sink.writer import StreamWriter
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers do not find the modules of tests
+
+
+class DyingWriter(StreamWriter):
+    """A driver that dies at the commit of one batch, before or after its decision."""
+
+    def __init__(self, options, schema, dies):
+        super().__init__(options, schema)
+        self.dies, self.at = dies
+
+    def commit(self, messages, batchId):
+        if batchId == self.at and self.dies == 'before':
+            raise RuntimeError('died before')
+        super().commit(messages, batchId)
+        if batchId == self.at and self.dies == 'after':
+            raise RuntimeError('died after')
+
+
+class DyingSource(KafkaLogDataSource):
+    @classmethod
+    def name(cls):
+        return 'kbroker-dying'
+
+    def streamWriter(self, schema, overwrite):
+        given = dict(self.options)
+        dies = given.pop('dies'), int(given.pop('at'))
+        return DyingWriter(parse_sink_options(given, is_stream=True), schema, dies)
+
+
+@pytest.fixture
+def kafka(shared_broker):
+    with Admin(shared_broker.address) as admin:
+        yield admin
+
+
+def create(admin, topic, partitions=4, **configs):
+    assert admin.create_topics([NewTopic(topic, partitions, 1, configs=configs)])[topic] is None
+
+
+def committed(broker, topic, partitions=4):
+    """Return the records that a read_committed consumer finds."""
+    found = []
+    with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
+        assigned = [(topic, partition) for partition in range(partitions)]
+        consumer.assign(assigned)
+        ends = consumer.end_offsets(assigned)
+        while any((consumer.position(*each) or 0) < ends[each] for each in assigned):
+            for batch in consumer.poll(500):
+                found += [(batch.partition, record) for record in batch.records]
+    return found
+
+
+def options(broker, topic, **more):
+    return {'kafka.bootstrap.servers': broker.address, 'topic': topic, 'transactionalIdPrefix': f'p-{topic}', **more}
+
+
+def test_a_job_writes_every_column_and_its_repetition_nothing(spark, shared_broker, kafka):
+    create(kafka, 'job')
+    frame = spark.range(0, 100, numPartitions=3).selectExpr(
+        "concat('k', id) AS key", 'CAST(CAST(id AS STRING) AS BINARY) AS value', 'CAST(id % 4 AS INT) AS partition',
+        'timestamp_millis(1700000000000 + id) AS timestamp',
+        "array(named_struct('key', 'h', 'value', CAST('x' AS BINARY))) AS headers")
+    write = frame.write.format('kbroker').mode('append')
+    for _ in range(2):
+        write.options(**options(shared_broker, 'job', idempotencyKey='monday')).save()
+    found = committed(shared_broker, 'job')
+    assert sorted((partition, record.key, record.value, record.timestamp_ms, record.headers)
+                  for partition, record in found) == sorted(
+        (number % 4, b'k%d' % number, b'%d' % number, 1_700_000_000_000 + number, [('h', b'x')])
+        for number in range(100))
+    write.options(**options(shared_broker, 'job', idempotencyKey='tuesday')).save()
+    assert len(committed(shared_broker, 'job')) == 200
+
+
+def run_stream(spark, options, checkpoint, batches, source='kbroker'):
+    """Run micro-batches of 40 rows until `batches` have been committed."""
+    frame = (spark.readStream.format('rate-micro-batch').option('rowsPerBatch', 40).option('numPartitions', 2).load()
+             .selectExpr('CAST(value AS STRING) AS value'))
+    query = frame.writeStream.format(source).options(**options).option('checkpointLocation', str(checkpoint)).start()
+    try:
+        while query.isActive and (query.lastProgress is None or query.lastProgress['batchId'] < batches - 1):
+            query.awaitTermination(0.1)
+        if not query.isActive:
+            raise query.exception()
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize('dies', ['before', 'after'])
+def test_a_driver_that_dies_around_the_decision_leaves_each_row_once(spark, shared_broker, kafka, tmp_path, dies):
+    topic = f'dies-{dies}'
+    create(kafka, topic)
+    spark.dataSource.register(DyingSource)
+    given = options(shared_broker, topic)
+    with pytest.raises(StreamingQueryException, match=f'died {dies}'):
+        run_stream(spark, {**given, 'dies': dies, 'at': '1'}, tmp_path, 3, 'kbroker-dying')
+    run_stream(spark, given, tmp_path, 3)
+    counts = Counter(int(record.value) for _, record in committed(shared_broker, topic))
+    assert set(counts.values()) == {1}
+    assert sorted(counts) == list(range(len(counts))) and len(counts) >= 120
+    found = kafka.describe_transactions([driver_id(given['transactionalIdPrefix'])])
+    assert [row.transaction_state for _, row in found.values()] in (['CompleteCommit'], ['Empty'])

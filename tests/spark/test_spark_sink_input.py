@@ -1,0 +1,290 @@
+"""The sink without Spark: options, columns and rows, and what a broker must have before anything is written."""
+import pickle
+from contextlib import closing
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+from support.broker_process import ROOT
+
+from kbroker.client import Admin, Consumer, KafkaError, Producer
+from kbroker.client.admin import LATEST, IsolationLevel, NewTopic
+from kbroker_tools.spark import KafkaLogDataSource
+from kbroker_tools.spark.options import OptionError
+from kbroker_tools.spark.sink import protocol, writer
+from kbroker_tools.spark.sink.ledger import BrokerStore, Ledger, driver_id
+from kbroker_tools.spark.sink.options import ROWS, parse_sink_options
+from kbroker_tools.spark.sink.protocol import QUERY, SinkError, Unit
+from kbroker_tools.spark.sink.rows import SinkRow, Stage, check_schema, staged_rows
+from kbroker_tools.spark.sink.writer import BATCH_ID, QUERY_ID
+from kbroker_tools.transactions import main
+
+PAGE = (ROOT / 'docs' / 'spark.md').read_text()
+NEEDED = {'kafka.bootstrap.servers': 'b:1', 'transactionalIdPrefix': 'p', 'topic': 't'}
+VALUE = StructType([StructField('value', BinaryType())])
+
+# option: (a valid text, its value, an invalid text)
+TEXTS = {
+    'topic': ('orders', 'orders', 'a,b'),
+    'transactionalIdPrefix': ('etl', 'etl', 'etl~1'),
+    'idempotencyKey': ('2026-11-22', '2026-11-22', ''),
+    'ledgerTopic': ('commits', 'commits', '..'),
+    'transactionTimeout': ('2m', 120_000, 'soon'),
+    'maxDriverBytes': ('1g', 1 << 30, '0'),
+}
+
+
+# ---- options and columns
+
+@pytest.mark.parametrize('row', ROWS, ids=lambda row: row.name)
+def test_an_option_of_the_sink_takes_what_it_says_and_refuses_the_rest(row):
+    good, value, bad = TEXTS[row.name]
+    parsed = parse_sink_options(NEEDED | {row.name: good}, is_stream=False)
+    assert value in vars(parsed).values()
+    assert f'`{row.name}`' in PAGE
+    with pytest.raises(OptionError, match=f'option {row.name}: found .*, expected '):
+        parse_sink_options(NEEDED | {row.name: bad}, is_stream=False)
+
+
+@pytest.mark.parametrize(('given', 'text'), [
+    ({'topics': 'x'}, 'topics: no such option of the sink, did you mean topic'),
+    ({'kafka.linger': 'x'}, r'kafka\.linger: no such setting of a producer, did you mean kafka\.linger\.ms'),
+    ({'kafka.transactional.id': 'x'}, r'kafka\.transactional\.id: found .x., but it cannot be set'),
+    ({'kafka.acks': '1'}, r'kafka\.acks: found .1., but it cannot be set'),
+    ({'ledgerTopic': 't'}, 'topic: found .t., which is the ledger'),
+    ({'idempotencyKey': 'a'}, 'idempotencyKey: not allowed here: it is for df.write only'),
+])
+def test_a_wrong_option_of_the_sink_is_refused(given, text):
+    with pytest.raises(OptionError, match=f'option {text}'):
+        parse_sink_options(NEEDED | given, is_stream=True)
+
+
+@pytest.mark.parametrize('missing', ['kafka.bootstrap.servers', 'transactionalIdPrefix'])
+def test_the_sink_needs_a_broker_and_a_prefix(missing):
+    given = {name: text for name, text in NEEDED.items() if name != missing}
+    with pytest.raises(OptionError, match=f'option {missing}: found none'):
+        parse_sink_options(given, is_stream=True)
+
+
+def test_only_appending_writes_exist():
+    source = KafkaLogDataSource(NEEDED)
+    for make in (source.writer, source.streamWriter):
+        with pytest.raises(ValueError, match=r"expected .*\('append'\)"):
+            make(VALUE, True)
+        assert make(VALUE, False).options.topic == 't'
+
+
+def test_the_columns_are_those_of_spark_s_sink_with_the_time():
+    headers = ArrayType(StructType([StructField('key', StringType()), StructField('value', BinaryType())]))
+    kinds = {'key': StringType(), 'value': BinaryType(), 'topic': StringType(), 'partition': IntegerType(),
+             'timestamp': TimestampType(), 'headers': headers}
+    check_schema(StructType([StructField(name, kind) for name, kind in kinds.items()]), None)
+    for fields, topic, text in (
+            ({'key': BinaryType()}, 't', 'found the columns key, expected value among them'),
+            ({'value': LongType()}, 't', 'column value of type bigint, expected binary or string'),
+            ({'value': BinaryType(), 'offset': LongType()}, 't', "column 'offset', expected some of key, value"),
+            ({'value': BinaryType()}, None, 'found neither the option nor a column topic')):
+        with pytest.raises((ValueError, OptionError), match=text):
+            check_schema(StructType([StructField(name, kind) for name, kind in fields.items()]), topic)
+
+
+# ---- rows
+
+def batch(**columns):
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_staged_rows_are_the_rows():
+    headers = pa.array([None, [{'key': 'h', 'value': None}]], pa.list_(pa.struct([('key', pa.string()),
+                                                                                 ('value', pa.binary())])))
+    stage = Stage(None, 1000, 10_000)
+    stage.add(batch(key=['k', None], value=pa.array([None, b'v']), topic=['a', 'b'], headers=headers,
+                    partition=pa.array([None, 5], pa.int32()),
+                    timestamp=pa.array([1_234_567, None], pa.timestamp('us', 'UTC'))))
+    assert list(staged_rows(stage.chunks, None)) == [
+        SinkRow('a', None, b'k', None, [], 1234), SinkRow('b', 5, None, b'v', [('h', None)], None)]
+    assert (stage.rows, stage.highest_partitions) == (2, {'a': -1, 'b': 5})
+    replaced = Stage('t', 1000, 10_000)
+    replaced.add(batch(topic=['a', None], value=['x', 'y']))
+    assert [row.topic for row in staged_rows(replaced.chunks, 't')] == ['t', 't']
+
+
+@pytest.mark.parametrize(('topic', 'columns', 'text'), [
+    (None, {'topic': ['a', None], 'value': ['x', 'y']}, 'found null in the column topic'),
+    ('t', {'value': ['x'], 'partition': pa.array([-1], pa.int32())}, 'found partition -1 in a row of topic t'),
+    ('t', {'value': ['x', 'y' * 2000]}, r'a row of 2,\d+ bytes, expected at most 9\d\d: raise kafka.max.request.size'),
+    ('t', {'value': ['x'], 'headers': [[{'key': None, 'value': b''}]]}, 'a header whose key is null'),
+    ('t', {'value': [bytes(range(256)) * 3] * 20}, 'a task has staged .* maxDriverBytes is 300'),
+])
+def test_a_row_that_cannot_be_written_is_refused_in_its_task(topic, columns, text):
+    with pytest.raises(SinkError, match=text):
+        Stage(topic, 1000, 300).add(batch(**columns))
+
+
+# ---- a broker
+
+@pytest.fixture
+def admin(shared_broker):
+    with Admin(shared_broker.address) as admin:
+        yield admin
+
+
+def create(admin, topic, partitions=2, **configs):
+    assert admin.create_topics([NewTopic(topic, partitions, 1, configs={
+        name.replace('_', '.'): text for name, text in configs.items()})])[topic] is None
+
+
+def options(broker, topic, **more):
+    return {'kafka.bootstrap.servers': broker.address, 'topic': topic, 'transactionalIdPrefix': topic, **more}
+
+
+def planned(given):
+    """Return a stream's writer as the tasks have it."""
+    return pickle.loads(pickle.dumps(KafkaLogDataSource(given).streamWriter(VALUE, False)))
+
+
+def staged(monkeypatch, task, number, *values):
+    """Return the result of a task of micro-batch `number`."""
+    found = {BATCH_ID: str(number), QUERY_ID: 'q'}
+    monkeypatch.setattr(writer, 'TaskContext', SimpleNamespace(get=lambda: SimpleNamespace(
+        getLocalProperty=found.get)))
+    return task.write(iter([batch(value=list(values))]))
+
+
+def commit(given, number, *results):
+    """Commit as another process does, with a writer that has no plan."""
+    KafkaLogDataSource(given).streamWriter(VALUE, False).commit(list(results), number)
+
+
+def values_in(broker, topic):
+    found = []
+    with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
+        consumer.assign([(topic, 0)])
+        end = consumer.end_offsets([(topic, 0)])[topic, 0]
+        while (consumer.position(topic, 0) or 0) < end:
+            found += [record.value for each in consumer.poll(500) for record in each.records]
+    return found
+
+
+def end_offset(admin, topic):
+    return admin.list_offsets({(topic, 0): LATEST})[topic, 0].offset
+
+
+def test_of_two_drivers_with_one_prefix_the_older_one_writes_nothing(shared_broker, admin, monkeypatch):
+    create(admin, 'two', 1)
+    given = options(shared_broker, 'two')
+    older = planned(given)
+    newer = planned(given)
+    with pytest.raises(SinkError, match="another query or driver has taken the prefix 'two'"):
+        commit(given, 0, staged(monkeypatch, older, 0, 'old'))
+    result = staged(monkeypatch, newer, 0, 'new')
+    commit(given, 0, result)
+    with pytest.raises(SinkError, match='another query or driver has taken'):
+        commit(given, 0, result)
+    assert values_in(shared_broker, 'two') == [b'new']
+    again = staged(monkeypatch, planned(given), 0, 'replayed')
+    assert again.staged.is_skipped and again.staged.rows == 0
+    commit(given, 0, again)
+    commit(given, 1, staged(monkeypatch, planned(given), 1, 'next'))
+    assert values_in(shared_broker, 'two') == [b'new', b'next']
+
+
+def test_a_row_for_a_missing_partition_or_topic_is_refused_before_anything_is_written(shared_broker, admin,
+                                                                                      monkeypatch):
+    create(admin, 'gone', 1)
+    given = options(shared_broker, 'gone')
+    with pytest.raises(SinkError, match=r"found no topic 'missing', expected it to exist"):
+        planned(given | {'topic': 'missing'})
+    task = planned(given)
+    result = task.stage(Unit(QUERY + 'q', 0), [batch(value=['x'], partition=pa.array([1], pa.int32()))])
+    with pytest.raises(SinkError, match='found partition 1 in a row of topic gone, which has 1 partitions'):
+        commit(given, 0, result)
+    assert end_offset(admin, 'gone') == 0
+    assert admin.delete_topics(['gone'])['gone'] is None
+    with pytest.raises(SinkError, match=r"found no topic 'gone'"):
+        commit(given, 0, staged(monkeypatch, task, 0, 'x'))
+    _, row = admin.describe_transactions([driver_id('gone')])[driver_id('gone')]
+    assert row.transaction_state == 'Empty'
+
+
+def test_a_row_that_the_topic_refuses_leaves_nothing_of_its_micro_batch(shared_broker, admin, monkeypatch):
+    create(admin, 'small', 1, max_message_bytes='1000')
+    given = options(shared_broker, 'small')
+    with pytest.raises(KafkaError, match='MESSAGE_TOO_LARGE'):
+        commit(given, 0, staged(monkeypatch, planned(given), 0, 'x', 'y' * 5000))
+    assert values_in(shared_broker, 'small') == []
+    assert not admin.list_transactions(['Ongoing'], transactional_id_pattern='small~.*')
+
+
+def test_a_plan_for_another_cluster_is_refused(shared_broker, admin, monkeypatch):
+    create(admin, 'moved', 1)
+    given = options(shared_broker, 'moved')
+    task = planned(given)
+    object.__setattr__(task.plan, 'cluster_id', 'elsewhere')
+    with pytest.raises(SinkError, match='and the write was planned for cluster elsewhere'):
+        commit(given, 0, staged(monkeypatch, task, 0, 'x'))
+
+
+def test_a_ledger_that_would_forget_is_refused(shared_broker, admin):
+    create(admin, 'kept', 1)
+    create(admin, 'forgetful', 1, cleanup_policy='delete')
+    with pytest.raises(SinkError, match=r'forgetful has cleanup\.policy=delete, expected compact'):
+        planned(options(shared_broker, 'kept', ledgerTopic='forgetful'))
+
+
+def test_decisions_behind_an_open_transaction_of_another_prefix_are_waited_for(shared_broker, admin):
+    create(admin, 'waits', 1)
+    given = parse_sink_options(options(shared_broker, 'waits', ledgerTopic='held'), is_stream=True)
+    with closing(BrokerStore(given)) as store, Producer(shared_broker.address, transactional_id='holder') as holder:
+        found, unit = protocol.plan(store, 'waits', QUERY), Unit(QUERY + 'q', 3)
+        holder.init_transactions()
+        holder.begin_transaction()
+        holder.send('held', b'{}', b'another~query.1', partition=0)
+        holder.flush()
+        store.write([protocol.Staged(found, unit)], protocol.Decision('waits', unit, 0, found.pair))
+        partition = ('held', 0)
+        assert admin.list_offsets({partition: LATEST}, IsolationLevel.READ_COMMITTED)[partition].offset == 0
+        clock = SimpleNamespace(monotonic_ms=iter((0, 10**9)).__next__)     # the limit passes at the first poll
+        with pytest.raises(KafkaError, match=r'not readable up to offset .*why-stuck held'):
+            Ledger(admin.cluster, 'held', clock).decisions('waits')
+        holder.abort_transaction()
+        assert [each.unit for each in store.decisions('waits')] == [unit]
+
+
+def test_finish_spark_settles_the_transaction_of_a_dead_driver(shared_broker, admin):
+    create(admin, 'dead', 1)
+    given = parse_sink_options(options(shared_broker, 'dead'), is_stream=True)
+
+    def finish(prefix):
+        return CliRunner().invoke(main, ['finish-spark', '--bootstrap-server', shared_broker.address, '--prefix',
+                                         prefix])
+
+    assert finish('dead').exit_code == 1
+    with closing(BrokerStore(given)) as store:
+        for batch_id in (0, 1):
+            found = protocol.plan(store, 'dead', QUERY)
+            unit = Unit(QUERY + 'q', batch_id)
+            decision = protocol.Decision('dead', unit, 0, found.pair)
+            if batch_id == 0:
+                store.write([protocol.Staged(found, unit)], decision)
+        dying = Producer(shared_broker.address, transactional_id=driver_id('dead'))
+        dying.transactions.resume(found.pair)
+        dying.begin_transaction()
+        dying.send('dead', b'undecided', partition=0)
+        dying.flush()
+    result = finish('dead')
+    assert result.exit_code == 0 and 'in state Ongoing' in result.output and 'query.q' in result.output
+    assert not admin.list_transactions(['Ongoing'], transactional_id_pattern='dead~.*')
+    assert values_in(shared_broker, 'dead') == []
+    assert 'has no open transaction' in finish('dead').output
