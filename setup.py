@@ -27,7 +27,7 @@ DIRECTIVES = {
 SHARED_CODE = 'kbroker._shared'
 """The module that holds Cython's own helper functions. Without it each extension contains a copy of them."""
 
-KERNELS = ('kbroker.record.', 'kbroker.wire.', 'kbroker.log.')
+KERNELS = ('kbroker.record.', 'kbroker.wire.', 'kbroker.log.', 'kbroker.client.partitioner')
 """Modules with loops over bytes, compiled at -O2."""
 
 BETWEEN_O1_AND_O2 = (

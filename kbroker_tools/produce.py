@@ -158,7 +158,7 @@ class Writer:
     def on_delivery(self, delivery: Delivery) -> None:
         """Count or report the delivered lines. In a transaction, the first failure ends the command with its error."""
         if delivery.error is None:
-            self._written += len(delivery.contexts)
+            self._written += delivery.records_count
         elif not self.producer.transactions.is_transactional:
             self._has_failed = True
             self._report_failures(delivery)

@@ -14,7 +14,6 @@ from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.transaction_manager import TransactionManager
 from kbroker.clock import Clock
 from kbroker.protocol.messages import ProduceRequest
-from kbroker.record.batch import encode_batch
 
 _NUMBERS = itertools.count(1)
 LAST_VERSION = 12
@@ -70,7 +69,7 @@ class ProduceRequests:
         for queue, batch in batches.items():
             topic = topics.setdefault(queue.topic, ProduceRequest.TopicProduceData(name=queue.topic, partition_data=[]))
             topic.partition_data.append(ProduceRequest.PartitionProduceData(
-                index=queue.partition, records=self._encode(batch, transactions.is_transactional)))
+                index=queue.partition, records=batch.encoded(transactions.is_transactional)))
         acks = self._settings.acks
         request_timeout_ms = self._cluster.config.request_timeout_ms
         connection.send(ProduceRequest(
@@ -101,10 +100,3 @@ class ProduceRequests:
             if not connection.is_open:
                 lost += self._by_connection.pop(connection)
         return lost
-
-    def _encode(self, batch: ProducerBatch, transactional: bool) -> bytearray:
-        producer = batch.producer
-        return encode_batch(
-            batch.records, compression=self._settings.compression, level=self._settings.compression_level,
-            producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
-            base_sequence=-1 if batch.base_sequence is None else batch.base_sequence, transactional=transactional)

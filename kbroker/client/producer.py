@@ -29,15 +29,15 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self
 
-from kbroker.client.accumulator import PartitionQueue, ProducerBatch, record_bytes
+from kbroker.client.accumulator import PartitionQueue, ProducerBatch
 from kbroker.client.admin import OffsetAndMetadata
 from kbroker.client.cluster import TopicMetadata
 from kbroker.client.errors import ClientError, error_of, known_code
 from kbroker.client.exclusive_use import ExclusiveUse
 from kbroker.client.opening import Servers, open_cluster
-from kbroker.client.partitioner import StickyPartitions, partition_for_key
 from kbroker.client.produce_requests import ProduceRequests
 from kbroker.client.readiness import await_ready
+from kbroker.client.record_appender import RecordAppender
 from kbroker.client.statistics import PRODUCER_COUNTS, Counts
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.transaction import Transaction
@@ -52,7 +52,6 @@ from kbroker.client.transaction_state import (
 )
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.record.batch import HEADER_BYTES
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -79,26 +78,19 @@ _STALE_METADATA = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The outcome of one batch; `contexts` holds the context that `send` was given with each record."""
+    """The outcome of one batch. `contexts` holds the context that `send` was given with each record; it is empty if
+    no record has one.
+    """
 
     topic: str
     partition: int
     contexts: list[Any]
+    records_count: int
     base_offset: int = -1
     """-1 if nothing was written, and with acks=0, which has no answer."""
     error: KafkaError | None = None
     record_errors: dict[int, str] = field(default_factory=dict)
-    """By index into `contexts`: the error of each record that the broker rejected."""
-
-
-class _Topic:
-    """The partitions of one topic and the choice between them."""
-
-    def __init__(self, metadata: TopicMetadata, batch_bytes: int):
-        self.metadata = metadata
-        self.sticky = StickyPartitions(batch_bytes)
-        self.queues: dict[int, PartitionQueue] = {}
-        self.available = [index for index, partition in metadata.partitions.items() if partition.leader_id >= 0]
+    """By index in the batch: the error of each record that the broker rejected."""
 
 
 class Producer:
@@ -120,18 +112,17 @@ class Producer:
         opening = open_cluster(servers, settings, options, ProducerSettings, clock, sleep)
         cluster, self.settings, self._owns_cluster = opening
         self.transactions = TransactionManager(cluster, self.settings, clock, sleep)
+        self._is_transactional = self.transactions.is_transactional
         self._use = ExclusiveUse('a producer')
         self._cluster = cluster
         self._clock = clock or Clock()
         self._sleep = sleep
         self._on_delivery = on_delivery or self._keep_failure
         self._failure: KafkaError | None = None
-        self._topics: dict[str, _Topic] = {}
-        self._queues: list[PartitionQueue] = []
+        self._appender = RecordAppender(self.settings, self._clock, self._find_topic)
+        self._queues = self._appender.queues
         self._lost_numbers: set[PartitionQueue] = set()
-        self._buffered_bytes = 0
         self._counts = Counts(PRODUCER_COUNTS)
-        self._largest_record_bytes = self.settings.max_request_size_bytes - HEADER_BYTES
         self._requests = ProduceRequests(cluster, self.settings, self._clock)
         if self.settings.two_phase_commit:
             self._check_two_phase_commit()
@@ -169,22 +160,18 @@ class Producer:
         """
         if self._use.thread != get_ident():
             self._use.claim()
-        if self.transactions.is_transactional:
+        if self._is_transactional:
             self.transactions.lifecycle.check_can_send()
         if self._failure is not None:
             self._raise_failure()
-        now_ms = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
-        record = (now_ms, key, value, list(headers) if headers else [])
-        size = record_bytes(record)
-        if size > self._largest_record_bytes:
-            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f'the record takes {size} bytes, max.request.size is '
-                                                          f'{self.settings.max_request_size_bytes}')
-        queue = self._queue_for(topic, key, size, partition)
-        self._buffered_bytes += size
-        if queue.append(record, context, size, self._clock.monotonic_ms()):
-            self.poll(0)
-            while self._buffered_bytes > self.settings.buffer_memory_bytes:
-                self.poll(self.settings.max_block_ms)
+        if self._appender.append(topic, value, key, headers, partition, timestamp_ms, context):
+            self._send_full_batches()
+
+    def _send_full_batches(self) -> None:
+        """Send what can be sent, and wait while buffer.memory is full."""
+        self.poll(0)
+        while self._appender.buffered_bytes > self.settings.buffer_memory_bytes:
+            self.poll(self.settings.max_block_ms)
 
     def flush(self) -> None:
         """Send everything and wait until each batch has been written or has failed."""
@@ -214,7 +201,7 @@ class Producer:
         self._use.check()
         return {**self._counts, 'requests_in_flight': self._requests.in_flight,
                 'buffer_total_bytes': self.settings.buffer_memory_bytes,
-                'buffer_available_bytes': max(self.settings.buffer_memory_bytes - self._buffered_bytes, 0)}
+                'buffer_available_bytes': max(self.settings.buffer_memory_bytes - self._appender.buffered_bytes, 0)}
 
     def close(self) -> None:
         """Wait for batches in flight and close. An open transaction is aborted, and a prepared one stays prepared.
@@ -338,30 +325,12 @@ class Producer:
 
     # ---- partitions
 
-    def _queue_for(self, topic: str, key: bytes | None, size: int, partition: int | None) -> PartitionQueue:
-        known = self._topics.get(topic)
-        if known is None:
-            known = self._topics[topic] = self._find_topic(topic)
-        if partition is None:
-            if key is None:
-                partition = known.sticky.place(size, known.available or list(known.metadata.partitions))
-            else:
-                partition = partition_for_key(key, len(known.metadata.partitions))
-        queue = known.queues.get(partition)
-        if queue is None:
-            if partition not in known.metadata.partitions:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{topic}-{partition} does not exist: the topic '
-                                 f'has {len(known.metadata.partitions)} partitions')
-            queue = known.queues[partition] = PartitionQueue(topic, partition, self.settings.batch_size_bytes)
-            self._queues.append(queue)
-        return queue
-
-    def _find_topic(self, topic: str) -> _Topic:
+    def _find_topic(self, topic: str) -> TopicMetadata:
         """Return the topic, waiting for one that the broker creates automatically (auto.create.topics.enable)."""
         found = self._cluster.retrying(
             lambda: self._cluster.topics([topic], allow_auto_topic_creation=True), f'topic {topic}',
             also=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,), timeout_ms=min(TOPIC_CREATION_MS, self.settings.max_block_ms))
-        return _Topic(found[topic], self.settings.batch_size_bytes)
+        return found[topic]
 
     def _close_open_batches(self) -> bool:
         """Close the open batches. Returns True if any batch is still unfinished."""
@@ -518,7 +487,7 @@ class Producer:
             return
         what = f'{queue.topic}-{queue.partition}'
         error = error_of(row.error_code, what, row.error_message)
-        if code is ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1:
+        if code is ErrorCode.MESSAGE_TOO_LARGE and batch.records_count > 1:
             queue.put_back_halves(batch)
             self._counts.add('batch_split_total')
         elif code in _OUT_OF_PLACE and (queue in self._lost_numbers or not queue.is_first_unfinished(batch)):
@@ -542,12 +511,12 @@ class Producer:
             return
         config = self._cluster.config
         backoff_ms = min(config.retry_backoff_ms << min(batch.attempts, 10), config.retry_backoff_max_ms)
-        self._counts.add('record_retry_total', len(batch.records))
+        self._counts.add('record_retry_total', batch.records_count)
         queue.put_back(batch, self._clock.monotonic_ms() + backoff_ms)
 
     def _finish(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int) -> None:
         queue.finish(batch)
-        self._tell(Delivery(queue.topic, queue.partition, batch.contexts, base_offset), batch)
+        self._tell(queue, batch, base_offset)
 
     def _fail(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError,
               record_errors: dict[int, str] | None = None, in_flight: bool = False) -> None:
@@ -560,7 +529,7 @@ class Producer:
         if self.transactions.is_transactional:
             severity = severity_at_partition(error.code)
             self.transactions.fail(error, Severity.ABORTABLE if severity is Severity.RETRY else severity)
-        self._tell(Delivery(queue.topic, queue.partition, batch.contexts, -1, error, record_errors or {}), batch)
+        self._tell(queue, batch, -1, error, record_errors)
         if self.transactions.is_transactional:
             self._drop_waiting(error)
 
@@ -569,12 +538,14 @@ class Producer:
             for batch in queue.drop_waiting():
                 if batch.base_sequence is not None:
                     self.transactions.has_lost_sequence = True
-                self._tell(Delivery(queue.topic, queue.partition, batch.contexts, -1, error), batch)
+                self._tell(queue, batch, -1, error)
 
-    def _tell(self, delivery: Delivery, batch: ProducerBatch) -> None:
-        self._buffered_bytes -= batch.size_bytes - HEADER_BYTES
-        self._counts.add('record_send_total' if delivery.error is None else 'record_error_total', len(batch.records))
-        self._on_delivery(delivery)
+    def _tell(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, error: KafkaError | None = None,
+              record_errors: dict[int, str] | None = None) -> None:
+        self._appender.release(batch.reserved_bytes)
+        self._counts.add('record_send_total' if error is None else 'record_error_total', batch.records_count)
+        self._on_delivery(Delivery(queue.topic, queue.partition, batch.contexts, batch.records_count, base_offset,
+                                   error, record_errors or {}))
 
     def _is_idle(self) -> bool:
         return all(queue.is_empty for queue in self._queues)

@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kbroker.client.accumulator import ProducerIdAndEpoch
 from kbroker.client.admin import OffsetAndMetadata
 from kbroker.client.assignor import TopicPartition, by_topic
 from kbroker.client.cluster import Cluster, KeyType
 from kbroker.client.connection import Connection
 from kbroker.client.errors import ClientError, error_of, known_code
+from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.transaction_state import (
     IllegalProducerState,

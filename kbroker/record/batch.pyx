@@ -1,11 +1,10 @@
 """Record batches, version 2: reading, checking and writing (KIP-98; the layout is in batch.pxd)."""
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
 
-from kbroker.wire.bytes cimport put_unsigned_varint, unsigned_varint_size, write_int16, write_int32, write_int64, zigzag
+from kbroker.record.record_writer cimport RecordWriter, as_bytes, as_headers
+from kbroker.wire.bytes cimport write_int16, write_int32, write_int64
 from kbroker.wire.crc32c cimport crc32c_update
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -195,93 +194,12 @@ def iter_batches(data):
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-cdef class _RecordWriter:
-    """Writes records to a bytearray that grows ahead of its used part."""
-    cdef bytearray data
-    cdef Py_ssize_t used
-
-    def __cinit__(self, Py_ssize_t head_bytes):
-        self.data = bytearray(head_bytes + 512)
-        self.used = head_bytes
-
-    cdef uint8_t *room(self, Py_ssize_t n) except NULL:
-        """Return the address for the next `n` bytes."""
-        cdef uint8_t *at
-        if self.used + n > PyByteArray_GET_SIZE(self.data):
-            PyByteArray_Resize(self.data, 2 * self.used + n)
-        at = <uint8_t *>PyByteArray_AS_STRING(self.data) + self.used
-        self.used += n
-        return at
-
-    cdef int write(self, int64_t timestamp_delta_ms, int32_t offset_delta, bytes key, bytes value,
-                   list headers) except -1:
-        cdef Py_ssize_t size = 1 + varint_size(timestamp_delta_ms) + varint_size(offset_delta)
-        cdef uint8_t *at
-        size += blob_size(key) + blob_size(value) + varint_size(len(headers))
-        for name, content in headers:
-            size += blob_size(<bytes>name) + blob_size(<bytes>content)
-        at = put_varint(self.room(varint_size(size) + size), size)
-        at[0] = 0  # attributes of a record, all unassigned
-        at = put_varint(at + 1, timestamp_delta_ms)
-        at = put_varint(at, offset_delta)
-        at = put_blob(at, key)
-        at = put_blob(at, value)
-        at = put_varint(at, len(headers))
-        for name, content in headers:
-            at = put_blob(at, <bytes>name)
-            at = put_blob(at, <bytes>content)
-        return 0
-
-    cdef bytearray finish(self):
-        PyByteArray_Resize(self.data, self.used)
-        return self.data
-
-
-cdef inline Py_ssize_t varint_size(int64_t value) noexcept:
-    return unsigned_varint_size(zigzag(value))
-
-
-cdef inline uint8_t *put_varint(uint8_t *at, int64_t value) noexcept:
-    return put_unsigned_varint(at, zigzag(value))
-
-
-cdef inline Py_ssize_t blob_size(bytes blob):
-    """Return the size of length and bytes; None is length -1."""
-    if blob is None:
-        return 1
-    return varint_size(PyBytes_GET_SIZE(blob)) + PyBytes_GET_SIZE(blob)
-
-
-cdef inline uint8_t *put_blob(uint8_t *at, bytes blob):
-    if blob is None:
-        return put_varint(at, -1)
-    at = put_varint(at, PyBytes_GET_SIZE(blob))
-    memcpy(at, PyBytes_AS_STRING(blob), PyBytes_GET_SIZE(blob))
-    return at + PyBytes_GET_SIZE(blob)
-
-
-cdef bytes as_bytes(blob):
-    """Return None or any buffer as bytes. Raises TypeError for a str or a number."""
-    if blob is None or type(blob) is bytes:
-        return <bytes>blob
-    return bytes(memoryview(blob))
-
-
-cdef list NO_HEADERS = []
-
-
-cdef list as_headers(headers):
-    if not headers:
-        return NO_HEADERS
-    return [(name.encode('utf-8', 'surrogateescape'), as_bytes(content)) for name, content in headers]
-
-
 cdef tuple as_row(record, int64_t base_offset, int64_t next_delta):
     """Return (offset delta, timestamp, key, value, headers) of a Record or (timestamp_ms, key, value[, headers])."""
     cdef int64_t delta = next_delta
     if type(record) is tuple and len(<tuple>record) == 3:
         timestamp_ms, key, value = <tuple>record
-        headers = NO_HEADERS
+        headers = None
     elif isinstance(record, tuple):
         timestamp_ms, key, value, headers = record
     else:
@@ -329,7 +247,7 @@ def encode_batch(records, *, int64_t base_offset=0, int32_t partition_leader_epo
     last record's.
     Raises ValueError if offsets do not ascend from `base_offset`, or if `last_offset_delta` is before the last record.
     """
-    cdef _RecordWriter writer = _RecordWriter(HEADER_BYTES)
+    cdef RecordWriter writer = RecordWriter(HEADER_BYTES)
     cdef list rows = as_rows(records, base_offset)
     last_offset_delta = last_delta_of(rows, last_offset_delta)
     if max_timestamp_ms is None:
@@ -375,12 +293,12 @@ cdef class BatchEncoder:
 
     Its records have values only, and one timestamp. It has no producer and no compression.
     """
-    cdef _RecordWriter writer
+    cdef RecordWriter writer
     cdef int64_t timestamp_ms
     cdef int32_t records_count
 
     def __init__(self, int64_t timestamp_ms):
-        self.writer = _RecordWriter(HEADER_BYTES)
+        self.writer = RecordWriter(HEADER_BYTES)
         self.timestamp_ms = timestamp_ms
 
     def __len__(self):

@@ -1,8 +1,15 @@
 """Batches keep their order and their sequence numbers, however often they are sent."""
-from kbroker.client.accumulator import SEQUENCES, PartitionQueue, ProducerIdAndEpoch, record_bytes
-from kbroker.record.batch import encode_batch
+from kbroker.client.accumulator import SEQUENCES, PartitionQueue
+from kbroker.client.producer_id import ProducerIdAndEpoch
+from kbroker.clock import ManualClock
+from kbroker.record.batch import HEADER_BYTES
 
 PRODUCER = ProducerIdAndEpoch(7, 0)
+EMPTY_RECORD_BYTES = 7
+
+
+def append(queue, value=b'', context=None, clock=None):
+    return queue.append(0, None, value, (), context, clock or ManualClock())
 
 
 def filled(batches, records_each=2, batch_bytes=200):
@@ -10,23 +17,27 @@ def filled(batches, records_each=2, batch_bytes=200):
     queue = PartitionQueue('t', 0, batch_bytes)
     for number in range(batches):
         for _ in range(records_each):
-            queue.append((0, None, b'%d' % number, []), None, 20, now_ms=number)
+            append(queue, b'%d' % number)
         queue.close_open()
     return queue
 
 
 def test_a_batch_closes_when_the_next_record_does_not_fit():
-    queue = PartitionQueue('t', 0, 150)
-    closed = [queue.append((0, None, b'', []), number, 40, now_ms=5) for number in range(4)]
-    assert closed == [False, False, True, False]
+    queue = PartitionQueue('t', 0, HEADER_BYTES + 2 * EMPTY_RECORD_BYTES)
+    waiting = []
+    for number in range(4):
+        append(queue, context=number)
+        waiting.append(len(queue.waiting))
+    assert waiting == [0, 0, 1, 1]
     assert [batch.contexts for batch in queue.waiting] == [[0, 1]]
     assert queue.open.contexts == [2, 3]
 
 
 def test_an_open_batch_lingers():
-    queue = PartitionQueue('t', 0, 1000)
+    queue, clock = PartitionQueue('t', 0, 1000), ManualClock()
+    clock.advance(100)
     assert queue.due_ms(5) is None
-    queue.append((0, None, b'', []), None, 40, now_ms=100)
+    append(queue, clock=clock)
     assert queue.due_ms(5) == 105
     queue.close_open()
     assert queue.due_ms(5) == 0
@@ -107,7 +118,7 @@ def test_the_halves_of_a_batch_keep_its_numbers_and_its_place():
     queue = filled(2, records_each=5, batch_bytes=1000)
     whole = queue.take(PRODUCER)
     queue.put_back_halves(whole)
-    assert [(batch.base_sequence, len(batch.records)) for batch in queue.waiting] == [(0, 2), (2, 3), (None, 5)]
+    assert [(batch.base_sequence, batch.records_count) for batch in queue.waiting] == [(0, 2), (2, 3), (None, 5)]
     first_half = queue.take(PRODUCER)
     queue.put_back(first_half, 0)
     assert [batch.base_sequence for batch in queue.waiting] == [0, 2, None]
@@ -116,9 +127,3 @@ def test_the_halves_of_a_batch_keep_its_numbers_and_its_place():
 def test_without_a_producer_id_nothing_is_numbered():
     queue = filled(1)
     assert queue.take(ProducerIdAndEpoch()).base_sequence is None
-
-
-def test_a_record_is_never_larger_than_estimated():
-    for record in [(0, None, None, []), (1 << 40, b'k' * 70, b'v' * 20000, [('h', b'x' * 200), ('é' * 100, None)])]:
-        batch = encode_batch([(0, b'', b'', []), record])
-        assert len(batch) <= 61 + record_bytes((0, b'', b'', [])) + record_bytes(record)

@@ -1,0 +1,210 @@
+"""The send queue of a partition: gathers records into batches, numbers them, and keeps their order across retries.
+
+    send() --> open batch --closes: full, lingered, flushed--> waiting --take()--> in flight --> done
+                                                                  ^                   |
+                                                                  +--- put_back() ----+
+
+A partition rejects a batch whose first sequence does not follow its last one. So a batch gets its sequence numbers
+when it is first taken, and keeps them when it is sent again. While a batch is being retried, nothing else of its
+partition is in flight: the batches in flight behind it were rejected too, and are put back first.
+"""
+from collections import deque
+
+from libc.stdint cimport int32_t, int64_t
+
+from kbroker.client.partition_buffer cimport PartitionBuffer
+from kbroker.clock cimport Clock
+from kbroker.record.record_writer cimport Rows, as_bytes, as_headers
+
+from kbroker.client.producer_id import ProducerIdAndEpoch
+
+SEQUENCES = 1 << 31
+"""The sequence after 2147483647 is 0."""
+
+
+cdef class ProducerBatch:
+    """A batch of one partition. `ordinal` is its position there; `base_sequence` is None before it has numbers.
+
+    It `is_in_doubt` if the answer to its last attempt was lost: it may have been written.
+    """
+
+    def __cinit__(self, int64_t created_ms, int64_t ordinal, PartitionBuffer buffer=None):
+        self.created_ms = created_ms
+        self.ordinal = ordinal
+        self.buffer = PartitionBuffer() if buffer is None else buffer
+        self.producer = ProducerIdAndEpoch()
+        self.reserved_bytes_of_half = -1
+
+    @property
+    def contexts(self):
+        """The sender's context of each record; empty if none has one."""
+        return self.buffer.contexts
+
+    @property
+    def records_count(self):
+        return self.buffer.records_count
+
+    @property
+    def size_bytes(self):
+        return self.buffer.size_bytes
+
+    @property
+    def reserved_bytes(self):
+        """The part of buffer.memory that the batch holds: the size that its records had when they were queued."""
+        return self.buffer.records_bytes if self.reserved_bytes_of_half < 0 else self.reserved_bytes_of_half
+
+    def number(self, producer, base_sequence):
+        self.producer = producer
+        self.base_sequence = base_sequence
+
+    def encoded(self, bint transactional):
+        """Return the bytes of the closed batch."""
+        producer_id, producer_epoch = self.producer
+        return self.buffer.encoded(producer_id, producer_epoch, -1 if self.base_sequence is None else
+                                   self.base_sequence, transactional)
+
+    def halves(self, level):
+        """Split the batch in two, keeping the sequence numbers: for a topic that accepts only smaller batches."""
+        cdef ProducerBatch part
+        cdef list parts = []
+        cdef Py_ssize_t start = 0, left = self.reserved_bytes
+        for buffer in self.buffer.halves(level):
+            part = ProducerBatch(self.created_ms, self.ordinal, buffer)
+            part.attempts = self.attempts
+            if self.base_sequence is not None:
+                part.number(self.producer, (self.base_sequence + start) % SEQUENCES)
+            # Deltas count from the first record, so the halves can be smaller than the whole.
+            part.reserved_bytes_of_half = left if start else min(left, part.buffer.records_bytes)
+            left -= part.reserved_bytes_of_half
+            start = part.buffer.records_count
+            parts.append(part)
+        return parts
+
+
+cdef class PartitionQueue:
+    """The batches of one partition: open, waiting and in flight.
+
+    `producer` is the producer whose sequence numbers are in use; a new producer starts at 0.
+    """
+
+    def __cinit__(self, str topic not None, int32_t partition, Py_ssize_t batch_bytes, int compression=0,
+                  compression_level=None):
+        self.topic = topic
+        self.partition = partition
+        self.waiting = deque()
+        self.in_flight = []
+        self.producer = ProducerIdAndEpoch()
+        self.batch_bytes = batch_bytes
+        self.compression = compression
+        self.compression_level = compression_level
+
+    @property
+    def is_empty(self):
+        return self.open is None and not self.waiting and not self.in_flight
+
+    def append(self, int64_t timestamp_ms, key, value, headers, context, Clock clock not None):
+        """Add a record to the open batch, which is closed before if it is full. Returns the size of the record."""
+        return self.add(timestamp_ms, as_bytes(key), as_bytes(value), as_headers(headers), context, clock)
+
+    cdef Py_ssize_t add(self, int64_t timestamp_ms, bytes key, bytes value, list headers, object context,
+                        Clock clock) except -1:
+        cdef Py_ssize_t size
+        if self.open is None:
+            self.begin(clock)
+        size = self.open.buffer.append(timestamp_ms, key, value, headers, context, self.batch_bytes)
+        if size == 0:
+            self.close_open()
+            self.begin(clock)
+            size = self.open.buffer.append(timestamp_ms, key, value, headers, context, self.batch_bytes)
+        return size
+
+    cdef Py_ssize_t add_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, object context,
+                             Clock clock) except -1:
+        """Add the rows in [first, end) to the open batch until it is full; then it is closed. Returns how many."""
+        cdef Py_ssize_t count
+        if self.open is None:
+            self.begin(clock)
+        count = self.open.buffer.append_rows(rows, first, end, context, self.batch_bytes)
+        if count < end - first:
+            self.close_open()
+        return count
+
+    cdef int begin(self, Clock clock) except -1:
+        self.open = ProducerBatch(clock.monotonic_ms(), self.next_ordinal)
+        self.next_ordinal += 1
+        return 0
+
+    cpdef close_open(self):
+        if self.open is not None:
+            self.open.buffer.close(self.compression, self.compression_level)
+            self.waiting.append(self.open)
+            self.open = None
+
+    def due_ms(self, int64_t linger_ms):
+        """Return the time of the next batch: 0 is now, None is not before more records or answers arrive."""
+        if self.waiting:
+            first = self.waiting[0]
+            if self.in_flight and (first.attempts or self.in_flight[0].attempts):
+                return None
+            return first.retry_at_ms
+        return None if self.open is None else self.open.created_ms + linger_ms
+
+    def take(self, producer):
+        """Move the next batch in flight, numbered if there is a producer id. Raises IndexError if none waits."""
+        cdef ProducerBatch batch = self.waiting.popleft()
+        if producer.is_valid and batch.base_sequence is None:
+            if self.producer != producer and not self.in_flight:
+                self.producer, self.next_sequence = producer, 0
+            batch.number(self.producer, self.next_sequence)
+            self.next_sequence = (self.next_sequence + batch.buffer.records_count) % SEQUENCES
+        self.in_flight.append(batch)
+        return batch
+
+    def finish(self, ProducerBatch batch):
+        self.in_flight.remove(batch)
+
+    def put_back(self, ProducerBatch batch, int64_t retry_at_ms):
+        """Queue a batch to be sent again, before all batches that were appended after it."""
+        self.in_flight.remove(batch)
+        batch.attempts += 1
+        batch.retry_at_ms = retry_at_ms
+        place = sum(1 for waiting in self.waiting if waiting.attempts and waiting.ordinal < batch.ordinal)
+        self.waiting.insert(place, batch)
+
+    def put_back_halves(self, ProducerBatch batch):
+        self.in_flight.remove(batch)
+        for part in reversed(batch.halves(self.compression_level)):
+            part.attempts += 1
+            self.waiting.appendleft(part)
+
+    def is_first_unfinished(self, ProducerBatch batch):
+        """Return whether no earlier batch is in flight or about to be sent again."""
+        return self.in_flight[0] is batch and not any(
+            waiting.attempts and waiting.ordinal < batch.ordinal for waiting in self.waiting)
+
+    def first_in_doubt(self):
+        """Return the first waiting batch that may have been written. Only its own numbers can find that out."""
+        for batch in self.waiting:
+            if batch.is_in_doubt:
+                return batch
+        return None
+
+    def put_first(self, ProducerBatch batch not None):
+        """Let a waiting batch be the next one that is sent."""
+        self.waiting.remove(batch)
+        self.waiting.appendleft(batch)
+
+    def forget_numbers(self):
+        """Clear the numbers of waiting batches, which restart at 0 under a new epoch. Nothing may be in flight."""
+        if self.in_flight:
+            raise AssertionError(f'{len(self.in_flight)} batches of {self.topic}-{self.partition} are in flight')
+        for batch in self.waiting:
+            batch.base_sequence = None
+        self.producer = ProducerIdAndEpoch()
+
+    def drop_waiting(self):
+        """Remove and return every batch that is not in flight."""
+        self.close_open()
+        dropped = list(self.waiting)
+        self.waiting.clear()
+        return dropped

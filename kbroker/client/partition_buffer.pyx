@@ -1,0 +1,117 @@
+"""The records of one batch, encoded while they are appended.
+
+An open batch grows in its encoded form, so that memory is what the wire takes. It is closed once: its records are then
+compressed. Its header and its CRC are written when it is sent, and again when it gets other sequence numbers.
+"""
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from kbroker.record.batch cimport HEADER_BYTES, TRANSACTIONAL_BIT, BatchFields, write_header
+from kbroker.record.record_writer cimport RecordWriter, Rows, as_headers, row_timestamp_ms
+
+from kbroker.record.compression import compress
+from kbroker.record.records import decode_records
+
+cdef extern from 'Python.h':
+    Py_ssize_t PY_SSIZE_T_MAX
+
+
+cdef class PartitionBuffer:
+    """The records of one batch. `contexts` is empty until a record has a context; then it has an entry for each."""
+
+    def __cinit__(self):
+        self.writer = RecordWriter(HEADER_BYTES)
+        self.contexts = []
+
+    @property
+    def size_bytes(self):
+        """The size of the batch as it is, with its header."""
+        return self.writer.used if self.writer is not None else PyByteArray_GET_SIZE(self.batch)
+
+    cdef Py_ssize_t append(self, int64_t timestamp_ms, bytes key, bytes value, list headers, object context,
+                           Py_ssize_t largest_bytes) except -1:
+        """Add a record and return its size; 0 if the batch would exceed `largest_bytes`, which an empty one may."""
+        cdef Py_ssize_t size
+        if self.records_count == 0:
+            self.base_timestamp_ms = self.max_timestamp_ms = timestamp_ms
+            largest_bytes = PY_SSIZE_T_MAX
+        size = self.writer.write(timestamp_ms - self.base_timestamp_ms, self.records_count, key, value, headers,
+                                 largest_bytes)
+        if size:
+            self.note(timestamp_ms, 1, size, context)
+        return size
+
+    cdef Py_ssize_t append_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, object context,
+                                Py_ssize_t largest_bytes) except -1:
+        """Add the rows in [first, end) until the batch is full, at least one to an empty batch. Returns how many."""
+        cdef Py_ssize_t i, count, before = self.writer.used
+        cdef int64_t largest_ms
+        if self.records_count == 0:
+            self.base_timestamp_ms = self.max_timestamp_ms = row_timestamp_ms(rows, row_at(rows, first))
+        count = self.writer.write_rows(rows, first, end, self.base_timestamp_ms, self.records_count, largest_bytes)
+        if count == 0 and self.records_count == 0:
+            count = self.writer.write_rows(rows, first, first + 1, self.base_timestamp_ms, 0, PY_SSIZE_T_MAX)
+        if count == 0:
+            return 0
+        largest_ms = row_timestamp_ms(rows, row_at(rows, first))
+        if rows.timestamps_ms != NULL:
+            for i in range(first + 1, first + count):
+                largest_ms = max(largest_ms, row_timestamp_ms(rows, row_at(rows, i)))
+        self.note(largest_ms, count, self.writer.used - before, context)
+        return count
+
+    cdef int note(self, int64_t timestamp_ms, Py_ssize_t count, Py_ssize_t size, object context) except -1:
+        """Count records that were written; `timestamp_ms` is their largest."""
+        self.max_timestamp_ms = max(self.max_timestamp_ms, timestamp_ms)
+        if context is not None or self.contexts:
+            if not self.contexts:
+                self.contexts += [None] * self.records_count
+            self.contexts += [context] * count
+        self.records_count += <int32_t>count
+        self.records_bytes += size
+        return 0
+
+    cpdef close(self, int compression, level):
+        """Compress the records. Nothing can be added afterwards."""
+        cdef object block = None
+        if self.writer is None:
+            return
+        if compression:
+            block = compress(compression, bytes(memoryview(self.writer.data)[HEADER_BYTES:self.writer.used]), level)
+        self.batch = self.writer.finish()
+        self.writer = None
+        if compression:
+            self.batch[HEADER_BYTES:] = block
+            self.compression = compression
+
+    def encoded(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint transactional):
+        """Return the closed batch with this producer in its header. The next call changes the same bytes."""
+        cdef BatchFields fields
+        fields.base_offset = 0
+        fields.partition_leader_epoch = -1
+        fields.attributes = self.compression | (TRANSACTIONAL_BIT if transactional else 0)
+        fields.last_offset_delta = self.records_count - 1
+        fields.base_timestamp_ms = self.base_timestamp_ms
+        fields.max_timestamp_ms = self.max_timestamp_ms
+        fields.producer_id = producer_id
+        fields.producer_epoch = producer_epoch
+        fields.base_sequence = base_sequence
+        fields.records_count = self.records_count
+        write_header(<uint8_t *>PyByteArray_AS_STRING(self.batch), PyByteArray_GET_SIZE(self.batch), &fields)
+        return self.batch
+
+    def halves(self, level):
+        """Return two closed buffers with the records of this closed one, which has two or more."""
+        cdef PartitionBuffer first = PartitionBuffer(), second = PartitionBuffer(), half
+        cdef int32_t i, middle = self.records_count // 2
+        for i, record in enumerate(decode_records(self.encoded(-1, -1, -1, False))):
+            half = first if i < middle else second
+            half.append(record.timestamp_ms, record.key, record.value, as_headers(record.headers),
+                        self.contexts[i] if self.contexts else None, PY_SSIZE_T_MAX)
+        for half in (first, second):
+            half.close(self.compression, level)
+        return first, second
+
+
+cdef inline Py_ssize_t row_at(const Rows *rows, Py_ssize_t place) noexcept:
+    return place if rows.order == NULL else rows.order[place]

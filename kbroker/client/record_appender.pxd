@@ -1,0 +1,29 @@
+from libc.stdint cimport int32_t, int64_t
+
+from kbroker.client.accumulator cimport PartitionQueue
+from kbroker.client.partitioner cimport StickyPartitions
+from kbroker.clock cimport Clock
+
+
+cdef class TopicQueues:
+    cdef str topic
+    cdef object partitions              # all of the topic
+    cdef int32_t partitions_count
+    cdef list available                 # those with a leader, or all if none has one
+    cdef StickyPartitions sticky
+    cdef dict queues
+    cdef PartitionQueue last_queue      # of the record before
+
+
+cdef class RecordAppender:
+    cdef object settings
+    cdef object find_topic
+    cdef Clock clock
+    cdef dict topics
+    cdef readonly list queues
+    cdef readonly Py_ssize_t buffered_bytes
+    cdef Py_ssize_t largest_record_bytes
+
+    cdef TopicQueues topic_queues(self, str topic)
+    cdef PartitionQueue queue_of(self, TopicQueues known, int32_t partition)
+    cdef int check_size(self, Py_ssize_t size) except -1

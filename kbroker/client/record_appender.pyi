@@ -1,0 +1,30 @@
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.client.accumulator import PartitionQueue
+from kbroker.client.cluster import TopicMetadata
+from kbroker.client.stream_settings import ProducerSettings
+from kbroker.clock import Clock
+
+class TopicQueues:
+    def __init__(self, topic: str, metadata: TopicMetadata, batch_bytes: int) -> None: ...
+
+class RecordAppender:
+    @property
+    def queues(self) -> list[PartitionQueue]: ...
+    @property
+    def buffered_bytes(self) -> int: ...
+    def __init__(
+        self, settings: ProducerSettings, clock: Clock, find_topic: Callable[[str], TopicMetadata]
+    ) -> None: ...
+    def append(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        headers: object,
+        partition: int | None,
+        timestamp_ms: int | None,
+        context: Any,
+    ) -> bool: ...
+    def release(self, reserved_bytes: int) -> None: ...

@@ -1,0 +1,78 @@
+"""The encoding of one record, for C. Its layout is in records.pyx."""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
+
+from kbroker.wire.bytes cimport put_unsigned_varint, unsigned_varint_size, zigzag
+
+
+cdef struct Blob:
+    const uint8_t *at
+    Py_ssize_t size     # -1: null
+
+
+cdef struct Rows:
+    const Blob *keys                # NULL: all are null
+    const Blob *values
+    const int64_t *timestamps_ms    # NULL: all are `timestamp_ms`
+    int64_t timestamp_ms
+    const int32_t *order            # the rows to write, in this order; NULL: as they are
+
+
+cdef inline Py_ssize_t varint_size(int64_t value) noexcept nogil:
+    return unsigned_varint_size(zigzag(value))
+
+
+cdef inline uint8_t *put_varint(uint8_t *at, int64_t value) noexcept nogil:
+    return put_unsigned_varint(at, zigzag(value))
+
+
+cdef inline Py_ssize_t blob_size(Py_ssize_t size) noexcept nogil:
+    """Return the size of a length and as many bytes; -1 is null."""
+    return 1 if size < 0 else varint_size(size) + size
+
+
+cdef inline uint8_t *put_blob(uint8_t *at, const uint8_t *data, Py_ssize_t size) noexcept nogil:
+    at = put_varint(at, size)
+    if size > 0:
+        memcpy(at, data, size)
+        at += size
+    return at
+
+
+cdef inline Py_ssize_t record_body_size(int64_t timestamp_delta_ms, int32_t offset_delta, Py_ssize_t key_size,
+                                        Py_ssize_t value_size, Py_ssize_t headers_size) noexcept nogil:
+    """Return the value of the length field; `headers_size` includes the count of the headers."""
+    return (1 + varint_size(timestamp_delta_ms) + varint_size(offset_delta) + blob_size(key_size)
+            + blob_size(value_size) + headers_size)
+
+
+cdef inline uint8_t *put_record(uint8_t *at, Py_ssize_t body_size, int64_t timestamp_delta_ms, int32_t offset_delta,
+                                const Blob *key, const Blob *value) noexcept nogil:
+    """Write a record up to its headers. Returns the address of their count."""
+    at = put_varint(at, body_size)
+    at[0] = 0  # attributes of a record, all unassigned
+    at = put_varint(at + 1, timestamp_delta_ms)
+    at = put_varint(at, offset_delta)
+    at = put_blob(at, key.at, key.size)
+    return put_blob(at, value.at, value.size)
+
+
+cdef inline int64_t row_timestamp_ms(const Rows *rows, Py_ssize_t row) noexcept nogil:
+    return rows.timestamp_ms if rows.timestamps_ms == NULL else rows.timestamps_ms[row]
+
+
+cdef class RecordWriter:
+    cdef bytearray data
+    cdef Py_ssize_t used
+
+    cdef uint8_t *room(self, Py_ssize_t n) except NULL
+    cdef Py_ssize_t write(self, int64_t timestamp_delta_ms, int32_t offset_delta, bytes key, bytes value, list headers,
+                          Py_ssize_t largest_bytes=*) except -1
+    cdef Py_ssize_t write_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, int64_t base_timestamp_ms,
+                               int32_t offset_delta, Py_ssize_t largest_bytes) except -1
+    cdef bytearray finish(self)
+
+
+cdef Blob blob_of(bytes content) noexcept
+cdef bytes as_bytes(blob)
+cdef list as_headers(headers)

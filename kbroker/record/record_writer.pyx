@@ -1,0 +1,106 @@
+"""Writes records into a growing batch: one by one, or rows of columns."""
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+cdef extern from 'Python.h':
+    Py_ssize_t PY_SSIZE_T_MAX
+
+
+cdef Blob NULL_BLOB
+NULL_BLOB.at = NULL
+NULL_BLOB.size = -1
+
+cdef list NO_HEADERS = []
+
+
+cdef class RecordWriter:
+    """Writes records to a bytearray that grows ahead of its used part."""
+
+    def __cinit__(self, Py_ssize_t head_bytes):
+        self.data = bytearray(head_bytes + 512)
+        self.used = head_bytes
+
+    cdef uint8_t *room(self, Py_ssize_t n) except NULL:
+        """Return the address for the next `n` bytes."""
+        cdef uint8_t *at
+        if self.used + n > PyByteArray_GET_SIZE(self.data):
+            PyByteArray_Resize(self.data, 2 * self.used + n)
+        at = <uint8_t *>PyByteArray_AS_STRING(self.data) + self.used
+        self.used += n
+        return at
+
+    cdef Py_ssize_t write(self, int64_t timestamp_delta_ms, int32_t offset_delta, bytes key, bytes value, list headers,
+                          Py_ssize_t largest_bytes=PY_SSIZE_T_MAX) except -1:
+        """Write a record and return its size; 0 if more than `largest_bytes` would then be used."""
+        cdef Blob key_blob = blob_of(key), value_blob = blob_of(value), part
+        cdef Py_ssize_t headers_size = varint_size(len(headers)), body_size, size
+        cdef uint8_t *at
+        for name, content in headers:
+            headers_size += blob_size(blob_of(<bytes>name).size) + blob_size(blob_of(<bytes>content).size)
+        body_size = record_body_size(timestamp_delta_ms, offset_delta, key_blob.size, value_blob.size, headers_size)
+        size = varint_size(body_size) + body_size
+        if size > largest_bytes - self.used:
+            return 0
+        at = put_record(self.room(size), body_size, timestamp_delta_ms, offset_delta, &key_blob, &value_blob)
+        at = put_varint(at, len(headers))
+        for name, content in headers:
+            part = blob_of(<bytes>name)
+            at = put_blob(at, part.at, part.size)
+            part = blob_of(<bytes>content)
+            at = put_blob(at, part.at, part.size)
+        return size
+
+    cdef Py_ssize_t write_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, int64_t base_timestamp_ms,
+                               int32_t offset_delta, Py_ssize_t largest_bytes) except -1:
+        """Write the rows in [first, end) until more than `largest_bytes` would be used. Returns their number."""
+        cdef Py_ssize_t i, row, body_size, size = 0, left = largest_bytes - self.used, last = first
+        cdef int64_t delta_ms
+        cdef Blob key
+        cdef uint8_t *at
+        while last < end:
+            row = last if rows.order == NULL else rows.order[last]
+            key = NULL_BLOB if rows.keys == NULL else rows.keys[row]
+            body_size = record_body_size(row_timestamp_ms(rows, row) - base_timestamp_ms,
+                                         <int32_t>(offset_delta + last - first), key.size, rows.values[row].size, 1)
+            if size + varint_size(body_size) + body_size > left:
+                break
+            size += varint_size(body_size) + body_size
+            last += 1
+        at = self.room(size)
+        for i in range(first, last):
+            row = i if rows.order == NULL else rows.order[i]
+            key = NULL_BLOB if rows.keys == NULL else rows.keys[row]
+            delta_ms = row_timestamp_ms(rows, row) - base_timestamp_ms
+            body_size = record_body_size(delta_ms, <int32_t>(offset_delta + i - first), key.size,
+                                         rows.values[row].size, 1)
+            at = put_record(at, body_size, delta_ms, <int32_t>(offset_delta + i - first), &key, &rows.values[row])
+            at[0] = 0  # no headers
+            at += 1
+        return last - first
+
+    cdef bytearray finish(self):
+        PyByteArray_Resize(self.data, self.used)
+        return self.data
+
+
+cdef Blob blob_of(bytes content) noexcept:
+    cdef Blob blob
+    if content is None:
+        return NULL_BLOB
+    blob.at = <const uint8_t *>PyBytes_AS_STRING(content)
+    blob.size = PyBytes_GET_SIZE(content)
+    return blob
+
+
+cdef bytes as_bytes(blob):
+    """Return None or any buffer as bytes. Raises TypeError for a str or a number."""
+    if blob is None or type(blob) is bytes:
+        return <bytes>blob
+    return bytes(memoryview(blob))
+
+
+cdef list as_headers(headers):
+    if not headers:
+        return NO_HEADERS
+    return [(name.encode('utf-8', 'surrogateescape'), as_bytes(content)) for name, content in headers]
