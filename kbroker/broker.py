@@ -114,6 +114,7 @@ class Broker:
         except BaseException:
             self._release(self.node.abandon)
             raise
+        self.node.transactions.store.stale_requests.find_connection = self.server.connections.get
         self.reactor.at_tick_end.extend((self.node.end_tick, YoungSearch(self.server.traffic).end_tick))
         if self.turn_watch.measures_cpu:
             self.turn_watch.watch_collections()
@@ -146,6 +147,7 @@ class Broker:
             'resident_bytes': pages * resource.getpagesize(),
             'most_resident_bytes': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             'failure': None if self.node.logs.failure is None else str(self.node.logs.failure),
+            'refused_stale_requests': self.node.transactions.store.stale_requests.refused,
             'ledger': [{'what': line.what, 'unit': line.unit, 'now': line.now(), 'bound': line.bound(),
                         'limit': line.limit} for line in self._ledger]}
 

@@ -403,6 +403,9 @@ TRANSACTIONS = (
     _int('transaction.state.log.min.isr', 1, 'min.insync.replicas of __transaction_state.', 1),
     _int('transaction.state.log.segment.bytes', 104857600, 'The segment size of __transaction_state in bytes.',
          MIN_SEGMENT_BYTES),
+    _boolean_row('kbroker.transaction.stale.request.check.enable', True,
+                 'Refuse a request that reaches a transaction late: its producer, from before KIP-890, has moved to a '
+                 'newer connection.'),
     _boolean_row('transaction.two.phase.commit.enable', False,
                  'Let producers take part in two-phase commit (KIP-939): their transactions never time out, and wait '
                  'for an external coordinator to decide. InitProducerId is served up to version 6, which is not final '

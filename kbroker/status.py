@@ -198,6 +198,7 @@ def lines_of(report: Report) -> Iterator[str]:
     yield f'memory      {size(report["resident_bytes"])} resident, at most {size(report["most_resident_bytes"])} so far'
     if report['failure'] is not None:
         yield f'OFFLINE     {report["failure"]}'
+    yield f'late        {report["refused_stale_requests"]:,} requests refused'
     yield ''
     table = [('STRUCTURE', 'NOW', 'BOUND', 'LIMITED BY')]
     for line in report['ledger']:

@@ -56,6 +56,7 @@ def test_a_running_broker_prints_what_it_holds_and_the_bounds(broker, directory)
     assert report['directory'] == str(directory)
     assert 1 << 20 < report['resident_bytes'] <= 1 << 30
     assert report['failure'] is None
+    assert report['refused_stale_requests'] == 0 and '\nlate        0 requests refused\n' in printed.stdout
     lines = {line['what']: line for line in report['ledger']}
     assert lines['connections']['now'] == 1
     assert lines['processes that ask for the status'] == {

@@ -30,7 +30,8 @@ def handle(request: Request, body: Any) -> None:
         request.reply(respond(ErrorCode.NONE if error is None else error.code, request.version))
 
     request.node.transactions.add_offsets(
-        body.transactional_id, body.producer_id, body.producer_epoch, body.group_id, Callback(added))
+        body.transactional_id, body.producer_id, body.producer_epoch, body.group_id, request.connection,
+        Callback(added))
 
 
 def respond(code: ErrorCode, version: int) -> Any:

@@ -95,7 +95,8 @@ cdef class EndTxnHandler(Handler):
             raise refusal(TRANSACTIONAL_ID)
         under_way.request = request
         coordinator.ender.end_txn(transactional_id, fields.producer_id, fields.producer_epoch, fields.committed,
-                                  EPOCH_BUMPS_FROM if request.version >= VERSION_WITH_BUMP else 0, under_way)
+                                  EPOCH_BUMPS_FROM if request.version >= VERSION_WITH_BUMP else 0, request.connection,
+                                  under_way)
         return 0
 
 

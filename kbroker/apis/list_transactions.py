@@ -14,7 +14,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListTransactionsResponse
 from kbroker.security.acl_codes import Operation, ResourceType
-from kbroker.transaction.state import TransactionRow, TransactionState
+from kbroker.transaction.state import IDLE, TransactionRow, TransactionState
 
 if TYPE_CHECKING:
     from kbroker.linear_pattern import LinearPattern
@@ -28,7 +28,7 @@ def handle(request: Request, body: Any) -> Steps:
     filters = Filters(body, request.node.clock.wall_ms())
     pace = Pace()
     listed = []
-    for transactional_id, row in request.node.transactions.list_transactions():
+    for transactional_id, row in request.node.transactions.list_transactions(filters.want_open_only):
         if filters.pass_row(row) and (
                 pattern is None or (yield from pattern.match_in_parts(transactional_id))) and (
                 request.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)):
@@ -58,6 +58,11 @@ class Filters:
         self._producer_ids = set(body.producer_id_filters)
         self._shortest_ms: int = body.duration_filter
         self._now_ms = now_ms
+
+    @property
+    def want_open_only(self) -> bool:
+        """True if the states leave out all ids without a transaction: then only the open ones are visited."""
+        return bool(self.states) and not any(STATES.get(name) in IDLE for name in self.states)
 
     def pass_row(self, row: TransactionRow) -> bool:
         if self.states and row.state.title not in self.states:

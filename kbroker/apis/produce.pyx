@@ -32,6 +32,7 @@ from kbroker.clock cimport Clock
 from kbroker.log.append cimport (
     ORIGIN_CLIENT, WRITE_LATER, WRITE_LATER_BORROWED, WRITE_NOW, Append, WriteMode, begin_append,
 )
+from kbroker.log.newest_connection cimport ANY_CONNECTION
 from kbroker.record.batch cimport (
     COMPRESSION_MASK, HEADER_READ, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT, BatchFields,
     batch_size_bytes, parse_header, refuse_header,
@@ -40,6 +41,7 @@ from kbroker.record.produced cimport ProduceRules, Validation, prepare, room_on_
 from kbroker.topics.partition cimport Partition, Tick
 from kbroker.topics.topic cimport Topic
 from kbroker.transaction.coordinator cimport TransactionCoordinator
+from kbroker.transaction.store cimport TransactionStore
 from kbroker.wire.bytes cimport Cursor, read_int32
 
 import logging
@@ -417,8 +419,7 @@ cdef class ProduceUnderWay(ProduceParts):
             topic.produce_rules = ProduceRules(topic.config)
         try:
             if append.batch.attributes & TRANSACTIONAL_BIT:
-                (<TransactionCoordinator?>self.request.node.transactions).store.check_not_sealed(
-                    append.batch.producer_id, append.batch.producer_epoch)
+                self.begin_transactional(&append)
             if self.postponed is not None and partition.is_deleted:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the partition was deleted')
             if not self.validate(&append, <ProduceRules>topic.produce_rules):
@@ -431,6 +432,8 @@ cdef class ProduceUnderWay(ProduceParts):
             partition.append(&append)
         except KafkaError as error:
             self.refuse(part, error)
+            if append.late_refusal.newest_id != ANY_CONNECTION:
+                self.report_late(&append, partition)
             if error.code not in WITHOUT_LOG_START_OFFSET:
                 part.log_start_offset = partition.start_offset()
             return True
@@ -441,6 +444,20 @@ cdef class ProduceUnderWay(ProduceParts):
             self.unanswered += 1
             partition.await_durable(append.last_offset + 1, self, number)
         return True
+
+    cdef int begin_transactional(self, Append *append) except -1:
+        """Refuse a batch of a kept transaction. Let the log refuse it if it is late and has no epoch of its own."""
+        cdef TransactionStore store = (<TransactionCoordinator?>self.request.node.transactions).store
+        store.check_not_sealed(append.batch.producer_id, append.batch.producer_epoch)
+        if self.version < IMPLICIT_ADD_VERSION and store.stale_requests.is_enabled:
+            append.connection_id = self.request.connection.connection_id
+        return 0
+
+    cdef int report_late(self, const Append *append, Partition partition) except -1:
+        cdef TransactionStore store = (<TransactionCoordinator?>self.request.node.transactions).store
+        return store.stale_requests.report(
+            f'a batch of {partition.topic}-{partition.partition}', self.transactional_id, self.request.connection,
+            append.batch.producer_id, append.batch.producer_epoch, append.late_refusal)
 
     cdef bint validate(self, Append *append, ProduceRules rules) except -1:
         """Validate the next batch, and set `replacement`. Return False if a worker does it, which begins now."""

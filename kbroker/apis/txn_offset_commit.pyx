@@ -66,8 +66,12 @@ cdef class TxnOffsetCommitUnderWay(Completion):
     cdef int append(self) except -1:
         """Append the offsets. The transaction is verified: it is open, or the producer has a guard."""
         try:
-            self.request.node.transactions.store.check_not_sealed(
-                self.producer.producer_id, self.producer.producer_epoch)
+            store = self.request.node.transactions.store
+            store.check_not_sealed(self.producer.producer_id, self.producer.producer_epoch)
+            if self.request.version < TXN_OFFSET_COMMIT_VERSION_THAT_ADDS:
+                store.stale_requests.check_offsets(
+                    self.body.transactional_id, self.producer.producer_id, self.producer.producer_epoch,
+                    self.body.group_id, self.request.connection)
             self.request.node.groups.commit_transactional(self.commit, self.request.version, self.producer, self)
         except KafkaError as error:
             return self.refuse(error)

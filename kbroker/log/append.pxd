@@ -2,6 +2,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from kbroker.log.newest_connection cimport ANY_CONNECTION, LateRefusal
 from kbroker.record.batch cimport BatchFields
 
 
@@ -32,6 +33,7 @@ cdef struct Append:
     WriteMode write_mode
     # set by `begin_append` to nothing, and by the caller as needed
     PyObject *guard                 # borrowed, from `start_verification`; NULL: no verification is required
+    int64_t connection_id           # of a batch that may arrive late; ANY_CONNECTION: it may not, or is not checked
     int transaction_version         # of a marker's coordinator
     int32_t leader_epoch            # set by the Partition
     # set by the append
@@ -40,6 +42,7 @@ cdef struct Append:
     int64_t last_offset
     int64_t append_time_ms          # -1 unless the topic stamps records with it; of a duplicate the first timestamp
     int64_t log_start_offset
+    LateRefusal late_refusal        # set if the batch is late
 
 
 cdef inline void begin_append(Append *append, uint8_t *data, int64_t size, AppendOrigin origin,
@@ -49,6 +52,7 @@ cdef inline void begin_append(Append *append, uint8_t *data, int64_t size, Appen
     append.origin = origin
     append.write_mode = write_mode
     append.guard = NULL
+    append.connection_id = append.late_refusal.newest_id = ANY_CONNECTION
     append.transaction_version = 0
     append.leader_epoch = 0
 

@@ -3,6 +3,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker.log.append cimport Append
+from kbroker.log.newest_connection cimport NewestConnection
 from kbroker.record.batch cimport BatchFields
 
 cdef enum:
@@ -48,6 +49,7 @@ cdef class ProducerEntry:
     cdef PyObject *previous_open        # borrowed, as long as a transaction is open: the table holds all that have one
     cdef PyObject *next_open
     cdef int64_t snapshot_number        # of the last snapshot of its table that has it, or needs it not
+    cdef NewestConnection newest_connection     # of the current epoch; in memory only
 
     cdef const CachedBatch *last_batch(self) noexcept
     cdef int take_epoch(self, int16_t producer_epoch) noexcept
@@ -91,12 +93,14 @@ cdef class ProducerStateTable:
 
     cdef ProducerEntry find(self, int64_t producer_id)
     cpdef on_high_watermark(self, int64_t high_watermark)
-    cdef bint check(self, const Append *append, const Marker *marker, CachedBatch *duplicate) except -1
+    cdef bint check(self, Append *append, const Marker *marker, CachedBatch *duplicate) except -1
     cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
                              bint supports_epoch_bump, int64_t now_ms)
     cpdef bint has_open_transaction(self, int64_t producer_id, int16_t producer_epoch)
     cpdef check_room(self, int64_t producer_id)
     cdef int check_data(self, ProducerEntry entry, const BatchFields *batch, int origin) except -1
+    cdef int check_connection(self, ProducerEntry entry, Append *append) except -1
+    cdef int remember_connection(self, const Append *append) except -1
     cdef int check_sequence(self, ProducerEntry entry, const BatchFields *batch) except -1
     cdef int check_marker(self, ProducerEntry entry, const BatchFields *batch, const Marker *marker, int origin,
                           int transaction_version) except -1

@@ -14,6 +14,8 @@ from cpython.object cimport PyObject
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.append cimport ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_REPLICATION, Append
+from kbroker.log.newest_connection cimport (
+    ANY_CONNECTION, count_execution, count_refusal, forget_connection, is_late)
 from kbroker.log.transaction_index import AbortedTransaction
 from kbroker.long_work import run_to_end
 from kbroker.record.batch cimport (
@@ -100,6 +102,7 @@ cdef class ProducerEntry:
         if producer_epoch != self.producer_epoch:
             self.producer_epoch = producer_epoch
             self.cached = 0
+            forget_connection(&self.newest_connection)
         return 0
 
     cdef int add_batch(self, const BatchFields *batch) noexcept:
@@ -208,7 +211,7 @@ cdef class ProducerStateTable:
 
     # ---- judging a batch ----
 
-    cdef bint check(self, const Append *append, const Marker *marker, CachedBatch *duplicate) except -1:
+    cdef bint check(self, Append *append, const Marker *marker, CachedBatch *duplicate) except -1:
         """Judge a batch. Returns whether the log holds it already; then `duplicate` is set. Raises KafkaError."""
         cdef const BatchFields *batch = &append.batch
         cdef int origin = append.origin
@@ -220,6 +223,8 @@ cdef class ProducerStateTable:
             if known != NULL:
                 duplicate[0] = known[0]
                 return True
+            if append.connection_id != ANY_CONNECTION:
+                self.check_connection(entry, append)
         elif origin == ORIGIN_CLIENT:
             self.check_room(batch.producer_id)
         if (origin <= ORIGIN_COORDINATOR and batch.attributes & TRANSACTIONAL_BIT
@@ -237,6 +242,26 @@ cdef class ProducerStateTable:
             return False
         self.check_data(entry, batch, origin)
         return False
+
+    cdef int check_connection(self, ProducerEntry entry, Append *append) except -1:
+        """NOT_LEADER_OR_FOLLOWER for a batch that arrives late: its producer has moved to a newer connection.
+
+        Its sequence may be the next one, and a transaction that it does not belong to may be open. The client of a
+        batch that is not late repeats it after this error.
+        """
+        if append.batch.producer_epoch == entry.producer_epoch and is_late(
+                &entry.newest_connection, append.connection_id):
+            append.late_refusal = count_refusal(&entry.newest_connection)
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f'producer {entry.producer_id} epoch '
+                             f'{entry.producer_epoch}: found a batch on connection {append.connection_id}, expected '
+                             f'connection {append.late_refusal.newest_id} or a newer one')
+        return 0
+
+    cdef int remember_connection(self, const Append *append) except -1:
+        """Note the connection of a batch that the log holds, if batches of its producer may arrive late."""
+        if append.connection_id != ANY_CONNECTION:
+            count_execution(&self.find(append.batch.producer_id).newest_connection, append.connection_id)
+        return 0
 
     cpdef check_room(self, int64_t producer_id):
         """POLICY_VIOLATION if the producer is new, and no further one is taken before some expire."""

@@ -29,7 +29,7 @@ cdef class TransactionCoordinator:
     cpdef add_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions,
                          int client_transaction_version, Completion done)
     cpdef add_partitions_in_turn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
-                                 PartitionSet partitions, int client_transaction_version, Completion done)
+                                 PartitionSet partitions, object connection, Completion done)
     cpdef add_or_verify_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
                                    list partitions, int produce_version, Completion done, Py_ssize_t part)
     cpdef add_or_verify_offsets_partition(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
@@ -47,6 +47,7 @@ cdef class Adding(Completion):
     cdef int16_t producer_epoch
     cdef PartitionSet partitions
     cdef int client_transaction_version
+    cdef object connection          # on which the request came; None if it cannot be late
     cdef int64_t deadline_ms
     cdef object mode
     cdef object error_for_mode      # None: errors pass as they are

@@ -39,7 +39,7 @@ ADD_RETRY_MAX_MS = 100
 
 cdef enum:
     NO_DEADLINE = -1
-    IDS_AT_ONCE = 512               # ids that one part of long work looks at
+    IDS_AT_ONCE = 512               # ids that one part of long work visits
     COST_OF_ABORT = 64              # of a transaction, beside looking at an id
     TOMBSTONES_AT_ONCE = 64
     PRODUCE_VERSIONS = 32           # more than there are; the versions above have the mode of the last
@@ -265,15 +265,18 @@ cdef class TransactionCoordinator:
                              client_transaction_version, done))
 
     cpdef add_partitions_in_turn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
-                                 PartitionSet partitions, int client_transaction_version, Completion done):
-        """Do as `add_partitions`, but wait up to ADD_RETRY_MAX_MS for a change under way before it is refused.
+                                 PartitionSet partitions, object connection, Completion done):
+        """Do as `add_partitions` for a client from before TV2, whose request came on `connection`.
+
+        It waits up to ADD_RETRY_MAX_MS for a change under way before it is refused. `stale_requests` judges it after
+        that: the client may have moved to another connection meanwhile.
 
         A producer gets the reply to its EndTxn before the transaction is complete, and may be back with its next
         transaction by then. Kafka waits so on behalf of TV2 writes (KAFKA-18575). Older clients would sit out a backoff
         many times as long as the completion takes, in each transaction, so kbroker waits for them as well.
         """
-        cdef Adding adding = self.adding(transactional_id, producer_id, producer_epoch, partitions,
-                                         client_transaction_version, done)
+        cdef Adding adding = self.adding(transactional_id, producer_id, producer_epoch, partitions, 0, done)
+        adding.connection = connection
         adding.deadline_ms = self._clock.monotonic_ms() + ADD_RETRY_MAX_MS
         self.add(adding)
 
@@ -305,6 +308,7 @@ cdef class TransactionCoordinator:
             if is_prepared(current.status):
                 raise busy(metadata)
             check_not_kept(metadata)
+            self.store.stale_requests.check(metadata, adding.connection, 'an addition of partitions')
             if current.status != STATUS_ONGOING or not holds(current.partition_set, adding.partitions):
                 check_partitions_count(len(current.partition_set.members) + len(adding.partitions.members))
                 metadata.prepare_partitions(adding.partitions, adding.client_transaction_version,
@@ -335,11 +339,11 @@ cdef class TransactionCoordinator:
                 for partition in wanted}
 
     def add_offsets(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, str group_id,
-                    Completion done not None):
+                    object connection, Completion done not None):
         """Make the partition of `__consumer_offsets` that holds `group_id` part of the transaction."""
         partitions = len(self._topics.ensure_internal(CONSUMER_OFFSETS).partitions)
         self.add_partitions_in_turn(transactional_id, producer_id, producer_epoch,
-                                    set_of([(CONSUMER_OFFSETS, partition_for(group_id, partitions))]), 0, done)
+                                    set_of([(CONSUMER_OFFSETS, partition_for(group_id, partitions))]), connection, done)
 
     # -- the check before a transactional write ------------------------------------------------------------------
 
@@ -411,12 +415,16 @@ cdef class TransactionCoordinator:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f'{transactional_id!r} is not known')
         return metadata.current
 
-    def list_transactions(self):
-        """Return each transactional.id and its row. Raises COORDINATOR_LOAD_IN_PROGRESS until all are loaded."""
+    def list_transactions(self, bint only_open=False):
+        """Return each transactional.id and its row. Raises COORDINATOR_LOAD_IN_PROGRESS until all are loaded.
+
+        `only_open` leaves out the ids in an idle state. They are not visited, so their number does not matter.
+        """
         if self.store.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return ((metadata.transactional_id, metadata.current) for owned in self.store.loaded()
-                for metadata in tuple(owned.transactions.values()) if metadata.is_born and not metadata.is_dying)
+                for metadata in tuple((owned.open if only_open else owned.transactions).values())
+                if metadata.is_born and not metadata.is_dying)
 
     # -- time ----------------------------------------------------------------------------------------------------
 
@@ -433,7 +441,7 @@ cdef class TransactionCoordinator:
         cdef int64_t now_ms = self._clock.wall_ms()
         cdef Py_ssize_t cost = 0
         for owned in self.store.loaded():
-            for metadata in list(owned.transactions.values()):
+            for metadata in list(owned.open.values()):
                 current = metadata.current
                 cost += 1
                 if (current.status == STATUS_ONGOING and metadata.pending is None

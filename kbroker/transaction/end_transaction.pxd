@@ -23,7 +23,7 @@ cdef class TransactionEnder:
     cdef dict found                 # Partition by (topic, partition), as far as it was needed
 
     cpdef end_txn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, bint committed,
-                  int client_transaction_version, Completion done)
+                  int client_transaction_version, object connection, Completion done)
     cdef int abort_fenced(self, StatePartition owned, TransactionMetadata metadata, Completion done) except -1
     cdef int prepare(self, TransactionMetadata metadata, int status, int transaction_version) except -1
     cdef Ending ending(self, StatePartition owned, TransactionMetadata metadata, Completion done)

@@ -1,5 +1,6 @@
 """Types of end_transaction.pyx; the documentation stands there."""
 from collections.abc import Generator
+from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.completion import Completion
@@ -16,7 +17,7 @@ class TransactionEnder:
     def __init__(self, store: TransactionStore, clock: Clock, long_work: LongWork, topics: TopicRegistry,
                  producer_ids: ProducerIds, waiting_adds: WaitingAdds, *, transaction_version: int) -> None: ...
     def end_txn(self, transactional_id: str | None, producer_id: int, producer_epoch: int, committed: bool,
-                client_transaction_version: int, done: Completion) -> None: ...
+                client_transaction_version: int, connection: Any, done: Completion) -> None: ...
 
 class Ending(Completion):
     def retry(self) -> None: ...

@@ -71,10 +71,11 @@ cdef class TransactionEnder:
     # -- 1: decide -----------------------------------------------------------------------------------------------
 
     cpdef end_txn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, bint committed,
-                  int client_transaction_version, Completion done):
+                  int client_transaction_version, object connection, Completion done):
         """Commit or abort for a client. `done` completes when the decision is durable; the markers follow.
 
         The result is a TransactionRow with the producer id and epoch for the next transaction, which TV2 clients use.
+        `connection` is the one that the request came on; `stale_requests` has the reason.
         """
         cdef StatePartition owned
         cdef TransactionMetadata metadata
@@ -85,7 +86,9 @@ cdef class TransactionEnder:
             if client_transaction_version >= EPOCH_BUMPS_FROM:
                 decision = ending_with_bump(metadata, producer_id, producer_epoch, committed)
             else:
-                decision = ending_without_bump(metadata, producer_id, producer_epoch, committed)
+                check_pair(metadata, producer_id, producer_epoch)
+                self.store.stale_requests.check(metadata, connection, 'an EndTxn')
+                decision = decide_without_bump(metadata.current.status, committed)
             if type(decision) is not ErrorCode:
                 self.prepare(metadata, decision, client_transaction_version)
             elif decision is not NONE:
@@ -139,7 +142,7 @@ cdef class TransactionEnder:
         """After a load: carry out again, from step 4 on, each decision whose Complete row is not in the log."""
         cdef TransactionMetadata metadata
         cdef TransactionRow prepared
-        for metadata in owned.transactions.values():
+        for metadata in tuple(owned.open.values()):
             if is_prepared(metadata.current.status):
                 prepared = metadata.current
                 metadata.prepare_complete(self.clock.wall_ms())
@@ -169,13 +172,11 @@ cdef class TransactionEnder:
             (<Ending>ending).drop_topic(topic.name)
 
 
-cdef object ending_without_bump(TransactionMetadata metadata, int64_t producer_id, int16_t producer_epoch,
-                                bint committed):
-    """Return the decision for a TV0 or TV1 client."""
+cdef int check_pair(TransactionMetadata metadata, int64_t producer_id, int16_t producer_epoch) except -1:
+    """Let a TV0 or TV1 client end a transaction if no row is pending."""
     check_producer_id(metadata, producer_id)
     check_epoch(metadata, producer_epoch)
-    check_not_busy(metadata)
-    return decide_without_bump(metadata.current.status, committed)
+    return check_not_busy(metadata)
 
 
 cdef object ending_with_bump(TransactionMetadata metadata, int64_t producer_id, int16_t producer_epoch,

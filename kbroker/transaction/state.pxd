@@ -2,6 +2,8 @@
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 
+from kbroker.log.newest_connection cimport NewestConnection
+
 
 cpdef enum:
     NO_PRODUCER_ID = -1
@@ -75,6 +77,10 @@ cdef class TransactionMetadata:
     cdef public TransactionRow current
     cdef public TransactionRow pending
     cdef public bint has_failed_epoch_fence
+    # of `stale_requests`: the connection, and the client's pair for which it is known
+    cdef NewestConnection newest_connection
+    cdef int64_t newest_producer_id
+    cdef int16_t newest_producer_epoch
 
     cdef bint was_born(self) noexcept
     cpdef TransactionRow prepare_partitions(self, PartitionSet partitions, int client_transaction_version,

@@ -5,6 +5,7 @@ from kbroker.clock cimport Clock, Timer, Timers
 from kbroker.completion cimport Completion
 from kbroker.topics.partition cimport Partition
 from kbroker.transaction.row_encoder cimport RowBatch
+from kbroker.transaction.stale_requests cimport StaleRequests
 from kbroker.transaction.state cimport TransactionMetadata, TransactionRow
 
 
@@ -14,10 +15,12 @@ cdef class StatePartition:
     cdef readonly bint is_loading
     cdef readonly bint is_lost
     cdef readonly dict transactions
+    cdef readonly dict open         # those of `transactions` in a state that is not idle
     cdef RowBatch held              # Complete rows that are in force and not in the log yet
 
 
 cdef class RowAppend(Completion):
+    cdef TransactionStore store
     cdef StatePartition owned
     cdef TransactionMetadata metadata
     cdef TransactionRow row
@@ -44,8 +47,10 @@ cdef class TransactionStore:
     cdef Timer _held_timer          # None: not armed
     cdef readonly int64_t id_bytes  # the memory of all transactional ids
     cdef public int64_t most_id_bytes
+    cdef readonly StaleRequests stale_requests
     cdef dict sealed                # the last epoch of a kept transaction's batches, by its producer id
 
+    cdef int adopt(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int keep(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int forget(self, StatePartition owned, TransactionMetadata metadata) except -1
 

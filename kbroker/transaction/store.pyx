@@ -14,8 +14,9 @@ from kbroker.topics.partition cimport Partition
 from kbroker.topics.partitioner cimport partition_for
 from kbroker.transaction.appends cimport append_batch
 from kbroker.transaction.row_encoder cimport RowBatch
+from kbroker.transaction.stale_requests cimport StaleRequests
 from kbroker.transaction.state cimport (
-    NO_PRODUCER_EPOCH, STATUS_COMPLETE_ABORT, STATUS_COMPLETE_COMMIT, TransactionMetadata, TransactionRow,
+    NO_PRODUCER_EPOCH, STATUS_COMPLETE_ABORT, STATUS_COMPLETE_COMMIT, TransactionMetadata, TransactionRow, is_idle,
 )
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -44,7 +45,7 @@ cdef class StatePartition:
     """One partition of `__transaction_state` that this broker leads.
 
     `coordinator_epoch` is its leader epoch: data partitions refuse markers of a lower one. `is_lost`: it no longer
-    belongs to this coordinator.
+    belongs to this coordinator. `open` is an index: the ids with a transaction that is not complete, oldest first.
     """
 
     def __init__(self, Partition partition not None):
@@ -52,6 +53,7 @@ cdef class StatePartition:
         self.coordinator_epoch = partition.leader_epoch
         self.is_loading = True
         self.transactions = {}
+        self.open = {}
         self.held = RowBatch.__new__(RowBatch)
 
 
@@ -64,7 +66,7 @@ cdef class RowAppend(Completion):
         if error is not None:
             self.metadata.abandon()
             return self.then.complete(error_for_client(self.owned.partition, error), self.part, None)
-        self.metadata.adopt()
+        self.store.adopt(self.owned, self.metadata)
         return self.then.complete(None, self.part, self.row)
 
 
@@ -99,6 +101,7 @@ cdef class TransactionStore:
         self._on_loaded = on_loaded
         self._owned = []
         self.sealed = {}
+        self.stale_requests = StaleRequests(config)
         self.most_id_bytes = MOST_ID_BYTES
         self._most_together_bytes = most_together_bytes
         topics.on_topic_created.append(self._on_topic_created)
@@ -166,13 +169,27 @@ cdef class TransactionStore:
                              f'{self.most_id_bytes} at most: no further one is taken before some expire')
         self.keep(owned, metadata)
 
+    cdef int adopt(self, StatePartition owned, TransactionMetadata metadata) except -1:
+        """Adopt the pending row, and keep the index of open transactions."""
+        cdef bint was_idle = is_idle(metadata.current.status)
+        metadata.adopt()
+        if is_idle(metadata.current.status) != was_idle:
+            if was_idle:
+                owned.open[metadata.transactional_id] = metadata
+            else:
+                del owned.open[metadata.transactional_id]
+        return 0
+
     cdef int keep(self, StatePartition owned, TransactionMetadata metadata) except -1:
         owned.transactions[metadata.transactional_id] = metadata
+        if not is_idle(metadata.current.status):
+            owned.open[metadata.transactional_id] = metadata
         self.id_bytes += memory_of(metadata.transactional_id)
         return 0
 
     cdef int forget(self, StatePartition owned, TransactionMetadata metadata) except -1:
         del owned.transactions[metadata.transactional_id]
+        self.stale_requests.forget_producer(metadata.current.producer_id)
         if not owned.is_lost:
             self.id_bytes -= memory_of(metadata.transactional_id)
         return 0
@@ -202,6 +219,7 @@ cdef class TransactionStore:
         """
         cdef int64_t end_offset
         cdef RowAppend row_append = RowAppend.__new__(RowAppend)
+        row_append.store = self
         row_append.owned = owned
         row_append.metadata = metadata
         row_append.row = metadata.pending
@@ -236,7 +254,7 @@ cdef class TransactionStore:
             owned.held.add(metadata.key, metadata.pending, self.version_of(metadata.pending))
         if metadata.current.keeps():
             self.sealed.pop(metadata.current.producer_id, None)
-        metadata.adopt()
+        self.adopt(owned, metadata)
         return self.append_held_later(HELD_MS)
 
     cdef int add(self, StatePartition owned, TransactionMetadata metadata) except -1:

@@ -127,7 +127,7 @@ class World:
 
     def end(self, producer, committed, version=0, transactional_id='tx-1'):
         answers = []
-        self.coordinator.ender.end_txn(transactional_id, *producer, committed, version, producer_to(answers))
+        self.coordinator.ender.end_txn(transactional_id, *producer, committed, version, None, producer_to(answers))
         return only(answers)
 
     def write(self, producer, topic='orders', partition=0):

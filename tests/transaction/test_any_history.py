@@ -117,7 +117,7 @@ class Histories(RuleBasedStateMachine):
         producer, committed = client.ending                  # a client repeats only its own request
         self.unanswered += 1
         self.world.coordinator.ender.end_txn(
-            client.transactional_id, *producer, committed, client.version,
+            client.transactional_id, *producer, committed, client.version, None,
             Callback(lambda error, row: self.ended(client, producer, committed, error, row)))
         self.go_on(flushes)
 

@@ -236,7 +236,7 @@ def test_a_verification_answers_for_each_partition(world):
 def test_the_offsets_of_a_group_join_by_the_partition_that_holds_the_group(world):
     producer = producer_of(world.init())
     answers = []
-    world.coordinator.add_offsets('tx-1', *producer, 'g1', code_to(answers))
+    world.coordinator.add_offsets('tx-1', *producer, 'g1', None, code_to(answers))
     assert answers == [NONE]
     assert world.row().partitions == {('__consumer_offsets', 2)}
 
@@ -286,7 +286,7 @@ def test_an_ending_is_answered_when_the_decision_is_durable_and_not_before(slow)
     slow.add((1000, 0))
     slow.flush()
     answers = []
-    slow.coordinator.ender.end_txn('tx-1', 1000, 0, True, 0, producer_to(answers))
+    slow.coordinator.ender.end_txn('tx-1', 1000, 0, True, 0, None, producer_to(answers))
     assert answers == []
     assert slow.markers() == []
     slow.flush(STATE_TOPIC)
@@ -378,7 +378,7 @@ def test_an_abort_right_behind_a_commit_waits_until_that_is_finished(slow):
     slow.add((1000, 0), version=2)
     slow.flush()
     answers = []
-    slow.coordinator.ender.end_txn('tx-1', 1000, 0, True, 2, producer_to(answers))
+    slow.coordinator.ender.end_txn('tx-1', 1000, 0, True, 2, None, producer_to(answers))
     slow.flush(STATE_TOPIC)
     assert answers == [(NONE, 1000, 1)]
     assert slow.end((1000, 1), False, version=2).error is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -398,7 +398,7 @@ def test_a_producer_may_use_its_next_producer_id_before_that_is_in_force(slow):
     slow.add((1000, EXHAUSTED), version=2)
     slow.flush()
     answers = []
-    slow.coordinator.ender.end_txn('tx-1', 1000, EXHAUSTED, True, 2, producer_to(answers))
+    slow.coordinator.ender.end_txn('tx-1', 1000, EXHAUSTED, True, 2, None, producer_to(answers))
     slow.flush(STATE_TOPIC)
     assert answers == [(NONE, 1001, 0)]
     assert slow.add((1001, 0), version=2) is ErrorCode.CONCURRENT_TRANSACTIONS

@@ -48,7 +48,7 @@ class Story:
             self.world.write(self.producer, topic, partition)
 
     def end_txn(self):
-        self.world.coordinator.ender.end_txn('tx-1', *self.producer, self.committed, self.version,
+        self.world.coordinator.ender.end_txn('tx-1', *self.producer, self.committed, self.version, None,
                                              Callback(self.answered))
 
     def time_out(self):

@@ -36,8 +36,8 @@ def values(world):
 
 def put(world, row):
     """Set `row` as the current one, without a history."""
-    owned = world.coordinator.store.owner('tx-1')
-    owned.transactions['tx-1'] = TransactionMetadata('tx-1', row)
+    store = world.coordinator.store
+    store.add_new(store.owner('tx-1'), TransactionMetadata('tx-1', row))
 
 
 def test_a_first_initialisation_below_transaction_version_1():
@@ -85,7 +85,7 @@ def test_an_abort_at_an_exhausted_epoch_reserves_the_next_producer_id_and_goes_o
                               frozenset({('orders', 0)}), client_transaction_version=2))
     world.clock.advance(9)
     answers = []
-    world.coordinator.ender.end_txn('tx-1', 1000, MAX_PRODUCER_EPOCH - 1, False, 2, producer_to(answers))
+    world.coordinator.ender.end_txn('tx-1', 1000, MAX_PRODUCER_EPOCH - 1, False, 2, None, producer_to(answers))
     world.clock.advance(3)
     world.flush(STATE_TOPIC)
     assert answers == [(ErrorCode.NONE, 2000, 0)]

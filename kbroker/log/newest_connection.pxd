@@ -1,0 +1,49 @@
+# cython: language_level=3
+"""The newest connection from which requests of one kind were executed for a producer.
+
+A connection keeps the order of its requests. So a request can arrive late only on a connection that its client has
+given up for a newer one. Ids of connections grow in the order in which the broker accepts them.
+"""
+from libc.stdint cimport int64_t
+
+cdef enum:
+    ANY_CONNECTION = 0      # the id of no connection: of a request that is never late, or of no request so far
+    MOST_REFUSALS = 8       # without an execution in between. A client that does not give up the older connection
+                            # would be refused for ever
+
+
+cdef struct NewestConnection:
+    int64_t connection_id
+    int refusals            # since the last execution
+
+
+cdef struct LateRefusal:
+    int64_t newest_id       # of the connection for which a late request was refused; ANY_CONNECTION: it was not late
+    int number              # of the refusal; the one with MOST_REFUSALS is the last
+
+
+cdef inline bint is_late(const NewestConnection *newest, int64_t connection_id) noexcept:
+    return connection_id != ANY_CONNECTION and connection_id < newest.connection_id
+
+
+cdef inline int count_execution(NewestConnection *newest, int64_t connection_id) noexcept:
+    if connection_id >= newest.connection_id:
+        newest.connection_id = connection_id
+    newest.refusals = 0
+    return 0
+
+
+cdef inline int forget_connection(NewestConnection *newest) noexcept:
+    newest.connection_id = ANY_CONNECTION
+    newest.refusals = 0
+    return 0
+
+
+cdef inline LateRefusal count_refusal(NewestConnection *newest) noexcept:
+    """Count the refusal of a late request. After MOST_REFUSALS forget the connection."""
+    cdef LateRefusal refusal
+    newest.refusals += 1
+    refusal.newest_id, refusal.number = newest.connection_id, newest.refusals
+    if newest.refusals == MOST_REFUSALS:
+        forget_connection(newest)
+    return refusal

@@ -1,0 +1,142 @@
+"""Requests that arrive late, of clients from before KIP-890: they are refused.
+
+Such a client uses one producer id and epoch for many transactions. Nothing in an EndTxn of transaction 1 that arrives
+during transaction 2 tells it from the EndTxn of transaction 2. It would commit transaction 2 half-way. The connection
+tells them apart. A connection keeps the order of its requests, so a request can be late only on a connection that its
+client has given up for a newer one.
+
+The rule: a request is refused if a request of the same class and producer was executed from a newer connection. It is
+applied when the request is decided: an addition of partitions may wait before that. The classes are
+
+    K          AddPartitionsToTxn 0-3, AddOffsetsToTxn, EndTxn 0-4    by transactional id     NOT_COORDINATOR
+    offsets    TxnOffsetCommit 0-4                                    by group                NOT_COORDINATOR
+    batches    Produce 3-11                                           by partition            NOT_LEADER_OR_FOLLOWER
+
+Known clients use one connection for a class, but not the same one for all, so the classes are kept apart. The log has
+the rule for batches, behind its search for duplicates. A new producer id or epoch begins without a connection. So does
+each start of the broker: the old connections are gone.
+
+A request that is not late is never refused, if its client sends each class on one connection at a time. A client that
+uses two would be refused for ever on the older one. So the connection is forgotten after MOST_REFUSALS refusals without
+an execution.
+"""
+import logging
+
+from libc.stdint cimport int16_t, int64_t
+
+from kbroker.log.newest_connection cimport (
+    MOST_REFUSALS, LateRefusal, NewestConnection, count_execution, count_refusal, forget_connection, is_late,
+)
+from kbroker.transaction.state cimport TransactionMetadata, TransactionRow
+
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.security.escape import shown
+
+logger = logging.getLogger(__name__)
+
+MOST_GROUPS = 10_000
+"""The pairs of a producer and a group whose connections are known. The oldest is forgotten, which protects it no more.
+Each takes about 400 bytes."""
+
+
+cdef class GroupConnection:
+    """The newest connection of a producer's offset commits for one group."""
+
+
+cdef class StaleRequests:
+    """Tells late requests from others, refuses them, counts them and logs them."""
+
+    def __init__(self, config):
+        self.is_enabled = config.kbroker_transaction_stale_request_check_enable
+        self.most_groups = MOST_GROUPS
+        self.find_connection = no_connection
+        self.groups = {}
+
+    cdef int check(self, TransactionMetadata metadata, object connection, str what) except -1:
+        """NOT_COORDINATOR for a late request of class K. The caller has checked producer id and epoch.
+
+        `connection` is None for a request to which the rule does not apply.
+        """
+        cdef TransactionRow row = metadata.current
+        cdef int64_t connection_id
+        if connection is None or not self.is_enabled:
+            return 0
+        connection_id = connection.connection_id
+        if (metadata.newest_producer_epoch != row.epoch_of_client()
+                or metadata.newest_producer_id != row.id_of_client()):
+            forget_connection(&metadata.newest_connection)
+            metadata.newest_producer_id = row.id_of_client()
+            metadata.newest_producer_epoch = row.epoch_of_client()
+        if not is_late(&metadata.newest_connection, connection_id):
+            return count_execution(&metadata.newest_connection, connection_id)
+        self.report(what, metadata.transactional_id, connection, row.id_of_client(), row.epoch_of_client(),
+                    count_refusal(&metadata.newest_connection))
+        raise KafkaError(ErrorCode.NOT_COORDINATOR, f'{what} arrived late')
+
+    cpdef int check_offsets(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, str group_id,
+                            object connection) except -1:
+        """NOT_COORDINATOR for a late TxnOffsetCommit: it would replace newer offsets of the group."""
+        cdef GroupConnection known
+        cdef int64_t connection_id
+        if not self.is_enabled:
+            return 0
+        connection_id = connection.connection_id
+        known = self.connection_of_group(producer_id, producer_epoch, group_id)
+        if producer_epoch < known.producer_epoch:
+            return 0            # the group coordinator fences it
+        if producer_epoch > known.producer_epoch:
+            known.producer_epoch = producer_epoch
+            forget_connection(&known.newest)
+        if not is_late(&known.newest, connection_id):
+            return count_execution(&known.newest, connection_id)
+        what = f'offsets of {shown(group_id)}'
+        self.report(what, transactional_id, connection, producer_id, producer_epoch, count_refusal(&known.newest))
+        raise KafkaError(ErrorCode.NOT_COORDINATOR, f'{what} arrived late')
+
+    cdef GroupConnection connection_of_group(self, int64_t producer_id, int16_t producer_epoch, str group_id):
+        cdef GroupConnection known
+        cdef dict groups = self.groups.get(producer_id)
+        if groups is None:
+            self.groups[producer_id] = groups = {}
+        known = groups.get(group_id)
+        if known is None:
+            known = GroupConnection.__new__(GroupConnection)
+            known.producer_epoch = producer_epoch
+            groups[group_id] = known
+            self.groups_count += 1
+            if self.groups_count > self.most_groups:
+                self.forget_oldest()
+        return known
+
+    cdef int forget_oldest(self) except -1:
+        """Make room: forget the producer that is known longest, or the oldest group of the only one."""
+        oldest = next(iter(self.groups))
+        if len(self.groups) > 1:
+            return self.forget_producer(oldest)
+        groups = self.groups[oldest]
+        del groups[next(iter(groups))]
+        self.groups_count -= 1
+        return 0
+
+    cdef int forget_producer(self, int64_t producer_id) except -1:
+        self.groups_count -= len(self.groups.pop(producer_id, ()))
+        return 0
+
+    cdef int report(self, str what, str transactional_id, object connection, int64_t producer_id,
+                    int16_t producer_epoch, LateRefusal refusal) except -1:
+        """Count and log the refusal of a late request that came on `connection`."""
+        newest = self.find_connection(refusal.newest_id)
+        self.refused += 1
+        logger.warning('%s: refused %s of producer %d epoch %d on %r: it is late, its client has moved to %s',
+                       shown(transactional_id), what, producer_id, producer_epoch, connection,
+                       f'connection {refusal.newest_id}, which is closed' if newest is None else newest)
+        if refusal.number == MOST_REFUSALS:
+            logger.warning('%s: refused %d requests of producer %d epoch %d in a row. Its client may use several '
+                           'connections at a time, so the next request is not compared with connection %d',
+                           shown(transactional_id), refusal.number, producer_id, producer_epoch, refusal.newest_id)
+        return 0
+
+
+def no_connection(_connection_id):
+    """Find a connection where there is no server: None."""
+    return None
