@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 from support.broker_process import ROOT
 
-from kbroker.client import Admin, Consumer, KafkaError, Producer
+from kbroker.client import Admin, Consumer, FatalProducerError, KafkaError, Producer
 from kbroker.client.admin import LATEST, IsolationLevel, NewTopic
 from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.options import OptionError
@@ -168,10 +168,12 @@ def commit(given, number, *results):
 
 
 def values_in(broker, topic):
+    """Return the committed values. A commit is answered before its markers are written, so the end is the log's end."""
     found = []
+    with Admin(broker.address) as admin:
+        end = end_offset(admin, topic)
     with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
         consumer.assign([(topic, 0)])
-        end = consumer.end_offsets([(topic, 0)])[topic, 0]
         while (consumer.position(topic, 0) or 0) < end:
             found += [record.value for each in consumer.poll(500) for record in each.records]
     return found
@@ -260,6 +262,33 @@ def test_decisions_behind_an_open_transaction_of_another_prefix_are_waited_for(s
             Ledger(admin.cluster, 'held', clock).decisions('waits')
         holder.abort_transaction()
         assert [each.unit for each in store.decisions('waits')] == [unit]
+
+
+def test_a_broker_killed_around_the_decision_neither_loses_nor_doubles_a_micro_batch(broker, monkeypatch):
+    def kill_broker():
+        broker.kill9()
+        broker.start()
+
+    with Admin(broker.address) as admin:
+        create(admin, 'killed', 1)
+    given = options(broker, 'killed')
+    first = planned(given)
+    kill_broker()
+    commit(given, 0, staged(monkeypatch, first, 0, 'first'))
+    kill_broker()
+    again, second = (staged(monkeypatch, planned(given), number, 'second') for number in (0, 1))
+    assert (again.staged.is_skipped, second.staged.is_skipped) == (True, False)
+    with closing(Producer(broker.address, transactional_id=driver_id('killed'))) as dying:
+        dying.transactions.resume(second.staged.plan.pair)
+        dying.begin_transaction()
+        dying.send('killed', b'open', partition=0)
+        dying.flush()
+        kill_broker()
+        replayed = staged(monkeypatch, planned(given), 1, 'replayed')
+        with pytest.raises(FatalProducerError):
+            dying.commit_transaction()
+    commit(given, 1, replayed)
+    assert values_in(broker, 'killed') == [b'first', b'replayed']
 
 
 def test_finish_spark_settles_the_transaction_of_a_dead_driver(shared_broker, admin):
