@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from kbroker.client import Admin, Consumer, KafkaError, Producer, ProducerFencedError
-from kbroker.client.accumulator import ProducerIdAndEpoch
 from kbroker.client.admin import LATEST, NewTopic, ResourceType
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
+from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from kbroker.client.accumulator import ProducerIdAndEpoch
+from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.errors import ErrorCode, KafkaError
 
 VERSION = 1
