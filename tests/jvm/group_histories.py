@@ -73,8 +73,8 @@ class Side:
         self.assigned: dict[str, dict[bytes, list[int]]] = {}
         self.before: dict[str, dict[bytes, list[int]]] = {}
         """Member -> the assignment before the last one."""
-        self.committed: set[str] = set()
-        """The topics with committed offsets."""
+        self.committed: set[tuple[str, int]] = set()
+        """The partitions with committed offsets."""
         self.resolved_s: float | None = None
         """The time when the regular expression of the group was resolved, or None while it is not."""
         self._names: dict[bytes, str] = {}
@@ -347,8 +347,9 @@ class ChangeTopic:
     def run(self, side: Side) -> Any:
         getattr(side, f'{self.change}_topic')(self.topic)
         side.let_metadata_settle()
-        if self.change == 'delete' and self.topic in side.committed:
-            side.committed.discard(self.topic)
+        committed = {place for place in side.committed if place[0] == self.topic}
+        if self.change == 'delete' and committed:
+            side.committed -= committed
             side.await_rows('OffsetCommit')
 
 
@@ -395,7 +396,7 @@ class Commit:
             'OffsetCommit', self.version, group_id=side.group, member_id=self.slot, topics=[topic],
             generation_id_or_member_epoch=side.epochs.get(self.slot, 1) + self.shift if self.slot else -1)
         if answer.topics[0].partitions[0].error_code == 0:
-            side.committed.add(self.topic)
+            side.committed.add((self.topic, self.partition))
         return side.comparable(answer)
 
 
@@ -431,10 +432,15 @@ class Ask:
             case 'describe as classic':
                 return side.comparable(side.peer.ask('DescribeGroups', 6, groups=[side.group]))
             case 'delete':
-                return side.comparable(side.peer.ask('DeleteGroups', 2, groups_names=[side.group]))
+                answer = side.comparable(side.peer.ask('DeleteGroups', 2, groups_names=[side.group]))
+                if answer['results'][0]['error_code'] == 'NONE':
+                    side.committed.clear()
+                return answer
             case 'delete offsets':
                 answer = side.comparable(side.peer.ask('OffsetDelete', 0, group_id=side.group, topics=[
                     dict(name=side.topic('a'), partitions=[dict(partition_index=0)])]))
+                if answer['topics'] and answer['topics'][0]['partitions'][0]['error_code'] == 'NONE':
+                    side.committed.discard(('a', 0))
                 return answer
         types, _, states = self.question.removeprefix('list ').partition('/')
         answer = side.peer.ask('ListGroups', 5, types_filter=types.split(), states_filter=states.split())

@@ -34,6 +34,7 @@ JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
 SUBSCRIPTION_VERSIONS = {'A': 0, 'B': 1, 'C': 2, 'D': 3, 'E': 3}
 INSTANCE = 'static'
 NO_GROUP = ('', '')
+EMPTY_CONSUMER_GROUP = ('consumer', 'Empty')
 BLOBS: dict[str, Any] = {
     'subscription': messages.ConsumerProtocolSubscription, 'metadata': messages.ConsumerProtocolSubscription,
     'member_metadata': messages.ConsumerProtocolSubscription, 'assignment': messages.ConsumerProtocolAssignment,
@@ -342,9 +343,13 @@ class ClassicJoin:
 
 
 def prepare(side: MixedSide, operation: Any) -> None:
-    """Set the fields of the member that joins. In a consumer group, the order of the members depends on its id."""
+    """Set the fields of the member that joins. In a consumer group, the order of the members depends on its id.
+
+    A member has no id when it joins an empty consumer group. Kafka refuses an id there, and forgets the group without a
+    tombstone. kbroker keeps the group.
+    """
     member = side.member(operation.slot)
-    forgets_id = operation.is_static and operation.fresh
+    forgets_id = (operation.is_static and operation.fresh) or side.listed() == EMPTY_CONSUMER_GROUP
     member.change(topics=operation.topics, is_static=operation.is_static, protocols=operation.protocols,
                   member_id='' if forgets_id else member.member_id)
     if not member.member_id and not member.is_static and side.is_consumer_group():

@@ -41,6 +41,11 @@ DIFFERENCES = {
     TAKEOVER + r"answer: Kafka .*'generation_id': (\d+), .*'skip_assignment': False, .*, kbroker "
                r".*'generation_id': \1, .*'skip_assignment': True, ":
         'if its subscription is the same, the classic group of kbroker answers its leader with the members',
+    TAKEOVER + r"answer: Kafka .*'generation_id': (\d+), .*'skip_assignment': True, .*, kbroker "
+               r".*'generation_id': \1, .*'skip_assignment': False, ":
+        'a member takes over from the leader of a downgraded group, which Kafka chooses in the order of a hash table',
+    TAKEOVER + r"answer: Kafka \[\[\[\('[DE]', .*, kbroker \[\[\[\('[ABC]', ":
+        'where members have not yet moved to their targets, kbroker lets all members join again',
     TAKEOVER + r"batch 1: Kafka (alone )?\[\], kbroker (alone )?\[\(?'GroupMetadata'":
         'in a batch of its own',
     r"^ClassicBeat\(.*answer\.error_code: Kafka 'NONE', kbroker 'REBALANCE_IN_PROGRESS'$":
