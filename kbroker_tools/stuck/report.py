@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kbroker.internal_topics import CONSUMER_OFFSETS
+from kbroker.transaction.state import NEVER_TIMES_OUT_MS
 from kbroker_tools.render import Output, printable, words_for_count, words_for_duration, words_for_time
 from kbroker_tools.stuck.causes import Verdict
 from kbroker_tools.stuck.facts import Facts, HeldGroup, Writer
@@ -148,9 +149,11 @@ def _coordinator(facts: Facts) -> str:
             '' if facts.state_log.is_readable else ', as far as can be seen from here')
     start = 'no start' if row.start_timestamp_ms is None else f'began {words_for_time(row.start_timestamp_ms)}'
     partitions = _some(f'{topic}-{partition}' for topic, partition in sorted(row.partitions)) or 'no partitions'
+    timeout = ('no timeout' if row.timeout_ms == NEVER_TIMES_OUT_MS
+               else f'timeout {words_for_duration(row.timeout_ms)}')
     by = f'broker {row.coordinator_id}' if facts.is_live else 'its last row'
     return (f'{by}: {row.transactional_id!r} is {row.state}, epoch {row.producer_epoch}, '
-            f'timeout {words_for_duration(row.timeout_ms)}, {start}; {partitions}')
+            f'{timeout}, {start}; {partitions}')
 
 
 def _some(words: Iterable[str]) -> str:
@@ -181,7 +184,8 @@ def as_json(facts: Facts, verdict: Verdict) -> dict[str, Any]:
         'coordinator': row and {
             'coordinator_id': row.coordinator_id, 'state': row.state, 'producer_epoch': row.producer_epoch,
             'timeout_ms': row.timeout_ms, 'start_timestamp_ms': row.start_timestamp_ms,
-            'expires_at_ms': facts.expires_at_ms if row.state == 'Ongoing' else None,
+            'expires_at_ms': (facts.expires_at_ms if row.state == 'Ongoing' and row.timeout_ms != NEVER_TIMES_OUT_MS
+                              else None),
             'partitions': [f'{topic}-{partition}' for topic, partition in sorted(row.partitions)]},
         'groups': [{'group_id': group.group_id, 'offset': group.offset, 'lag': group.lag,
                     'members': [_member_json(member) for member in group.members]} for group in facts.groups],

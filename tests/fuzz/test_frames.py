@@ -13,7 +13,7 @@ import pytest
 from fuzz.frames import Frames
 from support.in_process_broker import InProcessBroker
 
-from kbroker.apis.served import served_apis
+from kbroker.apis.served import apis_under, served_apis
 
 DEFAULT_FRAMES = 20_000
 SOAK_FRAMES = 1_000_000
@@ -22,7 +22,7 @@ SOAK_FRAMES = 1_000_000
 def run(broker: InProcessBroker, count: int, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     """Dispatch frames, half of them damaged. The dispatcher logs every unexpected exception as an error."""
     caplog.set_level(logging.ERROR)
-    frames = Frames(served_apis(), seed, [broker.topics.topic('orders').topic_id])
+    frames = Frames(apis_under(broker.config), seed, [broker.topics.topic('orders').topic_id])
     answered = closed = 0
     for index in range(count):
         api, frame = frames.mutated() if index % 2 else frames.plausible()
@@ -41,8 +41,9 @@ def run(broker: InProcessBroker, count: int, seed: int, caplog: pytest.LogCaptur
 
 @pytest.fixture
 def broker(tmp_path):
-    with InProcessBroker(tmp_path, {'offsets.topic.num.partitions': '2', 'transaction.state.log.num.partitions': '2',
-                                    'kbroker.durability': 'page-cache'}) as broker:
+    settings = {'offsets.topic.num.partitions': '2', 'transaction.state.log.num.partitions': '2',
+                'transaction.two.phase.commit.enable': 'true', 'kbroker.durability': 'page-cache'}
+    with InProcessBroker(tmp_path, settings) as broker:
         broker.topics.create('orders', 2, {})
         broker.topics.create('compacted', 1, {'cleanup.policy': 'compact'})
         yield broker

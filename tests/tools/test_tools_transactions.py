@@ -68,7 +68,8 @@ def test_list_offline_filters_as_a_broker_does(directory):
 
 
 def test_transactions_of_two_phase_commit_are_listed_and_described_with_their_way_out(stage):
-    stage.row('two-phase', 'Ongoing', (11, 2), 300, start=300, partitions=[AUDIT], timeout_ms=2147483647)
+    stage.row('two-phase', 'Ongoing', (11, 2), 300, start=300, partitions=[('audit', 1)], timeout_ms=2147483647)
+    stage.data(('audit', 1), (11, 2), 300)
     stage.row('idle', 'CompleteCommit', (12, 2), 300, start=300, timeout_ms=2147483647)
     directory = stage.write()
     assert [row[0] for row in rows_of(run('list', '--two-phase', '--data-dir', directory))] == ['two-phase']
@@ -77,6 +78,10 @@ def test_transactions_of_two_phase_commit_are_listed_and_described_with_their_wa
     assert 'the open transaction 11:2 never times out' in described.stderr
     assert 'force-terminate --transactional-id two-phase' in described.stderr
     assert run('describe', '--transactional-id', 'idle', '--data-dir', directory).stderr == ''
+    explained = run('why-stuck', 'audit:1', '--data-dir', directory)
+    assert "'two-phase' is Ongoing, epoch 2, no timeout" in ' '.join(explained.stdout.split())
+    found = json.loads(run('why-stuck', 'audit:1', '--data-dir', directory, '--json').stdout)
+    assert found['partitions'][0]['coordinator']['expires_at_ms'] is None
 
 
 def test_describe_offline_in_text_and_json(directory, stage):
