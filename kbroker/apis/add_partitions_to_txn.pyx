@@ -140,7 +140,8 @@ cdef class AddingUnderWay(Completion):
         if self.refused:
             return self.reply(NONE, all_or_nothing(self.wanted, self.refused))
         coordinator.add_partitions_in_turn(self.transactional_id, self.producer_id, self.producer_epoch,
-                                           coordinator.set_of_partitions(self.partitions), self.request.connection, self)
+                                           coordinator.set_of_partitions(self.partitions), self.request.connection,
+                                           self)
         return 0
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
