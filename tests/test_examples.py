@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from support.broker_process import PROMPT, BrokerProcess
 from support.command_runner import SCRIPTS, install_programs, main_of
 from support.pages import PAGES, ROOT, blocks, text_of
+from support.spark_machine import quick_start
 
 from kbroker.main import serve
 
@@ -44,11 +45,14 @@ def guarded_shell(tmp_path_factory):
 def shell_on(broker, directory):
     directory.mkdir(exist_ok=True)
     install_programs(directory / 'bin')
+    environment = os.environ | {'PATH': f'{directory / "bin"}:{os.environ["PATH"]}'}
 
     def run(line):
+        if line.startswith('kbroker-ingest'):
+            environment.update(quick_start())
         line = line.replace('localhost:9092', broker.address).replace('/var/lib/kbroker', str(broker.directory))
         return subprocess.run(['sh', '-e', '-c', line], capture_output=True, text=True, timeout=180, check=False,
-                              cwd=directory, env=os.environ | {'PATH': f'{directory / "bin"}:{os.environ["PATH"]}'})
+                              cwd=directory, env=environment)
     return run
 
 

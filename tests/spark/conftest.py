@@ -8,6 +8,7 @@ import sys
 import pytest
 from support.broker_process import ROOT
 from support.machine_requirements import JUDGES, fetching
+from support.spark_machine import quick_start
 
 HERE = pathlib.Path(__file__).parent
 CACHE = JUDGES / 'spark'
@@ -41,6 +42,7 @@ def spark(tmp_path_factory):
     os.environ['PYTHONPATH'] = os.pathsep.join([str(ROOT), str(ROOT / 'kbroker_tools/spark/autoload')])
     os.environ['PYSPARK_PYTHON'] = os.environ['PYSPARK_DRIVER_PYTHON'] = sys.executable
     os.environ['SPARK_LOCAL_IP'] = '127.0.0.1'
+    os.environ.update(quick_start())
     log_settings = work / 'log4j2.properties'
     log_settings.write_text('rootLogger.level = off\n')
     settings = {
@@ -48,8 +50,7 @@ def spark(tmp_path_factory):
         'spark.sql.warehouse.dir': str(work / 'warehouse'), 'spark.local.dir': str(work / 'local'),
         'spark.sql.session.timeZone': 'UTC', 'spark.ui.showConsoleProgress': 'false',
         'spark.task.maxFailures': '1', 'spark.jars': ','.join([*connector_jars(), *protobuf_jars()]),
-        'spark.driver.extraJavaOptions': '-XX:+UseSerialGC -XX:TieredStopAtLevel=1 '
-                                         f'-Dlog4j2.configurationFile={log_settings}',
+        'spark.driver.extraJavaOptions': f'-Dlog4j2.configurationFile={log_settings}',
     }
     builder = SparkSession.builder.master('local[2]').appName('tests')
     for name, value in settings.items():

@@ -16,6 +16,7 @@ import pytest
 from ingest_topics import LIMIT_S, Writer, consumed, create_topic, ingested
 from support.broker_process import ROOT, Process
 from support.command_runner import command_line, run_command
+from support.spark_machine import quick_start
 
 from kbroker.client.errors import ClientError
 from kbroker.clock import ManualClock
@@ -24,9 +25,12 @@ from kbroker_tools.ingest import Retries
 
 pytestmark = pytest.mark.jvm
 SPARK = pathlib.Path(pyspark.__file__).parent
-ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT), 'PYSPARK_PYTHON': sys.executable, 'SPARK_LOCAL_IP': '127.0.0.1'}
-SMALL = ('--master', 'local[2]', '--conf', 'spark.driver.memory=512m', '--conf',
-         'spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1')
+VARIABLES = {'PYTHONPATH': str(ROOT), 'PYSPARK_PYTHON': sys.executable, 'SPARK_LOCAL_IP': '127.0.0.1'}
+SMALL = ('--master', 'local[2]', '--conf', 'spark.driver.memory=512m')
+
+
+def environment():
+    return os.environ | VARIABLES | quick_start()
 
 
 @pytest.fixture(scope='module')
@@ -39,7 +43,7 @@ def arguments(shared_broker, topic, root):
 
 
 def start(*more):
-    return subprocess.Popen(command_line('ingest', *more), cwd=ROOT, env=ENVIRONMENT, stdin=subprocess.DEVNULL,
+    return subprocess.Popen(command_line('ingest', *more), cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -52,7 +56,7 @@ class SteadyWriter(threading.Thread):
 
     def run(self):
         number = 0
-        while not self.is_over.wait(0.02):
+        while not self.is_over.wait(0.2):
             number += 1
             self.writer.write(self.topic, 40, 'abort' if number % 3 == 0 else 'commit')
 
@@ -83,7 +87,7 @@ def test_killed_at_random_it_has_each_row_once_in_the_end(shared_broker, tmp_pat
             rows = ingested(tmp_path / 'to')
             assert len(rows) == len({row[:2] for row in rows})
     assert len(runs) == kills  # each run began where the previous one had ended
-    done = run_command('ingest', *given, '--json', env=ENVIRONMENT)
+    done = run_command('ingest', *given, '--json', env=environment())
     assert (done.returncode, done.stderr) == (0, '')
     assert ingested(tmp_path / 'to') == consumed(shared_broker.address, topic)
 
@@ -173,7 +177,7 @@ def test_what_passes_by_itself_is_waited_for(error, passes):
 
 
 def test_what_is_wrong_is_said_in_one_line(shared_broker, tmp_path):
-    done = run_command('ingest', *arguments(shared_broker, 'no-such-topic', tmp_path), *SMALL, env=ENVIRONMENT)
+    done = run_command('ingest', *arguments(shared_broker, 'no-such-topic', tmp_path), *SMALL, env=environment())
     assert (done.returncode, done.stdout) == (1, '')
     assert re.fullmatch(r"kbroker-ingest: option subscribe: found topic 'no-such-topic', which does not exist.*\n",
                         done.stderr)
@@ -184,7 +188,7 @@ def test_on_a_terminal_it_says_what_it_is_at_and_leaves_the_table(shared_broker,
     writer.write(topic, 10)
     master, slave = pty.openpty()
     process = subprocess.Popen(command_line('ingest', *arguments(shared_broker, topic, tmp_path), *SMALL), cwd=ROOT,
-                               env={**ENVIRONMENT, 'TERM': 'xterm', 'COLUMNS': '120'}, stdin=slave, stdout=slave,
+                               env=environment() | {'TERM': 'xterm', 'COLUMNS': '120'}, stdin=slave, stdout=slave,
                                stderr=slave)
     os.close(slave)
     text = b''
@@ -205,7 +209,7 @@ def test_a_package_of_spark_that_is_not_there_is_named(shared_broker, writer, tm
     topic = create_topic(shared_broker.address)
     writer.write(topic, 1)
     done = run_command('ingest', *arguments(shared_broker, topic, tmp_path), *SMALL, '--format', 'avro',
-                       env=ENVIRONMENT)
+                       env=environment())
     assert (done.returncode, done.stdout) == (1, '')
     assert re.fullmatch(r'kbroker-ingest: files of this format need a Spark package that is missing: give --conf '
                         r'spark\.jars\.packages=org\.apache\.spark:spark-avro_2\.13:4\..*\n', done.stderr)
@@ -229,8 +233,7 @@ class Daemon(Process):
     def __init__(self, ready, *arguments):
         super().__init__()
         self._ready_words = ready
-        self.launch(['env', *(f'{name}={ENVIRONMENT[name]}' for name in ('PYTHONPATH', 'PYSPARK_PYTHON',
-                                                                        'SPARK_LOCAL_IP')),
+        self.launch(['env', *(f'{name}={value}' for name, value in VARIABLES.items()),
                      'SPARK_NO_DAEMONIZE=1', 'SPARK_DAEMON_MEMORY=256m', str(SPARK / 'bin' / 'spark-class'),
                      f'org.apache.spark.deploy.{arguments[0]}', '--host', '127.0.0.1', *arguments[1:]])
 
@@ -264,7 +267,7 @@ def test_a_cluster_of_two_workers_runs_it_and_so_does_spark_submit(cluster, shar
     small = ['--conf', 'spark.executor.memory=512m', '--conf', 'spark.driver.memory=512m',
              '--conf', 'spark.driver.host=127.0.0.1']
     writer.write(topic, 50)
-    done = run_command('ingest', *given, '--master', cluster, *small, timeout=180, env=ENVIRONMENT)
+    done = run_command('ingest', *given, '--master', cluster, *small, timeout=180, env=environment())
     assert (done.returncode, done.stderr) == (0, '')
     assert json.loads(done.stdout)['rows'] == 50
     # both workers had an executor that ran tasks
@@ -272,8 +275,8 @@ def test_a_cluster_of_two_workers_runs_it_and_so_does_spark_submit(cluster, shar
 
     writer.write(topic, 50)
     done = subprocess.run([str(SPARK / 'bin' / 'spark-submit'), '--master', cluster, *small,
-                           str(ROOT / 'kbroker_tools' / 'ingest.py'), *map(str, given)], cwd=tmp_path, env=ENVIRONMENT,
-                          capture_output=True, text=True, timeout=180, check=False)
+                           str(ROOT / 'kbroker_tools' / 'ingest.py'), *map(str, given)], cwd=tmp_path,
+                          env=environment(), capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)['rows'] == 50
     assert ingested(tmp_path / 'to') == consumed(shared_broker.address, topic)

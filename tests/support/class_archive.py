@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 from collections.abc import Callable, Sequence
 
-from support.machine_requirements import fetching
+from support.machine_requirements import locked
 
 
 def archive_options(place: pathlib.Path, class_path: Sequence[pathlib.Path],
@@ -14,11 +14,11 @@ def archive_options(place: pathlib.Path, class_path: Sequence[pathlib.Path],
     """Return the options with which a virtual machine uses the archive of a class path, which is kept in `place`.
 
     `train` runs a program with the options that it is passed. The archive then contains the classes that this program
-    loaded. It is made again for another version of Java or other jars.
+    loaded. It is made again for another version of Java or other jars. Each archive has a lock of its own, so that
+    the long training of one delays no test that does not need it.
     """
-    with fetching():
-        place.mkdir(parents=True, exist_ok=True)
-        archive = place / f'{_digest(class_path)}.jsa'
+    archive = place / f'{_digest(class_path)}.jsa'
+    with locked(archive.with_suffix('.lock')):
         if not archive.exists():
             made = archive.with_suffix('.new')
             train([f'-XX:ArchiveClassesAtExit={made}', '-Xlog:cds=off', '-Xlog:cds+dynamic=off'])

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pathlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,9 +35,16 @@ def do_without(marker: str, reason: str) -> NoReturn:
 
 
 @contextmanager
+def locked(path: pathlib.Path) -> Iterator[None]:
+    """Hold the lock of a file, which this makes. One process at a time does, the others wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, 'w') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
 def fetching() -> Iterator[None]:
     """Hold the lock under which one process fetches or compiles a judge. The other processes then find the result."""
-    JUDGES.mkdir(parents=True, exist_ok=True)
-    with open(JUDGES / 'lock', 'w') as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(JUDGES / 'lock'):
         yield
