@@ -27,7 +27,8 @@ DIRECTIVES = {
 SHARED_CODE = 'kbroker._shared'
 """The module that holds Cython's own helper functions. Without it each extension contains a copy of them."""
 
-KERNELS = ('kbroker.record.', 'kbroker.wire.', 'kbroker.log.', 'kbroker.client.partitioner')
+KERNELS = ('kbroker.record.', 'kbroker.wire.', 'kbroker.log.', 'kbroker.client.partitioner',
+           'kbroker.client.columns_to_send')
 """Modules with loops over bytes, compiled at -O2."""
 
 BETWEEN_O1_AND_O2 = (

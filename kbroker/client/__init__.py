@@ -14,11 +14,13 @@ __all__ = [
     'Producer',
     'ProducerFencedError',
     'Record',
+    'Slices',
     'TransactionError',
 ]
 
 if TYPE_CHECKING:
     from kbroker.client.admin import Admin
+    from kbroker.client.column_kinds import Slices
     from kbroker.client.consumer import Consumer
     from kbroker.client.producer import Delivery, Producer
     from kbroker.client.transaction_state import (
@@ -40,6 +42,7 @@ else:
         'Producer': 'kbroker.client.producer',
         'ProducerFencedError': 'kbroker.client.transaction_state',
         'Record': 'kbroker.record.records',
+        'Slices': 'kbroker.client.column_kinds',
         'TransactionError': 'kbroker.client.transaction_state',
     }
 

@@ -33,6 +33,6 @@ cdef class PartitionQueue:
     cdef Py_ssize_t add(self, int64_t timestamp_ms, bytes key, bytes value, list headers, object context,
                         Clock clock) except -1
     cdef Py_ssize_t add_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, object context,
-                             Clock clock) except -1
+                             Clock clock, Py_ssize_t *added_bytes) except -1
     cdef int begin(self, Clock clock) except -1
     cpdef close_open(self)

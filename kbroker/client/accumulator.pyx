@@ -119,12 +119,14 @@ cdef class PartitionQueue:
         return size
 
     cdef Py_ssize_t add_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, object context,
-                             Clock clock) except -1:
+                             Clock clock, Py_ssize_t *added_bytes) except -1:
         """Add the rows in [first, end) to the open batch until it is full; then it is closed. Returns how many."""
-        cdef Py_ssize_t count
+        cdef Py_ssize_t count, before
         if self.open is None:
             self.begin(clock)
+        before = self.open.buffer.records_bytes
         count = self.open.buffer.append_rows(rows, first, end, context, self.batch_bytes)
+        added_bytes[0] = self.open.buffer.records_bytes - before
         if count < end - first:
             self.close_open()
         return count

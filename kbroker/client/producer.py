@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Self
 from kbroker.client.accumulator import PartitionQueue, ProducerBatch
 from kbroker.client.admin import OffsetAndMetadata
 from kbroker.client.cluster import TopicMetadata
+from kbroker.client.columns_to_send import RowsToSend
 from kbroker.client.errors import ClientError, error_of, known_code
 from kbroker.client.exclusive_use import ExclusiveUse
 from kbroker.client.opening import Servers, open_cluster
@@ -56,6 +57,9 @@ from kbroker.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from typing_extensions import Buffer
+
+    from kbroker.client.column_kinds import Column
     from kbroker.client.options import ProducerOptions
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -160,12 +164,41 @@ class Producer:
         """
         if self._use.thread != get_ident():
             self._use.claim()
+        if self._is_transactional or self._failure is not None:
+            self._check_can_send()
+        if self._appender.append(topic, value, key, headers, partition, timestamp_ms, context):
+            self._send_full_batches()
+
+    def send_batch(self, topic: str, values: Column, keys: Column | None = None,
+                   headers: Sequence[Headers] | None = None, *, partition: int | None = None,
+                   timestamps: Sequence[int] | Buffer | None = None, context: Any = None) -> None:
+        """Queue many records of one topic, as `send` would; `context` comes back with each of them.
+
+        Values and keys are sequences of bytes, Slices, or Arrow arrays of binary or string. `timestamps` are
+        milliseconds: a sequence, or a buffer of int64. Nothing is copied before it is encoded, so the columns must not
+        change during the call. Rows with `headers` are queued one by one.
+
+        Raises as `send`; TypeError and ValueError for columns that do not fit, before any row is queued. After another
+        error, the first rows may have been queued.
+        """
+        self._use.check()
+        self._check_can_send()
+        rows = RowsToSend(topic, values, keys, partition, timestamps, context)
+        if headers is not None:
+            rows.check_count(len(headers), 'headers')
+            for index in range(rows.count):
+                value, key, timestamp_ms = rows.row(index)
+                self.send(topic, value, key, headers[index], partition=partition, timestamp_ms=timestamp_ms,
+                          context=context)
+            return
+        while self._appender.append_rows(rows):
+            self._send_full_batches()
+
+    def _check_can_send(self) -> None:
         if self._is_transactional:
             self.transactions.lifecycle.check_can_send()
         if self._failure is not None:
             self._raise_failure()
-        if self._appender.append(topic, value, key, headers, partition, timestamp_ms, context):
-            self._send_full_batches()
 
     def _send_full_batches(self) -> None:
         """Send what can be sent, and wait while buffer.memory is full."""

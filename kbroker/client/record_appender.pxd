@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker.client.accumulator cimport PartitionQueue
+from kbroker.client.columns_to_send cimport RowsToSend
 from kbroker.client.partitioner cimport StickyPartitions
 from kbroker.clock cimport Clock
 
@@ -26,4 +27,5 @@ cdef class RecordAppender:
 
     cdef TopicQueues topic_queues(self, str topic)
     cdef PartitionQueue queue_of(self, TopicQueues known, int32_t partition)
+    cdef int begin_rows(self, RowsToSend rows, TopicQueues known) except -1
     cdef int check_size(self, Py_ssize_t size) except -1

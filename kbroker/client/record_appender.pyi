@@ -1,10 +1,15 @@
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import Buffer
+
 from kbroker.client.accumulator import PartitionQueue
 from kbroker.client.cluster import TopicMetadata
+from kbroker.client.columns_to_send import RowsToSend
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.clock import Clock
+
+def record_bytes(key: Buffer | None, value: Buffer | None, headers: object) -> int: ...
 
 class TopicQueues:
     def __init__(self, topic: str, metadata: TopicMetadata, batch_bytes: int) -> None: ...
@@ -27,4 +32,5 @@ class RecordAppender:
         timestamp_ms: int | None,
         context: Any,
     ) -> bool: ...
+    def append_rows(self, rows: RowsToSend) -> bool: ...
     def release(self, reserved_bytes: int) -> None: ...

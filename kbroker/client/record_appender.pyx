@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from kbroker.client.accumulator cimport PartitionQueue, ProducerBatch
+from kbroker.client.columns_to_send cimport RowsToSend
 from kbroker.client.partitioner cimport StickyPartitions, partition_of
 from kbroker.clock cimport Clock
 from kbroker.record.batch cimport HEADER_BYTES
@@ -13,6 +14,19 @@ cdef enum:
     # The most bytes that a record adds to its key, value and headers, if each of these is shorter than 2 MiB.
     RECORD_OVERHEAD_BYTES = 16
     HEADER_OVERHEAD_BYTES = 10
+
+
+cdef Py_ssize_t most_bytes(bytes key, bytes value, list headers) except -1:
+    cdef Py_ssize_t size = RECORD_OVERHEAD_BYTES
+    size += max(blob_of(key).size, <Py_ssize_t>0) + max(blob_of(value).size, <Py_ssize_t>0)
+    for name, content in headers:
+        size += HEADER_OVERHEAD_BYTES + len(<bytes>name) + max(blob_of(<bytes>content).size, <Py_ssize_t>0)
+    return size
+
+
+def record_bytes(key, value, headers):
+    """Return the most bytes that the record takes in a batch. max.request.size limits this number."""
+    return most_bytes(as_bytes(key), as_bytes(value), as_headers(headers))
 
 
 cdef class TopicQueues:
@@ -50,15 +64,13 @@ cdef class RecordAppender:
         """
         cdef bytes value_bytes = as_bytes(value), key_bytes = as_bytes(key)
         cdef list header_bytes = as_headers(headers)
-        cdef Blob value_blob = blob_of(value_bytes), key_blob = blob_of(key_bytes)
-        cdef Py_ssize_t size = RECORD_OVERHEAD_BYTES + max(value_blob.size, 0) + max(key_blob.size, 0)
+        cdef Blob key_blob = blob_of(key_bytes)
+        cdef Py_ssize_t size = most_bytes(key_bytes, value_bytes, header_bytes)
         cdef int64_t when_ms = self.clock.wall_ms() if timestamp_ms is None else timestamp_ms
         cdef int32_t index
         cdef TopicQueues known
         cdef PartitionQueue queue
         cdef ProducerBatch before
-        for name, content in header_bytes:
-            size += HEADER_OVERHEAD_BYTES + len(<bytes>name) + (0 if content is None else len(<bytes>content))
         self.check_size(size)
         known = self.topic_queues(topic)
         if partition is not None:
@@ -71,6 +83,47 @@ cdef class RecordAppender:
         before = queue.open
         self.buffered_bytes += queue.add(when_ms, key_bytes, value_bytes, header_bytes, context, self.clock)
         return before is not None and before is not queue.open
+
+    def append_rows(self, RowsToSend rows not None):
+        """Add rows until a batch is full. Returns True if rows are left. Raises as `append`, before it adds any."""
+        cdef TopicQueues known = self.topic_queues(rows.topic)
+        cdef bint is_sticky = rows.partition is None and rows.keys is None
+        cdef Py_ssize_t end = rows.count, count, size = 0
+        cdef int32_t index = 0
+        cdef PartitionQueue queue
+        if rows.position == 0 and rows.count:
+            self.begin_rows(rows, known)
+        while rows.position < rows.count:
+            if is_sticky:
+                index = known.sticky.place(0, known.available)
+            elif rows.partition is not None:
+                index = rows.partition
+            else:
+                while rows.ends[index] <= rows.position:
+                    index += 1
+                end = rows.ends[index]
+            queue = self.queue_of(known, index)
+            count = queue.add_rows(&rows.rows, rows.position, end, rows.context, self.clock, &size)
+            self.buffered_bytes += size
+            rows.position += count
+            if is_sticky:
+                known.sticky.placed_bytes += size
+            if queue.open is None:
+                if is_sticky:
+                    known.sticky.placed_bytes = known.sticky.batch_bytes    # the next batch goes to another partition
+                return True
+        return False
+
+    cdef int begin_rows(self, RowsToSend rows, TopicQueues known) except -1:
+        """Check the rows, and sort them by partition if they have keys."""
+        self.check_size(RECORD_OVERHEAD_BYTES + rows.largest_bytes())
+        if rows.rows.timestamps_ms == NULL:
+            rows.rows.timestamp_ms = self.clock.wall_ms()
+        if rows.partition is not None:
+            self.queue_of(known, rows.partition)
+        elif rows.keys is not None and rows.rows.order == NULL:
+            rows.place(known.partitions_count, known.sticky, known.available)
+        return 0
 
     def release(self, Py_ssize_t reserved_bytes):
         """Note that a batch no longer takes this part of buffer.memory."""

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kbroker.client.accumulator import PartitionQueue
 from kbroker.client.producer_id import ProducerIdAndEpoch
+from kbroker.client.record_appender import record_bytes
 from kbroker.clock import ManualClock
 from kbroker.record.batch import HEADER_BYTES, encode_batch
 from kbroker.record.compression import Compression
@@ -74,6 +75,13 @@ def test_other_numbers_change_only_the_header_and_its_checksum():
     after = batch.encoded(False)
     assert after[HEADER_BYTES:] == before[HEADER_BYTES:]
     assert after == encode_batch(records, producer_id=9, producer_epoch=1, base_sequence=4)
+
+
+@given(RECORDS)
+def test_a_record_is_never_larger_than_estimated(records):
+    for timestamp_ms, key, value, headers in records:
+        batch = closed_batch([(0, None, None, []), (timestamp_ms, key, value, headers)])
+        assert batch.reserved_bytes <= record_bytes(None, None, []) + record_bytes(key, value, headers)
 
 
 def test_contexts_are_kept_from_the_first_record_that_has_one():

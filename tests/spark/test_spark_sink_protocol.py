@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from kbroker.client.accumulator import ProducerIdAndEpoch
+from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker_tools.spark.sink.protocol import JOB, QUERY, Decision, Plan, SinkError, Staged, Unit, commit, plan
 
 PAIR = ProducerIdAndEpoch(7, 0)

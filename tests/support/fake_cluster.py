@@ -26,6 +26,7 @@ class FakeConnection:
         self.has_unsent = False
         self.answers = deque()
         self.sent = []
+        self.sent_bytes = []
         self._pipe = os.pipe()
 
     @property
@@ -73,6 +74,7 @@ class FakeConnection:
             for part in topic.partition_data:
                 header = read_header(bytes(part.records))
                 values = [record.value for record in decode_records(bytes(part.records))]
+                self.sent_bytes.append(bytes(part.records))
                 self.sent.append((part.index, header.producer_epoch, header.base_sequence, values))
                 code = self.cluster.next_code(part.index)
                 if code is LOST:

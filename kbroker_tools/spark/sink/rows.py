@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kbroker.client.record_appender import record_bytes
 from kbroker.record.batch import HEADER_BYTES
 from kbroker_tools.spark.options import OptionError
 from kbroker_tools.spark.schema import HEADERS
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 COLUMNS = {'key': ('binary', 'string'), 'value': ('binary', 'string'), 'topic': ('string',), 'partition': ('int',),
            'timestamp': ('timestamp',), 'headers': (HEADERS,)}
 """The columns with their types. Only `value` is required, and `topic` unless the option names the topic."""
-OVERHEAD_BYTES, HEADER_OVERHEAD_BYTES = 16, 10
-"""The most bytes that a record and a header add to their content, as `client/record_appender` counts them."""
+OVERHEAD_BYTES = record_bytes(None, None, [])
 WITHOUT_PARTITION = -1
 
 
@@ -132,7 +132,7 @@ def _header_bytes(column: pa.Array) -> pa.Array:
         pairs = _headers(headers)
         if any(name is None for name, _ in pairs):
             raise SinkError('found a header whose key is null, expected a key in each header')
-        sizes.append(sum(HEADER_OVERHEAD_BYTES + len(name.encode()) + len(content or b'') for name, content in pairs))
+        sizes.append(record_bytes(None, None, pairs) - OVERHEAD_BYTES)
     return pa.array(sizes, pa.int32())
 
 

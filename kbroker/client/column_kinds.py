@@ -1,0 +1,28 @@
+"""The kinds of columns that `send_batch` takes."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Slices(NamedTuple):
+    """A column of values in one buffer: value i is `data[offsets[i]:offsets[i + 1]]`.
+
+    `offsets` is a buffer of 32-bit or 64-bit integers, with one more than there are values.
+    """
+
+    data: Buffer
+    offsets: Buffer
+
+
+class ArrowArray(Protocol):
+    """An array of pyarrow, or of another library with Arrow's C data interface."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+
+
+if TYPE_CHECKING:
+    Column = Sequence[Buffer | None] | Slices | ArrowArray

@@ -1,0 +1,54 @@
+from libc.stdint cimport int32_t, int64_t
+
+from kbroker.client.partitioner cimport StickyPartitions
+from kbroker.record.record_writer cimport Blob, Rows
+
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    struct kb_arrow_schema {
+        const char *format; const char *name; const char *metadata; int64_t flags; int64_t n_children;
+        void **children; void *dictionary; void (*release)(void *); void *private_data;
+    };
+    struct kb_arrow_array {
+        int64_t length; int64_t null_count; int64_t offset; int64_t n_buffers; int64_t n_children;
+        const void **buffers; void **children; void *dictionary; void (*release)(void *); void *private_data;
+    };
+    """
+    ctypedef struct ArrowSchema "struct kb_arrow_schema":
+        const char *format
+    ctypedef struct ArrowArray "struct kb_arrow_array":
+        int64_t length
+        int64_t offset
+        const void **buffers
+
+
+cdef class BlobColumn:
+    cdef Blob *blobs
+    cdef readonly Py_ssize_t count
+    cdef list owners                # of the bytes behind `blobs`
+
+    cdef int allocate(self, Py_ssize_t count) except -1
+    cdef int read_sequence(self, source) except -1
+    cdef int read_slices(self, data, offsets) except -1
+    cdef int read_arrow(self, source, str name) except -1
+
+
+cdef class RowsToSend:
+    cdef readonly str topic
+    cdef readonly object partition      # None: by key, or the sticky one
+    cdef readonly object context
+    cdef readonly Py_ssize_t count
+    cdef Py_ssize_t position            # the rows before it are queued
+    cdef BlobColumn values
+    cdef BlobColumn keys
+    cdef Rows rows
+    cdef object timestamps_owner
+    cdef int64_t *own_timestamps
+    cdef int32_t *order
+    cdef Py_ssize_t *ends               # by partition: the end of its rows in `order`
+
+    cdef int read_timestamps(self, source) except -1
+    cdef Py_ssize_t largest_bytes(self) noexcept
+    cdef int place(self, int32_t partitions, StickyPartitions sticky, list available) except -1

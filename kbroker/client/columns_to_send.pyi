@@ -1,0 +1,33 @@
+from collections.abc import Sequence
+from typing import Any
+
+from typing_extensions import Buffer
+
+from kbroker.client.column_kinds import Column
+
+class BlobColumn:
+    @property
+    def count(self) -> int: ...
+    def __init__(self, source: Column, name: str) -> None: ...
+    def item(self, row: int) -> bytes | None: ...
+
+class RowsToSend:
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int | None: ...
+    @property
+    def context(self) -> Any: ...
+    @property
+    def count(self) -> int: ...
+    def __init__(
+        self,
+        topic: str,
+        values: Column,
+        keys: Column | None,
+        partition: int | None,
+        timestamps: Sequence[int] | Buffer | None,
+        context: Any,
+    ) -> None: ...
+    def check_count(self, found: int, what: str) -> None: ...
+    def row(self, row: int) -> tuple[bytes | None, bytes | None, int | None]: ...

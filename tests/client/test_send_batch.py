@@ -1,0 +1,133 @@
+"""Columns become the batches that one send for each row would make."""
+from array import array
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.fake_cluster import FakeCluster
+
+from kbroker.client import Slices
+from kbroker.client.partitioner import partition_for_key
+from kbroker.client.producer import Producer
+from kbroker.client.stream_settings import ProducerSettings
+from kbroker.clock import ManualClock
+from kbroker.errors import ErrorCode, KafkaError
+
+BLOBS = st.none() | st.binary(max_size=60)
+
+
+def started(cluster, told=None, **options):
+    return Producer(cluster, ProducerSettings(**options), told.append if told is not None else None, ManualClock())
+
+
+def sliced(values):
+    offsets = [0]
+    for value in values:
+        offsets.append(offsets[-1] + len(value))
+    return Slices(b''.join(values), array('q', offsets))
+
+
+KINDS = {
+    'list': list,
+    'tuple of buffers': lambda values: tuple(value and bytearray(value) for value in values),
+    'arrow binary': lambda values: pa.array(values, pa.binary()),
+    'arrow large binary': lambda values: pa.array(values, pa.large_binary()),
+    'arrow slice': lambda values: pa.array([b'before', None, *values], pa.binary())[2:],
+}
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@settings(max_examples=25)
+@given(rows=st.lists(st.tuples(BLOBS, BLOBS, st.integers(0, 1 << 41)), max_size=30), batch_bytes=st.integers(0, 400))
+def test_rows_of_a_partition_make_the_batches_of_single_sends(kind, rows, batch_bytes):
+    each, together = FakeCluster(), FakeCluster()
+    with started(each, batch_size_bytes=batch_bytes) as producer:
+        for value, key, timestamp_ms in rows:
+            producer.send('t', value, key, partition=0, timestamp_ms=timestamp_ms)
+    with started(together, batch_size_bytes=batch_bytes) as producer:
+        producer.send_batch('t', KINDS[kind]([row[0] for row in rows]), KINDS[kind]([row[1] for row in rows]),
+                            partition=0, timestamps=array('q', [row[2] for row in rows]))
+    assert together.broker.sent_bytes == each.broker.sent_bytes
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=40)), max_size=60), st.integers(1, 7))
+def test_keyed_rows_go_to_the_partitions_of_their_keys_in_order(rows, partitions):
+    cluster = FakeCluster(partitions)
+    with started(cluster, batch_size_bytes=200) as producer:
+        producer.send_batch('t', [value for _, value in rows], sliced([key for key, _ in rows]))
+    found = {index: [] for index in range(partitions)}
+    for partition, _, _, values in cluster.broker.sent:
+        found[partition] += values
+    assert found == {index: [value for key, value in rows if partition_for_key(key, partitions) == index]
+                     for index in range(partitions)}
+
+
+def test_rows_without_keys_fill_one_batch_after_the_other():
+    cluster, told = FakeCluster(3), []
+    with started(cluster, told, batch_size_bytes=1000) as producer:
+        producer.send_batch('t', [b'x' * 90] * 40)
+    sizes = [len(values) for *_, values in cluster.broker.sent]
+    assert sum(sizes) == 40
+    assert sizes[:3] == [9, 9, 9]
+    first, second, third = (partition for partition, *_ in cluster.broker.sent[:3])
+    assert first != second != third
+    assert sum(delivery.records_count for delivery in told) == 40
+
+
+def test_rows_with_headers_and_a_context_come_back_with_it():
+    cluster, told = FakeCluster(), []
+    with started(cluster, told) as producer:
+        producer.send_batch('t', pa.array(['a', None]), headers=[[('h', b'1')], []], timestamps=[5, 6], context='c')
+    each = FakeCluster()
+    with started(each) as producer:
+        producer.send('t', b'a', headers=[('h', b'1')], timestamp_ms=5)
+        producer.send('t', None, timestamp_ms=6)
+    assert cluster.broker.sent_bytes == each.broker.sent_bytes
+    assert [delivery.contexts for delivery in told] == [['c', 'c']]
+
+
+@pytest.mark.parametrize(('columns', 'kind', 'message'), [
+    ({'values': b'bytes'}, TypeError, 'found bytes as values, expected a sequence'),
+    ({'values': pa.array([1])}, TypeError, "found an Arrow array of format 'l' as values"),
+    ({'values': ['text']}, TypeError, 'memoryview'),
+    ({'values': [b'a'], 'keys': []}, ValueError, 'found 0 keys for 1 values'),
+    ({'values': [b'a'], 'headers': []}, ValueError, 'found 0 headers for 1 values'),
+    ({'values': [b'a'], 'timestamps': [1, 2]}, ValueError, 'found 2 timestamps for 1 values'),
+    ({'values': [b'a'], 'timestamps': array('i', [1])}, TypeError, "timestamps of format 'i'"),
+    ({'values': Slices(b'abc', array('q', [0, 4]))}, ValueError, 'found value 0 from 0 to 4'),
+    ({'values': Slices(b'abc', array('q', [0, 2, 1]))}, ValueError, 'found value 1 from 2 to 1'),
+    ({'values': Slices(b'abc', array('q', [-1, 2]))}, ValueError, 'found value 0 from -1 to 2'),
+    ({'values': Slices(b'abc', array('d', [0]))}, TypeError, "offsets of format 'd'"),
+    ({'values': Slices(b'abc', array('q'))}, ValueError, 'found no offsets'),
+])
+def test_columns_that_do_not_fit_are_refused_before_anything_is_queued(columns, kind, message):
+    cluster = FakeCluster()
+    with started(cluster) as producer:
+        with pytest.raises(kind, match=message):
+            producer.send_batch('t', **columns)
+        producer.flush()
+    assert cluster.broker.sent == []
+
+
+def test_a_row_over_the_limit_and_a_partition_that_does_not_exist_are_refused_before_anything_is_queued():
+    cluster = FakeCluster()
+    with started(cluster, max_request_size_bytes=1000) as producer:
+        with pytest.raises(KafkaError) as too_large:
+            producer.send_batch('t', [b'a', bytes(2000)])
+        with pytest.raises(KafkaError) as unknown:
+            producer.send_batch('t', [b'a'], partition=5)
+    assert [too_large.value.code, unknown.value.code] == [
+        ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert cluster.broker.sent == []
+
+
+def test_values_that_their_list_loses_during_the_call_are_sent():
+    cluster, values = FakeCluster(), [b'%d' % number * 30 for number in range(300)]
+    expected = list(values)
+    with Producer(cluster, ProducerSettings(batch_size_bytes=300), lambda delivery: values.clear(),
+                  ManualClock()) as producer:
+        producer.send_batch('t', values)
+    assert values == []
+    assert [value for *_, found in cluster.broker.sent for value in found] == expected
