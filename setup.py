@@ -8,6 +8,7 @@ import pathlib
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.modified import newer_group
 
 DEBUG = os.environ.get('KBROKER_DEBUG') == '1'
@@ -26,6 +27,8 @@ DIRECTIVES = {
 
 SHARED_CODE = 'kbroker._shared'
 """The module that holds Cython's own helper functions. Without it each extension contains a copy of them."""
+
+STARTUP_FILE = 'kbroker_tools/spark/autoload/kbroker_spark.pth'
 
 KERNELS = ('kbroker.record.', 'kbroker.wire.', 'kbroker.log.', 'kbroker.client.partitioner',
            'kbroker.client.columns_to_send')
@@ -85,9 +88,28 @@ class BuildExtensions(build_ext):
         super().build_extension(extension)
 
 
+class BuildModules(build_py):
+    """Adds `kbroker_spark.pth` beside the packages, where Python reads it at its start."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            self.copy_file(STARTUP_FILE, self.startup_target())
+
+    def startup_target(self):
+        return os.path.join(self.build_lib, os.path.basename(STARTUP_FILE))
+
+    def get_outputs(self, include_bytecode=1):
+        outputs = super().get_outputs(include_bytecode)
+        return outputs if self.editable_mode else [*outputs, self.startup_target()]
+
+    def get_source_files(self):
+        return [*super().get_source_files(), STARTUP_FILE]
+
+
 sources = sorted(source for package in ('kbroker', 'kbroker_tools') for source in pathlib.Path(package).rglob('*.pyx'))
 
 setup(
-    cmdclass={'build_ext': BuildExtensions},
+    cmdclass={'build_ext': BuildExtensions, 'build_py': BuildModules},
     ext_modules=[*map(extension_of, sources), extension_of(pathlib.Path('kbroker/_shared.c'))],
 )

@@ -149,7 +149,7 @@ def test_the_page_of_commands_has_every_command():
 
 def test_the_page_of_spark_has_every_option_with_its_default():
     named = {}
-    for names, default, _ in rows_of_table('docs/spark.md', 'option'):
+    for names, default, *_ in rows_of_table('docs/spark.md', 'option'):
         defaults = default.split(', ')
         names = re.findall(r'`([\w.*]+)`', names)
         named |= dict(zip(names, defaults * (len(names) // len(defaults)), strict=True))

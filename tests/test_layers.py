@@ -47,7 +47,7 @@ TOOL_LAYERS = [
     {'acl_work', 'client_configs', 'console', 'group_work', 'timeline'},
     {'history', 'dump', 'spark'},
     {'acls', 'certs', 'check', 'configs', 'consume', 'dump_log', 'groups', 'ingest', 'produce', 'share_consume',
-     'share_groups', 'streams_groups', 'topics', 'transactions', 'txn_state'},
+     'share_groups', 'spark_startup', 'streams_groups', 'topics', 'transactions', 'txn_state'},
 ]
 TOOL_LAYER = {room: number for number, rooms in enumerate(TOOL_LAYERS) for room in rooms}
 # The parts of a running broker. The tools read its files and send it requests. They share its log, rows and names.

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from kbroker_tools.spark.messages import message_first, require_arrow
 from kbroker_tools.spark.options import Options, check_use, parse_options
 from kbroker_tools.spark.planning import resolve
 from kbroker_tools.spark.schema import ddl, wanted_fields
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 class KafkaLogDataSource(DataSource):
     """Kafka's log as rows, from files or from a broker, as a read_committed consumer would get them; and its sink."""
 
+    @message_first()
+    def __init__(self, options: dict[str, str]):
+        super().__init__(options)
+        require_arrow()
+
     @classmethod
     def name(cls) -> str:
         return 'kbroker'
@@ -38,6 +44,7 @@ class KafkaLogDataSource(DataSource):
     def _options(self) -> Options:
         return parse_options(dict(self.options))
 
+    @message_first()
     def schema(self) -> str:
         options = self._options()
         if options['table'] != 'records':
@@ -45,6 +52,7 @@ class KafkaLogDataSource(DataSource):
             return SCHEMAS[options['table']]
         return ddl(options['includeHeaders'], options['includeTransactions'])
 
+    @message_first()
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._options()
         check_use(options, is_stream=False)
@@ -53,18 +61,21 @@ class KafkaLogDataSource(DataSource):
             return TableReader(options, schema)
         return RecordsReader(options, schema)
 
+    @message_first()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from kbroker_tools.spark.stream import RecordsStreamReader
         options = self._options()
         check_use(options, is_stream=True)
         return RecordsStreamReader(options, schema)
 
+    @message_first()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from kbroker_tools.spark.sink.options import parse_sink_options
         from kbroker_tools.spark.sink.writer import JobWriter
         _refuse_overwrite(overwrite, "mode('append')")
         return JobWriter(parse_sink_options(dict(self.options), is_stream=False), schema)
 
+    @message_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from kbroker_tools.spark.sink.options import parse_sink_options
         from kbroker_tools.spark.sink.writer import StreamWriter
@@ -84,6 +95,7 @@ class RecordsReader(DataSourceReader):
         self.options = options
         self.fields = wanted_fields(schema)
 
+    @message_first()
     def partitions(self) -> list[InputPartition]:
         place, skipped = open_place(self.options), Skipped()
         tasks = place.tasks(resolve(place, self.options, skipped), self.options,

@@ -10,6 +10,7 @@ from kbroker.errors import KafkaError
 
 _RAISED = re.compile(r'((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*): (.*)')
 _CAUSE = re.compile(r'\s*Caused by: (?:[\w$]+\.)*([\w$]+)(?:: (.*))?')
+_ALONE = re.compile(r'(?:^|: )((?:kbroker|kbroker_tools)(?:\.\w+)+): (.*)')
 _CALL = 'An error occurred while calling'
 _THROWN = re.compile(r': (?:[\w$]+\.)*([\w$]+)(?:: (.*))?')
 _CONDITION = re.compile(r'\[[A-Z_.\d]+\] ')
@@ -27,7 +28,8 @@ def one_line(error: BaseException) -> str:
     Java names, or the first line.
     """
     lines = str(error).splitlines()
-    found = _raised_in_python(lines) or _java_cause(lines) or next((line for line in lines if line.strip()), '')
+    found = (_raised_in_python(lines) or _without_a_traceback(lines) or _java_cause(lines)
+             or next((line for line in lines if line.strip()), ''))
     return _SQL_STATE.sub('', _CONDITION.sub('', found.strip(), count=1))[:_MOST] or type(error).__name__
 
 
@@ -51,6 +53,10 @@ def _raised_in_python(lines: list[str]) -> str | None:
     raised = [match for line in _ends_of_tracebacks(lines) if (match := _RAISED.match(line))]
     ours = [match[2] for match in raised if match[1].startswith(_OURS)]
     return ours[-1] if ours else (f'{raised[-1][1]}: {raised[-1][2]}' if raised else None)
+
+
+def _without_a_traceback(lines: list[str]) -> str | None:
+    return next((match[2] for line in lines if (match := _ALONE.search(line))), None)
 
 
 def _ends_of_tracebacks(lines: list[str]) -> Iterator[str]:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kbroker_tools.spark.messages import ColumnError
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -54,20 +56,20 @@ def ddl(include_headers: bool, include_transactions: bool) -> str:
 
 
 def wanted_fields(schema: StructType) -> list[Field]:
-    """Return the columns of a schema, which the user may have narrowed, in its order. ValueError as `check_columns`."""
+    """Return the columns of a schema, which the user may have narrowed, in its order. ColumnError."""
     check_columns(schema, {field.name: field.spark_type for field in FIELDS})
     return [BY_NAME[column.name] for column in schema.fields]
 
 
 def check_columns(schema: StructType, known: Mapping[str, str]) -> None:
-    """ValueError for an unknown column or another type."""
+    """ColumnError for an unknown column or another type."""
     for column in schema.fields:
         expected = known.get(column.name)
         if expected is None:
-            raise ValueError(f'found column {column.name!r} in the schema, expected some of {", ".join(known)}')
+            raise ColumnError(f'found column {column.name!r} in the schema, expected some of {", ".join(known)}')
         found = column.dataType.simpleString()
         if found != expected:
-            raise ValueError(f'found column {column.name} of type {found} in the schema, expected {expected}')
+            raise ColumnError(f'found column {column.name} of type {found} in the schema, expected {expected}')
 
 
 class Assembler:

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from kbroker_tools.spark.file_ranges import DataLossError
+from kbroker_tools.spark.messages import message_first
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.planning import (
     Partition,
@@ -74,6 +75,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---- offsets, on the driver
 
+    @message_first()
     def initialOffset(self) -> dict[str, dict[str, int]]:
         place = self._refreshed_place()
         chosen = chosen_partitions(place, self.options)
@@ -88,6 +90,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self.options['maxBytesPerTrigger'])
         return ReadAllAvailable()
 
+    @message_first()
     def latestOffset(self, start: dict[str, dict[str, int]] | None = None,
                      limit: ReadLimit | None = None) -> dict[str, dict[str, int]]:
         """Return the end of the next micro-batch, which is not below `start` and within the limits."""

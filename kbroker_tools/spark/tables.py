@@ -24,6 +24,7 @@ from kbroker_tools.rows.coordinator_replay import (
     replay_transactions,
     transaction_rows,
 )
+from kbroker_tools.spark.messages import message_first
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.planning import Place, chosen_partitions
 from kbroker_tools.spark.schema import COMPRESSIONS, check_columns
@@ -96,6 +97,7 @@ class TableReader(DataSourceReader):
         check_columns(schema, self.types)
         self.columns = [field.name for field in schema.fields]
 
+    @message_first()
     def partitions(self) -> list[InputPartition]:
         place, least = open_place(self.options), self.options['minPartitions']
         topics = BY_COORDINATOR.get(self.table)

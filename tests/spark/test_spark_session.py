@@ -109,6 +109,7 @@ def test_errors_arrive_in_the_driver(spark, twenty, options, text):
     with pytest.raises(Exception) as error:
         read(spark, **options).load(str(twenty.path)).count()
     assert text in str(error.value)
+    assert 'Traceback' not in str(error.value)
 
 
 # ---- streams

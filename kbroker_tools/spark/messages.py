@@ -1,0 +1,44 @@
+"""Errors in the options of a query, which Spark reports by their messages alone, and what the workers' Python lacks."""
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from kbroker.errors import ConfigError
+
+WORKER = 'PYTHON_WORKER_FACTORY_'
+"""The first part of the names of variables that Spark gives the environment of its Python workers."""
+HIDE_TRACEBACK = 'SPARK_HIDE_TRACEBACK'
+
+
+class ColumnError(ValueError):
+    """A schema has an unknown column, or one of another type."""
+
+
+class MissingPackageError(Exception):
+    """The Python of Spark's workers lacks a package."""
+
+
+@contextmanager
+def message_first() -> Iterator[None]:
+    """Have PySpark leave out the traceback of an error that the user corrects, which would stand above its message.
+
+    PySpark reads the variable from the environment of the worker. A worker process ends with its first error, so the
+    variable affects no other. In a process that is no worker, this does nothing.
+    """
+    try:
+        yield
+    except (ConfigError, ColumnError, MissingPackageError):
+        if any(name.startswith(WORKER) for name in os.environ):
+            os.environ[HIDE_TRACEBACK] = '1'
+        raise
+
+
+def require_arrow() -> None:
+    """MissingPackageError if this Python has no pyarrow, which PySpark needs for every Python source."""
+    if find_spec('pyarrow') is None:
+        raise MissingPackageError("the Python of Spark's workers has no pyarrow; install it with: "
+                                  f"{sys.executable} -m pip install 'kbroker[spark]'")
