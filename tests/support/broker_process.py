@@ -16,7 +16,8 @@ STOP_LIMIT_S = 180
 
 
 PROMPT = {'group.initial.rebalance.delay.ms': '0', 'group.min.session.timeout.ms': '1000',
-          'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200'}
+          'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200',
+          'group.consumer.min.heartbeat.interval.ms': '100', 'group.consumer.heartbeat.interval.ms': '300'}
 """Settings that make a broker act at once where the defaults wait for seconds."""
 
 
