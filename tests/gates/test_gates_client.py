@@ -1,4 +1,4 @@
-"""What a producer does for each record stays short, in instructions."""
+"""The work of a producer for each record stays short, in instructions."""
 import sys
 
 import pytest
