@@ -61,6 +61,8 @@ class TooSlow(UnsatisfiedAssumption):
 class Side:
     """One broker in a history: a connection, and what its answers said."""
 
+    is_kafka = False
+
     def __init__(self, address: str, group: str):
         self.group = group
         self.partition = partition_for(group, LANES)
@@ -461,6 +463,7 @@ def run(addresses: list[str], history: Sequence[Any], side_class: type[Side] = S
     names = (f'h{number}-{NOW_MS % 100_000}' for number in _numbers)
     group = next(name for name in names if partition_for(name, LANES) == lane)
     sides = [side_class(address, group) for address in addresses]
+    sides[0].is_kafka = True
     try:
         for operation in history:
             answers = [operation.run(side) for side in sides]
