@@ -139,6 +139,7 @@ JOINED = [StreamsJoin('A', 'a'), StreamsJoin('B', 'a'), StreamsBeat('A'), Stream
 @pytest.mark.parametrize('history', [
     pytest.param([*JOINED, Ask('describe')], id='two members'),
     pytest.param([*JOINED, StreamsCrash('A'), StreamsBeat('B', 'last'), Ask('describe')], id='a crash'),
+    pytest.param([*JOINED[:-1], StreamsCrash('A'), StreamsJoin('A', 'a')], id='a crash, and the process comes back'),
     pytest.param([*JOINED, StreamsLeave('A'), StreamsBeat('B', 'last'), StreamsLeave('B'), Ask('describe'),
                   Ask('list '), Ask('delete'), Ask('describe')], id='all leave'),
     pytest.param([StreamsJoin('A', 'c'), StreamsBeat('A'), Ask('list /not_ready'), ChangeTopic('create', 'c'),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
-from itertools import pairwise
+from itertools import count, pairwise
 
 from kbroker.lean_dataclasses import dataclass, field
 from kbroker.long_work import Pace
@@ -199,20 +199,23 @@ class _Assigning:
     def _spread(self, tasks: Iterable[_Task], left: Mapping[_Task, int], role: Role) -> Generator[None, None, None]:
         """Assign each task as often as `left` says, to the least loaded processes that do not have it.
 
-        Among equally loaded processes, the order of their ids decides. Kafka has no order there: it takes them from a
-        priority queue that it fills in the order of a hash table.
+        Among equally loaded processes, the one that got a task least recently is next. At first the order of their ids
+        decides. Kafka does the same with two processes. With more it has no order: it takes them from a priority queue
+        that it fills in the order of a hash table.
         """
-        processes = [(process.load(), process.process_id) for process in self._processes.values()]
+        turn = count()
+        processes = [(self._processes[process_id].load(), next(turn), process_id)
+                     for process_id in sorted(self._processes)]
         heapify(processes)
         for task in tasks:
             wanted, passed = left.get(task, 0), []
             while wanted and processes:
-                _, process_id = heappop(processes)
+                *_, process_id = heappop(processes)
                 process = self._processes[process_id]
                 if task not in process.tasks:
                     self._assign(task, process.least_loaded_member(), role)
                     wanted -= 1
-                passed.append((process.load(), process_id))
+                passed.append((process.load(), next(turn), process_id))
                 if self._pace.spend(len(process.members) // 8 + 1):
                     yield
             for entry in passed:
