@@ -83,20 +83,25 @@ cdef class Pause:
         return 0
 
 
+cdef class AwaitedCall(Pause):
+    """A callback that ends the pause and keeps its arguments. A closure would be a cycle with its generator."""
+
+    cdef tuple arguments
+
+    def __call__(self, *arguments):
+        self.arguments = arguments
+        self.end()
+
+
 def result_of(start):
     """Call `start(done)`, wait until it has called `done`, and return the argument. With several, return a tuple.
 
     `done` may be called before `start` returns.
     """
-    pause, results = Pause(), []
-
-    def done(*arguments):
-        results.append(arguments[0] if len(arguments) == 1 else arguments)
-        pause.end()
-
+    cdef AwaitedCall done = AwaitedCall()
     start(done)
-    yield from pause.wait()
-    return results[0]
+    yield from done.wait()
+    return done.arguments[0] if len(done.arguments) == 1 else done.arguments
 
 
 cdef class Work:

@@ -1,8 +1,10 @@
 """Long work in slices."""
+import gc
+
 import pytest
 
 from kbroker.clock import ManualClock, Timers
-from kbroker.long_work import Line, LongWork, Pause, run_to_end
+from kbroker.long_work import Line, LongWork, Pause, result_of, run_to_end
 
 
 @pytest.fixture
@@ -200,3 +202,18 @@ def test_a_pause_that_is_over_holds_no_work(long_work):
 def test_work_that_is_run_at_once_must_not_wait():
     with pytest.raises(RuntimeError, match='waits, and it is run at once'):
         run_to_end(Pause().wait())
+
+
+def test_a_call_that_was_awaited_leaves_no_garbage(long_work, timers):
+    """The callback was a closure once, which kept its generator. The broker's collector leaves old cycles alone."""
+    callbacks, results = [], []
+    gc.collect()
+    gc.disable()
+    try:
+        long_work.start(result_of(callbacks.append), lambda *result: results.append(result))
+        callbacks.pop()('an error', 'a result')
+        timers.run_due()
+        assert results == [(None, ('an error', 'a result'))]
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

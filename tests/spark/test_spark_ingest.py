@@ -294,7 +294,7 @@ def test_damage_that_a_task_meets_is_said_in_one_line(spark, broker, tmp_path):
 
 
 def test_the_queries_of_the_page_of_spark_find_what_they_should(spark, broker, tmp_path, capsys):
-    *blocks, skipped = pages.blocks('docs/spark.md', 'py')
+    *blocks, skipped = (block for block in pages.blocks('docs/spark.md', 'py') if 'writeStream' not in block)
     assert len(blocks) == 2
     create_topic(broker.address, 1, 'orders')
     writer = Writer(broker.address, 'page')
