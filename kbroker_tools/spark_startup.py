@@ -2,10 +2,10 @@
 
 Spark starts its Python workers as `PYSPARK_PYTHON`, or as the `python3` of PATH. A program that a virtual environment's
 Python runs thus gets workers of another Python, where kbroker is not installed. `kbroker_spark.pth` imports this module
-when Python starts. It adds a finder, which wraps functions of three PySpark modules when a program imports them:
+when Python starts. It adds a finder, which wraps functions of four PySpark modules when a program imports them:
 
 * `launch_gateway` starts the JVM. Before it does, PYSPARK_PYTHON is set to the Python of the program, unless a setting
-  names another or a remote cluster runs the tasks.
+  names another or a remote cluster runs the tasks. `SparkContext` may have the name of that cluster as an argument.
 * `format` of readers and writers. If Spark did not find kbroker, the source is registered with the workers' Python, or
   an error names the setting to change.
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 SOURCE = 'kbroker'
 PYTHON_SETTINGS = ('spark.pyspark.python', 'spark.pyspark.driver.python')
+MASTER_SETTING = 'spark.master'
+ARGUMENTS: dict[str, str] = {}
+"""The master that the program gave `SparkContext` as an argument, as a setting."""
 
 
 class Loader:
@@ -69,10 +72,24 @@ def wrap_launch(module: Any) -> None:
 
     @wraps(launch)
     def launch_gateway(conf: Any = None, *others: Any, **named: Any) -> Any:
-        choose_python(dict(conf.getAll()) if conf is not None else {})
+        choose_python({**(dict(conf.getAll()) if conf is not None else {}), **ARGUMENTS})
         return launch(conf, *others, **named)
 
     module.launch_gateway = launch_gateway
+
+
+def wrap_context(module: Any) -> None:
+    """Have `SparkContext` note its argument `master`, which `launch_gateway` does not get.
+
+    Spark shows the caller of `__init__` to the user, so a wrapper must not stand in between. `__new__` runs before it.
+    """
+    def __new__(cls: Any, master: Any = None, *_others: Any, **_named: Any) -> Any:
+        ARGUMENTS.clear()
+        if isinstance(master, str):
+            ARGUMENTS[MASTER_SETTING] = master
+        return object.__new__(cls)
+
+    module.SparkContext.__new__ = staticmethod(__new__)
 
 
 def wrap_formats(module: Any) -> None:
@@ -105,7 +122,7 @@ def choose_python(conf: dict[str, str]) -> None:
     given = list(settings(conf))
     if any(name in PYTHON_SETTINGS for name, _ in given):
         return
-    if any(name == 'spark.master' and not value.startswith('local') for name, value in given):
+    if any(name == MASTER_SETTING and not value.startswith('local') for name, value in given):
         return
     if not is_this_python('python3'):
         os.environ['PYSPARK_PYTHON'] = sys.executable
@@ -118,7 +135,7 @@ def settings(conf: dict[str, str]) -> Iterator[tuple[str, str]]:
     import shlex
     yield from conf.items()
     if 'MASTER' in os.environ:
-        yield 'spark.master', os.environ['MASTER']
+        yield MASTER_SETTING, os.environ['MASTER']
     try:
         arguments = shlex.split(os.environ.get('PYSPARK_SUBMIT_ARGS', ''))
     except ValueError:
@@ -130,7 +147,7 @@ def settings(conf: dict[str, str]) -> Iterator[tuple[str, str]]:
         if argument.startswith('--') and '=' in argument:
             flag, _, value = argument.partition('=')
         if flag == '--master':
-            yield 'spark.master', value
+            yield MASTER_SETTING, value
         elif flag in ('--conf', '-c'):
             name, _, value = value.partition('=')
             yield name.strip(), value.strip()
@@ -194,6 +211,7 @@ def ensure_source(session: Any) -> None:
 
 WRAPPED: dict[str, Callable[[Any], None]] = {
     'pyspark.java_gateway': wrap_launch,
+    'pyspark.core.context': wrap_context,
     'pyspark.sql.readwriter': wrap_formats,
     'pyspark.sql.streaming.readwriter': wrap_formats,
 }

@@ -106,6 +106,23 @@ def test_a_chosen_python_a_remote_cluster_and_a_running_jvm_are_left_alone(envir
     assert 'PYSPARK_PYTHON' not in os.environ and capsys.readouterr().err == ''
 
 
+@pytest.mark.parametrize(('arguments', 'chosen'), [
+    (('spark://host:7077',), None), ((), sys.executable), (('local[2]',), sys.executable)])
+def test_the_master_that_a_context_gets_as_an_argument_counts(environment, monkeypatch, arguments, chosen):
+    module = types.SimpleNamespace(launch_gateway=lambda conf: None)
+
+    class SparkContext:
+        def __init__(self, master=None):
+            module.launch_gateway(None)
+
+    module.SparkContext = SparkContext
+    monkeypatch.setattr(spark_startup, 'ARGUMENTS', {'spark.master': 'of the context before'})
+    spark_startup.wrap_launch(module)
+    spark_startup.wrap_context(module)
+    assert isinstance(module.SparkContext(*arguments), SparkContext)
+    assert os.environ.get('PYSPARK_PYTHON') == chosen
+
+
 def test_pyspark_python_is_left_as_the_user_set_it(environment, monkeypatch, capsys):
     monkeypatch.setenv('PYSPARK_PYTHON', '/opt/python')
     spark_startup.choose_python({})
