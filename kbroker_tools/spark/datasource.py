@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from kbroker.errors import ConfigError
 from kbroker_tools.spark.messages import message_first, require_arrow
 from kbroker_tools.spark.options import Options, check_use, parse_options
 from kbroker_tools.spark.planning import resolve
@@ -85,7 +86,8 @@ class KafkaLogDataSource(DataSource):
 
 def _refuse_overwrite(overwrite: bool, instead: str) -> None:
     if overwrite:
-        raise ValueError(f'found a write that replaces the rows of a topic, expected {instead}: a topic keeps them')
+        raise ConfigError('mode', f'found a write that replaces the rows of a topic, expected {instead}: a topic keeps '
+                          'them')
 
 
 class RecordsReader(DataSourceReader):

@@ -20,7 +20,9 @@ from support.broker_process import ROOT
 
 from kbroker.client import Admin, Consumer, FatalProducerError, KafkaError, Producer
 from kbroker.client.admin import LATEST, IsolationLevel, NewTopic
+from kbroker.errors import ConfigError
 from kbroker_tools.spark import KafkaLogDataSource
+from kbroker_tools.spark.messages import ColumnError
 from kbroker_tools.spark.options import OptionError
 from kbroker_tools.spark.sink import protocol, writer
 from kbroker_tools.spark.sink.ledger import BrokerStore, Ledger, driver_id
@@ -80,7 +82,7 @@ def test_the_sink_needs_a_broker_and_a_prefix(missing):
 def test_only_appending_writes_exist():
     source = KafkaLogDataSource(NEEDED)
     for make in (source.writer, source.streamWriter):
-        with pytest.raises(ValueError, match=r"expected .*\('append'\)"):
+        with pytest.raises(ConfigError, match=r"expected .*\('append'\)"):
             make(VALUE, True)
         assert make(VALUE, False).options.topic == 't'
 
@@ -95,8 +97,13 @@ def test_the_columns_are_those_of_spark_s_sink_with_the_time():
             ({'value': LongType()}, 't', 'column value of type bigint, expected binary or string'),
             ({'value': BinaryType(), 'offset': LongType()}, 't', "column 'offset', expected some of key, value"),
             ({'value': BinaryType()}, None, 'found neither the option nor a column topic')):
-        with pytest.raises((ValueError, OptionError), match=text):
+        with pytest.raises((ColumnError, OptionError), match=text):
             check_schema(StructType([StructField(name, kind) for name, kind in fields.items()]), topic)
+
+
+def test_a_column_that_a_join_has_twice_is_refused_before_the_tasks():
+    with pytest.raises(ColumnError, match='found column value 2 times, expected it once'):
+        check_schema(StructType([StructField('value', BinaryType()), StructField('value', StringType())]), 't')
 
 
 # ---- rows

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.client.record_appender import record_bytes
 from kbroker.record.batch import HEADER_BYTES
+from kbroker_tools.spark.messages import ColumnError
 from kbroker_tools.spark.options import OptionError
 from kbroker_tools.spark.schema import HEADERS
 from kbroker_tools.spark.sink.protocol import SinkError
@@ -34,18 +35,20 @@ class SinkRow(NamedTuple):
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
-    """Raise OptionError without a topic, ValueError for an unknown column, another type, or no column `value`."""
+    """Raise OptionError without a topic, ColumnError for any column that the sink does not take, or no `value`."""
     names = [column.name for column in schema.fields]
     if topic is None and 'topic' not in names:
         raise OptionError('topic', 'found neither the option nor a column topic, expected one of them')
     if 'value' not in names:
-        raise ValueError(f'found the columns {", ".join(names)}, expected value among them')
+        raise ColumnError(f'found the columns {", ".join(names)}, expected value among them')
     for column in schema.fields:
         allowed, found = COLUMNS.get(column.name), column.dataType.simpleString()
         if allowed is None:
-            raise ValueError(f'found column {column.name!r}, expected some of {", ".join(COLUMNS)}')
+            raise ColumnError(f'found column {column.name!r}, expected some of {", ".join(COLUMNS)}')
+        if names.count(column.name) > 1:
+            raise ColumnError(f'found column {column.name} {names.count(column.name)} times, expected it once')
         if found not in allowed:
-            raise ValueError(f'found column {column.name} of type {found}, expected {" or ".join(allowed)}')
+            raise ColumnError(f'found column {column.name} of type {found}, expected {" or ".join(allowed)}')
 
 
 class Stage:
