@@ -56,8 +56,7 @@ class ClassicMember(GroupMember):
         is_cooperative = self._settings.assignors == (COOPERATIVE_STICKY,)
         while True:
             kept = set(owned) if is_cooperative and self._has_generation else set()
-            subscription = encode_subscription(topics, kept, self.generation_id if kept else -1)
-            answer = self._retrying(lambda s=subscription: self._join_once(s), 'JoinGroup')  # type: ignore[misc]
+            answer = self._retrying(lambda k=kept: self._join_once(topics, k), 'JoinGroup')  # type: ignore[misc]
             assignments = self._assign(answer) if answer.leader == answer.member_id else []
             try:
                 assignment = self._retrying(lambda a=answer, b=assignments: self._sync(a, b),  # type: ignore[misc]
@@ -74,9 +73,11 @@ class ClassicMember(GroupMember):
                 0 if self.must_join else self._settings.heartbeat_interval_ms)
             return assigned
 
-    def _join_once(self, subscription: bytes) -> Any:
+    def _join_once(self, topics: Collection[str], kept: set[TopicPartition]) -> Any:
+        """Join with the partitions in `kept`, which is cleared if the group has removed the member."""
         rebalance_timeout_ms = self._settings.max_poll_interval_ms
         while True:
+            subscription = encode_subscription(topics, kept, self.generation_id if kept else -1)
             answer = self._coordinator().call(messages.JoinGroupRequest(
                 group_id=self.group_id, session_timeout_ms=self._settings.session_timeout_ms,
                 rebalance_timeout_ms=rebalance_timeout_ms, member_id=self.member_id,
@@ -88,6 +89,7 @@ class ClassicMember(GroupMember):
                 self.member_id = answer.member_id
             elif answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self.member_id = ''
+                kept.clear()
             else:
                 check(answer.error_code, self._words('JoinGroup'))
                 self.member_id, self.generation_id = answer.member_id, answer.generation_id
@@ -147,6 +149,7 @@ class ClassicMember(GroupMember):
         else:
             request = messages.LeaveGroupRequest(group_id=self.group_id, members=[
                 messages.LeaveGroupRequest.MemberIdentity(member_id=self.member_id)])
+        self._former_place = self.metadata
         connection.call(request)
         self.generation_id, self.member_id, self.must_join = -1, '', True
 

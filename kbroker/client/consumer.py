@@ -20,7 +20,7 @@ from kbroker.client.background_heartbeats import BackgroundHeartbeats
 from kbroker.client.classic_member import ClassicMember
 from kbroker.client.cluster import RETRIED, Cluster
 from kbroker.client.consumer_member import ConsumerMember
-from kbroker.client.errors import ClientError, error_of, known_code
+from kbroker.client.errors import error_of, known_code
 from kbroker.client.exclusive_use import ExclusiveUse
 from kbroker.client.fetcher import ConsumedBatch, FetchedPartition, Fetcher, consumed_batches, next_offset
 from kbroker.client.group_member import GroupMember
@@ -232,6 +232,7 @@ class Consumer:
     def poll(self, timeout_ms: int) -> list[ConsumedBatch]:
         """Return records as soon as there are any, [] after `timeout_ms`; the next fetch is then in flight."""
         self._use.check()
+        self._forget_waiting_before_join()
         if not self._waiting:
             self._fetch(timeout_ms)
         batches = [fetched.batch for fetched in self._waiting]
@@ -242,8 +243,7 @@ class Consumer:
         """Yield batches without end, until the consumer is closed. The position follows the yielded batches."""
         while not self._use.is_refused:
             self._use.check()
-            if self._member is not None and self._member.must_join:
-                self._forget_waiting()      # the group waits for this member
+            self._forget_waiting_before_join()
             if not self._waiting:
                 self._fetch(ITERATION_POLL_MS)
             elif self._heartbeats is not None:
@@ -272,6 +272,11 @@ class Consumer:
                 return
             if self._clock.monotonic_ms() >= deadline_ms:
                 return
+
+    def _forget_waiting_before_join(self) -> None:
+        """Return to the last position that was reached if the group waits for this member, or has removed it."""
+        if self._member is not None and self._member.must_join:
+            self._forget_waiting()
 
     def _forget_waiting(self) -> None:
         """Return to the position before the batches that no iteration has reached."""
@@ -398,10 +403,7 @@ class Consumer:
         if commits:
             self._commit_if_still_member()
         if self._is_subscribed():
-            try:
-                self._member.leave()
-            except ClientError:
-                return      # the session times out by itself
+            self._member.leave_quietly()
 
     def _keep_membership(self) -> None:
         if self._member is None or self._heartbeats is None or not self._is_subscribed():
@@ -409,6 +411,7 @@ class Consumer:
         self._heartbeats.note_poll()
         with self._member_lock:
             self._catch_up(self._member)
+            self._heartbeats.note_poll()    # a join may have waited long for the other members
         self._heartbeats.start()
 
     def _catch_up(self, member: GroupMember) -> None:

@@ -32,6 +32,8 @@ class ConsumerMember(EpochMember, GroupMember):
         """The topics and the expression that the group knows of."""
         self._owned: dict[bytes, list[int]] = {}
         """The partitions in use. The next heartbeat reports a change of them."""
+        self._has_lost_place = False
+        """Since the last `join`, other members may have read the partitions."""
 
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
         """Join, or take the last assignment over. Partitions of topics that no metadata names yet come later."""
@@ -45,7 +47,7 @@ class ConsumerMember(EpochMember, GroupMember):
             self._owned = known
             self._must_report = True
             self._next_heartbeat_ms = self._clock.monotonic_ms()
-        self.keeps_positions = True
+        self.keeps_positions, self._has_lost_place = not self._has_lost_place, False
         self.must_join = False
         return sorted((names[topic_id], index) for topic_id, indexes in self._owned.items() for index in indexes)
 
@@ -109,5 +111,7 @@ class ConsumerMember(EpochMember, GroupMember):
         return False
 
     def _lose_partitions(self) -> None:
+        self._former_place = self.metadata
+        self._has_lost_place = True
         self.generation_id, self.must_join, self.keeps_positions = -1, True, False
         self._assigned, self._owned = {}, {}

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 
 from kbroker.client.admin import OffsetAndMetadata
 from kbroker.client.assignor import TopicPartition, by_topic
@@ -13,7 +12,7 @@ from kbroker.client.membership import Membership
 from kbroker.client.stream_settings import ConsumerSettings
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.clock import Clock
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 
 LAST_COMMIT_VERSION = 9
@@ -38,6 +37,7 @@ class GroupMember(Membership):
         self.keeps_positions = False
         """The partitions that the next `join` returns again were this member's all the time."""
         self._settings = settings
+        self._former_place = GroupMetadata(group_id)
 
     @property
     @abc.abstractmethod
@@ -46,7 +46,13 @@ class GroupMember(Membership):
 
     @property
     def metadata(self) -> GroupMetadata:
-        """The argument for Producer.send_offsets_to_transaction."""
+        """The argument for Producer.send_offsets_to_transaction.
+
+        After the member has left, this is its former place, and the group refuses its offsets. Offsets without a
+        generation would be accepted from a member whose partitions another one has read.
+        """
+        if self.generation_id < 0:
+            return self._former_place
         return GroupMetadata(self.group_id, self.generation_id, self.member_id, self._settings.group_instance_id)
 
     @abc.abstractmethod
@@ -55,9 +61,20 @@ class GroupMember(Membership):
 
     def give_up(self) -> None:
         """Leave the group, because the consumer does not poll. A later `join` makes it a member again."""
-        with suppress(ClientError):     # the session times out by itself
+        try:
+            self.leave_quietly()
+        finally:
+            self.must_join, self.keeps_positions = True, False
+
+    def leave_quietly(self) -> None:
+        """Leave the group. Without an answer of the coordinator, the session times out by itself."""
+        try:
             self.leave()
-        self.must_join, self.keeps_positions = True, False
+        except ClientError:
+            return
+        except KafkaError as error:
+            if not error.code.retriable:        # such as a coordinator that still loads
+                raise
 
     # ---- offsets
 

@@ -193,6 +193,8 @@ class Producer:
             return
         while self._appender.append_rows(rows):
             self._send_full_batches()
+            if self._is_transactional:
+                self.transactions.lifecycle.check_can_send()
 
     def _check_can_send(self) -> None:
         if self._is_transactional:
@@ -220,6 +222,7 @@ class Producer:
         Waits at most `timeout_ms`; None waits until there is something to do. Returns True if `wake_on` is readable.
         """
         self._use.check()
+        self._lose_connections()
         self._send_due()
         now_ms = self._clock.monotonic_ms()
         delays = [due_ms - now_ms for due_ms in self._next_times()]
@@ -291,7 +294,7 @@ class Producer:
         """Commit; returns when the coordinator has decided. Raises TransactionError if a record was not written."""
         self._use.check()
         if self.transactions.state is not ProducerState.COMMITTING:
-            self.flush()
+            self._flush_transaction()
         self.transactions.end(committed=True)
         self._counts.add('commit_total')
 
@@ -307,6 +310,14 @@ class Producer:
         self._lost_numbers.clear()
         self.transactions.end(committed=False)
         self._counts.add('abort_total')
+
+    def _flush_transaction(self) -> None:
+        """Flush. A record that was not written is a TransactionError here, or a FatalProducerError."""
+        try:
+            self.flush()
+        except KafkaError:
+            self.transactions.lifecycle.check_can_send()
+            raise
 
     def _ensure_initialized(self) -> None:
         self._use.check()
@@ -328,7 +339,7 @@ class Producer:
         """
         self._use.check()
         self.transactions.check_can_prepare()
-        self.flush()
+        self._flush_transaction()
         return self.transactions.prepare()
 
     def complete(self, decided: PreparedTransaction | str | None) -> bool:
@@ -445,11 +456,11 @@ class Producer:
             batches[queue] = queue.take(self.transactions.producer)
         try:
             self._requests.send(node_id, batches, self.transactions)
-        except ClientError as error:
-            if error.is_lasting:
-                raise
+        except BaseException as error:
             self._put_back(batches, error)
             self._lose_connections()
+            if not isinstance(error, KafkaError | ClientError) or not _passes(error):
+                raise
             return False
         self._counts.add('request_total')
         if self.settings.acks == 0:
@@ -506,7 +517,7 @@ class Producer:
         for request in self._requests.lost():
             self._put_back(request.batches, ClientError(f'broker {request.node_id} did not answer'))
 
-    def _put_back(self, batches: dict[PartitionQueue, ProducerBatch], error: ClientError) -> None:
+    def _put_back(self, batches: dict[PartitionQueue, ProducerBatch], error: BaseException) -> None:
         self._cluster.forget()
         for queue, batch in batches.items():
             batch.is_in_doubt = True

@@ -138,6 +138,23 @@ def test_a_busy_member_sends_heartbeats(address, topic, protocol):
             threading.Event().wait(0.05)
 
 
+def test_a_member_that_gave_up_its_place_neither_commits_nor_reads_again_what_another_one_has_read(address, topic):
+    with (consumer_of(address, topic, group_id=topic) as busy,
+          Producer(address, transactional_id=topic) as producer):
+        first = next(iter(busy))
+        busy._member.give_up()      # as after max.poll.interval.ms
+        with consumer_of(address, topic, group_id=topic) as other:
+            poll_until([other], lambda: sorted(other._positions.values(), key=str) == [10, 10])
+            with pytest.raises(TransactionError), producer.transaction() as transaction:
+                transaction.send_offsets(busy)
+            other.commit()
+        with pytest.raises(TransactionError), producer.transaction() as transaction:
+            transaction.send_offsets(busy)
+        assert busy.committed([(topic, first.partition)])[topic, first.partition].offset == 10
+        again = poll_until([busy], lambda: sorted(busy._positions.values(), key=str) == [10, 10])
+        assert again == []
+
+
 def poll_until(consumers, condition):
     """Poll until the condition holds, and return (consumer, partition, value) of each record.
 

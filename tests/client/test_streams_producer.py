@@ -2,6 +2,7 @@
 import pytest
 from support.fake_cluster import LOST, FakeCluster
 
+from kbroker.client.errors import ClientError
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.transaction_manager import GroupMetadata, OffsetAndMetadata
@@ -316,3 +317,66 @@ def test_a_batch_whose_answer_was_lost_is_asked_about_before_the_others_are_renu
     send_all(producer, [b'd'])
     producer.flush()
     assert [sent[1:] for sent in cluster.broker.sent[-3:]] == [(0, 1, [b'b']), (0, 2, [b'c']), (1, 0, [b'd'])]
+
+
+def test_a_batch_of_a_request_that_could_not_be_sent_is_sent_by_a_later_turn():
+    cluster = FakeCluster()
+    producer, told = started(cluster)
+    node, cluster.node = cluster.node, raising(ClientError('the host name cannot be resolved', is_lasting=True))
+    with pytest.raises(ClientError, match='host name'):
+        send_all(producer, [b'a'])
+        producer.flush()
+    with pytest.raises(ClientError, match='host name'):
+        producer.flush()
+    cluster.node = node
+    producer.flush()
+    assert outcome(told) == [(b'a', None)]
+
+
+def test_a_producer_whose_request_cannot_be_sent_ends():
+    cluster = FakeCluster()
+    cluster.node = raising(KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, 'a wrong password'))
+    with pytest.raises(KafkaError, match='password'), started(cluster)[0] as producer:
+        producer.send('t', b'a')
+
+
+def raising(error):
+    def raise_error(*_):
+        raise error
+    return raise_error
+
+
+def test_a_connection_that_was_closed_elsewhere_is_reopened_and_the_batch_sent_again():
+    """As an interrupt within an answer closes it."""
+    cluster = FakeCluster()
+    producer, told = started(cluster)
+    cluster.answers_flow = False
+    send_all(producer, [b'a'])
+    producer.poll(0)
+    cluster.broker.close()
+    cluster.answers_flow = True
+    producer.flush()
+    assert outcome(told) == [(b'a', None)]
+
+
+@pytest.mark.parametrize('level', [1, 2])
+def test_after_a_failure_a_transaction_takes_no_more_rows(level):
+    """Below transaction.version 2, a batch that followed to another partition would end the producer for good."""
+    cluster = FakeCluster()
+    cluster.broker.finalized_features['transaction.version'] = level
+    cluster.codes[0] = [ErrorCode.INVALID_RECORD]
+    producer, _ = started(cluster, transactional_id='x')
+    with pytest.raises(TransactionError, match='INVALID_RECORD'), producer.transaction():
+        producer.send_batch('t', [b'a', b'b', b'c', b'd'], partition=0)
+    assert [values for _, _, _, values in cluster.broker.sent] == [[b'a']]
+
+
+def test_without_a_report_the_commit_of_a_record_that_was_not_written_is_a_transaction_error():
+    cluster = FakeCluster()
+    cluster.codes[0] = [ErrorCode.INVALID_RECORD]
+    producer = Producer(cluster, transactional_id='x', clock=ManualClock(), sleep=lambda seconds: None)
+    with pytest.raises(TransactionError, match='INVALID_RECORD'), producer.transaction():
+        producer.send('t', b'a')
+    with producer.transaction():
+        producer.send('t', b'b')
+    assert [request.committed for name, request in cluster.calls if name == 'EndTxn'] == [False, True]

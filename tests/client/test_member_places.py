@@ -1,0 +1,137 @@
+"""Members that lose their place in a group: the positions that they keep, and the place in whose name they commit."""
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+
+from kbroker.client.assignor import decode_member, encode_assignment
+from kbroker.client.classic_member import ClassicMember
+from kbroker.client.consumer_member import ConsumerMember
+from kbroker.client.stream_settings import ConsumerSettings
+from kbroker.client.transaction_manager import GroupMetadata
+from kbroker.clock import ManualClock
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol import messages
+
+TOPIC_ID = bytes(range(16))
+PARTITIONS = [('t', 0), ('t', 1)]
+
+
+class Coordinator:
+    """A cluster of one coordinator, which assigns both partitions of `t`. `codes` are its next answers."""
+
+    def __init__(self):
+        self.codes = deque()
+        self.requests = []
+
+    def call(self, request, *_, **__):
+        self.requests.append(request)
+        code = self.codes.popleft() if self.codes else ErrorCode.NONE
+        return getattr(self, type(request).__name__)(request, code)
+
+    def ConsumerGroupHeartbeatRequest(self, request, code):
+        response = messages.ConsumerGroupHeartbeatResponse
+        assigned = [response.TopicPartitions(topic_id=TOPIC_ID, partitions=[0, 1])]
+        return response(error_code=code, member_id=request.member_id, member_epoch=max(request.member_epoch, 0) + 1,
+                        assignment=response.Assignment(topic_partitions=assigned))
+
+    def JoinGroupRequest(self, request, code):
+        return messages.JoinGroupResponse(error_code=code, generation_id=7, leader='another', member_id='m',
+                                          protocol_name=request.protocols[0].name)
+
+    def SyncGroupRequest(self, _, code):
+        return messages.SyncGroupResponse(error_code=code, assignment=encode_assignment(PARTITIONS))
+
+    def LeaveGroupRequest(self, _, code):
+        return messages.LeaveGroupResponse(error_code=code)
+
+    def version_of(self, _):
+        return 5
+
+    # ---- the cluster
+
+    def coordinator(self, *_):
+        return self
+
+    def forget(self):
+        pass
+
+    def retrying(self, operation, *_):
+        return operation()
+
+    def refresh(self):
+        return SimpleNamespace(topics=[SimpleNamespace(topic_id=TOPIC_ID, name='t', error_code=0)])
+
+
+def epoch_member(coordinator):
+    return ConsumerMember(coordinator, 'g', ConsumerSettings(group_protocol='consumer'), ManualClock())
+
+
+def classic_member(coordinator):
+    return ClassicMember(coordinator, 'g', ConsumerSettings(assignors=('cooperative-sticky',)), ManualClock())
+
+
+@pytest.mark.parametrize('make', [epoch_member, classic_member])
+def test_a_member_that_left_keeps_no_position_when_it_joins_again(make):
+    """Another member may have read and committed its partitions meanwhile."""
+    member = make(Coordinator())
+    assert member.join(['t']) == PARTITIONS
+    assert member.join(['t'], PARTITIONS) == PARTITIONS
+    assert member.keeps_positions
+    member.give_up()
+    assert (member.must_join, member.keeps_positions, member.sends_heartbeats) == (True, False, False)
+    assert member.join(['t'], PARTITIONS) == PARTITIONS
+    assert not member.keeps_positions
+    assert member.join(['t'], PARTITIONS) == PARTITIONS
+    assert member.keeps_positions
+
+
+def test_a_member_that_the_group_has_fenced_keeps_no_position():
+    coordinator = Coordinator()
+    member = epoch_member(coordinator)
+    member.join(['t'])
+    coordinator.codes.append(ErrorCode.FENCED_MEMBER_EPOCH)
+    member.heartbeat_if_due()
+    assert member.must_join
+    assert member.join(['t'], PARTITIONS) == PARTITIONS
+    assert not member.keeps_positions
+
+
+def test_a_cooperative_member_that_the_group_has_removed_claims_no_partition():
+    coordinator = Coordinator()
+    member = classic_member(coordinator)
+    member.join(['t'])
+    coordinator.codes.append(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert member.join(['t'], PARTITIONS) == PARTITIONS
+    assert not member.keeps_positions
+    joins = [request for request in coordinator.requests if isinstance(request, messages.JoinGroupRequest)]
+    claims = [decode_member('m', None, join.protocols[0].metadata) for join in joins]
+    assert [sorted(claim.owned) for claim in claims] == [[], PARTITIONS, []]
+    assert [claim.generation for claim in claims] == [-1, 7, -1]
+
+
+@pytest.mark.parametrize(('make', 'generation'), [(epoch_member, 1), (classic_member, 7)])
+def test_a_member_that_left_commits_in_the_name_of_its_former_place(make, generation):
+    """Without a generation, a group accepts the offsets of a transaction from every client."""
+    member = make(Coordinator())
+    assert member.metadata == GroupMetadata('g')
+    member.join(['t'])
+    place = GroupMetadata('g', generation, member.member_id)
+    assert member.metadata == place
+    member.give_up()
+    assert member.metadata == place
+    member.give_up()
+    assert member.metadata == place
+
+
+def test_a_member_whose_farewell_is_refused_joins_again():
+    coordinator = Coordinator()
+    member = classic_member(coordinator)
+    member.join(['t'])
+
+    def load(*_):
+        raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 'it loads')
+
+    coordinator.coordinator = load
+    member.give_up()
+    assert (member.must_join, member.keeps_positions) == (True, False)
