@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 ELSEWHERE = {'timeline': 'kbroker_tools.timeline.command', 'history': 'kbroker_tools.history.command',
              'finish-spark': 'kbroker_tools.spark.sink.finish'}
 """Commands in their own modules, imported when they are called."""
+OPEN = 'Ongoing'
+"""The name of the state of a transaction that is not decided yet."""
 ALSO = {'forceTerminateTransaction': 'force-terminate'}
 """Kafka's name of a command, whose form differs from the other commands' names."""
 PROGRAM = 'kbroker-transactions'
@@ -99,12 +101,13 @@ def list_command(duration_filter: int, transactional_id_pattern: str | None, two
     if view.is_live:
         listings = [(row.transactional_id, node_id, row.producer_id, row.transaction_state)
                     for node_id, row in _live(view).admin.list_transactions(
-                        duration_filter_ms=duration_filter, transactional_id_pattern=transactional_id_pattern or None)]
+                        [OPEN] if two_phase else [], duration_filter_ms=duration_filter,
+                        transactional_id_pattern=transactional_id_pattern or None)]
     else:
         listings = _listed_offline(view, duration_filter, transactional_id_pattern)
     if two_phase:
         listings = [listing for listing in listings
-                    if listing[3] == 'Ongoing' and _is_two_phase(view.transaction(listing[0]))]
+                    if listing[3] == OPEN and _is_two_phase(view.transaction(listing[0]))]
     Output(as_json).table(LISTED, listings)
 
 
@@ -160,7 +163,7 @@ def describe(transactional_id: str, as_json: bool, **place: Any) -> None:
 
 def _is_two_phase(row: TransactionInfo | None) -> bool:
     from kbroker.transaction.state import NEVER_TIMES_OUT_MS
-    return row is not None and row.state == 'Ongoing' and row.timeout_ms == NEVER_TIMES_OUT_MS
+    return row is not None and row.state == OPEN and row.timeout_ms == NEVER_TIMES_OUT_MS
 
 
 def _two_phase_note(view: View, row: TransactionInfo, command_config: str | None) -> str:

@@ -1,6 +1,7 @@
 """kbroker-transactions: one command for a broker and a directory, and one line for each error."""
 import json
 import shutil
+import types
 
 import confluent_kafka
 import pytest
@@ -65,6 +66,16 @@ def test_list_offline_filters_as_a_broker_does(directory):
     assert ids('--transactional-id-pattern', 'o.*|fre') == ['open']
     assert ids('--duration-filter', '3600000') == ['done', 'fresh']
     assert ids('--duration-filter', '-1', '--transactional-id-pattern', '') == ['done', 'fresh', 'open']
+
+
+def test_the_list_of_two_phase_commit_leaves_idle_ids_to_the_broker(monkeypatch):
+    asked = []
+    admin = types.SimpleNamespace(list_transactions=lambda states, **filters: asked.append(states) or [])
+    monkeypatch.setattr('kbroker_tools.transactions.open_view',
+                        lambda **place: types.SimpleNamespace(is_live=True, admin=admin))
+    for option in (['--two-phase'], []):
+        assert CliRunner().invoke(main, ['list', '--bootstrap-server', NOBODY, *option]).exit_code == 0
+    assert asked == [['Ongoing'], []]
 
 
 def test_transactions_of_two_phase_commit_are_listed_and_described_with_their_way_out(stage):
