@@ -379,12 +379,17 @@ class Consumer:
         coordinator, the session times out by itself.
         In a process that was forked, the connections are closed without sending anything.
         """
-        if not self._use.is_refused:
-            self._use.check()
-            try:
-                self._leave(self.settings.enable_auto_commit if commits is None else commits, timeout_ms)
-            finally:
-                self._use.end()
+        if self._use.is_refused:
+            self._close_connections()
+            return
+        self._use.check()
+        try:
+            self._leave(self.settings.enable_auto_commit if commits is None else commits, timeout_ms)
+        finally:
+            self._use.end()
+            self._close_connections()
+
+    def _close_connections(self) -> None:
         self._fetcher.close()
         if self._member is not None and not self._is_abandoned:
             self._member_cluster.close()

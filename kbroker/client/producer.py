@@ -360,8 +360,8 @@ class Producer:
     def end_prepared(self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool = True) -> None:
         """Commit or abort a transaction of any producer by its handle. To repeat the call changes nothing.
 
-        Needs transaction.version 2. Raises TransactionError if the transaction ended the other way, ProducerFencedError
-        if a newer producer has the transactional.id.
+        Needs transaction.version 2. Raises TransactionError or ProducerFencedError if the transaction ended the other
+        way, and ProducerFencedError if a newer producer has the transactional.id.
         """
         self._use.check()
         end_by_handle(self._cluster, transactional_id, PreparedTransaction(producer_id, producer_epoch), commit,

@@ -22,8 +22,8 @@ def end_by_handle(cluster: Cluster, transactional_id: str, pair: PreparedTransac
                   timeout_ms: int) -> None:
     """Commit or abort the transaction of this pair. To repeat the call with the same decision changes nothing.
 
-    Raises TransactionError if the transaction ended the other way, ProducerFencedError if the pair is not that of the
-    id's last transaction, and KafkaError(UNSUPPORTED_VERSION) below transaction.version 2.
+    Raises TransactionError or ProducerFencedError if the transaction ended the other way, ProducerFencedError if the
+    pair is not that of the id's last transaction, and KafkaError(UNSUPPORTED_VERSION) below transaction.version 2.
     """
     what = f'{"committing" if commit else "aborting"} {pair} of transactional.id {transactional_id!r}'
     request = messages.EndTxnRequest(transactional_id=transactional_id, producer_id=pair.producer_id,

@@ -109,6 +109,21 @@ def test_a_closed_client_is_refused(make):
     client.close()
 
 
+def test_a_consumer_whose_last_commit_fails_closes_its_connections(monkeypatch):
+    consumer, closed = Consumer('h:1', group_id='g'), []
+    clusters = [consumer._member_cluster, consumer._cluster]
+    for cluster in clusters:
+        monkeypatch.setattr(cluster, 'close', lambda closing=cluster: closed.append(closing))
+
+    def fail():
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, 'no coordinator')
+
+    monkeypatch.setattr(consumer, '_commit_if_still_member', fail)
+    with pytest.raises(KafkaError, match='no coordinator'):
+        consumer.close()
+    assert closed == clusters
+
+
 def test_a_closed_admin_is_refused():
     with Admin('localhost:1') as admin:
         pass
