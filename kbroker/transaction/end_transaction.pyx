@@ -118,8 +118,9 @@ cdef class TransactionEnder:
         return ending.append_prepare()
 
     cdef int prepare(self, TransactionMetadata metadata, int status, int transaction_version) except -1:
-        """Make the Prepare row pending. The bump of an exhausted epoch needs the next producer id (KAFKA-18660,
-        KAFKA-20090). With TV2 each decision bumps it. Without, only a fence does that keeps apart the client's pair."""
+        """Make the Prepare row pending. It gets a new producer id if the client's epoch is bumped and exhausted
+        (KAFKA-18660, KAFKA-20090). TV2 bumps with each decision, TV0 and TV1 only with the fence of a kept transaction.
+        """
         cdef int64_t fresh_producer_id = NO_PRODUCER_ID
         if metadata.current.is_exhausted() and (
                 transaction_version >= EPOCH_BUMPS_FROM

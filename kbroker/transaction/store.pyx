@@ -45,7 +45,7 @@ cdef class StatePartition:
     """One partition of `__transaction_state` that this broker leads.
 
     `coordinator_epoch` is its leader epoch: data partitions refuse markers of a lower one. `is_lost`: it no longer
-    belongs to this coordinator. `open` is an index: the ids with a transaction that is not complete, oldest first.
+    belongs to this coordinator. `open` is an index: the ids with a transaction that is not complete.
     """
 
     def __init__(self, Partition partition not None):
