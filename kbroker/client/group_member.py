@@ -37,7 +37,7 @@ class GroupMember(Membership):
         self.keeps_positions = False
         """The partitions that the next `join` returns again were this member's all the time."""
         self._settings = settings
-        self._former_place = GroupMetadata(group_id)
+        self._former_place = GroupMetadata(group_id, group_instance_id=settings.group_instance_id)
 
     @property
     @abc.abstractmethod
@@ -46,7 +46,7 @@ class GroupMember(Membership):
 
     @property
     def metadata(self) -> GroupMetadata:
-        """The argument for Producer.send_offsets_to_transaction.
+        """The place in whose name offsets are committed, also by Producer.send_offsets_to_transaction.
 
         After the member has left, this is its former place, and the group refuses its offsets. Offsets without a
         generation would be accepted from a member whose partitions another one has read.
@@ -91,9 +91,10 @@ class GroupMember(Membership):
             for topic, indexes in by_topic(offsets).items()]
 
         def commit() -> None:
+            place = self.metadata
             answer = self._coordinator().call(request(
-                group_id=self.group_id, generation_id_or_member_epoch=self.generation_id, member_id=self.member_id,
-                group_instance_id=self._settings.group_instance_id, topics=topics), max_version=LAST_COMMIT_VERSION)
+                group_id=self.group_id, generation_id_or_member_epoch=place.generation_id, member_id=place.member_id,
+                group_instance_id=place.group_instance_id, topics=topics), max_version=LAST_COMMIT_VERSION)
             for topic in answer.topics:
                 for row in topic.partitions:
                     if row.error_code:

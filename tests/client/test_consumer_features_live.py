@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import confluent_kafka
 import pytest
 
-from kbroker.client import Admin, Consumer, Producer, TransactionError
+from kbroker.client import Admin, Consumer, KafkaError, Producer, TransactionError
 from kbroker.client.admin import NewTopic
 
 LIMIT_S = 120
@@ -150,6 +150,8 @@ def test_a_member_that_gave_up_its_place_neither_commits_nor_reads_again_what_an
             other.commit()
         with pytest.raises(TransactionError), producer.transaction() as transaction:
             transaction.send_offsets(busy)
+        with pytest.raises(KafkaError, match='UNKNOWN_MEMBER_ID'):
+            busy.commit()
         assert busy.committed([(topic, first.partition)])[topic, first.partition].offset == 10
         again = poll_until([busy], lambda: sorted(busy._positions.values(), key=str) == [10, 10])
         assert again == []
