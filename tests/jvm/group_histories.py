@@ -61,11 +61,13 @@ class TooSlow(UnsatisfiedAssumption):
 class Side:
     """One broker in a history: a connection, and what its answers said."""
 
+    lanes = LANES
+    """The partitions of the offsets topic."""
     is_kafka = False
 
     def __init__(self, address: str, group: str):
         self.group = group
-        self.partition = partition_for(group, LANES)
+        self.partition = partition_for(group, self.lanes)
         """The partition with the rows of the group."""
         self.peer = RawPeer(address, OFFSETS_TOPIC, partition=self.partition)
         self.topic_ids: dict[str, bytes] = {}
@@ -461,7 +463,7 @@ def run(addresses: list[str], history: Sequence[Any], side_class: type[Side] = S
     partition of its lane, so that the histories of other lanes do not disturb it.
     """
     names = (f'h{number}-{NOW_MS % 100_000}' for number in _numbers)
-    group = next(name for name in names if partition_for(name, LANES) == lane)
+    group = next(name for name in names if partition_for(name, side_class.lanes) == lane)
     sides = [side_class(address, group) for address in addresses]
     sides[0].is_kafka = True
     try:

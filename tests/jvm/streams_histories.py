@@ -180,6 +180,8 @@ ODD_SHAPES: dict[str, Shape] = {
 class StreamsSide(Side):
     """One broker in a history of a streams group."""
 
+    lanes = 1
+
     def __init__(self, address: str, group: str):
         self._looks = itertools.count()
         super().__init__(address, group)
