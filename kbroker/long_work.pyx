@@ -83,14 +83,18 @@ cdef class Pause:
         return 0
 
 
-cdef class AwaitedCall(Pause):
-    """A callback that ends the pause and keeps its arguments. A closure would be a cycle with its generator."""
+cdef class AwaitedCall:
+    """A callback that ends a pause and keeps its arguments. A closure would be a cycle with its generator."""
 
+    cdef Pause pause
     cdef tuple arguments
+
+    def __cinit__(self):
+        self.pause = Pause()
 
     def __call__(self, *arguments):
         self.arguments = arguments
-        self.end()
+        self.pause.end()
 
 
 def result_of(start):
@@ -100,7 +104,7 @@ def result_of(start):
     """
     cdef AwaitedCall done = AwaitedCall()
     start(done)
-    yield from done.wait()
+    yield from done.pause.wait()
     return done.arguments[0] if len(done.arguments) == 1 else done.arguments
 
 

@@ -211,6 +211,8 @@ def test_a_call_that_was_awaited_leaves_no_garbage(long_work, timers):
     gc.disable()
     try:
         long_work.start(result_of(callbacks.append), lambda *result: results.append(result))
+        timers.run_due()
+        assert (long_work.paused, len(long_work)) == (1, 0)     # it costs nothing while it waits
         callbacks.pop()('an error', 'a result')
         timers.run_due()
         assert results == [(None, ('an error', 'a result'))]
