@@ -10,6 +10,8 @@ from kbroker.protocol import messages
 from kbroker.record.batch import read_header
 from kbroker.record.records import decode_records
 
+QUIET_PIPE = os.pipe()
+"""The descriptors of every connection: nothing ever arrives, since the answers are lists."""
 LOST = 'lost'
 """A code: the broker does as it should, and the connection breaks before the answer."""
 
@@ -27,14 +29,13 @@ class FakeConnection:
         self.answers = deque()
         self.sent = []
         self.sent_bytes = []
-        self._pipe = os.pipe()
 
     @property
     def has_buffered(self):
         return bool(self.answers) and self.cluster.answers_flow
 
     def fileno(self):
-        return self._pipe[0]
+        return QUIET_PIPE[0]
 
     def close(self):
         self.is_open = False
