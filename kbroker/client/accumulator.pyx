@@ -170,14 +170,19 @@ cdef class PartitionQueue:
         self.in_flight.remove(batch)
         batch.attempts += 1
         batch.retry_at_ms = retry_at_ms
-        place = sum(1 for waiting in self.waiting if waiting.attempts and waiting.ordinal < batch.ordinal)
-        self.waiting.insert(place, batch)
+        self.waiting.insert(self.place_of(batch), batch)
 
     def put_back_halves(self, ProducerBatch batch):
+        """Queue both halves of a batch that is too large, in its place."""
+        cdef Py_ssize_t place = self.place_of(batch)
         self.in_flight.remove(batch)
         for part in reversed(batch.halves(self.compression_level)):
             part.attempts += 1
-            self.waiting.appendleft(part)
+            self.waiting.insert(place, part)
+
+    cdef Py_ssize_t place_of(self, ProducerBatch batch) except -1:
+        """Return the place among the waiting batches: behind those that were appended before it and are sent again."""
+        return sum(1 for waiting in self.waiting if waiting.attempts and waiting.ordinal < batch.ordinal)
 
     def is_first_unfinished(self, ProducerBatch batch):
         """Return whether no earlier batch is in flight or about to be sent again."""

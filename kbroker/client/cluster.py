@@ -230,6 +230,12 @@ class Cluster:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'topic {min(missing)}: found no answer in the metadata')
         return {name: self._topics[name] for name in names}
 
+    def find_topics(self, names: Collection[str]) -> dict[str, TopicMetadata | None]:
+        """Fetch topics by name; None stands for one that does not exist. Topics with another error are missing."""
+        answer = self.refresh(names)
+        return {topic.name: self._topics.get(topic.name) for topic in answer.topics
+                if topic.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
+
     def forget(self) -> None:
         """Drop cached leaders and coordinators, which may be out of date; they are requested again when needed."""
         self._topics.clear()

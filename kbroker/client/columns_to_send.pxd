@@ -47,8 +47,12 @@ cdef class RowsToSend:
     cdef object timestamps_owner
     cdef int64_t *own_timestamps
     cdef int32_t *order
+    cdef Py_ssize_t room_bytes          # the room in buffer.memory that the next rows of a batch may need
     cdef Py_ssize_t *ends               # by partition: the end of its rows in `order`
 
     cdef int read_timestamps(self, source) except -1
     cdef Py_ssize_t largest_bytes(self) noexcept
     cdef int place(self, int32_t partitions, StickyPartitions sticky, list available) except -1
+
+
+cdef int64_t checked_timestamp_ms(timestamp_ms) except -1

@@ -3,6 +3,7 @@
 Arrow arrays come through the C data interface (`__arrow_c_array__`), so that pyarrow is not imported.
 """
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.memoryview cimport PyMemoryView_GET_BUFFER
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
@@ -114,6 +115,15 @@ cdef inline int64_t offset_at(const void *offsets, Py_ssize_t width, Py_ssize_t 
     return (<const int32_t *>offsets)[index] if width == 4 else (<const int64_t *>offsets)[index]
 
 
+cdef int64_t checked_timestamp_ms(timestamp_ms) except -1:
+    """Return a timestamp of the caller. Raises ValueError for one that is negative, or too large for a record."""
+    cdef int overflow
+    cdef int64_t when_ms = PyLong_AsLongLongAndOverflow(timestamp_ms, &overflow)
+    if overflow or when_ms < 0:
+        raise ValueError(f'found timestamp {timestamp_ms}, expected milliseconds since 1970, 0 to {2**63 - 1}')
+    return when_ms
+
+
 cdef class RowsToSend:
     """The rows of one `send_batch`, and how far they are queued.
 
@@ -159,7 +169,7 @@ cdef class RowsToSend:
             if self.own_timestamps == NULL:
                 raise MemoryError(f'{self.count} timestamps') from None
             for timestamp_ms in tuple(source)[:self.count]:
-                self.own_timestamps[i] = timestamp_ms
+                self.own_timestamps[i] = checked_timestamp_ms(timestamp_ms)
                 i += 1
             self.rows.timestamps_ms = self.own_timestamps
             return 0
@@ -168,6 +178,9 @@ cdef class RowsToSend:
         self.check_count(len(view), 'timestamps')
         self.timestamps_owner = view
         self.rows.timestamps_ms = <const int64_t *>PyMemoryView_GET_BUFFER(view).buf
+        for i in range(self.count):
+            if self.rows.timestamps_ms[i] < 0:
+                checked_timestamp_ms(self.rows.timestamps_ms[i])
         return 0
 
     cdef Py_ssize_t largest_bytes(self) noexcept:

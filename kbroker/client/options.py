@@ -44,6 +44,7 @@ class ProducerOptions(ConnectionOptions, total=False):
     max_in_flight_requests_per_connection: int
     delivery_timeout_ms: int
     max_block_ms: int
+    metadata_max_age_ms: int
     retries: int
 
 

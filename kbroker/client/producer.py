@@ -3,7 +3,8 @@
 Blocking, without threads. `send` queues a record and returns. Batches are sent and answers received in `poll`, which
 `send`, `flush` and others call as needed. A program that waits for something else must call `poll` meanwhile.
 
-A call of `poll` is a turn. It does this, in this order:
+A call of `poll` is a turn. Metadata older than metadata.max.age.ms is fetched again before it. It does this, in this
+order:
 
 1. Batches that are older than delivery.timeout.ms fail, with sequence numbers or without.
 2. Without a transactional.id, the producer gets its id if it has none. A partition that lost a numbered batch waits
@@ -123,7 +124,8 @@ class Producer:
         self._sleep = sleep
         self._on_delivery = on_delivery or self._keep_failure
         self._failure: KafkaError | None = None
-        self._appender = RecordAppender(self.settings, self._clock, self._find_topic)
+        self._appender = RecordAppender(self.settings, self._clock, self._find_topic, self._await_room)
+        self._metadata_due_ms = self._clock.monotonic_ms() + self.settings.metadata_max_age_ms
         self._queues = self._appender.queues
         self._lost_numbers: set[PartitionQueue] = set()
         self._counts = Counts(PRODUCER_COUNTS)
@@ -157,17 +159,18 @@ class Producer:
 
     def send(self, topic: str, value: bytes | None, key: bytes | None = None, headers: Headers = (), *,
              partition: int | None = None, timestamp_ms: int | None = None, context: Any = None) -> None:
-        """Queue a record; waits while buffer.memory is full.
+        """Queue a record; waits up to max.block.ms while buffer.memory is full.
 
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE (over max.request.size); TransactionError,
-        FatalProducerError; and IllegalProducerState if a transactional producer is outside a transaction.
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE (over max.request.size or buffer.memory),
+        REQUEST_TIMED_OUT (no room in buffer.memory); TransactionError, FatalProducerError; IllegalProducerState if a
+        transactional producer is outside a transaction; ValueError and TypeError. After an error it is not queued.
         """
         if self._use.thread != get_ident():
             self._use.claim()
         if self._is_transactional or self._failure is not None:
             self._check_can_send()
         if self._appender.append(topic, value, key, headers, partition, timestamp_ms, context):
-            self._send_full_batches()
+            self.poll(0)
 
     def send_batch(self, topic: str, values: Column, keys: Column | None = None,
                    headers: Sequence[Headers] | None = None, *, partition: int | None = None,
@@ -192,7 +195,7 @@ class Producer:
                           context=context)
             return
         while self._appender.append_rows(rows):
-            self._send_full_batches()
+            self.poll(0)
             if self._is_transactional:
                 self.transactions.lifecycle.check_can_send()
 
@@ -202,11 +205,24 @@ class Producer:
         if self._failure is not None:
             self._raise_failure()
 
-    def _send_full_batches(self) -> None:
-        """Send what can be sent, and wait while buffer.memory is full."""
+    def _await_room(self, size_bytes: int) -> None:
+        """Wait until buffer.memory has room for so many bytes. Open batches that hold all of it are sent at once.
+
+        Raises KafkaError(REQUEST_TIMED_OUT) after max.block.ms, and the errors of the next `send`.
+        """
+        limit_bytes, limit_ms = self.settings.buffer_memory_bytes, self.settings.max_block_ms
+        began_ms = self._clock.monotonic_ms()
         self.poll(0)
-        while self._appender.buffered_bytes > self.settings.buffer_memory_bytes:
-            self.poll(self.settings.max_block_ms)
+        while self._appender.buffered_bytes + size_bytes > limit_bytes:
+            left_ms = began_ms + limit_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f'found no room for {size_bytes} bytes within '
+                                 f'max.block.ms ({limit_ms} ms): {self._appender.buffered_bytes} bytes of buffer.memory '
+                                 f'({limit_bytes}) wait for their brokers')
+            if not self._requests.in_flight:
+                self._close_open_batches()
+            self.poll(left_ms)
+        self._check_can_send()
 
     def flush(self) -> None:
         """Send everything and wait until each batch has been written or has failed."""
@@ -223,6 +239,7 @@ class Producer:
         """
         self._use.check()
         self._lose_connections()
+        self._refresh_metadata()
         self._send_due()
         now_ms = self._clock.monotonic_ms()
         delays = [due_ms - now_ms for due_ms in self._next_times()]
@@ -368,6 +385,25 @@ class Producer:
                       self.settings.max_block_ms)
 
     # ---- partitions
+
+    def _refresh_metadata(self) -> None:
+        """Fetch the metadata of the topics in use: partitions may have been added, or a topic created again."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._metadata_due_ms:
+            return
+        self._metadata_due_ms = now_ms + self.settings.metadata_max_age_ms
+        names = self._appender.topic_names()
+        if not names:
+            return
+        try:
+            found = self._cluster.find_topics(names)
+        except (KafkaError, ClientError) as error:
+            if not _passes(error):
+                raise
+            self._metadata_due_ms = now_ms + self._cluster.config.retry_backoff_ms
+            return
+        for name, metadata in found.items():
+            self._appender.adopt(name, metadata)
 
     def _find_topic(self, topic: str) -> TopicMetadata:
         """Return the topic, waiting for one that the broker creates automatically (auto.create.topics.enable)."""
@@ -544,6 +580,7 @@ class Producer:
         elif severity_at_partition(code) is Severity.RETRY:
             if code in _STALE_METADATA:
                 self._cluster.forget()
+                self._metadata_due_ms = 0
             self._retry(queue, batch, error)
         else:
             record_errors = {entry.batch_index: entry.batch_index_error_message or '' for entry in row.record_errors}

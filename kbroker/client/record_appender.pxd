@@ -13,16 +13,23 @@ cdef class TopicQueues:
     cdef list available                 # those with a leader, or all if none has one
     cdef StickyPartitions sticky
     cdef dict queues
+    cdef dict retired                   # the queues of partitions that are gone; they may come back
     cdef PartitionQueue last_queue      # of the record before
+
+    cdef int adopt(self, metadata) except -1
 
 
 cdef class RecordAppender:
     cdef object settings
     cdef object find_topic
     cdef Clock clock
+    cdef object await_room
     cdef dict topics
+    cdef dict deleted_topics
     cdef readonly list queues
     cdef readonly Py_ssize_t buffered_bytes
+    cdef Py_ssize_t batch_bytes
+    cdef Py_ssize_t memory_bytes
     cdef Py_ssize_t largest_record_bytes
 
     cdef TopicQueues topic_queues(self, str topic)

@@ -1,19 +1,17 @@
 """The path of a record from `send` into the open batch of its partition."""
-from libc.stdint cimport int32_t, int64_t
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from libc.stdint cimport INT32_MAX, int32_t, int64_t
 
 from kbroker.client.accumulator cimport PartitionQueue, ProducerBatch
-from kbroker.client.columns_to_send cimport RowsToSend
+from kbroker.client.columns_to_send cimport RowsToSend, checked_timestamp_ms
 from kbroker.client.partitioner cimport StickyPartitions, partition_of
 from kbroker.clock cimport Clock
 from kbroker.record.batch cimport HEADER_BYTES
-from kbroker.record.record_writer cimport Blob, as_bytes, as_headers, blob_of
+from kbroker.record.record_writer cimport (
+    HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Blob, as_bytes, as_headers, blob_of,
+)
 
 from kbroker.errors import ErrorCode, KafkaError
-
-cdef enum:
-    # The most bytes that a record adds to its key, value and headers, if each of these is shorter than 2 MiB.
-    RECORD_OVERHEAD_BYTES = 16
-    HEADER_OVERHEAD_BYTES = 10
 
 
 cdef Py_ssize_t most_bytes(bytes key, bytes value, list headers) except -1:
@@ -29,52 +27,78 @@ def record_bytes(key, value, headers):
     return most_bytes(as_bytes(key), as_bytes(value), as_headers(headers))
 
 
+cdef int32_t partition_index(partition) except -1:
+    """Return the number of a partition. Raises ValueError for one that no topic can have."""
+    cdef int overflow
+    cdef int64_t index = PyLong_AsLongLongAndOverflow(partition, &overflow)
+    if overflow or not 0 <= index <= INT32_MAX:
+        raise ValueError(f'found partition {partition}, expected 0 to {INT32_MAX}')
+    return <int32_t>index
+
+
 cdef class TopicQueues:
     """The partitions of one topic, the choice between them, and the queues of those in use."""
 
     def __cinit__(self, str topic not None, metadata, Py_ssize_t batch_bytes):
         self.topic = topic
+        self.sticky = StickyPartitions(batch_bytes)
+        self.queues = {}
+        self.retired = {}
+        self.adopt(metadata)
+
+    cdef int adopt(self, metadata) except -1:
+        """Take over the metadata of the topic. The queue of a partition that is gone keeps its batches."""
         self.partitions = metadata.partitions
         self.partitions_count = len(metadata.partitions)
         self.available = [index for index, partition in metadata.partitions.items() if partition.leader_id >= 0]
         if not self.available:
             self.available = list(metadata.partitions)
-        self.sticky = StickyPartitions(batch_bytes)
-        self.queues = {}
+        self.last_queue = None
+        for partition in [partition for partition in self.queues if partition not in self.partitions]:
+            self.retired[partition] = self.queues.pop(partition)
+        return 0
 
 
 cdef class RecordAppender:
     """Chooses the partition of each record and adds the record to its queue.
 
-    `find_topic` returns the metadata of a topic. It is called once for each topic.
+    `find_topic` returns the metadata of a topic. It is called when a topic is first used, and after it was deleted.
+    `await_room` returns when buffer.memory has room for so many bytes, or raises.
     """
 
-    def __init__(self, settings, Clock clock not None, find_topic):
+    def __init__(self, settings, Clock clock not None, find_topic, await_room):
         self.settings = settings
         self.clock = clock
         self.find_topic = find_topic
+        self.await_room = await_room
         self.topics = {}
+        self.deleted_topics = {}
         self.queues = []
+        self.batch_bytes = min(settings.batch_size_bytes, settings.buffer_memory_bytes)
+        self.memory_bytes = settings.buffer_memory_bytes
         self.largest_record_bytes = settings.max_request_size_bytes - HEADER_BYTES
 
     def append(self, str topic not None, value, key, headers, partition, timestamp_ms, context):
         """Add a record. Returns True if a batch became full and now waits.
 
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, or MESSAGE_TOO_LARGE for a record over max.request.size.
+        Raises ValueError, and KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE for a record over
+        max.request.size, and the errors of `await_room`.
         """
         cdef bytes value_bytes = as_bytes(value), key_bytes = as_bytes(key)
         cdef list header_bytes = as_headers(headers)
         cdef Blob key_blob = blob_of(key_bytes)
         cdef Py_ssize_t size = most_bytes(key_bytes, value_bytes, header_bytes)
-        cdef int64_t when_ms = self.clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        cdef int64_t when_ms = self.clock.wall_ms() if timestamp_ms is None else checked_timestamp_ms(timestamp_ms)
         cdef int32_t index
         cdef TopicQueues known
         cdef PartitionQueue queue
         cdef ProducerBatch before
         self.check_size(size)
+        if size > self.memory_bytes - self.buffered_bytes:
+            self.await_room(size)
         known = self.topic_queues(topic)
         if partition is not None:
-            index = partition
+            index = partition_index(partition)
         elif key_bytes is None:
             index = known.sticky.place(size, known.available)
         else:
@@ -94,10 +118,13 @@ cdef class RecordAppender:
         if rows.position == 0 and rows.count:
             self.begin_rows(rows, known)
         while rows.position < rows.count:
+            if rows.room_bytes > self.memory_bytes - self.buffered_bytes:
+                self.await_room(rows.room_bytes)
+                known = self.topic_queues(rows.topic)
             if is_sticky:
                 index = known.sticky.place(0, known.available)
             elif rows.partition is not None:
-                index = rows.partition
+                index = partition_index(rows.partition)
             else:
                 while rows.ends[index] <= rows.position:
                     index += 1
@@ -116,11 +143,13 @@ cdef class RecordAppender:
 
     cdef int begin_rows(self, RowsToSend rows, TopicQueues known) except -1:
         """Check the rows, and sort them by partition if they have keys."""
-        self.check_size(RECORD_OVERHEAD_BYTES + rows.largest_bytes())
+        cdef Py_ssize_t largest_bytes = RECORD_OVERHEAD_BYTES + rows.largest_bytes()
+        self.check_size(largest_bytes)
+        rows.room_bytes = max(largest_bytes, self.batch_bytes)
         if rows.rows.timestamps_ms == NULL:
             rows.rows.timestamp_ms = self.clock.wall_ms()
         if rows.partition is not None:
-            self.queue_of(known, rows.partition)
+            self.queue_of(known, partition_index(rows.partition))
         elif rows.keys is not None and rows.rows.order == NULL:
             rows.place(known.partitions_count, known.sticky, known.available)
         return 0
@@ -129,16 +158,37 @@ cdef class RecordAppender:
         """Note that a batch no longer takes this part of buffer.memory."""
         self.buffered_bytes -= reserved_bytes
 
+    def topic_names(self):
+        """Return the topics in use."""
+        return list(self.topics)
+
+    def adopt(self, str topic not None, metadata):
+        """Take over the present metadata of a topic in use; None: it was deleted."""
+        cdef TopicQueues known = self.topics[topic]
+        if metadata is None:
+            self.deleted_topics[topic] = self.topics.pop(topic)
+        else:
+            known.adopt(metadata)
+
     cdef int check_size(self, Py_ssize_t size) except -1:
         if size > self.largest_record_bytes:
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f'the record takes {size} bytes, max.request.size is '
                                                           f'{self.settings.max_request_size_bytes}')
+        if size > self.memory_bytes:
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f'the record takes {size} bytes, buffer.memory is '
+                                                          f'{self.memory_bytes}')
         return 0
 
     cdef TopicQueues topic_queues(self, str topic):
         cdef TopicQueues known = self.topics.get(topic)
         if known is None:
-            known = self.topics[topic] = TopicQueues(topic, self.find_topic(topic), self.settings.batch_size_bytes)
+            metadata = self.find_topic(topic)
+            known = self.deleted_topics.pop(topic, None)
+            if known is None:
+                known = TopicQueues(topic, metadata, self.batch_bytes)
+            else:
+                known.adopt(metadata)
+            self.topics[topic] = known
         return known
 
     cdef PartitionQueue queue_of(self, TopicQueues known, int32_t partition):
@@ -150,10 +200,11 @@ cdef class RecordAppender:
             if partition not in known.partitions:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{known.topic}-{partition} does not exist: the '
                                  f'topic has {known.partitions_count} partitions')
-            settings = self.settings
-            queue = PartitionQueue(known.topic, partition, settings.batch_size_bytes, settings.compression,
-                                   settings.compression_level)
+            queue = known.retired.pop(partition, None)
+            if queue is None:
+                queue = PartitionQueue(known.topic, partition, self.batch_bytes, self.settings.compression,
+                                       self.settings.compression_level)
+                self.queues.append(queue)
             known.queues[partition] = queue
-            self.queues.append(queue)
         known.last_queue = queue
         return queue

@@ -56,6 +56,7 @@ class ProducerSettings:
     delivery_timeout_ms: int = 120_000
     max_block_ms: int = 60_000
     retries: int = INT32_MAX
+    metadata_max_age_ms: int = 300_000
     two_phase_commit: bool = False
     """Transactions have no timeout, and `init_transactions` keeps the one that it finds open (KIP-939)."""
 
@@ -104,7 +105,8 @@ class ProducerSettings:
             read.integer('linger.ms', 5, 0), read.integer('batch.size', 16_384, 0),
             read.integer('max.request.size', 1_048_576, 0), read.integer('buffer.memory', 33_554_432, 0, 2**63 - 1),
             max_in_flight, read.integer('delivery.timeout.ms', 120_000, 0),
-            read.integer('max.block.ms', 60_000, 0, 2**63 - 1), retries, two_phase_commit or False)
+            read.integer('max.block.ms', 60_000, 0, 2**63 - 1), retries,
+            read.integer('metadata.max.age.ms', 300_000, 0, 2**63 - 1), two_phase_commit or False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,11 @@ from libc.string cimport memcpy
 from kbroker.wire.bytes cimport put_unsigned_varint, unsigned_varint_size, zigzag
 
 
+cdef enum:
+    RECORD_OVERHEAD_BYTES = 24  # more than everything of a record beside its key, its value and its headers
+    HEADER_OVERHEAD_BYTES = 10  # more than everything of a header beside its name and its value
+
+
 cdef struct Blob:
     const uint8_t *at
     Py_ssize_t size     # -1: null

@@ -9,6 +9,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.string cimport memcpy, memmove, memset
 
 from kbroker.record.batch cimport HEADER_BYTES, BatchFields, write_header
+from kbroker.record.record_writer cimport RECORD_OVERHEAD_BYTES
 from kbroker.transaction.state cimport STATUS_EMPTY, TransactionRow
 from kbroker.wire.bytes cimport (
     put_unsigned_varint, unsigned_varint_size, write_int16, write_int32, write_int64, zigzag,
@@ -20,7 +21,6 @@ cdef enum:
     FIXED_BYTES = 80            # more than everything beside the partitions
     TOPIC_OVERHEAD_BYTES = 16   # more than everything of a topic beside its name and its partitions
     MAX_STRING_BYTES = 32767
-    RECORD_OVERHEAD_BYTES = 24  # more than everything of a record beside its key and its value
     KEPT_ROOM_BYTES = 65536     # a buffer that one large row made larger is not kept
     NO_PRODUCER_ID = -1
     NO_PRODUCER_EPOCH = -1

@@ -127,3 +127,14 @@ def test_the_halves_of_a_batch_keep_its_numbers_and_its_place():
 def test_without_a_producer_id_nothing_is_numbered():
     queue = filled(1)
     assert queue.take(ProducerIdAndEpoch()).base_sequence is None
+
+
+def test_batches_that_are_all_too_large_are_sent_in_halves_in_their_order():
+    """Without sequence numbers, nothing but the queue keeps the order."""
+    queue = filled(2, records_each=4, batch_bytes=1000)
+    flying = [queue.take(ProducerIdAndEpoch()) for _ in range(2)]
+    for batch in flying:
+        queue.put_back_halves(batch)
+    assert [batch.ordinal for batch in queue.waiting] == [0, 0, 1, 1]
+    queue.put_back_halves(queue.take(ProducerIdAndEpoch()))
+    assert [(batch.ordinal, batch.records_count) for batch in queue.waiting] == [(0, 1), (0, 1), (0, 2), (1, 2), (1, 2)]

@@ -158,8 +158,23 @@ def test_without_anybody_to_tell_a_failure_is_raised_by_the_next_call():
 
 def test_a_record_over_the_limit_is_refused_at_once():
     producer, _ = started(FakeCluster(), max_request_size_bytes=1000)
-    with pytest.raises(KafkaError, match=r'the record takes 2016 bytes, max\.request\.size is 1000'):
+    with pytest.raises(KafkaError, match=r'the record takes 2024 bytes, max\.request\.size is 1000'):
         producer.send('t', bytes(2000))
+
+
+@pytest.mark.parametrize(('options', 'kind', 'message'), [
+    ({'timestamp_ms': 2**63}, ValueError, 'found timestamp 9223372036854775808, expected milliseconds since 1970'),
+    ({'timestamp_ms': -1}, ValueError, 'found timestamp -1, expected'),
+    ({'timestamp_ms': 'now'}, TypeError, 'int'),
+    ({'partition': 2**40}, ValueError, 'found partition 1099511627776, expected 0 to 2147483647'),
+    ({'key': 'text'}, TypeError, 'bytes-like'), ({'value': 5}, TypeError, 'bytes-like')])
+def test_a_record_with_a_wrong_part_is_refused_and_not_queued(options, kind, message):
+    cluster = FakeCluster()
+    producer, _ = started(cluster)
+    with pytest.raises(kind, match=message):
+        producer.send('t', **{'value': b'a', **options})
+    producer.flush()
+    assert cluster.broker.sent == []
 
 
 def test_a_partition_that_does_not_exist_is_refused():

@@ -104,6 +104,7 @@ class FakeCluster:
         self.answers_flow = True
         self.calls = []
         self.forgotten = 0
+        self.deleted = set()
         self.ongoing = (-1, -1)
         """The transaction that InitProducerId keeps: producer id and epoch."""
         self.broker = FakeConnection(self)
@@ -134,6 +135,9 @@ class FakeCluster:
 
     def topics(self, names, allow_auto_topic_creation=False):
         return {name: TopicMetadata(name, bytes(16), False, self.rows) for name in names}
+
+    def find_topics(self, names):
+        return {name: None if name in self.deleted else self.topics([name])[name] for name in names}
 
     def retrying(self, operation, what, also=(), timeout_ms=None):
         return operation()
