@@ -217,8 +217,8 @@ class Producer:
             left_ms = began_ms + limit_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f'found no room for {size_bytes} bytes within '
-                                 f'max.block.ms ({limit_ms} ms): {self._appender.buffered_bytes} bytes of buffer.memory '
-                                 f'({limit_bytes}) wait for their brokers')
+                                 f'max.block.ms ({limit_ms} ms): {self._appender.buffered_bytes} bytes of buffer.memory'
+                                 f' ({limit_bytes}) wait for their brokers')
             if not self._requests.in_flight:
                 self._close_open_batches()
             self.poll(left_ms)
