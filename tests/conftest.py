@@ -13,7 +13,7 @@ pytest.register_assert_rewrite('support', 'behaviours')
 settings.register_profile('any machine', deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile('any machine')
 
-from support import attempts  # noqa: E402
+from support import attempts, leftovers  # noqa: E402
 from support.apache_kafka import KafkaProcess  # noqa: E402
 from support.broker_process import PROMPT, BrokerProcess  # noqa: E402
 from support.interrupts import give_children_the_default_interrupt  # noqa: E402
@@ -40,6 +40,7 @@ def pytest_runtest_setup(item):
 
 def pytest_runtest_protocol(item, nextitem):
     attempts.run_in_attempts(item, nextitem)
+    leftovers.free(item, nextitem)
     return True
 
 
