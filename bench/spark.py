@@ -1,8 +1,9 @@
-"""Reading into Spark: Spark's own connector against `format("kbroker")`, from brokers and from files.
+"""Reading into Spark and writing from it: Spark's own connector against `format("kbroker")`.
 
-    python bench/spark.py [--quick] [--rounds N] [--cells PATTERN] [--markdown FILE]
+    python bench/spark.py [--what reading|writing] [--quick] [--rounds N] [--cells PATTERN] [--markdown FILE]
 
-One Spark on two cores reads the same records through
+`bench/spark_writing.py` describes how writing is measured. To measure reading, one Spark on two cores reads the same
+records through
   connector, Kafka     Spark's own connector from Apache Kafka
   connector, kbroker   the same from kbroker
   ours, broker         format("kbroker") from kbroker, over the protocol
@@ -40,6 +41,7 @@ import click
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / 'tests'), str(ROOT / 'bench')]
 
+import spark_writing  # noqa: E402
 from broker import TICKS_PER_S, machine_cpu_s, process_cpu_s  # noqa: E402
 from spark_topics import KEY_BYTES, Filler, Topic, value_of  # noqa: E402
 from support.apache_kafka import KafkaProcess  # noqa: E402
@@ -78,6 +80,7 @@ class Measurement:
     seconds: float
     jvm_cpu_s: float
     python_cpu_s: float
+    brokers_cpu_s: float
     others_share: float
 
 
@@ -152,13 +155,14 @@ def transport_source() -> type:
 class Bench:
     """One Spark session and two brokers with the same topics."""
 
-    def __init__(self, stack: ExitStack, work: pathlib.Path):
+    def __init__(self, stack: ExitStack, work: pathlib.Path, with_kafka: bool):
         self.work = work
         self.spark = session(work)
         stack.callback(self.spark.stop)
         self.kbroker = BrokerProcess(work / 'kbroker', {'kbroker.durability': 'page-cache'})
         self.kafka = KafkaProcess(work / 'kafka')
-        for broker in (self.kbroker, self.kafka):
+        self.brokers = [self.kbroker, self.kafka] if with_kafka else [self.kbroker]
+        for broker in self.brokers:
             stack.callback(broker.kill9)
             broker.start()
         self.jvm = self.spark.sparkContext._gateway.proc.pid
@@ -166,7 +170,7 @@ class Bench:
     @contextmanager
     def filled(self, topic: Topic) -> Iterator[None]:
         """Create the topic in both brokers and fill it."""
-        fillers = [Filler(broker.address) for broker in (self.kbroker, self.kafka)]
+        fillers = [Filler(broker.address) for broker in self.brokers]
         for filler in fillers:
             filler.fill(topic)
         os.sync()
@@ -206,20 +210,23 @@ class Bench:
             assert found == topic.visible_records, f'{source}, {topic.name}: {found}, not {topic.visible_records}'
 
     def measure(self, source: str, cell: Cell) -> Measurement:
-        before, began = self._cpu_s(), time.perf_counter()
-        self.run(source, cell)
-        seconds = time.perf_counter() - began
-        jvm, python, known, busy = (now - then for now, then in zip(self._cpu_s(), before, strict=True))
-        available_s = seconds * (os.cpu_count() or 1)
-        return Measurement(seconds, jvm, python, max(0.0, busy - known) / available_s)
+        return self.measured(lambda: self.run(source, cell))
 
-    def _cpu_s(self) -> tuple[float, float, float, float]:
-        """Return the CPU seconds of the JVM, its Python processes, the whole bench, and the machine."""
+    def measured(self, run: Callable[[], object]) -> Measurement:
+        before, began = self._cpu_s(), time.perf_counter()
+        run()
+        seconds = time.perf_counter() - began
+        jvm, python, brokers, known, busy = (now - then for now, then in zip(self._cpu_s(), before, strict=True))
+        available_s = seconds * (os.cpu_count() or 1)
+        return Measurement(seconds, jvm, python, brokers, max(0.0, busy - known) / available_s)
+
+    def _cpu_s(self) -> tuple[float, float, float, float, float]:
+        """Return the CPU seconds of the JVM, its Python processes, the brokers, the whole bench, and the machine."""
         jvm = process_cpu_s(self.jvm)
         python = sum(map(process_and_ended_children_cpu_s, descendants(self.jvm))) + ended_children_cpu_s(self.jvm)
-        brokers = process_cpu_s(self.kbroker.pid) + process_cpu_s(self.kafka.pid)
+        brokers = sum(process_cpu_s(broker.pid) for broker in self.brokers)
         user, nice, system, _idle, _io_wait, irq, soft_irq, *_ = machine_cpu_s()
-        return jvm, python, jvm + python + brokers + sum(os.times()[:2]), user + nice + system + irq + soft_irq
+        return jvm, python, brokers, jvm + python + brokers + sum(os.times()[:2]), user + nice + system + irq + soft_irq
 
     def most_memory_mb(self) -> float:
         """Return the peak memory of any running Python worker."""
@@ -370,50 +377,92 @@ def machine() -> str:
             f'{platform.python_version()}; {jars}; Apache Kafka 4.3.1')
 
 
+@dataclass
+class Report:
+    """The lines of the report so far, which a file gets after each result."""
+
+    path: pathlib.Path | None
+    began: float = field(default_factory=time.monotonic)
+    parts: dict[str, list[str]] = field(default_factory=dict)
+
+    def put(self, part: str, lines: list[str], said: str) -> None:
+        """Replace a part of the report, and say on stderr what it has more."""
+        self.parts[part] = lines
+        click.echo(f'{time.monotonic() - self.began:.0f} s: {said}', err=True)
+        if self.path is not None:
+            self.path.write_text(self.text() + '\n')
+
+    def text(self) -> str:
+        return '\n\n'.join('\n'.join(lines) for lines in self.parts.values())
+
+
+def read_all(bench: Bench, wanted: list[Cell], rounds: int, fixed_rounds: int, head: list[str], report: Report) -> None:
+    fixed: list[Result] = []
+    measure_all(bench, [Cell(FEW_RECORDS, 'noop')], fixed_rounds, fixed.append)
+    results: list[Result] = []
+    memory_mb: list[float] = []
+
+    def say(result: Result) -> None:
+        results.append(result)
+        memory_mb.append(bench.most_memory_mb())
+        report.put('reading', [*head, '', *verdicts(results), '', *fixed_costs(fixed[0]), '', *table(results), '',
+                               f'A Python worker took {max(memory_mb):.0f} MB at most.'], result.cell.name)
+
+    measure_all(bench, wanted, rounds, say)
+
+
+def write_all(bench: Bench, wanted: list[spark_writing.Job], rounds: int, batches: int, head: list[str],
+              report: Report) -> None:
+    writing = spark_writing.Writing(bench)
+    report.put('micro-batches', [*head, '', *spark_writing.overheads(writing.micro_batches(batches), spread)],
+               'micro-batches')
+    results: list[spark_writing.Written] = []
+
+    def say(written: spark_writing.Written) -> None:
+        results.append(written)
+        report.put('writing', [*spark_writing.ratios(results), '', *spark_writing.rates(results, spread)],
+                   written.job.name)
+
+    writing.measure(wanted, rounds, say)
+
+
 @click.command(help=__doc__)
 @click.option('--quick', is_flag=True, help='Run everything once with few records; the figures are meaningless.')
+@click.option('--what', type=click.Choice(['reading', 'writing', 'both']), default='both', show_default=True)
 @click.option('--rounds', default=3, show_default=True)
 @click.option('--cells', 'pattern', default='', help='Only cells whose names match this regular expression.')
 @click.option('--small-records', default=6_000_000, show_default=True, help='Number of records of 100 bytes.')
 @click.option('--large-records', default=1_000_000, show_default=True, help='Number of records of 1 KiB.')
+@click.option('--batches', default=30, show_default=True, help='Micro-batches of a stream of few rows.')
 @click.option('--markdown', type=click.Path(path_type=pathlib.Path), help='Write the result here too, after each cell.')
-def main(quick: bool, rounds: int, pattern: str, small_records: int, large_records: int,
+def main(quick: bool, what: str, rounds: int, pattern: str, small_records: int, large_records: int, batches: int,
          markdown: pathlib.Path | None) -> None:
     missing = [tool for tool in ('java', 'mvn') if shutil.which(tool) is None]
     if missing:
         raise click.ClickException(f'{", ".join(missing)} not found')
     if quick:
-        rounds, small_records, large_records = 1, 20_000, 2_000
-    wanted = cells(small_records, large_records)
+        rounds, small_records, large_records, batches = 1, 20_000, 2_000, 2
+    reads, writes = cells(small_records, large_records), spark_writing.jobs(small_records // 4, large_records // 5)
     if quick:
-        wanted = [wanted[0], wanted[2], wanted[-1]]
-    wanted = [cell for cell in wanted if re.search(pattern, cell.name)]
-    if not wanted:
+        reads, writes = [reads[0], reads[2], reads[-1]], writes[1:2]
+    reads = [cell for cell in reads if what != 'writing' and re.search(pattern, cell.name)]
+    writes = [job for job in writes if what != 'reading' and re.search(pattern, job.name)]
+    if not reads and not writes:
         raise click.ClickException(f'no cell is named like {pattern!r}')
-    load, began = os.getloadavg()[0], time.monotonic()
+    load, report = f'load average before {os.getloadavg()[0]:.2f}', Report(markdown)
     with ExitStack() as stack:
         work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-        bench = Bench(stack, work)
-        fixed: list[Result] = []
-        measure_all(bench, [Cell(FEW_RECORDS, 'noop')], 1 if quick else FIXED_ROUNDS, fixed.append)
-        results: list[Result] = []
-        memory_mb: list[float] = []
-
-        def report() -> list[str]:
-            return [machine(), f'{rounds} rounds; load average before {load:.2f}; {small_records} records of 100 B, '
-                               f'{large_records} of 1 KiB, in two partitions.', '', *verdicts(results), '',
-                    *fixed_costs(fixed[0]), '', *table(results), '',
-                    f'A Python worker took {max(memory_mb):.0f} MB at most.']
-
-        def say(result: Result) -> None:
-            results.append(result)
-            memory_mb.append(bench.most_memory_mb())
-            click.echo(f'{time.monotonic() - began:.0f} s: {result.cell.name}', err=True)
-            if markdown is not None:
-                markdown.write_text('\n'.join(report()) + '\n')
-
-        measure_all(bench, wanted, rounds, say)
-        print('\n'.join(report()))
+        bench = Bench(stack, work, with_kafka=bool(reads))
+        if reads:
+            read_all(bench, reads, rounds, 1 if quick else FIXED_ROUNDS, [machine(), (
+                f'{rounds} rounds; {load}; {small_records} records of 100 B, {large_records} of 1 KiB, in two '
+                'partitions.')], report)
+        if writes:
+            sizes = dict.fromkeys(f'{job.rows} rows of {job.record_bytes} B' for job in writes)
+            write_all(bench, writes, rounds, batches, [machine(), (
+                f'{rounds} rounds; {load}; {", ".join(sizes)}, by {spark_writing.TASKS} tasks into '
+                f'{spark_writing.PARTITIONS} partitions of kbroker.')], report)
+        print(report.text())
 
 
 if __name__ == '__main__':

@@ -72,11 +72,15 @@ def test_the_bench_of_dump_log_prints_its_table():
 def test_the_bench_of_spark_prints_its_tables():
     lines = run(['bench/spark.py', '--quick']).splitlines()
     tables = [[cell.strip() for cell in line.strip('| ').split(' | ')] for line in lines if line.startswith('| ')]
-    heads = [row for row in tables if row[0] == 'cell']
-    assert [len(row) for row in heads] == [5, 7]
-    rows = tables[tables.index(heads[1]) + 1:]
-    assert {row[1] for row in rows} == {'connector, Kafka', 'connector, kbroker', 'ours, broker', 'ours, files',
-                                        'transport'}
+    heads = {number: len(row) for number, row in enumerate(tables) if row[0] == 'cell'}
+    assert list(heads.values()) == [5, 7]
+    written = next(number for number, row in enumerate(tables) if row[0].startswith('micro-batches'))
+    assert {row[1] for row in tables[max(heads) + 1:written]} == {
+        'connector, Kafka', 'connector, kbroker', 'ours, broker', 'ours, files', 'transport'}
+    sinks = {'noop', 'connector', 'ours, driver'}
+    rates = next(number for number, row in enumerate(tables) if row[:2] == ['rows written', 'sink'])
+    assert {row[0] for row in tables[written + 1:written + 1 + len(sinks)]} == sinks
+    assert {row[1] for row in tables[rates + 1:]} == sinks
 
 
 @pytest.fixture(scope='module')

@@ -28,7 +28,7 @@ from kbroker_tools.spark.sink import protocol, writer
 from kbroker_tools.spark.sink.ledger import BrokerStore, Ledger, driver_id
 from kbroker_tools.spark.sink.options import ROWS, parse_sink_options
 from kbroker_tools.spark.sink.protocol import QUERY, SinkError, Unit
-from kbroker_tools.spark.sink.rows import SinkRow, Stage, check_schema, staged_rows
+from kbroker_tools.spark.sink.rows import RowChecks, Stage, check_schema, send_rows, staged_batches
 from kbroker_tools.spark.sink.writer import BATCH_ID, QUERY_ID
 from kbroker_tools.transactions import main
 
@@ -112,19 +112,46 @@ def batch(**columns):
     return pa.RecordBatch.from_pydict(columns)
 
 
+def sent(batch, topic):
+    """Return the rows that the producer gets, as (topic, partition, key, value, headers, timestamp)."""
+    found = []
+
+    def send_batch(topic, values, keys, headers, *, partition, timestamps):
+        columns = [column if column is not None else [None] * len(values)
+                   for column in (keys and keys.to_pylist(), values.to_pylist(), headers, timestamps)]
+        found.extend((topic, partition, *row) for row in zip(*columns, strict=True))
+
+    send_rows(SimpleNamespace(send_batch=send_batch), batch, topic)
+    return found
+
+
 def test_staged_rows_are_the_rows():
     headers = pa.array([None, [{'key': 'h', 'value': None}]], pa.list_(pa.struct([('key', pa.string()),
                                                                                  ('value', pa.binary())])))
-    stage = Stage(None, 1000, 10_000)
+    checks = RowChecks(None, 1000)
+    stage = Stage(checks, 10_000)
     stage.add(batch(key=['k', None], value=pa.array([None, b'v']), topic=['a', 'b'], headers=headers,
                     partition=pa.array([None, 5], pa.int32()),
-                    timestamp=pa.array([1_234_567, None], pa.timestamp('us', 'UTC'))))
-    assert list(staged_rows(stage.chunks, None)) == [
-        SinkRow('a', None, b'k', None, [], 1234), SinkRow('b', 5, None, b'v', [('h', None)], None)]
-    assert (stage.rows, stage.highest_partitions) == (2, {'a': -1, 'b': 5})
-    replaced = Stage('t', 1000, 10_000)
-    replaced.add(batch(topic=['a', None], value=['x', 'y']))
-    assert [row.topic for row in staged_rows(replaced.chunks, 't')] == ['t', 't']
+                    timestamp=pa.array([1_234_567, 7_000], pa.timestamp('us', 'UTC'))))
+    staged, = staged_batches(stage.chunks)
+    assert sent(staged, None) == [('a', None, b'k', None, [], 1234), ('b', 5, None, b'v', [('h', None)], 7)]
+    assert (checks.rows, checks.highest_partitions) == (2, {'a': -1, 'b': 5})
+    replaced = RowChecks('t', 1000).checked(batch(topic=['a', None], value=['x', 'y']))
+    assert sent(replaced, 't') == [('t', None, None, b'x', None, None), ('t', None, None, b'y', None, None)]
+
+
+def test_rows_are_sent_by_topic_and_partition_in_their_order():
+    rows = batch(value=[b'%d' % number for number in range(6)], topic=list('baabba'),
+                 partition=pa.array([1, 0, None, 1, 0, 0], pa.int32()))
+    assert [row[:2] + row[3:4] for row in sent(rows, None)] == [
+        ('a', 0, b'1'), ('a', 0, b'5'), ('a', None, b'2'), ('b', 0, b'4'), ('b', 1, b'0'), ('b', 1, b'3')]
+    assert sent(rows.slice(0, 0), None) == []
+
+
+def test_a_row_without_a_time_gets_the_present_one():
+    times = pa.array([5, None, 7], pa.int64())[1:]
+    first, second = sent(batch(value=['x', 'y'], timestamp=times), 't')
+    assert first[-1] > 1_700_000_000_000 and second[-1] == 7
 
 
 @pytest.mark.parametrize(('topic', 'columns', 'text'), [
@@ -136,7 +163,7 @@ def test_staged_rows_are_the_rows():
 ])
 def test_a_row_that_cannot_be_written_is_refused_in_its_task(topic, columns, text):
     with pytest.raises(SinkError, match=text):
-        Stage(topic, 1000, 300).add(batch(**columns))
+        Stage(RowChecks(topic, 1000), 300).add(batch(**columns))
 
 
 # ---- a broker

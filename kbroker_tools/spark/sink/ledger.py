@@ -17,7 +17,7 @@ from kbroker.clock import Clock
 from kbroker.errors import ErrorCode
 from kbroker_tools.spark.sink.options import SinkOptions
 from kbroker_tools.spark.sink.protocol import Decision, SinkError, Staged
-from kbroker_tools.spark.sink.rows import staged_rows
+from kbroker_tools.spark.sink.rows import send_rows, staged_batches
 
 POLL_MS = 500
 CLEANUP_POLICY = 'cleanup.policy'
@@ -130,9 +130,8 @@ class BrokerStore:
         try:
             with producer, producer.transaction():
                 for message in staged:
-                    for row in staged_rows(message.chunks, self._options.topic):
-                        producer.send(row.topic, row.value, row.key, row.headers, partition=row.partition,
-                                      timestamp_ms=row.timestamp_ms)
+                    for batch in staged_batches(message.chunks):
+                        send_rows(producer, batch, self._options.topic)
                 producer.flush()    # the ledger comes last: other prefixes wait for open transactions in it
                 producer.send(self._options.ledger_topic, decision.value(), decision.key(), partition=0)
         except KafkaError as error:

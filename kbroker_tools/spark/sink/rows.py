@@ -5,9 +5,10 @@ The columns are those of Spark's Kafka sink, and `timestamp`: what the reader re
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kbroker.client.record_appender import record_bytes
+from kbroker.clock import Clock
 from kbroker.record.batch import HEADER_BYTES
 from kbroker_tools.spark.messages import ColumnError
 from kbroker_tools.spark.options import OptionError
@@ -18,20 +19,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from kbroker.client import Producer
+
 COLUMNS = {'key': ('binary', 'string'), 'value': ('binary', 'string'), 'topic': ('string',), 'partition': ('int',),
            'timestamp': ('timestamp',), 'headers': (HEADERS,)}
 """The columns with their types. Only `value` is required, and `topic` unless the option names the topic."""
 OVERHEAD_BYTES = record_bytes(None, None, [])
 WITHOUT_PARTITION = -1
-
-
-class SinkRow(NamedTuple):
-    topic: str
-    partition: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
-    timestamp_ms: int | None
+TIME_BYTES = 8
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
@@ -51,36 +46,23 @@ def check_schema(schema: StructType, topic: str | None) -> None:
             raise ColumnError(f'found column {column.name} of type {found}, expected {" or ".join(allowed)}')
 
 
-class Stage:
-    """The staged rows of one task attempt."""
+class RowChecks:
+    """Checks the rows of one task attempt before they go anywhere."""
 
-    def __init__(self, topic: str | None, largest_record_bytes: int, most_bytes: int):
-        """`topic` replaces the column. A row may take `largest_record_bytes`, and all of them `most_bytes`."""
+    def __init__(self, topic: str | None, largest_record_bytes: int):
+        """`topic` replaces the column. A row may take `largest_record_bytes`."""
         self.rows = 0
-        self.chunks: list[bytes] = []
         self.highest_partitions: dict[str, int] = {}
         self._topic = topic
         self._largest_bytes = largest_record_bytes - HEADER_BYTES
-        self._most_bytes = most_bytes
-        self._bytes = 0
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Check and stage the rows of a batch. SinkError names the first row that cannot be written."""
-        import pyarrow as pa
+    def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows as `send_rows` takes them. SinkError names the first row that cannot be written."""
         batch = _narrowed(batch, drop_topic=self._topic is not None)
         self._check_sizes(batch)
         self._note_partitions(batch)
-        sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression='lz4')
-        with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
-            stream.write_batch(batch)
-        chunk = sink.getvalue().to_pybytes()
-        self._bytes += len(chunk)
-        if self._bytes > self._most_bytes:
-            raise SinkError(f'a task has staged {self._bytes:,} bytes, maxDriverBytes is {self._most_bytes:,}: raise '
-                            'it, or write smaller batches')
-        self.chunks.append(chunk)
         self.rows += batch.num_rows
+        return batch
 
     def _check_sizes(self, batch: pa.RecordBatch) -> None:
         import pyarrow.compute as pc
@@ -97,10 +79,7 @@ class Stage:
 
     def _note_partitions(self, batch: pa.RecordBatch) -> None:
         """Note the highest partition that the rows name in each topic."""
-        names = batch.schema.names
-        topics = batch['topic'].to_pylist() if self._topic is None else [self._topic] * batch.num_rows
-        partitions = batch['partition'].to_pylist() if 'partition' in names else [None] * batch.num_rows
-        for topic, partition in set(zip(topics, partitions, strict=True)):
+        for topic, partition, _ in _groups(batch, self._topic):
             if topic is None:
                 raise SinkError('found null in the column topic, expected the name of a topic in each row')
             if partition is not None and partition < 0:
@@ -108,6 +87,31 @@ class Stage:
                                 'null')
             number = WITHOUT_PARTITION if partition is None else partition
             self.highest_partitions[topic] = max(number, self.highest_partitions.get(topic, WITHOUT_PARTITION))
+
+
+class Stage:
+    """The staged rows of one task attempt."""
+
+    def __init__(self, checks: RowChecks, most_bytes: int):
+        """The rows may take `most_bytes` together."""
+        self.checks = checks
+        self.chunks: list[bytes] = []
+        self._most_bytes = most_bytes
+        self._bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Check and stage the rows of a batch. SinkError names the first row that cannot be written."""
+        import pyarrow as pa
+        batch = self.checks.checked(batch)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression='lz4')) as stream:
+            stream.write_batch(batch)
+        chunk = sink.getvalue().to_pybytes()
+        self._bytes += len(chunk)
+        if self._bytes > self._most_bytes:
+            raise SinkError(f'a task has staged {self._bytes:,} bytes, maxDriverBytes is {self._most_bytes:,}: raise '
+                            'it, or write smaller batches')
+        self.chunks.append(chunk)
 
 
 def _narrowed(batch: pa.RecordBatch, drop_topic: bool) -> pa.RecordBatch:
@@ -143,24 +147,45 @@ def _headers(headers: list[dict[str, Any]] | None) -> list[tuple[str, bytes | No
     return [(header['key'], header['value']) for header in headers or () if header is not None]
 
 
-def staged_rows(chunks: Iterable[bytes], topic: str | None) -> Iterator[SinkRow]:
-    """Yield the rows of staged chunks. `topic` is that of the stage."""
+def staged_batches(chunks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of staged chunks."""
     import pyarrow as pa
     for chunk in chunks:
         with pa.ipc.open_stream(chunk) as stream:
-            for batch in stream:
-                yield from _batch_rows(batch, topic)
+            yield from stream
 
 
-def _batch_rows(batch: pa.RecordBatch, topic: str | None) -> Iterator[SinkRow]:
-    names = batch.schema.names
-    nothing = [None] * batch.num_rows
+def send_rows(producer: Producer, batch: pa.RecordBatch, topic: str | None) -> None:
+    """Queue checked rows. `topic` is that of the checks. Rows of one partition keep their order. Raises as `send`."""
+    for name, partition, rows in _groups(batch, topic):
+        names = rows.schema.names
+        producer.send_batch(name, rows['value'], rows['key'] if 'key' in names else None,
+                            [_headers(each) for each in rows['headers'].to_pylist()] if 'headers' in names else None,
+                            partition=partition, timestamps=_times_ms(rows) if 'timestamp' in names else None)
 
-    def column(name: str) -> list[Any]:
-        return batch[name].to_pylist() if name in names else nothing
 
-    topics = [topic] * batch.num_rows if topic is not None else column('topic')
-    for name, partition, key, value, headers, timestamp_ms in zip(
-            topics, column('partition'), column('key'), column('value'), column('headers'), column('timestamp'),
-            strict=True):
-        yield SinkRow(name, partition, key, value, _headers(headers), timestamp_ms)
+def _groups(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[Any, int | None, pa.RecordBatch]]:
+    """Yield the rows of each topic and partition that the columns name. Without these columns, all rows are one group.
+    """
+    import pyarrow.compute as pc
+    columns = [name for name in ('topic', 'partition') if name in batch.schema.names]
+    if columns and batch.num_rows:
+        batch = batch.take(pc.sort_indices(batch, sort_keys=[(name, 'ascending') for name in columns]))
+    ends = {batch.num_rows}
+    for name in columns:
+        ends.update(pc.run_end_encode(batch[name]).run_ends.to_pylist())
+    start = 0
+    for end in sorted(ends):
+        if start < end:
+            rows = batch.slice(start, end - start)
+            yield (topic if topic is not None else rows['topic'][0].as_py(),
+                   rows['partition'][0].as_py() if 'partition' in columns else None, rows)
+        start = end
+
+
+def _times_ms(rows: pa.RecordBatch) -> memoryview:
+    """Return the times of the rows as int64; null is the present time."""
+    import pyarrow.compute as pc
+    times = pc.fill_null(rows['timestamp'], Clock().wall_ms())
+    start = times.offset * TIME_BYTES
+    return memoryview(times.buffers()[1])[start:start + len(times) * TIME_BYTES].cast('q')

@@ -18,7 +18,7 @@ from kbroker_tools.spark.sink import protocol
 from kbroker_tools.spark.sink.ledger import BrokerStore
 from kbroker_tools.spark.sink.options import SinkOptions
 from kbroker_tools.spark.sink.protocol import JOB, QUERY, Plan, SinkError, Staged, Unit
-from kbroker_tools.spark.sink.rows import Stage, check_schema
+from kbroker_tools.spark.sink.rows import RowChecks, Stage, check_schema
 from kbroker_tools.spark.tasks import freeze_imports
 
 if TYPE_CHECKING:
@@ -54,13 +54,14 @@ class _Planned:
         if self.plan is None:
             raise AssertionError('the task has a writer without a plan')
         freeze_imports()
-        stage = Stage(self.options.topic, self._largest_record_bytes(), self.options.max_driver_bytes)
+        checks = RowChecks(self.options.topic, self._largest_record_bytes())
+        stage = Stage(checks, self.options.max_driver_bytes)
         skips = self.plan.is_decided(unit)
         for batch in batches:
             if not skips:
                 stage.add(batch)
-        return TaskResult(Staged(self.plan, unit, stage.rows, tuple(stage.chunks),
-                                 tuple(sorted(stage.highest_partitions.items()))))
+        return TaskResult(Staged(self.plan, unit, checks.rows, tuple(stage.chunks),
+                                 tuple(sorted(checks.highest_partitions.items()))))
 
     def _largest_record_bytes(self) -> int:
         return ProducerSettings.from_properties(self.options.kafka).max_request_size_bytes

@@ -1,0 +1,198 @@
+"""Writing from Spark: Spark's own Kafka sink against the sink of `format("kbroker")`, with the same settings.
+
+The rows are made by Spark in memory, in as many tasks as the topic has partitions. A job of the sink `noop` shows what
+that takes. The overhead of a sink in a micro-batch is what a stream of few rows takes with it, less what the same
+stream takes with `noop`.
+"""
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kbroker.client import Admin
+from kbroker.client.admin import NewTopic
+
+if TYPE_CHECKING:
+    from spark import Bench, Measurement
+
+PARTITIONS = 8
+TASKS = 4
+KEY_BYTES = 16
+FEW_ROWS = 8
+FLOOR = 'noop'
+CONNECTOR = 'connector'
+SINKS: dict[str, dict[str, str]] = {
+    FLOOR: {},
+    CONNECTOR: {},
+    'ours, driver': {},
+}
+TARGETS = {'ours, driver': 0.7, 'ours, prepared': 1.0}
+"""The least multiple of the connector's rows/s."""
+MOST_OVERHEAD_MS = 50
+_names = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Rows of one size, and the settings of the producers that all sinks get."""
+
+    record_bytes: int
+    rows: int
+    has_keys: bool = False
+    codec: str = 'none'
+    batch_bytes: int = 16_384
+
+    @property
+    def name(self) -> str:
+        keys = f', keys of {KEY_BYTES} B' if self.has_keys else ''
+        return f'{self.record_bytes} B{keys}, {self.codec}, batches of {self.batch_bytes // 1024} KiB'
+
+    def producer(self) -> dict[str, str]:
+        return {'kafka.batch.size': str(self.batch_bytes), 'kafka.compression.type': self.codec}
+
+
+@dataclass
+class Written:
+    """The runs of a job by sink."""
+
+    job: Job
+    runs: dict[str, list[Measurement]] = field(default_factory=dict)
+
+    def median(self, sink: str, what: str) -> float:
+        return statistics.median(getattr(run, what) for run in self.runs[sink])
+
+    def rates(self, sink: str) -> list[float]:
+        return [self.job.rows / run.seconds / 1e6 for run in self.runs[sink]]
+
+
+def jobs(small_rows: int, large_rows: int) -> list[Job]:
+    found = []
+    for record_bytes, rows in ((100, small_rows), (1024, large_rows)):
+        found += [Job(record_bytes, rows), Job(record_bytes, rows, has_keys=True),
+                  Job(record_bytes, rows, codec='lz4', batch_bytes=131_072)]
+    return found
+
+
+class Writing:
+    """The jobs and the streams, on the session and the brokers of a bench."""
+
+    def __init__(self, bench: Bench):
+        self._bench = bench
+        self._sinks = list(SINKS)
+
+    def measure(self, wanted: list[Job], rounds: int, say: Callable[[Written], None]) -> None:
+        """Measure in rounds, in each all sinks one after the other. A round before them is a warm-up."""
+        for job in wanted:
+            written = Written(job, {sink: [] for sink in self._sinks})
+            for number in range(-1, rounds):
+                for sink in self._sinks[number % len(self._sinks):] + self._sinks[:number % len(self._sinks)]:
+                    run = self._run(job, sink)
+                    if number >= 0:
+                        written.runs[sink].append(run)
+            say(written)
+
+    def _run(self, job: Job, sink: str) -> Measurement:
+        with Admin(self._bench.kbroker.address) as admin:
+            topic = _create(admin)
+            write = _rows(self._bench.spark, job).write.mode('append')
+            found = self._bench.measured(_to(write, sink, self._bench.kbroker.address, topic, job.producer()).save)
+            self._check(job, sink, topic)
+            assert admin.delete_topics([topic]) == {topic: None}
+        return found
+
+    def _check(self, job: Job, sink: str, topic: str) -> None:
+        """Check that a read_committed query finds all rows."""
+        if sink == FLOOR:
+            return
+        found = self._bench.spark.read.format('kbroker').options(**{
+            'kafka.bootstrap.servers': self._bench.kbroker.address, 'subscribe': topic}).load().count()
+        assert found == job.rows, f'{sink}, {job.name}: found {found} rows, expected {job.rows}'
+
+    def micro_batches(self, batches: int) -> dict[str, list[int]]:
+        """Return the milliseconds of the micro-batches of a stream of few rows by sink, without the first ones."""
+        found: dict[str, list[int]] = {}
+        for sink in self._sinks:
+            with Admin(self._bench.kbroker.address) as admin:
+                topic = _create(admin)
+                found[sink] = self._stream(sink, topic, batches)
+                assert admin.delete_topics([topic]) == {topic: None}
+        return found
+
+    def _stream(self, sink: str, topic: str, batches: int) -> list[int]:
+        frame = (self._bench.spark.readStream.format('rate-micro-batch').option('rowsPerBatch', FEW_ROWS)
+                 .option('numPartitions', 1).load().selectExpr('CAST(CAST(value AS STRING) AS BINARY) AS value'))
+        checkpoint = self._bench.work / f'checkpoint-{topic}'
+        first = batches // 3
+        write = frame.writeStream.option('checkpointLocation', str(checkpoint))
+        query = _to(write, sink, self._bench.kbroker.address, topic, {}).start()
+        try:
+            while query.isActive and (query.lastProgress is None or query.lastProgress['batchId'] < first + batches):
+                query.awaitTermination(0.1)
+            if not query.isActive:
+                raise query.exception()
+            return [progress['durationMs']['triggerExecution'] for progress in query.recentProgress][first:]
+        finally:
+            query.stop()
+
+
+def _create(admin: Admin) -> str:
+    topic = f'written-{next(_names)}'
+    assert admin.create_topics([NewTopic(topic, PARTITIONS)]) == {topic: None}
+    return topic
+
+
+def _rows(spark: Any, job: Job) -> Any:
+    text = 'the quick brown fox jumps over it '
+    columns = [f"CAST(rpad(CAST(id * 2654435761 AS STRING), {job.record_bytes}, '{text}') AS BINARY) AS value"]
+    if job.has_keys:
+        columns.append(f"CAST(lpad(CAST(id AS STRING), {KEY_BYTES}, '0') AS BINARY) AS key")
+    return spark.range(0, job.rows, numPartitions=TASKS).selectExpr(*columns)
+
+
+def _to(write: Any, sink: str, address: str, topic: str, settings: dict[str, str]) -> Any:
+    """Return the writer of a job or a stream with the options of the sink."""
+    if sink == FLOOR:
+        return write.format('noop')
+    where = {'kafka.bootstrap.servers': address, 'topic': topic, **settings}
+    if sink == CONNECTOR:
+        return write.format('kafka').options(**where)
+    return write.format('kbroker').options(**where, **SINKS[sink], transactionalIdPrefix=topic)
+
+
+# ---- reporting
+
+def ratios(results: list[Written]) -> Iterator[str]:
+    targets = {sink: least for sink, least in TARGETS.items() if all(sink in each.runs for each in results)}
+    yield '| rows written | ' + ' | '.join(f'{sink} / {CONNECTOR} (at least {least:g})'
+                                   for sink, least in targets.items()) + ' |'
+    yield '|---' * (len(targets) + 1) + '|'
+    for each in results:
+        found = [(statistics.median(each.rates(sink)) / statistics.median(each.rates(CONNECTOR)), least)
+                 for sink, least in targets.items()]
+        yield f'| {each.job.name} | ' + ' | '.join(
+            f'{ratio:.2f}' + ('' if ratio >= least else ' **short**') for ratio, least in found) + ' |'
+
+
+def rates(results: list[Written], spread: Callable[[list[float], str], str]) -> Iterator[str]:
+    yield '| rows written | sink | Mrow/s | CPU s, JVM + Python | of the broker | others |'
+    yield '|---|---|---|---|---|---|'
+    for each in results:
+        for sink in each.runs:
+            jvm, python, broker, others = (each.median(sink, what) for what in (
+                'jvm_cpu_s', 'python_cpu_s', 'brokers_cpu_s', 'others_share'))
+            yield (f'| {each.job.name} | {sink} | {spread(each.rates(sink), ".2f")} | {jvm:.2f} + {python:.2f} | '
+                   f'{broker:.2f} | {others:.0%} |')
+
+
+def overheads(found: dict[str, list[int]], spread: Callable[[list[float], str], str]) -> Iterator[str]:
+    yield f'| micro-batches of {FEW_ROWS} rows | ms | more than {FLOOR} (at most {MOST_OVERHEAD_MS}) |'
+    yield '|---|---|---|'
+    floor = statistics.median(found[FLOOR])
+    for sink, times in found.items():
+        more = statistics.median(times) - floor
+        short = ' **short**' if sink in TARGETS and more > MOST_OVERHEAD_MS else ''
+        yield f'| {sink} | {spread([float(time) for time in times], ".0f")} | {more:.0f}{short} |'
+
