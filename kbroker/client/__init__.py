@@ -13,6 +13,7 @@ __all__ = [
     'PreparedTransaction',
     'Producer',
     'ProducerFencedError',
+    'RebalanceListener',
     'Record',
     'Slices',
     'TransactionError',
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from kbroker.client.column_kinds import Slices
     from kbroker.client.consumer import Consumer
     from kbroker.client.producer import Delivery, Producer
+    from kbroker.client.rebalance_listener import RebalanceListener
     from kbroker.client.transaction_state import (
         FatalProducerError,
         PreparedTransaction,
@@ -41,6 +43,7 @@ else:
         'PreparedTransaction': 'kbroker.client.transaction_state',
         'Producer': 'kbroker.client.producer',
         'ProducerFencedError': 'kbroker.client.transaction_state',
+        'RebalanceListener': 'kbroker.client.rebalance_listener',
         'Record': 'kbroker.record.records',
         'Slices': 'kbroker.client.column_kinds',
         'TransactionError': 'kbroker.client.transaction_state',

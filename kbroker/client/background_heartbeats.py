@@ -2,6 +2,7 @@
 
 The thread uses the member and the member's own cluster, and nothing else: no fetcher, no position, no other connection.
 Both threads use the member only under `lock`. `poll` sends heartbeats when they are due; the thread sends late ones.
+While the thread awaits an answer, `poll` returns records without visiting the member; a commit waits for the thread.
 A consumer that does not poll for max.poll.interval.ms leaves its group.
 """
 from __future__ import annotations
@@ -9,10 +10,8 @@ from __future__ import annotations
 import threading
 import weakref
 
-from kbroker.client.errors import ClientError
 from kbroker.client.group_member import GroupMember
 from kbroker.clock import Clock
-from kbroker.errors import KafkaError
 
 LATE_MS = 500
 """How late a heartbeat is when the thread sends it. A consumer that polls is never that late."""
@@ -29,16 +28,16 @@ class BackgroundHeartbeats:
         self._max_poll_interval_ms = max_poll_interval_ms
         self._clock = clock
         self._polled_ms = 0
-        self._failure: KafkaError | ClientError | None = None
+        self._failure: Exception | None = None
+        """Set by the thread only while it is None, and cleared by the consumer only while it is not."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def note_poll(self) -> None:
         """Restart max.poll.interval.ms. Raises the error that ended the thread's work for the member."""
-        with self.lock:
-            self._polled_ms = self._clock.monotonic_ms()
+        self._polled_ms = self._clock.monotonic_ms()
+        if self._failure is not None:
             failure, self._failure = self._failure, None
-        if failure is not None:
             raise failure
 
     def start(self) -> None:
@@ -69,7 +68,7 @@ class BackgroundHeartbeats:
                     return IDLE_MS
                 if now_ms >= member.next_heartbeat_ms() + LATE_MS:
                     member.heartbeat_if_due()
-            except (KafkaError, ClientError) as error:
+            except Exception as error:      # also one of the client itself: the next poll raises it
                 self._failure = error
                 return IDLE_MS
             return max(member.next_heartbeat_ms() + LATE_MS - self._clock.monotonic_ms(), 1)

@@ -46,16 +46,24 @@ class ClassicMember(GroupMember):
         super().__init__(*arguments, **options)
         self._has_generation = False
         """The group counts this member to its last generation. It may rebalance meanwhile."""
+        self._is_cooperative = self._settings.assignors == (COOPERATIVE_STICKY,)
 
     @property
     def sends_heartbeats(self) -> bool:
         return self._has_generation
 
+    @property
+    def has_lost_place(self) -> bool:
+        return not self._has_generation
+
+    def surrendered(self, topics: Collection[str], owned: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return all of them, unless the assignor is cooperative: then the answer to the join says which."""
+        return set() if self._is_cooperative else set(owned)
+
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
         """Join the next generation, waiting for the other members. Returns the assigned partitions."""
-        is_cooperative = self._settings.assignors == (COOPERATIVE_STICKY,)
         while True:
-            kept = set(owned) if is_cooperative and self._has_generation else set()
+            kept = set(owned) if self._is_cooperative and self._has_generation else set()
             answer = self._retrying(lambda k=kept: self._join_once(topics, k), 'JoinGroup')  # type: ignore[misc]
             assignments = self._assign(answer) if answer.leader == answer.member_id else []
             try:

@@ -10,9 +10,9 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel, ListedOffset, OffsetAndMetadata
 from kbroker.client.assignor import TopicPartition
@@ -25,6 +25,7 @@ from kbroker.client.exclusive_use import ExclusiveUse
 from kbroker.client.fetcher import ConsumedBatch, FetchedPartition, Fetcher, consumed_batches, next_offset
 from kbroker.client.group_member import GroupMember
 from kbroker.client.opening import Servers, open_cluster
+from kbroker.client.rebalance_listener import RebalanceListener
 from kbroker.client.statistics import CONSUMER_COUNTS, Counts
 from kbroker.client.stream_settings import ConsumerSettings
 from kbroker.client.transaction_manager import GroupMetadata
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 _RESET_TIMESTAMPS = {'earliest': EARLIEST, 'latest': LATEST}
 ITERATION_POLL_MS = 60_000
+NEVER_MS = 2**63
+HEARTBEAT_WAIT_MS = 100
+"""How long a poll waits for records before it asks again whether the thread of the heartbeats has its answer."""
 
 
 class _Fetched(NamedTuple):
@@ -45,6 +49,13 @@ class _Fetched(NamedTuple):
 
     start_offset: int
     batch: ConsumedBatch
+
+
+class _Report(Protocol):
+    """Calls a method of a listener, without partitions only if `is_always_called`."""
+
+    def __call__(self, listen: Callable[[list[TopicPartition]], None], partitions: Collection[TopicPartition],
+                 is_always_called: bool = False) -> None: ...
 
 
 class Consumer:
@@ -58,7 +69,8 @@ class Consumer:
 
     def __init__(self, servers: Servers = None, settings: ConsumerSettings | Mapping[str, object] | None = None,
                  clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep,
-                 topics: Iterable[str] = (), **options: Unpack[ConsumerOptions]):
+                 topics: Iterable[str] = (), listener: RebalanceListener | None = None,
+                 **options: Unpack[ConsumerOptions]):
         opening = open_cluster(servers, settings, options, ConsumerSettings, clock, sleep)
         cluster, self.settings, self._owns_cluster = opening
         self._use = ExclusiveUse('a consumer')
@@ -72,6 +84,8 @@ class Consumer:
         """The thread of the heartbeats still uses the connections of the member."""
         if self.settings.group_id is not None:
             self._make_member(self.settings.group_id, sleep)
+        self._listener = listener or RebalanceListener()
+        self._is_in_listener = False
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._regex: str | None = None
@@ -94,7 +108,9 @@ class Consumer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Close the consumer. After an error of the block, the positions are not committed."""
+        """Close the consumer. After an error of the block, no position is committed and no listener called."""
+        if error is not None:
+            self._listener = RebalanceListener()
         try:
             self.close(commits=None if error is None else False)
         except Exception as second:
@@ -126,25 +142,48 @@ class Consumer:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions, independent of any group."""
-        self._use.check()
-        self._topics, self._pattern, self._regex = frozenset(), None, None
-        self._forget_waiting()
-        self._positions = {partition: self._positions.get(partition) for partition in partitions}
+        self._check_use()
+        was_subscribed = self._is_subscribed()
+        self.unsubscribe()
+        kept = {} if was_subscribed else self._positions
+        self._positions = {partition: kept.get(partition) for partition in partitions}
 
-    def subscribe(self, topics: Iterable[str] = (), pattern: re.Pattern[str] | None = None,
-                  regex: str | None = None) -> None:
+    def unsubscribe(self) -> None:
+        """Read nothing more. A member commits its positions if enable.auto.commit is true, and leaves its group."""
+        self._check_use()
+        self._forget_waiting()
+        if self._member is not None and self._is_subscribed():
+            self._give_partitions_back(self._member, self.settings.enable_auto_commit)
+            with self._member_lock:
+                self._member.leave_for_good()
+            self._positions.clear()
+        self._paused.clear()
+        self._topics, self._pattern, self._regex, self._partition_counts = frozenset(), None, None, {}
+
+    def subscribe(self, topics: Iterable[str] = (), pattern: re.Pattern[str] | str | None = None,
+                  regex: str | None = None, listener: RebalanceListener | None = None) -> None:
         """Share these topics, or all whose full name matches, with the other members of the group.
 
         The consumer evaluates `pattern`, without internal topics. The broker evaluates `regex`, with the syntax of RE2,
-        and finds internal topics, too; this needs group.protocol=consumer.
+        and finds internal topics, too; this needs group.protocol=consumer. The subscription replaces the one before;
+        so does `listener`, unless it is None.
         """
-        self._use.check()
-        self._group()
+        self._check_use()
+        member = self._group()
+        topics = frozenset([topics] if isinstance(topics, str) else topics)
+        _check_subscription(topics, pattern, regex)
         if regex is not None and self.settings.group_protocol != 'consumer':
             raise ConfigError('group.protocol', 'found an expression for the broker, which needs '
                               'group.protocol=consumer')
-        self._topics, self._pattern, self._regex = frozenset(topics), pattern, regex
+        if not self._is_subscribed():       # partitions of `assign` have no place in a subscription
+            self._forget_waiting()
+            self._positions.clear()
+        self._topics, self._regex = topics, regex
+        self._pattern = re.compile(pattern) if isinstance(pattern, str) else pattern
+        self._listener = listener or self._listener
         self._metadata_due_ms = 0
+        with self._member_lock:
+            member.must_join = True
 
     def position(self, topic: str, partition: int) -> int | None:
         """Return the offset of the next record; None before the first poll."""
@@ -231,7 +270,7 @@ class Consumer:
 
     def poll(self, timeout_ms: int) -> list[ConsumedBatch]:
         """Return records as soon as there are any, [] after `timeout_ms`; the next fetch is then in flight."""
-        self._use.check()
+        self._check_use()
         self._forget_waiting_before_join()
         if not self._waiting:
             self._fetch(timeout_ms)
@@ -242,7 +281,7 @@ class Consumer:
     def __iter__(self) -> Iterator[ConsumedBatch]:
         """Yield batches without end, until the consumer is closed. The position follows the yielded batches."""
         while not self._use.is_refused:
-            self._use.check()
+            self._check_use()
             self._forget_waiting_before_join()
             if not self._waiting:
                 self._fetch(ITERATION_POLL_MS)
@@ -255,13 +294,10 @@ class Consumer:
         """Wait for records, and add them to those that wait."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while True:
-            self._keep_membership()
+            due_ms = min(self._keep_membership(), deadline_ms)
             self._find_positions()
             self._send_fetches()
-            now_ms = self._clock.monotonic_ms()
-            wait_ms = max(deadline_ms - now_ms, 0)
-            if self._member is not None and self._is_subscribed():
-                wait_ms = min(wait_ms, max(self._member.next_heartbeat_ms() - now_ms, 0))
+            wait_ms = max(due_ms - self._clock.monotonic_ms(), 0)
             for fetched in self._fetcher.receive(wait_ms):
                 start_offset = fetched.fetch_offset
                 for batch in self._take(fetched):
@@ -382,7 +418,7 @@ class Consumer:
         if self._use.is_refused:
             self._close_connections()
             return
-        self._use.check()
+        self._check_use()
         try:
             self._leave(self.settings.enable_auto_commit if commits is None else commits, timeout_ms)
         finally:
@@ -396,6 +432,13 @@ class Consumer:
         if self._owns_cluster:
             self._cluster.close()
 
+    def _check_use(self) -> None:
+        """Raise RuntimeError for a use that `ExclusiveUse` refuses, and for one by a listener."""
+        self._use.check()
+        if self._is_in_listener:
+            raise RuntimeError('found a poll, a close or another subscription in a call of a RebalanceListener, '
+                               'expected it after the call')
+
     def _leave(self, commits: bool, timeout_ms: int | None) -> None:
         self._fetcher.close()
         if self._member is None or self._heartbeats is None:
@@ -405,37 +448,109 @@ class Consumer:
             self._is_abandoned = True
             return      # the coordinator does not answer: the session times out by itself
         self._member_cluster.config = replace(self._member_cluster.config, default_api_timeout_ms=limit_ms)
-        if commits:
-            self._commit_if_still_member()
         if self._is_subscribed():
-            self._member.leave_quietly()
+            try:
+                self._give_partitions_back(self._member, commits)
+            finally:
+                self._member.leave_quietly()
+        elif commits:
+            self._commit_if_still_member()
 
-    def _keep_membership(self) -> None:
-        if self._member is None or self._heartbeats is None or not self._is_subscribed():
-            return
-        self._heartbeats.note_poll()
+    def _give_partitions_back(self, member: GroupMember, commits: bool) -> None:
+        """Commit if the program wants it, and let the listener handle the end of a subscription."""
         with self._member_lock:
+            if commits:
+                self._commit_if_still_member()
+            has_lost_place = member.has_lost_place
+        with self._listening() as report:
+            report(self._listener.on_partitions_lost if has_lost_place else self._listener.on_partitions_revoked,
+                   self._positions)
+
+    def _keep_membership(self) -> int:
+        """Do what the group needs, and return when that is due again: a time on the monotonic clock, in ms."""
+        if self._member is None or self._heartbeats is None:
+            return NEVER_MS
+        if not self._is_subscribed():
+            self._commit_if_due()
+            return self._commit_due_ms if self.settings.enable_auto_commit else NEVER_MS
+        self._heartbeats.note_poll()
+        # A thread that awaits the answer to a heartbeat must not hold up the records, unless the partitions change.
+        if not self._heartbeats.lock.acquire(blocking=self._member.must_join):
+            return self._clock.monotonic_ms() + HEARTBEAT_WAIT_MS
+        try:
             self._catch_up(self._member)
+        finally:
+            self._heartbeats.lock.release()
+        if self._member.must_join:
+            self._rebalance(self._member)
             self._heartbeats.note_poll()    # a join may have waited long for the other members
         self._heartbeats.start()
+        return self._member.next_heartbeat_ms()
 
     def _catch_up(self, member: GroupMember) -> None:
-        """Send a heartbeat if it is due, commit if it is time, and join if the partitions change."""
+        """Send a heartbeat if it is due, and commit if it is time."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._metadata_due_ms:
             self._metadata_due_ms = now_ms + self.settings.metadata_max_age_ms
             self._watch_topics()
         member.heartbeat_if_due()
-        if self.settings.enable_auto_commit and (member.must_join or now_ms >= self._commit_due_ms):
+        self._commit_if_due(member.must_join)
+
+    def _commit_if_due(self, is_last: bool = False) -> None:
+        """Commit if enable.auto.commit is true and it is time, or the last chance before a rebalance."""
+        now_ms = self._clock.monotonic_ms()
+        if self.settings.enable_auto_commit and (is_last or now_ms >= self._commit_due_ms):
             self._commit_due_ms = now_ms + self.settings.auto_commit_interval_ms
             self._commit_if_still_member()
-        if member.must_join:
-            owned, self._positions = self._positions, {}
-            assigned = member.join(self._topics, list(owned))
+
+    def _rebalance(self, member: GroupMember) -> None:
+        """Join, and let the listener handle each partition that goes or comes. It is called without the lock."""
+        with self._listening() as report:
+            if member.has_lost_place:
+                self._drop(list(self._positions), self._listener.on_partitions_lost, report)
+            else:
+                with self._member_lock:
+                    going = member.surrendered(self._topics, self._positions)
+                self._drop(going, self._listener.on_partitions_revoked, report)
+            with self._member_lock:
+                assigned = member.join(self._topics, list(self._positions))
+                keeps_positions = member.keeps_positions
             self._counts.add('rebalance_total')
-            kept = owned if member.keeps_positions else {}
-            self._positions = {partition: kept.get(partition) for partition in assigned}
-            self._paused &= kept.keys() & self._positions.keys()
+            if not keeps_positions:
+                self._drop(list(self._positions), self._listener.on_partitions_lost, report)
+            self._drop(self._positions.keys() - set(assigned), self._listener.on_partitions_revoked, report)
+            coming = [partition for partition in assigned if partition not in self._positions]
+            self._positions |= dict.fromkeys(coming)
+            report(self._listener.on_partitions_assigned, coming, is_always_called=True)
+
+    def _drop(self, partitions: Collection[TopicPartition], listen: Callable[[list[TopicPartition]], None],
+              report: _Report) -> None:
+        """Let the listener handle partitions that go, and read them no more."""
+        report(listen, partitions)
+        for partition in partitions:
+            self._positions.pop(partition, None)
+        self._paused &= self._positions.keys()
+
+    @contextmanager
+    def _listening(self) -> Iterator[_Report]:
+        """Yield the function that calls the listener. The first error of its calls is raised at the end."""
+        errors: list[Exception] = []
+
+        def report(listen: Callable[[list[TopicPartition]], None], partitions: Collection[TopicPartition],
+                   is_always_called: bool = False) -> None:
+            if not partitions and not is_always_called:
+                return
+            self._is_in_listener = True
+            try:
+                listen(sorted(partitions))
+            except Exception as error:
+                errors.append(error)
+            finally:
+                self._is_in_listener = False
+
+        yield report
+        if errors:
+            raise errors[0]
 
     def _is_subscribed(self) -> bool:
         return bool(self._topics) or self._pattern is not None or self._regex is not None
@@ -454,15 +569,27 @@ class Consumer:
 
     def _commit_if_still_member(self) -> None:
         """Commit, unless the group has rebalanced: offsets of reassigned partitions belong to the new member."""
-        if self._member is None or self._member.generation_id < 0:
+        if self._member is None or (self._is_subscribed() and self._member.generation_id < 0):
             return
         try:
             self.commit()
         except KafkaError as error:
-            if error.code not in self._member.lost_place:
+            if error.code not in self._member.lost_place or not self._is_subscribed():
                 raise error from None
 
     def _group(self) -> GroupMember:
         if self._member is None:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, 'found a consumer without group.id, expected one')
         return self._member
+
+
+def _check_subscription(topics: frozenset[str], pattern: object, regex: str | None) -> None:
+    """Raise TypeError or ValueError for a subscription that a consumer cannot have."""
+    if wrong := [topic for topic in topics if not isinstance(topic, str)]:
+        raise TypeError(f'found {type(wrong[0]).__name__} as a topic, expected str')
+    if pattern is not None and not isinstance(pattern, str | re.Pattern):
+        raise TypeError(f'found {type(pattern).__name__} as pattern, expected str or re.Pattern')
+    if pattern is not None and (topics or regex is not None):
+        raise ValueError('found a pattern beside topics or a regex, expected the pattern alone')
+    if not topics and pattern is None and regex is None:
+        raise ValueError('found no topics, pattern or regex, expected one of them; `unsubscribe` ends a subscription')

@@ -37,10 +37,7 @@ class ConsumerMember(EpochMember, GroupMember):
 
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
         """Join, or take the last assignment over. Partitions of topics that no metadata names yet come later."""
-        subscription = sorted(topics), self._regex()
-        if self.generation_id < JOINING or self._subscription != subscription:
-            self._subscription = subscription
-            self._retrying(self._introduce, self.heartbeat_name)
+        self._subscribe(topics)
         names = self._names_of(self._assigned)
         known = {topic_id: indexes for topic_id, indexes in self._assigned.items() if topic_id in names}
         if known != self._owned:
@@ -50,6 +47,28 @@ class ConsumerMember(EpochMember, GroupMember):
         self.keeps_positions, self._has_lost_place = not self._has_lost_place, False
         self.must_join = False
         return sorted((names[topic_id], index) for topic_id, indexes in self._owned.items() for index in indexes)
+
+    @property
+    def has_lost_place(self) -> bool:
+        return self._has_lost_place
+
+    def surrendered(self, topics: Collection[str], owned: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return the partitions that the last assignment does not have. `join` reports that they are given up."""
+        self._subscribe(topics)
+        names = self._names_of(self._assigned)
+        return set(owned) - {(names[topic_id], index) for topic_id, indexes in self._assigned.items()
+                             if topic_id in names for index in indexes}
+
+    def _subscribe(self, topics: Collection[str]) -> None:
+        """Become a member with this subscription, unless the group knows it already."""
+        subscription = sorted(topics), self._regex()
+        if self.generation_id < JOINING or self._subscription != subscription:
+            self._subscription = subscription
+            try:
+                self._retrying(self._introduce, self.heartbeat_name)
+            except BaseException:
+                self._subscription = None       # the group may not know it
+                raise
 
     def _introduce(self) -> None:
         """Send the whole subscription: of a member that joins, or that has changed it."""

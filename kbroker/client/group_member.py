@@ -37,12 +37,22 @@ class GroupMember(Membership):
         self.keeps_positions = False
         """The partitions that the next `join` returns again were this member's all the time."""
         self._settings = settings
-        self._former_place = GroupMetadata(group_id, group_instance_id=settings.group_instance_id)
+        self._no_place = GroupMetadata(group_id, group_instance_id=settings.group_instance_id)
+        self._former_place = self._no_place
 
     @property
     @abc.abstractmethod
     def sends_heartbeats(self) -> bool:
         """Return whether the group expects heartbeats."""
+
+    @property
+    @abc.abstractmethod
+    def has_lost_place(self) -> bool:
+        """Return whether other members may have the partitions of the last `join`."""
+
+    @abc.abstractmethod
+    def surrendered(self, topics: Collection[str], owned: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return the owned partitions that the next `join` gives up, as far as the member can know before it."""
 
     @property
     def metadata(self) -> GroupMetadata:
@@ -61,6 +71,7 @@ class GroupMember(Membership):
 
     def give_up(self) -> None:
         """Leave the group, because the consumer does not poll. A later `join` makes it a member again."""
+        self.must_join = True       # a consumer that polls now waits for the end of this
         try:
             self.leave_quietly()
         finally:
@@ -75,6 +86,14 @@ class GroupMember(Membership):
         except KafkaError as error:
             if not error.code.retriable:        # such as a coordinator that still loads
                 raise
+
+    def leave_for_good(self) -> None:
+        """Leave the group. Offsets are then committed in no member's name, which a group without members accepts."""
+        try:
+            self.leave_quietly()
+        finally:
+            self.generation_id, self._former_place = -1, self._no_place
+            self.must_join, self.keeps_positions = True, False
 
     # ---- offsets
 

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from kbroker.client.background_heartbeats import IDLE_MS, LATE_MS, BackgroundHeartbeats
+from kbroker.client.errors import ClientError
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -80,15 +81,19 @@ def test_a_consumer_that_does_not_poll_leaves_its_group(clock):
     assert member.gave_up
 
 
-def test_an_error_is_raised_by_the_next_poll_and_ends_the_heartbeats(clock):
+@pytest.mark.parametrize('error', [KafkaError(ErrorCode.FENCED_INSTANCE_ID, 'fenced'), ClientError('fenced'),
+                                   ValueError('fenced')])
+def test_an_error_is_raised_by_the_next_poll_and_ends_the_heartbeats(clock, error):
+    """An error of another kind is a defect of the client, which must not end the thread without a word."""
     member, heartbeats = made(clock)
-    member.error = KafkaError(ErrorCode.FENCED_INSTANCE_ID, 'fenced')
+    member.error = error
     clock.advance(60_000)
     assert heartbeats.step() == IDLE_MS
     member.error = None
     assert heartbeats.step() == IDLE_MS
-    with pytest.raises(KafkaError, match='fenced'):
+    with pytest.raises(type(error), match='fenced'):
         heartbeats.note_poll()
+    heartbeats.note_poll()
     heartbeats.step()
     assert len(member.sent_ms) == 1
 

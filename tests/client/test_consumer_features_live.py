@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import confluent_kafka
 import pytest
 
-from kbroker.client import Admin, Consumer, KafkaError, Producer, TransactionError
+from kbroker.client import Admin, Consumer, KafkaError, Producer, RebalanceListener, TransactionError
 from kbroker.client.admin import NewTopic
 
 LIMIT_S = 120
@@ -204,6 +204,87 @@ def test_members_of_a_cooperative_group_keep_what_does_not_move(address, topic):
         assert len([value for consumer, _, value in read if consumer is second]) == 10
         second.close()
         poll_until([first], lambda: len(first.assignment) == 2)
+
+
+class CommitsWhatGoes(RebalanceListener):
+    """A listener that commits the positions of the partitions that its consumer gives up, and notes all calls."""
+
+    def __init__(self):
+        self.consumer = None
+        self.notes = []
+
+    def on_partitions_assigned(self, partitions):
+        self.notes.append(('assigned', partitions))
+
+    def on_partitions_revoked(self, partitions):
+        self.notes.append(('revoked', partitions))
+        found = self.consumer.offsets_to_commit()
+        self.consumer.commit({at: found[at] for at in partitions if at in found})
+
+    def on_partitions_lost(self, partitions):
+        self.notes.append(('lost', partitions))
+
+
+@pytest.mark.parametrize('protocol', [
+    {'heartbeat_interval_ms': 100, 'partition_assignment_strategy': 'range'},
+    {'heartbeat_interval_ms': 100, 'partition_assignment_strategy': 'cooperative-sticky'},
+    {'group_protocol': 'consumer'},
+    {'group_protocol': 'consumer', 'group_instance_id': 'static'}], ids=['range', 'cooperative', 'consumer', 'static'])
+def test_what_a_listener_commits_is_not_read_again_by_the_next_owner(address, topic, protocol):
+    """Nothing else commits. So a record would be read twice if a revocation came after the partition had moved."""
+    listeners = CommitsWhatGoes(), CommitsWhatGoes()
+    instance = protocol.get('group_instance_id')
+    with ExitStack() as stack:
+        def member(number):
+            own = {'group_instance_id': f'{instance}-{number}'} if instance else {}
+            found = stack.enter_context(consumer_of(address, topic, group_id=topic, listener=listeners[number],
+                                                    **{**protocol, **own}))
+            listeners[number].consumer = found
+            return found
+
+        first = member(0)
+        read = poll_until([first], lambda: sorted(first._positions.values(), key=str) == [10, 10])
+        first.pause(sorted(first.assignment)[:1])
+        second = member(1)
+        read += poll_until([first, second], lambda: (len(first.assignment), len(second.assignment)) == (1, 1)
+                           and {*first._positions.values(), *second._positions.values()} == {10})
+    assert sorted(value for _, _, value in read) == sorted(b'%d' % number for number in range(20))
+    both = [(topic, 0), (topic, 1)]
+    assert next(note for note in listeners[0].notes if note[1]) == ('assigned', both)
+    for listener in listeners:
+        assert listener.notes[-1][0] == 'revoked' and len(listener.notes[-1][1]) == 1
+        assert not any(kind == 'lost' for kind, _ in listener.notes)
+    gone = {partition for listener in listeners for kind, found in listener.notes if kind == 'revoked'
+            for partition in found}
+    assert gone == set(both)
+
+
+def test_a_member_that_gave_up_its_place_may_choose_partitions_and_commit(address, topic):
+    with consumer_of(address, topic, group_id=topic) as consumer:
+        next(iter(consumer))
+        consumer._member.give_up()      # as after max.poll.interval.ms
+        consumer.assign([(topic, 0)])
+        consumer.seek(topic, 0, 4)
+        consumer.commit()
+        assert consumer.committed([(topic, 0)])[topic, 0].offset == 4
+        consumer.subscribe([topic])
+        poll_until([consumer], lambda: len(consumer.assignment) == 2)
+        consumer.unsubscribe()
+        consumer.assign([(topic, 1)])
+        consumer.seek(topic, 1, 3)
+    with consumer_of(address, topic, group_id=topic) as consumer:
+        assert {at: found.offset for at, found in consumer.committed([(topic, 0), (topic, 1)]).items()} == {
+            (topic, 0): 4}, 'enable.auto.commit is false'
+
+
+@pytest.mark.parametrize('protocol', [{}, {'group_protocol': 'consumer'}], ids=['classic', 'consumer'])
+def test_a_topic_that_begins_to_match_a_pattern_is_read(address, topic, protocol):
+    with Consumer(address, group_id=topic, metadata_max_age_ms=50, **protocol) as consumer:
+        consumer.subscribe(pattern=f'{topic}|{topic}-later')
+        poll_until([consumer], lambda: len(consumer.assignment) == 2)
+        with Admin(address) as admin:
+            admin.create_topics({f'{topic}-later': 1})
+        poll_until([consumer], lambda: (f'{topic}-later', 0) in consumer.assignment)
 
 
 def test_a_cooperative_group_is_shared_with_librdkafka(address, topic):
