@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 __all__ = [
     'Admin',
+    'ConsumedBatch',
     'Consumer',
     'Delivery',
     'FatalProducerError',
@@ -22,6 +23,7 @@ __all__ = [
 if TYPE_CHECKING:
     from kbroker.client.admin import Admin
     from kbroker.client.column_kinds import Slices
+    from kbroker.client.consumed import ConsumedBatch
     from kbroker.client.consumer import Consumer
     from kbroker.client.producer import Delivery, Producer
     from kbroker.client.rebalance_listener import RebalanceListener
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         'Admin': 'kbroker.client.admin',
+        'ConsumedBatch': 'kbroker.client.consumed',
         'Consumer': 'kbroker.client.consumer',
         'Delivery': 'kbroker.client.producer',
         'FatalProducerError': 'kbroker.client.transaction_state',

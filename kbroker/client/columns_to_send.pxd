@@ -4,26 +4,6 @@ from kbroker.client.partitioner cimport StickyPartitions
 from kbroker.record.record_writer cimport Blob, Rows
 
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    struct kb_arrow_schema {
-        const char *format; const char *name; const char *metadata; int64_t flags; int64_t n_children;
-        void **children; void *dictionary; void (*release)(void *); void *private_data;
-    };
-    struct kb_arrow_array {
-        int64_t length; int64_t null_count; int64_t offset; int64_t n_buffers; int64_t n_children;
-        const void **buffers; void **children; void *dictionary; void (*release)(void *); void *private_data;
-    };
-    """
-    ctypedef struct ArrowSchema "struct kb_arrow_schema":
-        const char *format
-    ctypedef struct ArrowArray "struct kb_arrow_array":
-        int64_t length
-        int64_t offset
-        const void **buffers
-
-
 cdef class BlobColumn:
     cdef Blob *blobs
     cdef readonly Py_ssize_t count

@@ -10,6 +10,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 
 from kbroker.client.partitioner cimport StickyPartitions, partition_of
+from kbroker.record.arrow cimport ArrowArray, ArrowSchema
 from kbroker.record.record_writer cimport Blob, as_bytes, blob_of
 
 from collections.abc import Sequence

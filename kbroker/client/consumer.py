@@ -12,17 +12,18 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel, ListedOffset, OffsetAndMetadata
 from kbroker.client.assignor import TopicPartition
 from kbroker.client.background_heartbeats import BackgroundHeartbeats
 from kbroker.client.classic_member import ClassicMember
 from kbroker.client.cluster import RETRIED, Cluster
+from kbroker.client.consumed import ConsumedBatch, FetchedPartition, FetchedRecords, next_offset
 from kbroker.client.consumer_member import ConsumerMember
 from kbroker.client.errors import error_of, known_code
 from kbroker.client.exclusive_use import ExclusiveUse
-from kbroker.client.fetcher import ConsumedBatch, FetchedPartition, Fetcher, consumed_batches, next_offset
+from kbroker.client.fetcher import Fetcher
 from kbroker.client.group_member import GroupMember
 from kbroker.client.opening import Servers, open_cluster
 from kbroker.client.rebalance_listener import RebalanceListener
@@ -42,13 +43,6 @@ ITERATION_POLL_MS = 60_000
 NEVER_MS = 2**63
 HEARTBEAT_WAIT_MS = 100
 """How long a poll waits for records before it asks again whether the thread of the heartbeats has its answer."""
-
-
-class _Fetched(NamedTuple):
-    """A batch that was fetched. A consumer that never saw it resumes at `start_offset`."""
-
-    start_offset: int
-    batch: ConsumedBatch
 
 
 class _Report(Protocol):
@@ -98,8 +92,8 @@ class Consumer:
         self._lags: dict[TopicPartition, int] = {}
         """The records behind the last fetched one, by partition, as of its last fetch."""
         self._paused: set[TopicPartition] = set()
-        self._waiting: deque[_Fetched] = deque()
-        """The batches that were fetched and that an iteration has not reached. Their offsets are not yet consumed."""
+        self._waiting: deque[FetchedRecords] = deque()
+        """The records that were fetched and that an iteration has not reached. Their offsets are not yet consumed."""
         self._topics = frozenset([topics] if isinstance(topics, str) else topics)
         if self._topics:
             self._group()
@@ -188,8 +182,8 @@ class Consumer:
     def position(self, topic: str, partition: int) -> int | None:
         """Return the offset of the next record; None before the first poll."""
         for waiting in self._waiting:
-            if (waiting.batch.topic, waiting.batch.partition) == (topic, partition):
-                return waiting.start_offset
+            if (waiting.topic, waiting.partition) == (topic, partition):
+                return waiting.offset
         return self._positions[topic, partition]
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
@@ -269,17 +263,28 @@ class Consumer:
     # ---- reading
 
     def poll(self, timeout_ms: int) -> list[ConsumedBatch]:
-        """Return records as soon as there are any, [] after `timeout_ms`; the next fetch is then in flight."""
+        """Return records as soon as there are any, [] after `timeout_ms`; the next fetch is then in flight.
+
+        Raises KafkaError for a damaged batch, once the records before it were returned. The position is then that of
+        the damaged batch.
+        """
         self._check_use()
-        self._forget_waiting_before_join()
-        if not self._waiting:
-            self._fetch(timeout_ms)
-        batches = [fetched.batch for fetched in self._waiting]
-        self._waiting.clear()
-        return batches
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        while True:
+            self._forget_waiting_before_join()
+            now_ms = self._clock.monotonic_ms()
+            if not self._waiting:
+                self._fetch(max(deadline_ms - now_ms, 0))
+            batches = self._take_all_waiting()
+            if batches or now_ms >= deadline_ms:
+                return batches
 
     def __iter__(self) -> Iterator[ConsumedBatch]:
-        """Yield batches without end, until the consumer is closed. The position follows the yielded batches."""
+        """Yield batches without end, until the consumer is closed. The position follows the yielded batches.
+
+        A batch has the records of max.poll.records, and the rest of the last batch of the partition among them.
+        Raises as `poll`.
+        """
         while not self._use.is_refused:
             self._check_use()
             self._forget_waiting_before_join()
@@ -287,8 +292,36 @@ class Consumer:
                 self._fetch(ITERATION_POLL_MS)
             elif self._heartbeats is not None:
                 self._heartbeats.note_poll()
-            if self._waiting:
-                yield self._waiting.popleft().batch
+            batch = self._take_waiting() if self._waiting else None
+            if batch is not None:
+                yield batch
+
+    def _take_waiting(self) -> ConsumedBatch | None:
+        """Return the next of the fetched records, or None if they are hidden. The position follows them."""
+        waiting = self._waiting[0]
+        try:
+            batch = waiting.take()
+        except KafkaError:
+            self._forget_waiting()
+            raise
+        if waiting.is_finished:
+            self._waiting.popleft()
+        if batch is not None:
+            self._counts.add('records_consumed_total', len(batch))
+        return batch
+
+    def _take_all_waiting(self) -> list[ConsumedBatch]:
+        batches: list[ConsumedBatch] = []
+        while self._waiting:
+            try:
+                batch = self._take_waiting()
+            except KafkaError:
+                if not batches:
+                    raise
+                break   # the next poll raises it
+            if batch is not None:
+                batches.append(batch)
+        return batches
 
     def _fetch(self, timeout_ms: int) -> None:
         """Wait for records, and add them to those that wait."""
@@ -299,10 +332,7 @@ class Consumer:
             self._send_fetches()
             wait_ms = max(due_ms - self._clock.monotonic_ms(), 0)
             for fetched in self._fetcher.receive(wait_ms):
-                start_offset = fetched.fetch_offset
-                for batch in self._take(fetched):
-                    self._waiting.append(_Fetched(start_offset, batch))
-                    start_offset = batch.header.last_offset + 1
+                self._accept(fetched)
             if self._waiting:
                 self._send_fetches()
                 return
@@ -317,7 +347,7 @@ class Consumer:
     def _forget_waiting(self) -> None:
         """Return to the position before the batches that no iteration has reached."""
         for waiting in reversed(self._waiting):
-            self._positions[waiting.batch.topic, waiting.batch.partition] = waiting.start_offset
+            self._positions[waiting.topic, waiting.partition] = waiting.offset
         self._waiting.clear()
 
     def _send_fetches(self) -> None:
@@ -325,21 +355,23 @@ class Consumer:
                      if offset is not None and partition not in self._paused}
         self._cluster.retrying(lambda: self._fetcher.send(positions), 'Fetch')
 
-    def _take(self, fetched: FetchedPartition) -> list[ConsumedBatch]:
+    def _accept(self, fetched: FetchedPartition) -> None:
+        """Queue the records of an answer, and move the position behind them. Drop the answer for another position."""
         partition = (fetched.topic, fetched.partition)
         if self._positions.get(partition) != fetched.fetch_offset or partition in self._paused:
-            return []
+            return
         code = known_code(fetched.row.error_code)
         if code is ErrorCode.NONE:
-            batches = list(consumed_batches(fetched, self.settings.check_crcs))
+            size_bytes = len(fetched.row.records or b'')
             self._positions[partition] = offset = next_offset(fetched)
+            if size_bytes:
+                self._waiting.append(FetchedRecords(fetched, self.settings.check_crcs, self.settings.max_poll_records))
             self._counts.add('fetch_total')
-            self._counts.add('records_consumed_total', sum(len(batch.records) for batch in batches))
-            self._counts.add('bytes_consumed_total', len(fetched.row.records or b''))
+            self._counts.add('bytes_consumed_total', size_bytes)
             end_offset = (fetched.row.last_stable_offset if self._isolation_level is IsolationLevel.READ_COMMITTED
                           else fetched.row.high_watermark)
             self._lags[partition] = max(end_offset - offset, 0)
-            return batches
+            return
         what = f'{fetched.topic}-{fetched.partition}, offset {fetched.fetch_offset}'
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and self.settings.auto_offset_reset != 'none':
             self._positions[partition] = self._list_offsets([partition])[partition]
@@ -347,7 +379,6 @@ class Consumer:
             self._cluster.forget()      # the next fetch gets the error of a deleted topic from its metadata
         else:
             raise error_of(fetched.row.error_code, what)
-        return []
 
     # ---- positions
 
@@ -398,7 +429,7 @@ class Consumer:
         found = {partition: OffsetAndMetadata(offset) for partition, offset in self._positions.items()
                  if offset is not None}
         for waiting in reversed(self._waiting):
-            found[waiting.batch.topic, waiting.batch.partition] = OffsetAndMetadata(waiting.start_offset)
+            found[waiting.topic, waiting.partition] = OffsetAndMetadata(waiting.offset)
         return found
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Fetch requests in flight, one at each leader, and the records in their answers.
+"""Fetch requests in flight, one at each leader.
 
 A request waits at its broker for records or until fetch.max.wait.ms is over; the caller does not block meanwhile. The
 answer for a position that has changed since (a seek, another assignment) is dropped.
@@ -7,46 +7,23 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from kbroker.client.assignor import TopicPartition, by_topic
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import Connection
+from kbroker.client.consumed import FetchedPartition
 from kbroker.client.errors import ClientError
 from kbroker.client.readiness import await_ready
 from kbroker.client.stream_settings import ISOLATION_LEVELS, ConsumerSettings
 from kbroker.clock import Clock
-from kbroker.errors import KafkaError
 from kbroker.protocol.messages import FetchRequest
-from kbroker.record.abort_filter import AbortFilter
-from kbroker.record.batch import BatchHeader, check_crc, iter_batches
-from kbroker.record.records import Record, decode_records
 
 _NUMBERS = itertools.count(1)
 LAST_FETCH_VERSION = 12
 """Later versions identify topics by id; nothing else in them concerns consumers."""
-
-
-class ConsumedBatch(NamedTuple):
-    """The records of one data batch to deliver, in order."""
-
-    topic: str
-    partition: int
-    header: BatchHeader
-    records: list[Record]
-    delivery_count: int | None = None
-    """The number of times that a share group has delivered the records, this one included."""
-
-
-class FetchedPartition(NamedTuple):
-    """One partition in an answer; `row` is the PartitionData of FetchResponse."""
-
-    topic: str
-    partition: int
-    fetch_offset: int
-    row: Any
 
 
 @dataclass(slots=True)
@@ -95,7 +72,10 @@ class Fetcher:
             self._in_flight[connection] = _InFlight(wanted, deadline_ms)
 
     def receive(self, timeout_ms: int) -> list[FetchedPartition]:
-        """Return the answers that have arrived; without any, wait for the first one, for at most `timeout_ms`."""
+        """Return the answers that have arrived; without any, wait for the first one, for at most `timeout_ms`.
+
+        The records of an answer are valid until the next call, which reuses their memory.
+        """
         fetched: list[FetchedPartition] = []
         connections = list(self._in_flight)
         if not connections:
@@ -116,7 +96,7 @@ class Fetcher:
 
     def _take(self, connection: Connection) -> list[FetchedPartition]:
         try:
-            answer = connection.receive()
+            answer = connection.receive(reuses_buffer=True)
         except ClientError as error:
             self._lose(connection, error)
             return []
@@ -148,45 +128,3 @@ def fetch_request(positions: Mapping[TopicPartition, int], isolation_level: int,
         for index in indexes]) for topic, indexes in by_topic(positions).items()]
     return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes,
                         isolation_level=isolation_level, session_id=0, session_epoch=-1, topics=topics)
-
-
-def consumed_batches(fetched: FetchedPartition, check_crcs: bool = True) -> Iterator[ConsumedBatch]:
-    """Yield the records of an answer to deliver, as `delivered` selects them.
-
-    `aborted_transactions` is null in answers to read_uncommitted: then all data batches are delivered.
-    """
-    row = fetched.row
-    aborted = AbortFilter([(entry.producer_id, entry.first_offset) for entry in row.aborted_transactions or ()])
-    return delivered(fetched.topic, fetched.partition, iter_batches(row.records or b''), fetched.fetch_offset, aborted,
-                     check_crcs)
-
-
-def delivered(topic: str, partition: int, batches: Iterable[tuple[BatchHeader, memoryview]], start_offset: int,
-              aborted: AbortFilter, check_crcs: bool = True) -> Iterator[ConsumedBatch]:
-    """Yield the records at and after `start_offset`, without markers and without those that `aborted` hides.
-
-    Raises KafkaError(CORRUPT_MESSAGE), which names the partition and the offset.
-    """
-    for header, batch in batches:
-        if header.last_offset < start_offset:
-            continue
-        try:
-            if check_crcs:
-                check_crc(batch, header)
-            if not aborted.admits(header, batch) or header.is_control:
-                continue
-            records = decode_records(batch)
-        except KafkaError as error:
-            raise KafkaError(error.code, f'{topic}-{partition}, offset {header.base_offset}: {error}') from None
-        if header.base_offset < start_offset:
-            records = [record for record in records if record.offset >= start_offset]
-        if records:
-            yield ConsumedBatch(topic, partition, header, records)
-
-
-def next_offset(fetched: FetchedPartition) -> int:
-    """Return the offset after the last whole batch, delivered or not (markers take offsets too)."""
-    offset = fetched.fetch_offset
-    for header, _ in iter_batches(fetched.row.records or b''):
-        offset = max(offset, header.last_offset + 1)
-    return offset

@@ -64,6 +64,7 @@ class ConsumerOptions(ConnectionOptions, total=False):
     session_timeout_ms: int
     heartbeat_interval_ms: int
     max_poll_interval_ms: int
+    max_poll_records: int
     metadata_max_age_ms: int
     partition_assignment_strategy: str
     check_crcs: bool

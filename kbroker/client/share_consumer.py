@@ -13,8 +13,8 @@ from typing import Any
 
 from kbroker.client.cluster import RETRIED, Cluster
 from kbroker.client.connection import Connection
+from kbroker.client.consumed import DeliveredRecords
 from kbroker.client.errors import ClientError, error_of, known_code
-from kbroker.client.fetcher import ConsumedBatch
 from kbroker.client.readiness import await_ready
 from kbroker.client.share_member import SharedPartition, ShareMember
 from kbroker.client.share_sessions import Acknowledgement, AcknowledgeType, Outcomes, ShareSession
@@ -57,7 +57,7 @@ class ShareConsumer:
         self._sessions: dict[Connection, ShareSession] = {}
         # A connection returns answers in the order of requests, so it must not be shared with other users.
         self._purpose = f'share {next(_NUMBERS)}'
-        self._ready: list[ConsumedBatch] = []
+        self._ready: list[DeliveredRecords] = []
         """Batches that arrived while `commit` waited for something else."""
         self._delivered: dict[tuple[str, int], dict[int, tuple[ShareSession, SharedPartition]]] = {}
         """The records without an acknowledgement, by partition and offset."""
@@ -70,7 +70,7 @@ class ShareConsumer:
         """Share these topics with the other members of the group."""
         self._member.subscribe(topics)
 
-    def poll(self, timeout_ms: int) -> list[ConsumedBatch]:
+    def poll(self, timeout_ms: int) -> list[DeliveredRecords]:
         """Return records as soon as there are any, [] after `timeout_ms`.
 
         Unless the settings say that acknowledgements are explicit, this accepts the records of the last call.
@@ -188,7 +188,7 @@ class ShareConsumer:
         return [session for session in waiting if session.connection in ready or session.connection.has_buffered
                 or session.deadline_ms <= now_ms]
 
-    def _receive(self, session: ShareSession) -> list[ConsumedBatch]:
+    def _receive(self, session: ShareSession) -> list[DeliveredRecords]:
         """Return the records of the next answer. A broken connection is the end of its session."""
         try:
             answer, sent = session.receive(max(session.deadline_ms - self._clock.monotonic_ms(), 0))
@@ -202,7 +202,7 @@ class ShareConsumer:
         elif code:
             raise error_of(answer.error_code, f'share session with {session.connection.address}', answer.error_message)
         self._check_acknowledged(answer, sent)
-        found: list[ConsumedBatch] = []
+        found: list[DeliveredRecords] = []
         names = {(at.topic_id, at.partition): at for at in session.partitions}
         for topic in answer.responses:
             for row in topic.partitions:
@@ -211,7 +211,7 @@ class ShareConsumer:
                     found += self._take(session, at, row)
         return found
 
-    def _take(self, session: ShareSession, at: SharedPartition, row: Any) -> list[ConsumedBatch]:
+    def _take(self, session: ShareSession, at: SharedPartition, row: Any) -> list[DeliveredRecords]:
         code = known_code(row.error_code)
         if code in MOVED:
             self._cluster.forget()
@@ -222,20 +222,20 @@ class ShareConsumer:
         records.update((record.offset, (session, at)) for batch in found for record in batch.records)
         return found
 
-    def _acquired(self, session: ShareSession, at: SharedPartition, row: Any) -> Iterator[ConsumedBatch]:
+    def _acquired(self, session: ShareSession, at: SharedPartition, row: Any) -> Iterator[DeliveredRecords]:
         """Yield the acquired records, in pieces of batches, and acknowledge the offsets without a record."""
-        found = [(header, [] if header.is_control else self._decode(at, header, batch))
+        found = [[] if header.is_control else self._decode(at, header, batch)
                  for header, batch in iter_batches(row.records or b'')]
         for acquired in row.acquired_records:
             next_offset = acquired.first_offset
-            for header, records in found:
+            for records in found:
                 chosen = [record for record in records
                           if acquired.first_offset <= record.offset <= acquired.last_offset]
                 for record in chosen:
                     _note_gap(session, at, next_offset, record.offset - 1)
                     next_offset = record.offset + 1
                 if chosen:
-                    yield ConsumedBatch(at.topic, at.partition, header, chosen, acquired.delivery_count)
+                    yield DeliveredRecords(at.topic, at.partition, chosen, acquired.delivery_count)
             _note_gap(session, at, next_offset, acquired.last_offset)
 
     def _decode(self, at: SharedPartition, header: Any, batch: memoryview) -> list[Record]:

@@ -126,6 +126,7 @@ class ConsumerSettings:
     max_poll_interval_ms: int = 300_000
     metadata_max_age_ms: int = 300_000
     check_crcs: bool = True
+    max_poll_records: int = 500
     group_protocol: str = 'classic'
     group_remote_assignor: str | None = None
     """The assignor of the broker, with group_protocol `consumer`."""
@@ -165,7 +166,7 @@ class ConsumerSettings:
             read.integer('fetch.max.bytes', 52_428_800, 0), read.integer('max.partition.fetch.bytes', 1_048_576, 0),
             session_timeout_ms, heartbeat_interval_ms, read.integer('max.poll.interval.ms', 300_000, 1),
             read.integer('metadata.max.age.ms', 300_000, 0, 2**63 - 1), read.boolean('check.crcs', True) is True,
-            protocol, read.text('group.remote.assignor') or None,
+            read.integer('max.poll.records', 500, 1), protocol, read.text('group.remote.assignor') or None,
             _assignors(read.parts('partition.assignment.strategy', 'range,cooperative-sticky')))
 
 

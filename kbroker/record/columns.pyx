@@ -5,7 +5,7 @@ integers are in native byte order. Batches hidden by the filter are never decomp
 copied.
 """
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -14,12 +14,15 @@ from libc.string cimport memcpy, memset
 cdef extern from 'Python.h':
     Py_ssize_t Py_REFCNT(object held)
 
+from kbroker.record.arrow cimport binary_capsules
 from kbroker.record.batch cimport (
     COMPRESSION_MASK, HEADER_BYTES, HEADER_READ, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, BatchFields, HeaderFault,
     batch_last_offset, batch_size_bytes, check_crc_at, parse_header, refuse_header, sequence_after)
 from kbroker.record.batch_filter cimport BatchFilter
-from kbroker.record.records cimport RecordFields, take_record
+from kbroker.record.records cimport Record, RecordFields, take_record
 from kbroker.wire.bytes cimport Cursor, take, take_varint
+
+from collections.abc import Sequence
 
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.record.batch import CorruptBatchError
@@ -28,6 +31,8 @@ from kbroker.record.records import MAX_DECOMPRESSED_BYTES
 
 COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', 'producer_id', 'producer_epoch',
            'sequence', 'is_transactional', 'outcome', 'leader_epoch', 'compression', 'batch_base_offset')
+RECORD_COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', 'sequence', 'leader_epoch')
+"""The columns that make records."""
 
 cdef enum:
     RELEASE_GIL_BYTES = 8192
@@ -106,12 +111,43 @@ cdef Buffer buffer_like(Buffer other):
 
 
 cdef class Blobs:
-    """A nullable column of bytes."""
+    """A nullable column of bytes: a sequence of bytes or None, which is also an Arrow array.
+
+    `data` holds the values one after another, and `ends` where they end: 0, then the end of each value, as int32.
+    """
     cdef Buffer validity
-    cdef Buffer ends      # offsets: 0, then the end of each value
-    cdef Buffer data
+    cdef readonly Buffer ends
+    cdef readonly Buffer data
     cdef Py_ssize_t count
     cdef Py_ssize_t nulls
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        cdef Py_ssize_t row
+        if isinstance(index, slice):
+            return [self.item(row) for row in range(*index.indices(self.count))]
+        row = index if index >= 0 else index + self.count
+        if not 0 <= row < self.count:
+            raise IndexError(f'found index {index}, expected one within {self.count} values')
+        return self.item(row)
+
+    def __iter__(self):
+        cdef Py_ssize_t row
+        for row in range(self.count):
+            yield self.item(row)
+
+    def __arrow_c_array__(self, requested_schema=None):
+        """Return the column for Arrow's C data interface, as binary. Nothing is copied."""
+        return binary_capsules(self.count, self.nulls, NULL if self.nulls == 0 else self.validity.at, self.ends.at,
+                               self.data.at, self)
+
+    cdef bytes item(self, Py_ssize_t row):
+        cdef const int32_t *end = <const int32_t *>self.ends.at + row
+        if self.nulls and not self.validity.at[row >> 3] >> (row & 7) & 1:
+            return None
+        return PyBytes_FromStringAndSize(<const char *>self.data.at + end[0], end[1] - end[0])
 
     cdef int reserve(self, Py_ssize_t rows, Py_ssize_t bytes_) except -1 nogil:
         cdef Py_ssize_t old = self.validity.size, wanted = (self.count + rows + 7) // 8
@@ -146,6 +182,9 @@ cdef class Blobs:
         return (self.count, self.nulls, None if self.nulls == 0 else self.validity, self.ends, self.data)
 
 
+Sequence.register(Blobs)
+
+
 cdef Blobs blobs_like(Blobs other):
     cdef Blobs blobs = Blobs.__new__(Blobs)
     blobs.validity = buffer_like(None if other is None else other.validity)
@@ -160,7 +199,7 @@ cdef class ColumnDecoder:
     """Decodes runs of batches, passed in offset order, to columns of about `batch_rows` rows or `batch_bytes` bytes.
 
     `columns` names the requested ones (of COLUMNS). A batch is never split, so the result of `take` may exceed both
-    limits by one batch, of at most `max_decompressed_bytes`.
+    limits by one batch, of at most `max_decompressed_bytes`. Timestamps are in microseconds, or in milliseconds.
     """
     cdef Blobs keys
     cdef Blobs values
@@ -175,6 +214,7 @@ cdef class ColumnDecoder:
     cdef list constants               # (column, Buffer) of columns with one value per batch
     cdef frozenset columns
     cdef bint check_crcs
+    cdef uint64_t units_of_a_millisecond
     cdef Py_ssize_t batch_rows
     cdef Py_ssize_t batch_bytes
     cdef Py_ssize_t max_decompressed_bytes
@@ -185,12 +225,14 @@ cdef class ColumnDecoder:
     cdef bint is_taken                  # the buffers belong to the last `take`
 
     def __init__(self, columns, *, bint check_crcs=True, Py_ssize_t batch_rows=10_000,
-                 Py_ssize_t batch_bytes=4 * 1024 * 1024, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
+                 Py_ssize_t batch_bytes=4 * 1024 * 1024, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES,
+                 bint milliseconds=False):
         unknown = set(columns) - set(COLUMNS)
         if unknown:
             raise ValueError(f'found columns {sorted(unknown)}, expected some of {COLUMNS}')
         self.columns = frozenset(columns)
         self.check_crcs = check_crcs
+        self.units_of_a_millisecond = 1 if milliseconds else 1000
         self.batch_rows = batch_rows
         self.batch_bytes = batch_bytes
         self.max_decompressed_bytes = max_decompressed_bytes
@@ -373,7 +415,7 @@ cdef class ColumnDecoder:
             if self.offsets is not None:
                 self.offsets.put_int64(offset)
             if self.timestamps is not None:
-                self.timestamps.put_int64(timestamp_of(fields, &record))
+                self.timestamps.put_int64(timestamp_of(fields, &record, self.units_of_a_millisecond))
             if self.sequences is not None:
                 self.sequences.put_int32(sequence_after(fields.base_sequence, record.offset_delta))
             if self.header_keys is not None:
@@ -412,7 +454,7 @@ cdef class ColumnDecoder:
 
         Buffers of `key` and `value`: (count, nulls, validity or None, int32 offsets, data). Of `headers`: (validity,
         int32 offsets, buffers of the keys, buffers of the values); a record without headers is null, as in Spark. All
-        others have one buffer: int64 for offset, timestamp (microseconds), producer_id, batch_base_offset; else int32.
+        others have one buffer: int64 for offset, timestamp, producer_id, batch_base_offset; else int32.
         """
         cdef dict found = {}
         cdef Py_ssize_t rows
@@ -438,14 +480,66 @@ cdef class ColumnDecoder:
         return rows, found
 
 
-cdef inline int64_t timestamp_of(const BatchFields *fields, const RecordFields *record) noexcept nogil:
-    """Return the timestamp in microseconds, wrapping on overflow as in Java."""
+cdef class RecordColumns:
+    """The rows of one `take` of a decoder: keys and values, offsets and timestamps. `records` makes objects of them.
+
+    The decoder has RECORD_COLUMNS. `offsets` and `timestamps` are views of int64.
+    """
+    cdef readonly Blobs keys
+    cdef readonly Blobs values
+    cdef readonly object offsets
+    cdef readonly object timestamps
+    cdef readonly Py_ssize_t count
+    cdef Blobs header_keys
+    cdef Blobs header_values
+    cdef Buffer header_ends
+    cdef dict integers
+
+    def __cinit__(self, ColumnDecoder decoder not None):
+        self.count, self.integers = decoder.take()
+        self.keys, self.values = decoder.keys, decoder.values
+        self.header_keys, self.header_values = decoder.header_keys, decoder.header_values
+        self.header_ends = decoder.header_ends
+        self.offsets = memoryview(self.integers['offset']).cast('q')
+        self.timestamps = memoryview(self.integers['timestamp']).cast('q')
+
+    def records(self):
+        """Return the rows as a list of Record."""
+        cdef const int64_t *offsets = <const int64_t *>(<Buffer>self.integers['offset']).at
+        cdef const int64_t *timestamps = <const int64_t *>(<Buffer>self.integers['timestamp']).at
+        cdef const int32_t *sequences = <const int32_t *>(<Buffer>self.integers['sequence']).at
+        cdef const int32_t *types = <const int32_t *>(<Buffer>self.integers['timestamp_type']).at
+        cdef const int32_t *epochs = <const int32_t *>(<Buffer>self.integers['leader_epoch']).at
+        cdef list found = []
+        cdef Py_ssize_t i
+        cdef Record record
+        for i in range(self.count):
+            record = Record.__new__(Record)
+            record.offset, record.timestamp_ms, record.sequence = offsets[i], timestamps[i], sequences[i]
+            record.leader_epoch, record.is_log_append_time = epochs[i], types[i]
+            record.key, record.value = self.keys.item(i), self.values.item(i)
+            record.headers = self.headers_of(i)
+            found.append(record)
+        return found
+
+    cdef list headers_of(self, Py_ssize_t row):
+        cdef const int32_t *end = <const int32_t *>self.header_ends.at + row
+        cdef list headers = []
+        cdef int32_t i
+        for i in range(end[0], end[1]):
+            headers.append((self.header_keys.item(i).decode('utf-8', 'surrogateescape'), self.header_values.item(i)))
+        return headers
+
+
+cdef inline int64_t timestamp_of(const BatchFields *fields, const RecordFields *record,
+                                 uint64_t units_of_a_millisecond) noexcept nogil:
+    """Return the timestamp in these units, wrapping on overflow as in Java."""
     cdef unsigned long long milliseconds
     if fields.attributes & LOG_APPEND_TIME_BIT:
         milliseconds = <unsigned long long>fields.max_timestamp_ms
     else:
         milliseconds = <unsigned long long>fields.base_timestamp_ms + <unsigned long long>record.timestamp_delta_ms
-    return <int64_t>(milliseconds * 1000)
+    return <int64_t>(milliseconds * units_of_a_millisecond)
 
 
 WIDE = frozenset(('producer_id', 'batch_base_offset'))

@@ -16,6 +16,17 @@ cdef struct RecordFields:
     Cursor headers
 
 
+cdef class Record:
+    cdef readonly int64_t offset
+    cdef readonly int64_t timestamp_ms
+    cdef readonly bytes key
+    cdef readonly bytes value
+    cdef readonly list headers
+    cdef readonly int32_t sequence
+    cdef readonly int32_t leader_epoch
+    cdef bint is_log_append_time
+
+
 cdef inline int64_t add_wrapping(int64_t a, int64_t b) noexcept nogil:
     """Return a + b; a hostile delta must not overflow a signed integer, which is undefined in C."""
     return <int64_t>(<uint64_t>a + <uint64_t>b)

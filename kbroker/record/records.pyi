@@ -1,4 +1,5 @@
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 from typing_extensions import Buffer
 
@@ -17,6 +18,10 @@ class Record:
     def headers(self) -> list[tuple[str, bytes | None]]: ...
     @property
     def sequence(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def timestamp_type(self) -> Literal['CreateTime', 'LogAppendTime']: ...
     def __init__(
         self,
         offset: int,

@@ -63,15 +63,10 @@ cdef int take_record(Cursor *cursor, RecordFields *record) except -1 nogil:
 cdef class Record:
     """One record.
 
-    `timestamp_ms` is the append time if the batch has LogAppendTime; `sequence` is -1 without a base sequence.
-    Header keys that are not UTF-8 keep their bytes as surrogate escapes.
+    `timestamp_ms` is the append time if the batch has LogAppendTime; `sequence` is -1 without a base sequence, and
+    `leader_epoch` without an epoch. Header keys that are not UTF-8 keep their bytes as surrogate escapes. The leader
+    epoch and the type of the timestamp do not count for equality.
     """
-    cdef readonly int64_t offset
-    cdef readonly int64_t timestamp_ms
-    cdef readonly bytes key
-    cdef readonly bytes value
-    cdef readonly list headers
-    cdef readonly int32_t sequence
 
     def __init__(self, int64_t offset, int64_t timestamp_ms, bytes key, bytes value, headers=(), int32_t sequence=-1):
         self.offset = offset
@@ -80,6 +75,11 @@ cdef class Record:
         self.value = value
         self.headers = list(headers)
         self.sequence = sequence
+        self.leader_epoch = -1
+
+    @property
+    def timestamp_type(self):
+        return 'LogAppendTime' if self.is_log_append_time else 'CreateTime'
 
     def __eq__(self, other):
         if not isinstance(other, Record):
@@ -127,6 +127,8 @@ cdef Record record_of(RecordFields *fields, const BatchFields *batch):
     record.value = blob_of(fields.value, fields.value_size)
     record.headers = headers_of(fields)
     record.sequence = sequence_after(batch.base_sequence, fields.offset_delta)
+    record.leader_epoch = batch.partition_leader_epoch
+    record.is_log_append_time = batch.attributes & LOG_APPEND_TIME_BIT != 0
     return record
 
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from kbroker.errors import CorruptLogError
 
 if TYPE_CHECKING:
-    from kbroker.client.fetcher import ConsumedBatch
+    from kbroker.client.consumed import DeliveredRecords
     from kbroker.record.records import Record
     from kbroker_tools.console.message_source import Source
     from kbroker_tools.console.message_text import BatchFormatter
 
-    OnError = Callable[[ConsumedBatch, Record, CorruptLogError], None]
+    OnError = Callable[[DeliveredRecords, Record, CorruptLogError], None]
 
 
-def report_skipped(batch: ConsumedBatch, record: Record, error: CorruptLogError) -> None:
+def report_skipped(batch: DeliveredRecords, record: Record, error: CorruptLogError) -> None:
     print(f'Error processing message, skipping this message: {error}', file=sys.stderr)
 
 
@@ -46,7 +46,7 @@ class Printer:
             if self._left == 0:
                 return
 
-    def _print_first(self, unshown: deque[ConsumedBatch]) -> None:
+    def _print_first(self, unshown: deque[DeliveredRecords]) -> None:
         batch = unshown[0]
         records = batch.records if self._left is None else batch.records[:self._left]
         texts = []
@@ -55,17 +55,22 @@ class Printer:
                 texts.append(self._text(batch, record))
         finally:
             self.count += len(texts)
-            sys.stdout.buffer.write(b''.join(texts))
-            sys.stdout.buffer.flush()
-            if self._left is not None:
-                self._left -= len(texts)
-            rest = batch.records[len(texts):]
-            if rest:
-                unshown[0] = batch._replace(records=rest)
-            else:
-                unshown.popleft()
+            try:
+                sys.stdout.buffer.write(b''.join(texts))
+                sys.stdout.buffer.flush()
+            finally:    # after an interrupt, too: the records are shown before the write returns
+                self._note_shown(unshown, len(texts))
 
-    def _text(self, batch: ConsumedBatch, record: Record) -> bytes:
+    def _note_shown(self, unshown: deque[DeliveredRecords], count: int) -> None:
+        if self._left is not None:
+            self._left -= count
+        rest = unshown[0].records[count:]
+        if rest:
+            unshown[0] = unshown[0]._replace(records=rest)
+        else:
+            unshown.popleft()
+
+    def _text(self, batch: DeliveredRecords, record: Record) -> bytes:
         try:
             return self._shown.text(batch, record)
         except CorruptLogError as error:

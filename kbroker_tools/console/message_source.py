@@ -2,15 +2,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from kbroker.errors import KafkaError
 from kbroker_tools.command import ToolError
 
 if TYPE_CHECKING:
+    from kbroker.client.consumed import DeliveredRecords
     from kbroker.client.consumer import Consumer
-    from kbroker.client.fetcher import ConsumedBatch
+    from kbroker.record.abort_filter import AbortFilter
+    from kbroker.record.batch import BatchHeader
     from kbroker_tools.view import View
 
 IDLE_POLL_MS = 60_000
@@ -31,10 +34,10 @@ class Wanted(NamedTuple):
 
 
 class Source(Protocol):
-    def batches(self) -> Iterator[list[ConsumedBatch]]:
+    def batches(self) -> Iterator[list[DeliveredRecords]]:
         """Yield lists of batches until the source ends."""
 
-    def unread(self, batch: ConsumedBatch) -> None:
+    def unread(self, batch: DeliveredRecords) -> None:
         """Take back records that were not shown."""
 
     def hurry(self) -> None:
@@ -77,14 +80,15 @@ class BrokerSource:
         self._timeout_ms = wanted.timeout_ms
         self._goodbye_ms: int | None = None
 
-    def batches(self) -> Iterator[list[ConsumedBatch]]:
+    def batches(self) -> Iterator[list[DeliveredRecords]]:
+        from kbroker.client.consumed import DeliveredRecords
         while True:
             found = self._consumer.poll(IDLE_POLL_MS if self._timeout_ms is None else self._timeout_ms)
             if not found and self._timeout_ms is not None:
                 return
-            yield found
+            yield [DeliveredRecords(batch.topic, batch.partition, batch.records()) for batch in found]
 
-    def unread(self, batch: ConsumedBatch) -> None:
+    def unread(self, batch: DeliveredRecords) -> None:
         if (batch.topic, batch.partition) in self._consumer.assignment:
             self._consumer.seek(batch.topic, batch.partition, batch.records[0].offset)
 
@@ -142,8 +146,7 @@ class DirectorySource:
             check_partition(names[0], wanted.partition, len(self._partitions))
             self._partitions = [(names[0], wanted.partition)]
 
-    def batches(self) -> Iterator[list[ConsumedBatch]]:
-        from kbroker.client.fetcher import delivered
+    def batches(self) -> Iterator[list[DeliveredRecords]]:
         from kbroker.record.abort_filter import AbortFilter
         for topic, partition in self._partitions:
             start = int(self._wanted.offset) if self._wanted.offset and self._wanted.offset.isdigit() else 0
@@ -155,10 +158,10 @@ class DirectorySource:
                 aborted = AbortFilter(aborted_transactions(self._view, topic, partition, end_offset))
             # From the log start: the filter needs the markers before the first wanted record.
             found = self._view.batches(topic, partition, 0 if end_offset is not None else start, end_offset)
-            for batch in delivered(topic, partition, found, start, aborted):
+            for batch in _delivered(topic, partition, found, start, aborted):
                 yield [batch]
 
-    def unread(self, batch: ConsumedBatch) -> None:
+    def unread(self, batch: DeliveredRecords) -> None:
         """Do nothing: a directory keeps no position."""
 
     def hurry(self) -> None:
@@ -166,6 +169,31 @@ class DirectorySource:
 
     def close(self) -> None:
         self._view.close()
+
+
+def _delivered(topic: str, partition: int, batches: Iterable[tuple[BatchHeader, memoryview]], start_offset: int,
+               aborted: AbortFilter) -> Iterator[DeliveredRecords]:
+    """Yield the records at and after `start_offset`, without markers and without those that `aborted` hides.
+
+    Raises KafkaError(CORRUPT_MESSAGE), which names the partition and the offset.
+    """
+    from kbroker.client.consumed import DeliveredRecords
+    from kbroker.record.batch import check_crc
+    from kbroker.record.records import decode_records
+    for header, batch in batches:
+        if header.last_offset < start_offset:
+            continue
+        try:
+            check_crc(batch, header)
+            if not aborted.admits(header, batch) or header.is_control:
+                continue
+            records = decode_records(batch)
+        except KafkaError as error:
+            raise KafkaError(error.code, f'{topic}-{partition}, offset {header.base_offset}: {error}') from None
+        if header.base_offset < start_offset:
+            records = [record for record in records if record.offset >= start_offset]
+        if records:
+            yield DeliveredRecords(topic, partition, records)
 
 
 def aborted_transactions(view: View, topic: str, partition: int, end_offset: int) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from kbroker_tools.command import ToolError
 
 if TYPE_CHECKING:
-    from kbroker.client.fetcher import ConsumedBatch
+    from kbroker.client.consumed import DeliveredRecords
     from kbroker.record.records import Record
     from kbroker_tools.rows.decoders import Formatter
 
@@ -31,7 +31,7 @@ TEXTS = ('key.separator', 'line.separator', 'headers.separator', 'null.literal')
 
 
 class BatchFormatter(Protocol):
-    def text(self, batch: ConsumedBatch, record: Record) -> bytes:
+    def text(self, batch: DeliveredRecords, record: Record) -> bytes:
         """Return the output for a record. CorruptLogError for a record that cannot be shown."""
 
 
@@ -67,18 +67,17 @@ class DefaultText:
         self._null = properties.get('null.literal', 'null').encode()
         self._shows_values_alone = self._shown == {'print.value'}
 
-    def text(self, batch: ConsumedBatch, record: Record) -> bytes:
+    def text(self, batch: DeliveredRecords, record: Record) -> bytes:
         if self._shows_values_alone:
             return (self._null if record.value is None else record.value) + self._line_separator
         parts = self._parts(batch, record)
         return self._separator.join(parts) + self._line_separator if parts else b''
 
-    def _parts(self, batch: ConsumedBatch, record: Record) -> list[bytes]:
+    def _parts(self, batch: DeliveredRecords, record: Record) -> list[bytes]:
         shown = self._shown
         parts = []
         if 'print.timestamp' in shown:
-            kind = 'LogAppendTime' if batch.header.is_log_append_time else 'CreateTime'
-            parts.append(f'{kind}:{record.timestamp_ms}'.encode())
+            parts.append(f'{record.timestamp_type}:{record.timestamp_ms}'.encode())
         if 'print.partition' in shown:
             parts.append(b'Partition:%d' % batch.partition)
         if 'print.offset' in shown:
@@ -102,7 +101,7 @@ class DefaultText:
 
 
 class NoText:
-    def text(self, batch: ConsumedBatch, record: Record) -> bytes:
+    def text(self, batch: DeliveredRecords, record: Record) -> bytes:
         return b''
 
 
@@ -116,7 +115,7 @@ class RowText:
         from kbroker_tools.rows.decoders import formatter
         self._formatter: Formatter = formatter(name)
 
-    def text(self, batch: ConsumedBatch, record: Record) -> bytes:
+    def text(self, batch: DeliveredRecords, record: Record) -> bytes:
         text = self._formatter.format(record)
         return b'' if text is None else text.encode() + b'\n'
 
@@ -124,12 +123,11 @@ class RowText:
 class JsonText:
     """A formatter that writes one JSON object per line. Bytes that are not UTF-8 become an object with `base64`."""
 
-    def text(self, batch: ConsumedBatch, record: Record) -> bytes:
-        kind = 'LogAppendTime' if batch.header.is_log_append_time else 'CreateTime'
+    def text(self, batch: DeliveredRecords, record: Record) -> bytes:
         row = {
             'topic': batch.topic, 'partition': batch.partition, 'offset': record.offset,
-            'timestamp_ms': record.timestamp_ms, 'timestamp_type': kind,
-            'leader_epoch': batch.header.partition_leader_epoch, 'key': _json_bytes(record.key),
+            'timestamp_ms': record.timestamp_ms, 'timestamp_type': record.timestamp_type,
+            'leader_epoch': record.leader_epoch, 'key': _json_bytes(record.key),
             'value': _json_bytes(record.value), 'headers': [[name, _json_bytes(value)]
                                                             for name, value in record.headers]}
         if batch.delivery_count is not None:

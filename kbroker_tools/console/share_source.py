@@ -13,7 +13,7 @@ from kbroker_tools.console.message_source import GOODBYE_MS, IDLE_POLL_MS
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
-    from kbroker.client.fetcher import ConsumedBatch
+    from kbroker.client.consumed import DeliveredRecords
     from kbroker.client.share_consumer import ShareConsumer
     from kbroker.client.share_member import SharedPartition
     from kbroker.record.records import Record
@@ -36,7 +36,7 @@ class ShareSource:
         self._outcomes: dict[RecordPlace, AcknowledgeType] = {}
         """The outcomes of the last batches, except those of records that were not shown."""
 
-    def batches(self) -> Iterator[list[ConsumedBatch]]:
+    def batches(self) -> Iterator[list[DeliveredRecords]]:
         while True:
             found = self._consumer.poll(IDLE_POLL_MS if self._timeout_ms is None else self._timeout_ms)
             if not found and self._timeout_ms is not None:
@@ -46,12 +46,12 @@ class ShareSource:
             yield found
             self._acknowledge()
 
-    def unread(self, batch: ConsumedBatch) -> None:
+    def unread(self, batch: DeliveredRecords) -> None:
         """Leave the records without an outcome. Closing the session releases them."""
         for record in batch.records:
             self._outcomes.pop((batch.topic, batch.partition, record.offset), None)
 
-    def reject(self, batch: ConsumedBatch, record: Record, error: CorruptLogError) -> None:
+    def reject(self, batch: DeliveredRecords, record: Record, error: CorruptLogError) -> None:
         """Reject a record that cannot be shown, and report it."""
         print(f'Error processing message, rejecting this message: {error}', file=sys.stderr)
         self._outcomes[batch.topic, batch.partition, record.offset] = AcknowledgeType.REJECT

@@ -51,7 +51,7 @@ def read_committed(address, topic, has_open=False):
             ends = consumer.end_offsets(wanted)
         consumer.assign(wanted)
         while any((consumer.position(*partition) or 0) < end for partition, end in ends.items()):
-            found += [record.value for batch in consumer.poll(LIMIT_MS) for record in batch.records]
+            found += [record.value for batch in consumer.poll(LIMIT_MS) for record in batch.records()]
     return found
 
 
@@ -89,7 +89,7 @@ def copy(address, note):
                 return
             with producer.transaction() as transaction:
                 for batch in batches:
-                    for record in batch.records:
+                    for record in batch.records():
                         producer.send('out', record.value, partition=batch.partition)
                 transaction.send_offsets(consumer)
             note()

@@ -19,8 +19,8 @@ from kbroker.errors import ErrorCode
 
 def test_the_names_of_the_client_are_those_of_its_list():
     assert sorted(kbroker.client.__all__) == [
-        'Admin', 'Consumer', 'Delivery', 'FatalProducerError', 'KafkaError', 'PreparedTransaction', 'Producer',
-        'ProducerFencedError', 'RebalanceListener', 'Record', 'Slices', 'TransactionError']
+        'Admin', 'ConsumedBatch', 'Consumer', 'Delivery', 'FatalProducerError', 'KafkaError', 'PreparedTransaction',
+        'Producer', 'ProducerFencedError', 'RebalanceListener', 'Record', 'Slices', 'TransactionError']
     for name in kbroker.client.__all__:
         assert getattr(kbroker.client, name).__name__ == name
         assert name in dir(kbroker.client)

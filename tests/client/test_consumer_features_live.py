@@ -34,11 +34,11 @@ def consumer_of(address, topic, **options):
 
 
 def values(batch):
-    return [record.value for record in batch.records]
+    return [record.value for record in batch.records()]
 
 
 def test_the_position_follows_the_batches_that_an_iteration_has_reached(address, topic):
-    with Consumer(address, auto_offset_reset='earliest') as consumer:
+    with Consumer(address, auto_offset_reset='earliest', max_poll_records=1) as consumer:
         consumer.assign([(topic, 0)])
         for count, batch in enumerate(consumer, 1):
             assert values(batch) == [b'%d' % (2 * count - 2)]
@@ -59,7 +59,7 @@ def test_an_iteration_ends_when_its_consumer_is_closed(address, topic):
 
 
 def test_a_paused_partition_is_not_read_until_it_is_resumed(address, topic):
-    with Consumer(address, auto_offset_reset='earliest') as consumer:
+    with Consumer(address, auto_offset_reset='earliest', max_poll_records=1) as consumer:
         consumer.assign([(topic, 0), (topic, 1)])
         first = next(iter(consumer))
         consumer.pause([(topic, first.partition)])
@@ -70,7 +70,7 @@ def test_a_paused_partition_is_not_read_until_it_is_resumed(address, topic):
         assert {partition for partition, _ in found} == {1 - first.partition}
         consumer.resume(consumer.paused)
         second = next(iter(consumer))
-        assert (second.partition, second.header.base_offset) == (first.partition, 1)
+        assert (second.partition, second.offsets[0]) == (first.partition, 1)
         with pytest.raises(KeyError):
             consumer.pause([(topic, 7)])
 
@@ -106,7 +106,7 @@ def test_a_consumer_counts_its_records(address, topic):
 
 
 def test_a_transaction_commits_the_positions_of_a_consumer(address, topic):
-    with (consumer_of(address, topic, group_id=topic, isolation_level='read_committed') as consumer,
+    with (consumer_of(address, topic, group_id=topic, isolation_level='read_committed', max_poll_records=1) as consumer,
           Producer(address, transactional_id=topic) as producer):
         batch = next(iter(consumer))
         at = (topic, batch.partition)

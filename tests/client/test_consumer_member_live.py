@@ -57,7 +57,7 @@ def read(consumer, count):
     deadline, found = time.monotonic() + LIMIT_S, []
     while len(found) < count:
         assert time.monotonic() < deadline, found
-        found += [record.value for batch in consumer.poll(100) for record in batch.records]
+        found += [record.value for batch in consumer.poll(100) for record in batch.records()]
     return found
 
 

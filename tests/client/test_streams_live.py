@@ -42,7 +42,7 @@ def read_all(cluster, topic, count, **settings):
     deadline = time.monotonic() + LIMIT_S
     while sum(map(len, found.values())) < count and time.monotonic() < deadline:
         for batch in consumer.poll(1000):
-            found[batch.partition] += [record.value for record in batch.records]
+            found[batch.partition] += [record.value for record in batch.records()]
     consumer.close()
     return found
 
@@ -159,7 +159,7 @@ def test_a_consumer_begins_where_auto_offset_reset_says(cluster, topic):
     consumer.seek(topic, 0, 0)
     while not (batches := consumer.poll(1000)):
         pass
-    assert [record.value for record in batches[0].records] == [b'before']
+    assert [record.value for record in batches[0].records()] == [b'before']
     consumer.close()
     nowhere = Consumer(cluster, ConsumerSettings(auto_offset_reset='none'))
     nowhere.assign([(topic, 0)])
@@ -177,7 +177,7 @@ def test_a_group_goes_on_where_it_was(cluster, topic, request):
         consumer.subscribe([topic])
         found = []
         while len(found) < 10:
-            found += [record.value for batch in consumer.poll(1000) for record in batch.records]
+            found += [record.value for batch in consumer.poll(1000) for record in batch.records()]
         consumer.close()
         assert found == [b'%d' % number for number in part]
 
@@ -194,7 +194,7 @@ def members(address, topic, group, count):
         try:
             consumer.subscribe([topic])
             while not ended[number].is_set():
-                found.extend(record.value for batch in consumer.poll(100) for record in batch.records)
+                found.extend(record.value for batch in consumer.poll(100) for record in batch.records())
                 assignments[number] = consumer.assignment
             consumer.close()
         except Exception as error:
@@ -310,7 +310,7 @@ def test_a_member_goes_on_though_the_broker_dies_in_between(broker):
     for number in range(3):
         producer.send('goes-on', b'%d' % number, partition=number)
         producer.flush()
-        wait_for(lambda: found.extend(record.value for batch in consumer.poll(100) for record in batch.records)
+        wait_for(lambda: found.extend(record.value for batch in consumer.poll(100) for record in batch.records())
                  or len(found) > number, lambda: found)      # noqa: B023
         broker.kill9()
         broker.start()
@@ -330,7 +330,7 @@ def test_a_consumer_of_its_own_goes_on_though_the_broker_dies_in_between(broker)
         producer.send('alone', value)
         producer.flush()
         batches = consumer.poll(LIMIT_S * 1000)
-        assert [record.value for batch in batches for record in batch.records] == [value]
+        assert [record.value for batch in batches for record in batch.records()] == [value]
         broker.kill9()
         broker.start()
     cluster.close()

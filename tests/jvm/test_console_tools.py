@@ -56,7 +56,7 @@ def read(cluster, topic, count, isolation_level='read_uncommitted'):
     found, deadline = [], time.monotonic() + LIMIT_S
     while len(found) < count and time.monotonic() < deadline:
         found += [(record.key, record.value, record.headers)
-                  for batch in consumer.poll(1000) for record in batch.records]
+                  for batch in consumer.poll(1000) for record in batch.records()]
     consumer.close()
     return found
 
@@ -186,7 +186,7 @@ def test_a_group_is_shared_with_kafkas_console_consumer(kafka, cluster):
     def poll_until(condition):
         while not condition():
             assert time.monotonic() < deadline, (consumer.assignment, ours, theirs)
-            ours.extend(record.value for batch in consumer.poll(100) for record in batch.records)
+            ours.extend(record.value for batch in consumer.poll(100) for record in batch.records())
     try:
         poll_until(lambda: len(consumer.assignment) == 4)
         poll_until(lambda: len(consumer.assignment) == 2)

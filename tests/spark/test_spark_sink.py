@@ -66,7 +66,7 @@ def committed(admin, topic, partitions=4):
         consumer.assign(assigned)
         while any((consumer.position(*each) or 0) < ends[each].offset for each in assigned):
             for batch in consumer.poll(500):
-                found += [(batch.partition, record) for record in batch.records]
+                found += [(batch.partition, record) for record in batch.records()]
     return found
 
 

@@ -209,7 +209,7 @@ def values_in(broker, topic):
     with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
         consumer.assign([(topic, 0)])
         while (consumer.position(topic, 0) or 0) < end:
-            found += [record.value for each in consumer.poll(500) for record in each.records]
+            found += [record.value for each in consumer.poll(500) for record in each.records()]
     return found
 
 

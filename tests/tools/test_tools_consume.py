@@ -9,10 +9,10 @@ from support.command_runner import ROOT, command_line, run_command
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
-from kbroker.client.fetcher import ConsumedBatch
+from kbroker.client.consumed import DeliveredRecords
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
-from kbroker.record.batch import encode_batch, read_header
+from kbroker.record.batch import encode_batch
 from kbroker.record.records import decode_records
 from kbroker_tools.command import ToolError
 from kbroker_tools.console.message_source import include_pattern
@@ -25,7 +25,7 @@ ALL_SWITCHES = {name: 'true' for name in SWITCHES}
 
 def shown(properties, key=b'k', value=b'v', headers=(('a', b'1'), ('b', None)), as_json=False, **options):
     batch = encode_batch([(WHEN_MS, key, value, list(headers))], base_offset=7, partition_leader_epoch=3, **options)
-    consumed = ConsumedBatch('t', 2, read_header(batch), decode_records(batch))
+    consumed = DeliveredRecords('t', 2, decode_records(batch))
     return make_formatter('default', properties, as_json).text(consumed, consumed.records[0])
 
 

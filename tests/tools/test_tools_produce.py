@@ -118,7 +118,7 @@ def records(broker, topic, isolation_level='read_committed'):
     found = []
     while any((consumer.position(*at) or 0) < end.offset for at, end in ends.items()):
         found += [(record.key, record.value, record.headers)
-                  for batch in consumer.poll(100) for record in batch.records]
+                  for batch in consumer.poll(100) for record in batch.records()]
     cluster.close()
     return found
 

@@ -92,7 +92,7 @@ class Ledger:
         while (consumer.position(self._topic, 0) or 0) < end_offset:
             batches = consumer.poll(POLL_MS)
             for batch in batches:
-                for record in batch.records:
+                for record in batch.records():
                     if record.value is not None:
                         yield record.key or b'', record.value
             if not batches and self._clock.monotonic_ms() > deadline_ms:

@@ -1,0 +1,121 @@
+"""The records that a consumer returns: columns of a partition, decoded from the answers to Fetch."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from kbroker.errors import KafkaError
+from kbroker.record.abort_filter import AbortFilter
+from kbroker.record.batch import CorruptBatchError, iter_batches, read_header
+from kbroker.record.columns import RECORD_COLUMNS, Blobs, ColumnDecoder, RecordColumns
+from kbroker.record.records import MAX_DECOMPRESSED_BYTES, Record
+
+
+class DeliveredRecords(NamedTuple):
+    """Records of one partition as objects."""
+
+    topic: str
+    partition: int
+    records: Sequence[Record]
+    delivery_count: int | None = None
+    """The number of times that a share group has delivered the records, this one included."""
+
+
+class ConsumedBatch:
+    """Consecutive records of one partition as columns, without an object for a record. It has at least one.
+
+    `keys` and `values` are sequences of bytes or None, and Arrow arrays. `offsets` and `timestamps` (in milliseconds)
+    are views of int64. The columns stay valid as long as they are referenced.
+    """
+
+    __slots__ = ('_columns', 'keys', 'offsets', 'partition', 'timestamps', 'topic', 'values')
+
+    def __init__(self, topic: str, partition: int, columns: RecordColumns):
+        self.topic = topic
+        self.partition = partition
+        self.keys: Blobs = columns.keys
+        self.values: Blobs = columns.values
+        self.offsets = columns.offsets
+        self.timestamps = columns.timestamps
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return self._columns.count
+
+    def __repr__(self) -> str:
+        return (f'<{len(self)} records of {self.topic}-{self.partition}, offsets {self.offsets[0]} to '
+                f'{self.offsets[-1]}>')
+
+    def records(self) -> list[Record]:
+        """Return the records as objects, with their headers. Each call makes them."""
+        return self._columns.records()
+
+
+class FetchedPartition(NamedTuple):
+    """One partition in an answer; `row` is the PartitionData of FetchResponse."""
+
+    topic: str
+    partition: int
+    fetch_offset: int
+    row: Any
+
+
+class FetchedRecords:
+    """The records of one partition in an answer that were not yet delivered. `offset` is the next one to deliver.
+
+    Markers, aborted records and records below the offset that was asked for are not delivered. In answers to
+    read_uncommitted, `aborted_transactions` is null: then all data is.
+    """
+
+    def __init__(self, fetched: FetchedPartition, check_crcs: bool, batch_records: int):
+        self.topic = fetched.topic
+        self.partition = fetched.partition
+        self.offset = fetched.fetch_offset
+        self.is_finished = False
+        self._data = fetched.row.records or b''
+        self._position = 0
+        self._start_offset = fetched.fetch_offset
+        self._filter = AbortFilter([(entry.producer_id, entry.first_offset)
+                                    for entry in fetched.row.aborted_transactions or ()])
+        self._decoder = ColumnDecoder(RECORD_COLUMNS, check_crcs=check_crcs, batch_rows=batch_records,
+                                      max_decompressed_bytes=MAX_DECOMPRESSED_BYTES, milliseconds=True)
+
+    def take(self) -> ConsumedBatch | None:
+        """Return the next records, or None if only hidden ones are left.
+
+        A batch of the partition is not split. Raises KafkaError for a damaged one, with the offset from which the
+        reader may go on behind it. `offset` then stays at the damaged one, and the next call raises the same.
+        """
+        try:
+            self._position = self._decoder.feed(self._data, self._filter, position=self._position,
+                                                start_offset=self._start_offset)
+            self.is_finished = not self._decoder.is_full
+        except KafkaError as error:
+            # The records before the damage are returned first.
+            self._position = self._decoder.position
+            if not self._decoder.rows:
+                raise self._located(error) from None
+        self.offset = max(self.offset, self._decoder.next_offset)
+        return ConsumedBatch(self.topic, self.partition, RecordColumns(self._decoder)) if self._decoder.rows else None
+
+    def _located(self, error: KafkaError) -> KafkaError:
+        """Return the error with the place of the batch, and of the one after it if its header is sound."""
+        where, rest = f'{self.topic}-{self.partition}, offset ', ''
+        try:
+            header = read_header(self._data, self._position)
+            where += str(header.base_offset)
+            rest = f'; the records after the batch begin at offset {header.last_offset + 1}'
+        except CorruptBatchError:
+            where += str(self.offset)
+        return KafkaError(error.code, f'{where}: {error}{rest}')
+
+
+def next_offset(fetched: FetchedPartition) -> int:
+    """Return the offset after the last whole batch, delivered or not (markers take offsets too)."""
+    offset = fetched.fetch_offset
+    try:
+        for header, _ in iter_batches(fetched.row.records or b''):
+            offset = max(offset, header.last_offset + 1)
+    except CorruptBatchError:
+        pass    # it is raised when the records before it are delivered
+    return offset

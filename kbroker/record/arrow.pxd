@@ -1,0 +1,58 @@
+"""The structures of Arrow's C data interface, and its formats that kbroker reads and writes."""
+from libc.stdint cimport int64_t
+
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #ifndef KB_ARROW
+    #define KB_ARROW
+    struct kb_arrow_schema {
+        const char *format; const char *name; const char *metadata; int64_t flags; int64_t n_children;
+        struct kb_arrow_schema **children; struct kb_arrow_schema *dictionary;
+        void (*release)(struct kb_arrow_schema *); void *private_data;
+    };
+    struct kb_arrow_array {
+        int64_t length; int64_t null_count; int64_t offset; int64_t n_buffers; int64_t n_children;
+        const void **buffers; struct kb_arrow_array **children; struct kb_arrow_array *dictionary;
+        void (*release)(struct kb_arrow_array *); void *private_data;
+    };
+    struct kb_arrow_stream {
+        int (*get_schema)(struct kb_arrow_stream *, struct kb_arrow_schema *);
+        int (*get_next)(struct kb_arrow_stream *, struct kb_arrow_array *);
+        const char *(*get_last_error)(struct kb_arrow_stream *);
+        void (*release)(struct kb_arrow_stream *); void *private_data;
+    };
+    #endif
+    """
+    ctypedef struct ArrowSchema "struct kb_arrow_schema":
+        const char *format
+        const char *name
+        const char *metadata
+        int64_t flags
+        int64_t n_children
+        void *children
+        ArrowSchema *dictionary
+        void (*release)(ArrowSchema *) noexcept
+        void *private_data
+    ctypedef struct ArrowArray "struct kb_arrow_array":
+        int64_t length
+        int64_t null_count
+        int64_t offset
+        int64_t n_buffers
+        int64_t n_children
+        const void **buffers
+        void *children
+        ArrowArray *dictionary
+        void (*release)(ArrowArray *) noexcept
+        void *private_data
+    ctypedef struct ArrowStream "struct kb_arrow_stream":
+        int (*get_schema)(ArrowStream *, ArrowSchema *) noexcept
+        int (*get_next)(ArrowStream *, ArrowArray *) noexcept
+        const char *(*get_last_error)(ArrowStream *) noexcept
+        void (*release)(ArrowStream *) noexcept
+        void *private_data
+
+
+cdef tuple binary_capsules(Py_ssize_t count, Py_ssize_t nulls, const void *validity, const void *offsets,
+                           const void *data, object owner)
