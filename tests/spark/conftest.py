@@ -36,10 +36,10 @@ def protobuf_jars():
 
 @pytest.fixture(scope='session')
 def spark(tmp_path_factory):
-    """A session on two cores. Its Python workers find the project, and `format("kbroker")` works unregistered."""
+    """A session on two cores. Its workers find the project and `support`; `format("kbroker")` works unregistered."""
     from pyspark.sql import SparkSession
     work = tmp_path_factory.mktemp('spark')
-    os.environ['PYTHONPATH'] = os.pathsep.join([str(ROOT), str(ROOT / 'kbroker_tools/spark/autoload')])
+    os.environ['PYTHONPATH'] = os.pathsep.join(map(str, (ROOT, ROOT / 'tests', ROOT / 'kbroker_tools/spark/autoload')))
     os.environ['PYSPARK_PYTHON'] = os.environ['PYSPARK_DRIVER_PYTHON'] = sys.executable
     os.environ['SPARK_LOCAL_IP'] = '127.0.0.1'
     os.environ.update(quick_start())

@@ -1,0 +1,122 @@
+"""A broker behind a stopping proxy, for queries of the Spark sink, and the judgement of what they leave."""
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from collections import Counter
+from typing import Any
+
+from support.apache_kafka import KafkaProcess
+from support.broker_process import PROMPT, BrokerProcess
+from support.command_runner import run_in_process
+from support.sink_query import ROWS
+from support.stopping_proxy import JUDGE, StoppingProxy
+
+from kbroker.client import Admin, Consumer
+from kbroker.client.admin import LATEST, NewTopic
+
+KBROKER, APACHE_KAFKA = 'kbroker', 'apache-kafka'
+DRIVER, PREPARED = 'driver', 'prepared'
+"""The writers of the sink."""
+PARTITIONS = 4
+EMPTY_POLLS = 120
+LIMIT_S = 180
+LEDGER = '__kbroker_spark_commits'
+STEPS = {
+    DRIVER: [f'{step} {side}' for step in ('InitProducerId driver', 'Produce driver rows', 'Produce driver ledger',
+                                           'EndTxn driver commit') for side in ('request', 'answer')],
+}
+"""The steps of a micro-batch, by the writer, in their order."""
+
+
+class SinkPlace:
+    """A broker whose clients meet it through `proxy`. It may be killed and started."""
+
+    def __init__(self, kind: str, directory: pathlib.Path):
+        self.kind = kind
+        self.proxy = StoppingProxy()
+        settings = PROMPT | {'advertised.listeners': f'PLAINTEXT://{self.proxy.address}'}
+        if kind == KBROKER:
+            self.broker: Any = BrokerProcess(directory, settings | {'transaction.two.phase.commit.enable': 'true'})
+        else:
+            self.broker = KafkaProcess(directory, settings)
+
+    def start(self) -> None:
+        self.broker.start()
+        self.proxy.target = self.broker.address
+
+    def kill9(self) -> None:
+        self.broker.kill9()
+
+    def close(self) -> None:
+        self.proxy.close()
+        self.broker.kill9()
+        assert self.broker.tracebacks() == []
+
+
+class SinkRun:
+    """A topic and a prefix of one test, with the options of its queries. Its names are those of the steps."""
+
+    def __init__(self, place: SinkPlace, name: str, writer: str, **options: str):
+        self.place, self.topic, self.prefix = place, f't-{name}', f'p-{name}'
+        self.options = {'kafka.bootstrap.servers': place.proxy.address, 'topic': self.topic,
+                        'transactionalIdPrefix': self.prefix, **options}
+        if writer != DRIVER:
+            self.options['commit'] = writer
+        with self.admin() as admin:
+            assert admin.create_topics([NewTopic(self.topic, PARTITIONS)])[self.topic] is None
+        self.watch()
+
+    def watch(self) -> None:
+        """Forget the steps so far."""
+        self.place.proxy.watch({f'{self.prefix}~d': 'driver', f'{self.prefix}~t': 'task', LEDGER: 'ledger',
+                                self.topic: 'rows'})
+
+    def admin(self) -> Admin:
+        return Admin(self.place.proxy.address, client_id=JUDGE)
+
+    def open_transactions(self) -> list[str]:
+        """Return the transactional ids of the prefix whose transactions nothing ends by itself."""
+        with self.admin() as admin:
+            found = admin.list_transactions(state_filters=['Ongoing'])
+        return [row.transactional_id for _, row in found if row.transactional_id.startswith(f'{self.prefix}~')]
+
+    def await_abort(self, transactional_id: str) -> None:
+        """Wait until the broker has ended this transaction because its time was up."""
+        deadline = time.monotonic() + LIMIT_S
+        with self.admin() as admin:
+            while 'Abort' not in admin.describe_transactions([transactional_id])[transactional_id][1].transaction_state:
+                assert time.monotonic() < deadline, f'{transactional_id} has not timed out'
+                time.sleep(0.1)     # the broker reports the end of a transaction only to requests
+
+    def values(self) -> Counter[int]:
+        """Return the committed values with their counts. AssertionError if an open transaction hides some of them."""
+        assigned = [(self.topic, partition) for partition in range(PARTITIONS)]
+        found: Counter[int] = Counter()
+        with self.admin() as admin, Consumer(admin.cluster, isolation_level='read_committed',
+                                             auto_offset_reset='earliest') as consumer:
+            ends = admin.list_offsets(dict.fromkeys(assigned, LATEST))
+            consumer.assign(assigned)
+            left = EMPTY_POLLS
+            while any((consumer.position(*each) or 0) < ends[each].offset for each in assigned):
+                batches = consumer.poll(500)
+                left -= not batches
+                assert left, f'{self.topic} is not readable up to its end'
+                found.update(int(record.value) for batch in batches for record in batch.records)
+        return found
+
+    def finish(self) -> dict[str, Any]:
+        """Run the tool that settles what a driver has left. Return its report."""
+        done = run_in_process('transactions', '--bootstrap-server', self.place.proxy.address, '--json',
+                              'finish-spark', '--prefix', self.prefix)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return {'out': done.stdout, 'err': done.stderr}
+
+    def assert_exactly_once(self, batches: int) -> None:
+        """Assert that each row of the micro-batches is committed once, and that nothing is open under the prefix."""
+        assert self.open_transactions() == []
+        found = self.values()
+        doubled = [value for value, count in found.items() if count > 1]
+        missing = [value for value in range(ROWS * batches) if value not in found]
+        assert (missing, doubled, len(found)) == ([], [], ROWS * batches), json.dumps(sorted(found))

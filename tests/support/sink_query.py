@@ -1,0 +1,147 @@
+"""A streaming query into the sink that ends by itself, and the faults that its own processes bring about.
+
+It imports nothing of the tests but this package, so that a driver in a process of its own can run it.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructType
+
+from kbroker_tools.spark import KafkaLogDataSource
+from kbroker_tools.spark.sink.writer import BATCH_ID
+
+ROWS = 40
+"""The rows of a micro-batch."""
+TASKS = 3
+END = 'the source has come to its end'
+THE_END = f'[USER_RAISED_EXCEPTION] {END}'
+"""The beginning of the error's text. The plan, which the text of any error contains, has only `END`."""
+FAULTY = 'kbroker-faulty'
+TASK_RAISES, TASK_EXITS, COMMIT_RAISES_BEFORE, COMMIT_RAISES_AFTER = (
+    'task raises', 'task exits', 'commit raises before', 'commit raises after')
+AT_BATCH = 1
+"""The micro-batch with the fault."""
+
+
+class FaultError(RuntimeError):
+    """A fault that a test has asked for."""
+
+
+class _Faults:
+    """A writer with a fault around it. A task has it in its first attempt, a commit until the flag file exists."""
+
+    def __init__(self, writer: Any, fault: str, flag: str):
+        self.writer, self.fault, self.flag = writer, fault, flag
+
+    def run_task(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        is_here = (context.getLocalProperty(BATCH_ID) in (None, str(AT_BATCH)) and context.partitionId() == 1
+                   and context.attemptNumber() == 0)
+        message: WriterCommitMessage = self.writer.write(iterator)
+        if is_here and self.fault == TASK_EXITS:
+            os._exit(3)
+        if is_here and self.fault == TASK_RAISES:
+            raise FaultError(TASK_RAISES)
+        return message
+
+    def run_commit(self, messages: list[WriterCommitMessage | None], *batch: int) -> None:
+        is_here = batch in ((), (AT_BATCH,)) and not os.path.exists(self.flag)
+        if is_here and self.fault == COMMIT_RAISES_BEFORE:
+            self._strike()
+        self.writer.commit(messages, *batch)
+        if is_here and self.fault == COMMIT_RAISES_AFTER:
+            self._strike()
+
+    def _strike(self) -> None:
+        with open(self.flag, 'x'):
+            raise FaultError(self.fault)
+
+
+class FaultyJobWriter(DataSourceArrowWriter):
+    def __init__(self, faults: _Faults):
+        self.faults = faults
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self.faults.run_task(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.faults.run_commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.faults.writer.abort(messages)
+
+
+class FaultyStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, faults: _Faults):
+        self.faults = faults
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self.faults.run_task(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self.faults.run_commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self.faults.writer.abort(messages, batchId)
+
+
+class FaultySource(KafkaLogDataSource):
+    """`kbroker` with the options `fault` and `flag`: a fault in one task or commit, and the file that notes it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FAULTY
+
+    def __init__(self, options: dict[str, str]):
+        given = dict(options)
+        self._fault, self._flag = given.pop('fault'), given.pop('flag')
+        super().__init__(given)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return FaultyJobWriter(_Faults(super().writer(schema, overwrite), self._fault, self._flag))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return FaultyStreamWriter(_Faults(super().streamWriter(schema, overwrite), self._fault, self._flag))
+
+
+def start_query(session: SparkSession, options: dict[str, str], checkpoint: str, batches: int) -> StreamingQuery:
+    """Start a query whose source ends after that many micro-batches.
+
+    Then the tasks of one more micro-batch fail, before their first row.
+    """
+    if 'fault' in options:
+        session.dataSource.register(FaultySource)
+    frame = (session.readStream.format('rate-micro-batch').option('rowsPerBatch', ROWS)
+             .option('numPartitions', TASKS).load()
+             .selectExpr(f"IF(value < {ROWS * batches}, CAST(value AS STRING), raise_error('{END}')) AS value"))
+    return (frame.writeStream.format(FAULTY if 'fault' in options else 'kbroker').options(**options)
+            .option('checkpointLocation', checkpoint).start())
+
+
+def error_of(query: StreamingQuery) -> str:
+    """Wait until the query fails, at the end of its source at the latest. Return the error's text."""
+    try:
+        query.awaitTermination()
+    except Exception as error:
+        return str(error)
+    raise AssertionError('the query ended without an error')
+
+
+def run_job(session: SparkSession, options: dict[str, str], rows: int) -> str | None:
+    """Write the numbers below `rows` as a job. Return the error's text, or None for a job that succeeded."""
+    if 'fault' in options:
+        session.dataSource.register(FaultySource)
+    frame = session.range(0, rows, numPartitions=TASKS).selectExpr('CAST(id AS STRING) AS value')
+    try:
+        (frame.write.format(FAULTY if 'fault' in options else 'kbroker').options(**options).mode('append').save())
+    except Exception as error:
+        return str(error)
+    return None

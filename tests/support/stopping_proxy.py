@@ -1,0 +1,214 @@
+"""A proxy between the clients of a Spark query and a broker. It stops at a request or at its answer, until released.
+
+A test stops a query at a step of its protocol, does something to a process, and lets the step go on or get lost.
+"""
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from support.holding_proxy import read_exactly, shut
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
+from kbroker.protocol.codec import decode, decode_prefix
+
+LIMIT_S = 180
+JUDGE = 'judge'
+"""The client.id of the test. Its requests are no steps."""
+STEPS = {ApiKey.PRODUCE: 'Produce', ApiKey.INIT_PRODUCER_ID: 'InitProducerId', ApiKey.END_TXN: 'EndTxn',
+         ApiKey.LIST_TRANSACTIONS: 'ListTransactions', ApiKey.DESCRIBE_TRANSACTIONS: 'DescribeTransactions'}
+REQUEST, ANSWER = 'request', 'answer'
+
+
+class Step(NamedTuple):
+    """A request of a query or its answer: the API, the transactional id or topic, and the side."""
+
+    api: str
+    subject: str
+    side: str
+
+    def __str__(self) -> str:
+        return ' '.join(filter(None, (self.api, self.subject, self.side)))
+
+
+class Stop:
+    """A step at which the proxy stops, once. The step before the release has not happened, or has no answer."""
+
+    def __init__(self, pattern: str, skipped: int):
+        self._pattern = pattern
+        self._left = skipped
+        self._reached = threading.Event()
+        self._released = threading.Event()
+        self._is_lost = False
+        self.port = 0
+        """The port of the stopped client's socket."""
+
+    def takes(self, step: Step) -> bool:
+        """Return whether to stop at this step. The caller holds the proxy's lock."""
+        if self._reached.is_set() or not re.fullmatch(self._pattern, str(step)):
+            return False
+        self._left -= 1
+        return self._left < 0
+
+    def hold(self, port: int) -> bool:
+        """Wait for the release. Return whether the step goes on."""
+        self.port = port
+        self._reached.set()
+        self._released.wait()
+        return not self._is_lost
+
+    def wait(self) -> Stop:
+        """Wait until the query stops here."""
+        assert self._reached.wait(LIMIT_S), f'no step {self._pattern}'
+        return self
+
+    @property
+    def is_reached(self) -> bool:
+        return self._reached.is_set()
+
+    def release(self) -> None:
+        """Let the step go on."""
+        self._released.set()
+
+    def lose(self) -> None:
+        """Discard the step and close the connection."""
+        self._is_lost = True
+        self._released.set()
+
+
+class StoppingProxy:
+    """A proxy on a port of 127.0.0.1. The broker must advertise its address. `steps` are those that have passed.
+
+    `names` maps the beginnings of transactional ids and names of topics to the subjects of steps.
+    """
+
+    def __init__(self) -> None:
+        self.target = ''
+        self.steps: list[Step] = []
+        self._subjects: list[tuple[str, str]] = []
+        self._stops: list[Stop] = []
+        self._topics: dict[Any, str] = {}
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(('127.0.0.1', 0))
+        self.address = f'127.0.0.1:{self._listener.getsockname()[1]}'
+        self._start(self._accept)
+
+    def watch(self, subjects: dict[str, str]) -> None:
+        """Forget all steps and stops. Name the subjects of later ones by the beginnings of ids and topics."""
+        for stop in self._stops:
+            stop.lose()
+        with self._lock:
+            self.steps, self._stops, self._subjects = [], [], list(subjects.items())
+
+    def stop_at(self, pattern: str, skipped: int = 0) -> Stop:
+        """Stop once at a step whose text matches, after that many which match, too."""
+        stop = Stop(pattern, skipped)
+        with self._lock:
+            self._stops.append(stop)
+        return stop
+
+    def close(self) -> None:
+        self.watch({})
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for end in list(self._open):
+            shut(end)
+        for thread in self._threads:
+            thread.join()
+
+    # ---- connections
+
+    def _start(self, work: Any, *arguments: Any) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            host, _, port = self.target.rpartition(':')
+            try:
+                broker = socket.create_connection((host, int(port)))
+            except OSError:     # the broker is dead, or being started
+                client.close()
+                continue
+            for end in (client, broker):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._open |= {client, broker}
+            awaited: dict[int, tuple[Step, int, int]] = {}
+            self._start(self._forward, client, broker, lambda frame, known=awaited: self._asked(frame, known), client)
+            self._start(self._forward, broker, client, lambda frame, known=awaited: self._answered(frame, known),
+                        client)
+
+    def _forward(self, source: socket.socket, sink: socket.socket, read: Any, client: socket.socket) -> None:
+        with suppress(OSError, EOFError):
+            port = client.getpeername()[1]
+            while True:
+                head = read_exactly(source, 4)
+                frame = read_exactly(source, int.from_bytes(head, 'big'))
+                step = read(frame)
+                if step is not None and not self._pass(step, port):
+                    break
+                sink.sendall(head + frame)
+        for end in (source, sink):
+            self._open.discard(end)
+            shut(end)
+
+    def _pass(self, step: Step, port: int) -> bool:
+        """Note the step, and wait if the test wants to stop there. Return whether it goes on."""
+        with self._lock:
+            self.steps.append(step)
+            stop = next((stop for stop in self._stops if stop.takes(step)), None)
+        return stop is None or stop.hold(port)
+
+    # ---- frames
+
+    def _asked(self, frame: bytes, awaited: dict[int, tuple[Step, int, int]]) -> Step | None:
+        """Return the step of a request. Note what its answer belongs to."""
+        key, version = int.from_bytes(frame[:2], 'big'), int.from_bytes(frame[2:4], 'big')
+        if key not in STEPS and key != ApiKey.METADATA:
+            return None
+        header, end = decode_prefix(messages.RequestHeader, frame, request_header_version(key, version))
+        if header.client_id == JUDGE:
+            return None
+        if key == ApiKey.METADATA:
+            awaited[header.correlation_id] = Step('', '', ANSWER), key, version
+            return None
+        api = STEPS[ApiKey(key)]
+        request = decode(getattr(messages, f'{api}Request'), frame, version, end)
+        subject = self._subject(api, request)
+        awaited[header.correlation_id] = Step(api, subject, ANSWER), key, version
+        return Step(api, subject, REQUEST)
+
+    def _answered(self, frame: bytes, awaited: dict[int, tuple[Step, int, int]]) -> Step | None:
+        step, key, version = awaited.pop(int.from_bytes(frame[:4], 'big'), (None, 0, 0))
+        if key != ApiKey.METADATA:
+            return step
+        _, end = decode_prefix(messages.ResponseHeader, frame, response_header_version(ApiKey(key), version))
+        for topic in decode(messages.MetadataResponse, frame, version, end).topics:
+            self._topics[topic.topic_id] = topic.name
+        return None
+
+    def _subject(self, api: str, request: Any) -> str:
+        names = list(getattr(request, 'transactional_ids', ()))
+        if api == 'Produce':
+            names = [topic.name or self._topics.get(topic.topic_id, '') for topic in request.topic_data]
+        words = sorted({self._named(name) for name in names})
+        if transactional_id := getattr(request, 'transactional_id', None):
+            words.insert(0, self._named(transactional_id))
+        if api == 'EndTxn':
+            words.append('commit' if request.committed else 'abort')
+        return ' '.join(words)
+
+    def _named(self, name: str) -> str:
+        return next((subject for beginning, subject in self._subjects if name.startswith(beginning)), name)
