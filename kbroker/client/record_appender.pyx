@@ -13,6 +13,11 @@ from kbroker.record.record_writer cimport (
 
 from kbroker.errors import ErrorCode, KafkaError
 
+cdef enum:
+    # So many bytes of rows are queued between two turns of the producer. A turn sends a batch of each partition in one
+    # request, so that they share its cost.
+    BYTES_OF_A_TURN = 256 * 1024
+
 
 cdef Py_ssize_t most_bytes(bytes key, bytes value, list headers) except -1:
     cdef Py_ssize_t size = RECORD_OVERHEAD_BYTES
@@ -109,10 +114,10 @@ cdef class RecordAppender:
         return before is not None and before is not queue.open
 
     def append_rows(self, RowsToSend rows not None):
-        """Add rows until a batch is full. Returns True if rows are left. Raises as `append`, before it adds any."""
+        """Add rows until there is enough to send. Returns True if it was. Raises as `append`, before it adds any."""
         cdef TopicQueues known = self.topic_queues(rows.topic)
         cdef bint is_sticky = rows.partition is None and rows.keys is None
-        cdef Py_ssize_t end = rows.count, count, size = 0
+        cdef Py_ssize_t end = rows.count, count, size = 0, added_bytes = 0
         cdef int32_t index = 0
         cdef PartitionQueue queue
         if rows.position == 0 and rows.count:
@@ -132,13 +137,15 @@ cdef class RecordAppender:
             queue = self.queue_of(known, index)
             count = queue.add_rows(&rows.rows, rows.position, end, rows.context, self.clock, &size)
             self.buffered_bytes += size
+            added_bytes += size
             rows.position += count
             if is_sticky:
                 known.sticky.placed_bytes += size
             if queue.open is None:
                 if is_sticky:
                     known.sticky.placed_bytes = known.sticky.batch_bytes    # the next batch goes to another partition
-                return True
+                if added_bytes >= BYTES_OF_A_TURN:
+                    return True
         return False
 
     cdef int begin_rows(self, RowsToSend rows, TopicQueues known) except -1:

@@ -381,9 +381,19 @@ def test_after_a_failure_a_transaction_takes_no_more_rows(level):
     cluster.broker.finalized_features['transaction.version'] = level
     cluster.codes[0] = [ErrorCode.INVALID_RECORD]
     producer, _ = started(cluster, transactional_id='x')
+    a, b, c = (letter * 300_000 for letter in (b'a', b'b', b'c'))   # each is sent before the next one is queued
     with pytest.raises(TransactionError, match='INVALID_RECORD'), producer.transaction():
-        producer.send_batch('t', [b'a', b'b', b'c', b'd'], partition=0)
-    assert [values for _, _, _, values in cluster.broker.sent] == [[b'a']]
+        producer.send_batch('t', [a, b, c], partition=0)
+    assert [values for _, _, _, values in cluster.broker.sent] == [[a]]
+
+
+def test_the_batches_of_several_partitions_that_fill_in_one_turn_share_a_request():
+    cluster = FakeCluster(partitions=3)
+    producer, told = started(cluster)
+    rows = [b'%d' % number for number in range(9)]
+    producer.send_batch('t', rows, keys=rows)
+    producer.flush()
+    assert len(told) == 9 and producer.stats()['request_total'] < 9
 
 
 def test_without_a_report_the_commit_of_a_record_that_was_not_written_is_a_transaction_error():
