@@ -40,7 +40,7 @@ from support.broker_process import BrokerProcess  # noqa: E402
 from support.free_ports import free_port  # noqa: E402
 from support.raw_client import RawClient  # noqa: E402
 
-from kbroker.client.admin import Acl, Admin  # noqa: E402
+from kbroker.client import Acl, Admin  # noqa: E402
 from kbroker.client.cluster import Cluster  # noqa: E402
 from kbroker.client.config import ClientConfig  # noqa: E402
 from kbroker.protocol.messages import (  # noqa: E402

@@ -195,7 +195,7 @@ def all_entities(view: Any, entity_type: EntityType) -> list[str]:
 
 
 def live_settings(view: Any, entity_type: EntityType, name: str) -> list[Setting]:
-    from kbroker.client.admin import ResourceType
+    from kbroker.client.admin_requests import ResourceType
     resource = (ResourceType(entity_type.resource_type), name)
     found = view.admin.describe_configs([resource], include_synonyms=True)[resource]
     if isinstance(found, KafkaError):
@@ -293,7 +293,7 @@ def parse_settings(text: str) -> dict[str, str]:
 
 
 def alter(view: Any, output: Output, entity_type: EntityType, name: str, changes: dict[str, str | None]) -> None:
-    from kbroker.client.admin import ResourceType
+    from kbroker.client.admin_requests import ResourceType
     resource = (ResourceType(entity_type.resource_type), name)
     error = view.admin.incremental_alter_configs({resource: list(_operations(changes.items()))})[resource]
     if error is not None:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kbroker.client.admin import Admin, ResourceType
+from kbroker.client.admin import Admin
+from kbroker.client.admin_requests import ResourceType
 from kbroker.client.errors import check
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import DescribeTopicPartitionsRequest

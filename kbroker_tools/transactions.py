@@ -408,7 +408,7 @@ def _expiry_interval(view: View, node_id: int) -> int | None:
     """Return the interval at which the coordinator checks for expired transactions, or None if it is not reported."""
     if not view.is_live:
         return None
-    from kbroker.client.admin import ResourceType
+    from kbroker.client.admin_requests import ResourceType
     broker = (ResourceType.BROKER, str(node_id))
     try:
         found = _live(view).admin.describe_configs([broker])[broker]

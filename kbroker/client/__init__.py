@@ -5,12 +5,15 @@ The names below are the public interface. They are loaded when they are first us
 from typing import TYPE_CHECKING
 
 __all__ = [
+    'Acl',
     'Admin',
     'ConsumedBatch',
     'Consumer',
     'Delivery',
     'FatalProducerError',
     'KafkaError',
+    'NewTopic',
+    'OffsetAndMetadata',
     'PreparedTransaction',
     'Producer',
     'ProducerFencedError',
@@ -21,7 +24,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from kbroker.client.admin import Admin
+    from kbroker.client.acl import Acl
+    from kbroker.client.admin import Admin, NewTopic, OffsetAndMetadata
     from kbroker.client.column_kinds import Slices
     from kbroker.client.consumed import ConsumedBatch
     from kbroker.client.consumer import Consumer
@@ -37,12 +41,15 @@ if TYPE_CHECKING:
     from kbroker.record.records import Record
 else:
     _HOMES = {
+        'Acl': 'kbroker.client.acl',
         'Admin': 'kbroker.client.admin',
         'ConsumedBatch': 'kbroker.client.consumed',
         'Consumer': 'kbroker.client.consumer',
         'Delivery': 'kbroker.client.producer',
         'FatalProducerError': 'kbroker.client.transaction_state',
         'KafkaError': 'kbroker.errors',
+        'NewTopic': 'kbroker.client.admin',
+        'OffsetAndMetadata': 'kbroker.client.admin',
         'PreparedTransaction': 'kbroker.client.transaction_state',
         'Producer': 'kbroker.client.producer',
         'ProducerFencedError': 'kbroker.client.transaction_state',

@@ -7,25 +7,27 @@ are retried; all others are raised.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-from kbroker.client.cluster import RETRIED, Cluster, KeyType, OutOfDate
+from kbroker.client.acl import Acl, codes_of, named
+from kbroker.client.admin_requests import (
+    AdminRequests,
+    Partition,
+    Resource,
+    ResourceType,
+    error_in,
+    indexes_by_topic,
+    only_one,
+    raise_transient,
+    words_of,
+)
+from kbroker.client.cluster import KeyType
 from kbroker.client.connection import Connection
-from kbroker.client.errors import check, error_of
-from kbroker.client.exclusive_use import ExclusiveUse
-from kbroker.client.opening import Servers, open_cluster
+from kbroker.client.errors import check
+from kbroker.client.opening import as_text
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kbroker.client.options import ConnectionOptions
-
-Partition = tuple[str, int]
-"""(topic, partition)"""
 
 # Special timestamps of ListOffsets, and the request version that introduced each.
 LATEST = -1
@@ -34,6 +36,7 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
+OFFSETS_BY_NAME = {'latest': LATEST, 'earliest': EARLIEST, 'max_timestamp': MAX_TIMESTAMP}
 SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 ISOLATION_SINCE = 2
 
@@ -46,25 +49,11 @@ class IsolationLevel(IntEnum):
     READ_COMMITTED = 1
 
 
-class ResourceType(IntEnum):
-    """Kafka's types of resources that have configs."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
 class AlterOp(IntEnum):
     SET = 0
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
-
-
-Resource = tuple[ResourceType, str]
-"""(type, name); the name of a broker is its id, and '' is the default of all brokers."""
 
 
 class ListedOffset(NamedTuple):
@@ -80,6 +69,19 @@ class OffsetAndMetadata(NamedTuple):
     metadata: str = ''
 
 
+def as_offsets(offsets: Mapping[Partition, OffsetAndMetadata | int]) -> dict[Partition, OffsetAndMetadata]:
+    """Return offsets to commit, some of which may be numbers. Raises TypeError, ValueError for a negative one."""
+    found = {}
+    for at, given in offsets.items():
+        offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+        if not isinstance(offset.offset, int):
+            raise TypeError(f'found {type(given).__name__} as offset of {words_of(at)}, expected a number')
+        if offset.offset < 0:
+            raise ValueError(f'found offset {offset.offset} of {words_of(at)}, expected 0 or more')
+        found[at] = offset
+    return found
+
+
 class NewTopic(NamedTuple):
     """A topic to create. -1 leaves a number to the broker; `assignments` (brokers by partition) replaces both."""
 
@@ -90,65 +92,12 @@ class NewTopic(NamedTuple):
     configs: Mapping[str, str] | None = None
 
 
-class Acl(NamedTuple):
-    """An ACL, by the codes of the protocol. In a filter, None and the codes 1 match everything."""
-
-    resource_type: int
-    resource_name: str | None
-    pattern_type: int
-    principal: str | None
-    host: str | None
-    operation: int
-    permission_type: int
-
-
-@dataclass(frozen=True, slots=True)
-class AdminSettings:
-    """The settings of an Admin besides those of its connections: none."""
-
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> AdminSettings:
-        """Ignore the properties, which are those of other clients of the same cluster."""
-        return cls()
-
-    @classmethod
-    def defaults(cls) -> dict[str, str]:
-        return {}
-
-
-class Admin:
+class Admin(AdminRequests):
     """Kafka's Admin API. Raises KafkaError and ClientError.
 
     `servers` is the value of bootstrap.servers, or a cluster that clients share. `settings` and `options` are settings
     under Kafka's names, as those of a Producer. An Admin belongs to one thread and one process.
     """
-
-    def __init__(self, servers: Servers = None, settings: Mapping[str, object] | None = None,
-                 **options: Unpack[ConnectionOptions]):
-        opening = open_cluster(servers, settings, options, AdminSettings)
-        self._cluster = opening.cluster
-        self._use = ExclusiveUse('an admin') if opening.is_owned else None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def cluster(self) -> Cluster:
-        """The connections. Raises RuntimeError if another thread uses them, after a fork, and after `close`."""
-        if self._use is not None:
-            self._use.check()
-        return self._cluster
-
-    def close(self) -> None:
-        """Close the connections, unless other clients share them."""
-        if self._use is not None:
-            if not self._use.is_refused:
-                self._use.check()
-            self._use.end()
-            self._cluster.close()
 
     # ---- topics
 
@@ -166,14 +115,14 @@ class Admin:
                      for name, value in (topic.configs or {}).items()]) for topic in topics]
         answer = self._ask_controller(request(topics=rows, timeout_ms=self._timeout_ms, validate_only=validate_only),
                                       'creating topics')
-        return {row.name: _error(row, f'topic {row.name}') for row in answer.topics}
+        return {row.name: error_in(row, f'topic {row.name}') for row in answer.topics}
 
     def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
         request = messages.DeleteTopicsRequest
         names = list(names)
         answer = self._ask_controller(request(topics=[request.DeleteTopicState(name=name) for name in names],
                                               topic_names=names, timeout_ms=self._timeout_ms), 'deleting topics')
-        return {row.name: _error(row, f'topic {row.name}') for row in answer.responses}
+        return {row.name: error_in(row, f'topic {row.name}') for row in answer.responses}
 
     def create_partitions(self, counts: Mapping[str, int],
                           assignments: Mapping[str, Collection[Collection[int]]] | None = None,
@@ -186,7 +135,7 @@ class Admin:
             for name, count in counts.items()]
         answer = self._ask_controller(request(topics=rows, timeout_ms=self._timeout_ms, validate_only=validate_only),
                                       'creating partitions')
-        return {row.name: _error(row, f'topic {row.name}') for row in answer.results}
+        return {row.name: error_in(row, f'topic {row.name}') for row in answer.results}
 
     def delete_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, int | KafkaError]:
         """Delete the records before these offsets (-1: the high watermark). Returns the new log start offsets."""
@@ -200,9 +149,29 @@ class Admin:
             return ((topic.name, row) for topic in answer.topics for row in topic.partitions)
 
         rows = self._ask_leaders(offsets, ask, 'deleting records')
-        return {at: _error(row, _words(at)) or row.low_watermark for at, row in rows.items()}
+        return {at: error_in(row, words_of(at)) or row.low_watermark for at, row in rows.items()}
 
     # ---- configurations
+
+    def describe_config(self, kind: str, name: str) -> dict[str, str | None]:
+        """Return the settings of a topic, broker or group by name. The value of a secret is None.
+
+        The name of a broker is its id, and '' are the dynamic settings of all brokers.
+        """
+        resource = (ResourceType.named(kind), name)
+        found = self.describe_configs([resource])[resource]
+        if isinstance(found, KafkaError):
+            raise found
+        return {row.name: row.value for row in found}
+
+    def alter_config(self, kind: str, name: str, changes: Mapping[str, object], validate_only: bool = False) -> None:
+        """Change settings of a topic, broker or group. None returns a setting to its default."""
+        resource = (ResourceType.named(kind), name)
+        operations = [(setting, AlterOp.DELETE, None) if value is None else (setting, AlterOp.SET, as_text(value))
+                      for setting, value in changes.items()]
+        error = self.incremental_alter_configs({resource: operations}, validate_only)[resource]
+        if error is not None:
+            raise error
 
     def describe_configs(self, resources: Iterable[Resource], include_synonyms: bool = False,
                          include_documentation: bool = False) -> dict[Resource, Any]:
@@ -215,8 +184,8 @@ class Admin:
             answer = self._ask_owner(resource, request(resources=[row], include_synonyms=include_synonyms,
                                                        include_documentation=include_documentation),
                                      'describing configurations')
-            result = _only(answer.results, _words(resource))
-            found[resource] = _error(result, _words(resource)) or result.configs
+            result = only_one(answer.results, words_of(resource))
+            found[resource] = error_in(result, words_of(resource)) or result.configs
         return found
 
     def incremental_alter_configs(self, changes: Mapping[Resource, Iterable[tuple[str, AlterOp, str | None]]],
@@ -230,7 +199,7 @@ class Admin:
                 for name, operation, value in operations])
             answer = self._ask_owner(resource, request(resources=[row], validate_only=validate_only),
                                      'altering configurations')
-            found[resource] = _error(_only(answer.responses, _words(resource)), _words(resource))
+            found[resource] = error_in(only_one(answer.responses, words_of(resource)), words_of(resource))
         return found
 
     def describe_client_quotas(self, components: Iterable[tuple[str, str | None, bool]] = (),
@@ -256,7 +225,7 @@ class Admin:
             entity=[request.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
             ops=[request.OpData(key=key, value=value or 0.0, remove=value is None) for key, value in changes.items()])
         answer = self._ask_controller(request(entries=[row]), 'altering quotas')
-        return _error(_only(answer.entries, 'altering quotas'), 'altering quotas')
+        return error_in(only_one(answer.entries, 'altering quotas'), 'altering quotas')
 
     def describe_scram_credentials(
             self, users: Iterable[str] | None = None) -> dict[str, list[tuple[int, int]] | KafkaError]:
@@ -265,7 +234,7 @@ class Admin:
         rows = None if users is None else [request.UserName(name=name) for name in users]
         answer = self._ask_controller(request(users=rows), 'describing SCRAM credentials')
         check(answer.error_code, 'describing SCRAM credentials', answer.error_message)
-        return {row.user: _error(row, f'user {row.user}') or [
+        return {row.user: error_in(row, f'user {row.user}') or [
             (info.mechanism, info.iterations) for info in row.credential_infos] for row in answer.results}
 
     def alter_scram_credentials(self, user: str, deletions: Iterable[int] = (),
@@ -277,7 +246,7 @@ class Admin:
             upsertions=[request.ScramCredentialUpsertion(
                 name=user, mechanism=each.mechanism, iterations=each.iterations, salt=each.salt,
                 salted_password=each.salted_password) for each in upsertions]), 'altering SCRAM credentials')
-        return _error(_only(answer.results, f'user {user}'), f'user {user}')
+        return error_in(only_one(answer.results, f'user {user}'), f'user {user}')
 
     def list_config_resources(self, resource_types: Collection[ResourceType] = ()) -> list[tuple[int, str]]:
         """Return (type, name) of each resource with configs. Brokers before 4.1 list client metrics only."""
@@ -297,24 +266,25 @@ class Admin:
 
     # ---- access control
 
-    def describe_acls(self, wanted: Acl) -> list[Acl]:
-        """Return the ACLs that match a filter."""
+    def describe_acls(self, wanted: Acl | None = None) -> list[Acl]:
+        """Return the ACLs that match a filter, or all."""
+        code = codes_of(wanted or Acl())
         request = messages.DescribeAclsRequest(
-            resource_type_filter=wanted.resource_type, resource_name_filter=wanted.resource_name,
-            pattern_type_filter=wanted.pattern_type, principal_filter=wanted.principal, host_filter=wanted.host,
-            operation=wanted.operation, permission_type=wanted.permission_type)
+            resource_type_filter=code.resource_type, resource_name_filter=code.resource_name,
+            pattern_type_filter=code.pattern_type, principal_filter=code.principal, host_filter=code.host,
+            operation=code.operation, permission_type=code.permission_type)
         answer = self._retrying(lambda: self.cluster.any().call(request), 'describing ACLs')
         check(answer.error_code, 'describing ACLs', answer.error_message)
-        return [Acl(found.resource_type, found.resource_name, found.pattern_type, acl.principal, acl.host,
-                    acl.operation, acl.permission_type) for found in answer.resources for acl in found.acls]
+        return [named(found.resource_type, found.resource_name, found.pattern_type, acl)
+                for found in answer.resources for acl in found.acls]
 
     def create_acls(self, acls: Iterable[Acl]) -> None:
         """Create ACLs. Raises the first error."""
         creation = messages.CreateAclsRequest.AclCreation
         request = messages.CreateAclsRequest(creations=[creation(
-            resource_type=acl.resource_type, resource_name=acl.resource_name, resource_pattern_type=acl.pattern_type,
-            principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission_type)
-            for acl in acls])
+            resource_type=code.resource_type, resource_name=code.resource_name,
+            resource_pattern_type=code.pattern_type, principal=code.principal, host=code.host,
+            operation=code.operation, permission_type=code.permission_type) for code in map(codes_of, acls)])
         for result in self._ask_controller(request, 'creating ACLs').results:
             check(result.error_code, 'creating ACLs', result.error_message)
 
@@ -322,27 +292,27 @@ class Admin:
         """Delete and return the ACLs that match one of the filters. Raises the first error."""
         one = messages.DeleteAclsRequest.DeleteAclsFilter
         request = messages.DeleteAclsRequest(filters=[one(
-            resource_type_filter=wanted.resource_type, resource_name_filter=wanted.resource_name,
-            pattern_type_filter=wanted.pattern_type, principal_filter=wanted.principal, host_filter=wanted.host,
-            operation=wanted.operation, permission_type=wanted.permission_type) for wanted in filters])
+            resource_type_filter=code.resource_type, resource_name_filter=code.resource_name,
+            pattern_type_filter=code.pattern_type, principal_filter=code.principal, host_filter=code.host,
+            operation=code.operation, permission_type=code.permission_type) for code in map(codes_of, filters)])
         deleted: dict[Acl, None] = {}
         for result in self._ask_controller(request, 'deleting ACLs').filter_results:
             for row in (result, *result.matching_acls):
                 check(row.error_code, 'deleting ACLs', row.error_message)
-            deleted |= dict.fromkeys(
-                Acl(acl.resource_type, acl.resource_name, acl.pattern_type, acl.principal, acl.host, acl.operation,
-                    acl.permission_type) for acl in result.matching_acls)
+            deleted |= dict.fromkeys(named(acl.resource_type, acl.resource_name, acl.pattern_type, acl)
+                                     for acl in result.matching_acls)
         return list(deleted)
 
     # ---- offsets and producers of partitions
 
     def list_offsets(
-            self, timestamps: Mapping[Partition, int],
+            self, times: Mapping[Partition, int | str],
             isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> dict[Partition, ListedOffset]:
-        """Return the first offset at or after a time in ms, or the offset for LATEST, EARLIEST, MAX_TIMESTAMP ...
+        """Return the first offset at or after a time in ms, or that of `earliest`, `latest` or `max_timestamp`.
 
-        LATEST is the high watermark, or with READ_COMMITTED the last stable offset.
+        `latest` is the high watermark, or with READ_COMMITTED the last stable offset.
         """
+        timestamps = {at: _timestamp_of(time) for at, time in times.items()}
         request = messages.ListOffsetsRequest
         least = max((SPECIAL_SINCE.get(timestamp, 0) for timestamp in timestamps.values()), default=0)
         if isolation_level == IsolationLevel.READ_COMMITTED:
@@ -358,7 +328,7 @@ class Admin:
 
         rows = self._ask_leaders(timestamps, ask, 'listing offsets')
         for at, row in rows.items():
-            check(row.error_code, f'listing offsets of {_words(at)}')
+            check(row.error_code, f'listing offsets of {words_of(at)}')
         return {at: ListedOffset(row.offset, row.timestamp, row.leader_epoch) for at, row in rows.items()}
 
     def describe_producers(self, partitions: Collection[Partition],
@@ -373,7 +343,7 @@ class Admin:
 
         rows = self._ask_leaders(partitions, ask, 'describing producers', broker_id)
         for at, row in rows.items():
-            check(row.error_code, f'describing producers of {_words(at)}', row.error_message)
+            check(row.error_code, f'describing producers of {words_of(at)}', row.error_message)
         return {at: row.active_producers for at, row in rows.items()}
 
     # ---- transactions
@@ -404,12 +374,12 @@ class Admin:
             def ask(name: str = transactional_id, what: str = what) -> Any:
                 node_id = self.cluster.coordinator_id(KeyType.TRANSACTION, name)
                 answer = self.cluster.node(node_id).call(messages.DescribeTransactionsRequest(transactional_ids=[name]))
-                row = _only(answer.transaction_states, what)
-                _raise_transient(row, what)
+                row = only_one(answer.transaction_states, what)
+                raise_transient(row, what)
                 return node_id, row
 
             node_id, row = self._retrying(ask, f'describing {what}')
-            found[transactional_id] = _error(row, what) or (node_id, row)
+            found[transactional_id] = error_in(row, what) or (node_id, row)
         return found
 
     def abort_transaction(self, topic: str, partition: int, producer_id: int, producer_epoch: int,
@@ -441,11 +411,11 @@ class Admin:
             def ask(name: str = transactional_id, what: str = what) -> Any:
                 answer = self.cluster.coordinator(KeyType.TRANSACTION, name, '').call(messages.InitProducerIdRequest(
                     transactional_id=name, transaction_timeout_ms=self._timeout_ms))
-                _raise_transient(answer, what, {ErrorCode.CONCURRENT_TRANSACTIONS})
+                raise_transient(answer, what, {ErrorCode.CONCURRENT_TRANSACTIONS})
                 return answer
 
             answer = self._retrying(ask, f'fencing {what}', {ErrorCode.CONCURRENT_TRANSACTIONS})
-            found[transactional_id] = _error(answer, what) or (answer.producer_id, answer.producer_epoch)
+            found[transactional_id] = error_in(answer, what) or (answer.producer_id, answer.producer_epoch)
         return found
 
     # ---- groups
@@ -484,7 +454,7 @@ class Admin:
         def ask() -> Any:
             answer = self._group_coordinator(group_id).call(request(
                 groups=[request.DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=None)]))
-            found = _only(answer.groups, what)
+            found = only_one(answer.groups, what)
             check(found.error_code, what)
             for topic in found.topics:
                 for row in topic.partitions:
@@ -501,10 +471,10 @@ class Admin:
         rows = [request.AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=[
             request.AlterShareGroupOffsetsRequestPartition(partition_index=partition,
                                                            start_offset=offsets[topic, partition])
-            for partition in partitions]) for topic, partitions in _by_topic(offsets).items()]
+            for partition in partitions]) for topic, partitions in indexes_by_topic(offsets).items()]
         answer = self._ask_group(group_id, request(group_id=group_id, topics=rows), 'changing offsets')
         check(answer.error_code, f'changing offsets of group {group_id!r}', answer.error_message)
-        return {(topic.topic_name, row.partition_index): _error(row, f'{topic.topic_name}-{row.partition_index}')
+        return {(topic.topic_name, row.partition_index): error_in(row, f'{topic.topic_name}-{row.partition_index}')
                 for topic in answer.responses for row in topic.partitions}
 
     def delete_share_group_offsets(self, group_id: str, topics: Collection[str]) -> dict[str, KafkaError | None]:
@@ -513,7 +483,7 @@ class Admin:
         rows = [request.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in topics]
         answer = self._ask_group(group_id, request(group_id=group_id, topics=rows), 'deleting offsets')
         check(answer.error_code, f'deleting offsets of group {group_id!r}')
-        return {row.topic_name: _error(row, row.topic_name) for row in answer.responses}
+        return {row.topic_name: error_in(row, row.topic_name) for row in answer.responses}
 
     def _describe_groups(self, request_class: Any, field: str, group_ids: Collection[str]) -> dict[str, Any]:
         found = {}
@@ -522,12 +492,12 @@ class Admin:
 
             def ask(name: str = group_id, what: str = what) -> Any:
                 node_id = self.cluster.coordinator_id(KeyType.GROUP, name)
-                row = _only(self.cluster.node(node_id).call(request_class(**{field: [name]})).groups, what)
-                _raise_transient(row, what)
+                row = only_one(self.cluster.node(node_id).call(request_class(**{field: [name]})).groups, what)
+                raise_transient(row, what)
                 return node_id, row
 
             node_id, row = self._retrying(ask, f'describing {what}')
-            found[group_id] = _error(row, what) or (node_id, row)
+            found[group_id] = error_in(row, what) or (node_id, row)
         return found
 
     def list_group_offsets(self, group_id: str, require_stable: bool = False) -> dict[Partition, OffsetAndMetadata]:
@@ -543,7 +513,7 @@ class Admin:
                 group_id=group_id, topics=None, require_stable=require_stable,
                 groups=[request.OffsetFetchRequestGroup(group_id=group_id, topics=None)]),
                 max_version=OFFSET_NAMES_BEFORE_IDS, min_version=7 if require_stable else 2)
-            found = _only(answer.groups, what) if answer.groups else answer
+            found = only_one(answer.groups, what) if answer.groups else answer
             check(found.error_code, what)
             for topic in found.topics:
                 for row in topic.partitions:
@@ -556,18 +526,20 @@ class Admin:
                 for topic in found.topics for row in topic.partitions if row.committed_offset >= 0}
 
     def alter_group_offsets(self, group_id: str,
-                            offsets: Mapping[Partition, OffsetAndMetadata]) -> dict[Partition, KafkaError | None]:
+                            offsets: Mapping[Partition, OffsetAndMetadata | int]) -> dict[Partition,
+                                                                                          KafkaError | None]:
         """Commit offsets for a group without members."""
+        wanted = as_offsets(offsets)
         request = messages.OffsetCommitRequest
         rows = [request.OffsetCommitRequestTopic(name=topic, partitions=[
             request.OffsetCommitRequestPartition(
-                partition_index=partition, committed_offset=offsets[topic, partition].offset,
-                committed_leader_epoch=offsets[topic, partition].leader_epoch,
-                committed_metadata=offsets[topic, partition].metadata) for partition in partitions])
-            for topic, partitions in _by_topic(offsets).items()]
+                partition_index=partition, committed_offset=wanted[topic, partition].offset,
+                committed_leader_epoch=wanted[topic, partition].leader_epoch,
+                committed_metadata=wanted[topic, partition].metadata) for partition in partitions])
+            for topic, partitions in indexes_by_topic(wanted).items()]
         answer = self._ask_group(group_id, request(group_id=group_id, member_id='', topics=rows), 'committing offsets',
                                  OFFSET_NAMES_BEFORE_IDS)
-        return {(topic.name, row.partition_index): _error(row, f'{topic.name}-{row.partition_index}')
+        return {(topic.name, row.partition_index): error_in(row, f'{topic.name}-{row.partition_index}')
                 for topic in answer.topics for row in topic.partitions}
 
     def delete_group_offsets(self, group_id: str,
@@ -575,119 +547,23 @@ class Admin:
         request = messages.OffsetDeleteRequest
         rows = [request.OffsetDeleteRequestTopic(name=topic, partitions=[
             request.OffsetDeleteRequestPartition(partition_index=index) for index in indexes])
-            for topic, indexes in _by_topic(partitions).items()]
+            for topic, indexes in indexes_by_topic(partitions).items()]
         answer = self._ask_group(group_id, request(group_id=group_id, topics=rows), 'deleting offsets')
         check(answer.error_code, f'deleting offsets of group {group_id!r}')
-        return {(topic.name, row.partition_index): _error(row, f'{topic.name}-{row.partition_index}')
+        return {(topic.name, row.partition_index): error_in(row, f'{topic.name}-{row.partition_index}')
                 for topic in answer.topics for row in topic.partitions}
 
     def delete_groups(self, group_ids: Collection[str]) -> dict[str, KafkaError | None]:
         found = {}
         for group_id in group_ids:
             answer = self._ask_group(group_id, messages.DeleteGroupsRequest(groups_names=[group_id]), 'deleting')
-            found[group_id] = _error(_only(answer.results, f'group {group_id!r}'), f'group {group_id!r}')
+            found[group_id] = error_in(only_one(answer.results, f'group {group_id!r}'), f'group {group_id!r}')
         return found
 
-    # ---- routing and retries
 
-    @property
-    def _timeout_ms(self) -> int:
-        return self.cluster.config.request_timeout_ms
-
-    def _retrying(self, operation: Any, what: str, also: Collection[ErrorCode] = ()) -> Any:
-        return self.cluster.retrying(operation, what, also)
-
-    def _group_coordinator(self, group_id: str) -> Connection:
-        return self.cluster.coordinator(KeyType.GROUP, group_id, '')
-
-    def _ask_controller(self, request: Any, what: str) -> Any:
-        def ask() -> Any:
-            answer = self.cluster.controller().call(request)
-            for field in ('topics', 'responses', 'results'):
-                for row in getattr(answer, field, ()):
-                    if row.error_code == ErrorCode.NOT_CONTROLLER:
-                        raise error_of(row.error_code, what, row.error_message)
-            return answer
-        return self._retrying(ask, what)
-
-    def _ask_owner(self, resource: Resource, request: Any, what: str) -> Any:
-        """Ask the broker itself about its own settings, and any broker about any other resource."""
-        kind, name = resource
-        is_one_broker = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name.isascii() and name.isdigit()
-        return self._retrying(
-            lambda: (self.cluster.node(int(name)) if is_one_broker else self.cluster.any()).call(request), what)
-
-    def _ask_group(self, group_id: str, request: Any, what: str, max_version: int | None = None) -> Any:
-        def ask() -> Any:
-            answer = self._group_coordinator(group_id).call(request, max_version=max_version)
-            rows = [answer, *getattr(answer, 'results', ()),
-                    *(row for topic in getattr(answer, 'topics', ()) for row in topic.partitions)]
-            for row in rows:
-                _raise_transient(row, f'group {group_id!r}')
-            return answer
-        return self._retrying(ask, f'{what} of group {group_id!r}')
-
-    def _ask_all(self, request: Any, what: str, min_version: int) -> list[tuple[int, Any]]:
-        """Return the answer of each broker of the cluster, by id."""
-        if not self.cluster.nodes:
-            self._retrying(lambda: self.cluster.refresh(()), what)
-
-        def ask(node_id: int) -> Any:
-            answer = self.cluster.node(node_id).call(request, min_version=min_version)
-            _raise_transient(answer, f'{what} of broker {node_id}')
-            return answer
-        return [(node_id, self._retrying(lambda node_id=node_id: ask(node_id), f'{what} of broker {node_id}'))
-                for node_id in sorted(self.cluster.nodes)]
-
-    def _ask_leaders(self, partitions: Iterable[Partition], ask: Any, what: str,
-                     broker_id: int | None = None) -> dict[Partition, Any]:
-        """Call `ask(connection, partitions by topic)` for each leader, and return one row for each partition."""
-        partitions = list(partitions)
-
-        def run() -> dict[Partition, Any]:
-            connections: dict[Connection, list[Partition]] = {}
-            for at in partitions:
-                leader = self.cluster.leader(*at) if broker_id is None else self.cluster.node(broker_id)
-                connections.setdefault(leader, []).append(at)
-            found = {}
-            for connection, wanted in connections.items():
-                for topic, row in ask(connection, _by_topic(wanted)):
-                    _raise_transient(row, f'{what} of {topic}-{row.partition_index}')
-                    if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and broker_id is None:
-                        raise OutOfDate(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                                        f'{what}: {connection.address} does not know {topic}-{row.partition_index}')
-                    found[topic, row.partition_index] = row
-            if missing := set(partitions) - found.keys():
-                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{what}: no answer for {_words(min(missing))}')
-            return found
-
-        answers: dict[Partition, Any] = self._retrying(run, what)
-        return answers
-
-
-def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return topics
-
-
-def _words(what: Partition | Resource) -> str:
-    return f'{what[0].name.lower()} {what[1]}' if isinstance(what[0], ResourceType) else f'{what[0]}-{what[1]}'
-
-
-def _only(rows: list[Any], what: str) -> Any:
-    if len(rows) != 1:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{what}: found {len(rows)} answers, expected 1')
-    return rows[0]
-
-
-def _error(row: Any, what: str) -> KafkaError | None:
-    return error_of(row.error_code, what, getattr(row, 'error_message', None)) if row.error_code else None
-
-
-def _raise_transient(row: Any, what: str, also: Collection[ErrorCode] = ()) -> None:
-    """Raise the error of the row if `retrying` will retry it."""
-    code = getattr(row, 'error_code', 0)
-    if code in RETRIED or code in also:
-        raise error_of(code, what, getattr(row, 'error_message', None))
+def _timestamp_of(time: int | str) -> int:
+    if isinstance(time, int):
+        return time
+    if time not in OFFSETS_BY_NAME:
+        raise ValueError(f'found {time!r} as a time, expected milliseconds or {", ".join(OFFSETS_BY_NAME)}')
+    return OFFSETS_BY_NAME[time]

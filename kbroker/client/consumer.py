@@ -14,7 +14,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel, ListedOffset, OffsetAndMetadata
+from kbroker.client.admin import (
+    EARLIEST,
+    LATEST,
+    Admin,
+    IsolationLevel,
+    ListedOffset,
+    OffsetAndMetadata,
+    as_offsets,
+)
 from kbroker.client.assignor import TopicPartition
 from kbroker.client.background_heartbeats import BackgroundHeartbeats
 from kbroker.client.classic_member import ClassicMember
@@ -187,8 +195,9 @@ class Consumer:
         return self._positions[topic, partition]
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Set the next offset to read. Raises KeyError if the partition is not assigned."""
+        """Set the next offset to read. Raises KeyError for a partition that is not assigned, ValueError below 0."""
         self._use.check()
+        as_offsets({(topic, partition): offset})
         if (topic, partition) not in self._positions:
             raise KeyError((topic, partition))
         self._forget_waiting()
@@ -432,11 +441,12 @@ class Consumer:
             found[waiting.topic, waiting.partition] = OffsetAndMetadata(waiting.offset)
         return found
 
-    def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata] | None = None) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
         """Commit the positions, or these offsets. Raises KafkaError(ILLEGAL_GENERATION ...) after a rebalance."""
         self._use.check()
+        wanted = self.offsets_to_commit() if offsets is None else as_offsets(offsets)
         with self._member_lock:
-            self._group().commit(self.offsets_to_commit() if offsets is None else offsets)
+            self._group().commit(wanted)
         self._counts.add('commit_total')
 
     def close(self, commits: bool | None = None, timeout_ms: int | None = None) -> None:

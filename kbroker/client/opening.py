@@ -81,10 +81,11 @@ def setting_name(parameter: str) -> str:
 
 def as_properties(settings: Mapping[str, object]) -> dict[str, str]:
     """Return the settings as texts, as a file has them. A setting that is None counts as not set."""
-    return {name: _text(value) for name, value in settings.items() if value is not None}
+    return {name: as_text(value) for name, value in settings.items() if value is not None}
 
 
-def _text(value: object) -> str:
+def as_text(value: object) -> str:
+    """Return a value of a setting as a file has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -31,7 +31,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self
 
 from kbroker.client.accumulator import PartitionQueue, ProducerBatch
-from kbroker.client.admin import OffsetAndMetadata
+from kbroker.client.admin import OffsetAndMetadata, as_offsets
 from kbroker.client.cluster import TopicMetadata
 from kbroker.client.columns_to_send import RowsToSend
 from kbroker.client.errors import ClientError, error_of, known_code
@@ -300,12 +300,12 @@ class Producer:
         self._use.check()
         self.transactions.begin()
 
-    def send_offsets_to_transaction(self, offsets: dict[TopicPartition, OffsetAndMetadata],
+    def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
                                     group: GroupMetadata) -> None:
         """Commit these offsets for a group as part of the transaction (consume, transform, produce)."""
         self._use.check()
         if offsets:
-            self.transactions.send_offsets(offsets, group)
+            self.transactions.send_offsets(as_offsets(offsets), group)
 
     def commit_transaction(self) -> None:
         """Commit; returns when the coordinator has decided. Raises TransactionError if a record was not written."""

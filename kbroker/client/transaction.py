@@ -39,7 +39,7 @@ class Transaction:
         else:
             self._abort_after(error)
 
-    def send_offsets(self, consumer: Consumer | Mapping[TopicPartition, OffsetAndMetadata],
+    def send_offsets(self, consumer: Consumer | Mapping[TopicPartition, OffsetAndMetadata | int],
                      group: GroupMetadata | str | None = None) -> None:
         """Commit the consumer's positions as part of the transaction, or these offsets for a group.
 
@@ -49,11 +49,11 @@ class Transaction:
         if isinstance(consumer, Mapping):
             if group is None:
                 raise TypeError('found offsets without a group, expected its name or its metadata')
-            offsets = consumer
+            offsets: Mapping[TopicPartition, OffsetAndMetadata | int] = consumer
         else:
             offsets, group = consumer.offsets_to_commit(), group or consumer.group_metadata
         self._producer.send_offsets_to_transaction(
-            dict(offsets), GroupMetadata(group) if isinstance(group, str) else group)
+            offsets, GroupMetadata(group) if isinstance(group, str) else group)
 
     def prepare(self) -> PreparedTransaction:
         """Wait until each record is written, and freeze the transaction. `Producer.complete` ends it (KIP-939)."""

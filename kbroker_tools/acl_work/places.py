@@ -26,15 +26,15 @@ class ClusterAcls:
         self._admin = admin
 
     def describe(self, wanted: AclFilter) -> list[AclFilter]:
-        from kbroker.client.admin import Acl
-        return [AclFilter(*acl) for acl in self._admin.describe_acls(Acl(*wanted))]
+        from kbroker.client.acl import Acl, codes_of
+        return [AclFilter(*codes_of(acl)) for acl in self._admin.describe_acls(Acl(*wanted))]
 
     def create(self, acls: Iterable[AclFilter]) -> None:
-        from kbroker.client.admin import Acl
+        from kbroker.client.acl import Acl
         self._admin.create_acls([Acl(*acl) for acl in acls])
 
     def delete(self, filters: Iterable[AclFilter]) -> None:
-        from kbroker.client.admin import Acl
+        from kbroker.client.acl import Acl
         self._admin.delete_acls([Acl(*wanted) for wanted in filters])
 
 

@@ -126,6 +126,13 @@ def test_single_settings_are_changed_and_described(admin, topic):
     assert wrong.code == ErrorCode.INVALID_CONFIG and topic in str(wrong)
     broker = (ResourceType.BROKER, '1')
     assert 'log.retention.ms' in {row.name for row in admin.describe_configs([broker])[broker]}
+    admin.alter_config('topic', topic, {'retention.ms': 70_000, 'cleanup.policy': None})
+    assert eventually(lambda: admin.describe_config('topic', topic)['retention.ms'],
+                      lambda value: value == '70000') == '70000'
+    with pytest.raises(KafkaError, match='INVALID_CONFIG'):
+        admin.alter_config('topic', topic, {'retention.ms': 'soon'})
+    with pytest.raises(KafkaError, match='UNKNOWN_TOPIC_OR_PARTITION'):
+        admin.describe_config('topic', 'no_such_topic')
     missing = (ResourceType.TOPIC, 'no_such_topic')
     assert admin.describe_configs([missing])[missing].code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert (ResourceType.TOPIC, topic) in admin.list_config_resources([ResourceType.TOPIC])
@@ -137,8 +144,9 @@ def test_offsets_are_listed_by_time_and_by_name(admin, address, topic):
     produced(address, topic, [b'a', b'b', b'c'])
     at = (topic, 0)
     listed = {name: admin.list_offsets({at: name})[at].offset for name in (
-        EARLIEST, LATEST, MAX_TIMESTAMP, 0, START_MS + 1)}
-    assert listed == {EARLIEST: 0, LATEST: 3, MAX_TIMESTAMP: 2, 0: 0, START_MS + 1: 1}
+        EARLIEST, LATEST, MAX_TIMESTAMP, 'earliest', 'latest', 'max_timestamp', 0, START_MS + 1)}
+    assert listed == {EARLIEST: 0, LATEST: 3, MAX_TIMESTAMP: 2, 'earliest': 0, 'latest': 3, 'max_timestamp': 2, 0: 0,
+                      START_MS + 1: 1}
     assert admin.list_offsets({at: 1 << 60, (topic, 1): LATEST}) == {at: (-1, -1, -1), (topic, 1): (0, -1, 0)}
 
 

@@ -9,7 +9,8 @@ import pytest
 from support.fake_cluster import FakeCluster
 
 import kbroker.client
-from kbroker.client import Admin, Consumer, KafkaError, Producer
+from kbroker.client import Acl, Admin, Consumer, KafkaError, OffsetAndMetadata, Producer
+from kbroker.client.admin import as_offsets
 from kbroker.client.config import CONNECTION_SETTINGS, SECURITY_SETTINGS, ClientConfig
 from kbroker.client.opening import InvalidSetting, setting_name
 from kbroker.client.options import ConnectionOptions, ConsumerOptions, ProducerOptions
@@ -19,8 +20,9 @@ from kbroker.errors import ErrorCode
 
 def test_the_names_of_the_client_are_those_of_its_list():
     assert sorted(kbroker.client.__all__) == [
-        'Admin', 'ConsumedBatch', 'Consumer', 'Delivery', 'FatalProducerError', 'KafkaError', 'PreparedTransaction',
-        'Producer', 'ProducerFencedError', 'RebalanceListener', 'Record', 'Slices', 'TransactionError']
+        'Acl', 'Admin', 'ConsumedBatch', 'Consumer', 'Delivery', 'FatalProducerError', 'KafkaError', 'NewTopic',
+        'OffsetAndMetadata', 'PreparedTransaction', 'Producer', 'ProducerFencedError', 'RebalanceListener', 'Record',
+        'Slices', 'TransactionError']
     for name in kbroker.client.__all__:
         assert getattr(kbroker.client, name).__name__ == name
         assert name in dir(kbroker.client)
@@ -223,3 +225,40 @@ def test_a_producer_counts_its_transactions():
         raise ZeroDivisionError
     stats = producer.stats()
     assert (stats['commit_total'], stats['abort_total'], stats['record_send_total']) == (2, 1, 2)
+
+
+# ---- offsets
+
+@pytest.mark.parametrize(('offset', 'kind', 'message'), [
+    (-1, ValueError, 'found offset -1 of t-0, expected 0 or more'), ('5', TypeError, 'found str as offset of t-0'),
+    (OffsetAndMetadata(-3), ValueError, 'found offset -3')])
+def test_an_offset_that_no_partition_has_is_refused_before_anything_is_sent(offset, kind, message):
+    consumer, offsets = Consumer('h:1', group_id='g'), {('t', 0): offset}
+    consumer.assign([('t', 0)])
+    producer = Producer(FakeCluster(), transactional_id='x')
+    for use in (lambda: consumer.commit(offsets), lambda: Admin('h:1').alter_group_offsets('g', offsets),
+                lambda: consumer.seek('t', 0, offset)):
+        with pytest.raises(kind, match=message):
+            use()
+    with pytest.raises(kind, match=message), producer.transaction() as transaction:
+        transaction.send_offsets(offsets, 'g')
+    assert producer.stats()['abort_total'] == 1
+
+
+def test_offsets_may_be_numbers():
+    assert as_offsets({('t', 0): 5, ('t', 1): OffsetAndMetadata(6, metadata='m')}) == {
+        ('t', 0): OffsetAndMetadata(5), ('t', 1): OffsetAndMetadata(6, metadata='m')}
+
+
+# ---- names in requests of an admin
+
+@pytest.mark.parametrize(('use', 'message'), [
+    (lambda admin: admin.describe_config('topics', 't'), "found 'topics' as the type of a resource, expected one"),
+    (lambda admin: admin.alter_config('table', 't', {}), "found 'table' as the type"),
+    (lambda admin: admin.create_acls([Acl('topic', 't', 'literal', 'User:a', '*', 'reed', 'allow')]),
+     "found 'reed' in an ACL, expected one of any, all, read"),
+    (lambda admin: admin.describe_acls(Acl(resource_type='table')), "found 'table' in an ACL"),
+    (lambda admin: admin.list_offsets({('t', 0): 'newest'}), "found 'newest' as a time, expected milliseconds or")])
+def test_a_name_that_there_is_not_is_refused_with_those_that_there_are(use, message):
+    with Admin('h:1') as admin, pytest.raises(ValueError, match=message):
+        use(admin)

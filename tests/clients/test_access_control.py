@@ -18,7 +18,7 @@ from support.authorized_kafka import AuthorizedBroker, login_settings, password_
 from support.broker_process import PROMPT
 
 from kbroker import errors
-from kbroker.client.admin import Acl, Admin
+from kbroker.client import Acl, Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 
@@ -119,9 +119,21 @@ def test_a_user_without_the_right_to_change_rights_is_refused(broker):
         assert refused.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
     cluster = Cluster(ClientConfig.from_settings(settings_of(broker, 'alice')))
     with pytest.raises(errors.KafkaError) as denied:
-        Admin(cluster).describe_acls(Acl(1, None, 1, None, None, 1, 1))
+        Admin(cluster).describe_acls()
     assert denied.value.code is errors.ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     cluster.close()
+
+
+def test_kbrokers_client_creates_describes_and_deletes_acls_by_name(broker):
+    with Admin(settings=settings_of(broker, 'admin')) as admin:
+        rules = [Acl('topic', 'named-', 'prefixed', 'User:alice', '*', 'read', 'allow'),
+                 Acl('transactional_id', 'named-id', 'literal', 'User:alice', '*', 'two-phase-commit', 'deny')]
+        admin.create_acls(rules)
+        rules[1] = rules[1]._replace(operation='two_phase_commit')
+        assert sorted(admin.describe_acls(Acl(principal='User:alice', operation='read', pattern_type='prefixed'))
+                      + admin.describe_acls(Acl(resource_name='named-id'))) == rules
+        assert sorted(admin.delete_acls([Acl('topic', 'named-orders', 'match'), Acl('transactional-id')])) == rules
+        assert not set(rules) & set(admin.describe_acls())
 
 
 def test_kafka_python_creates_describes_and_deletes_acls(broker):

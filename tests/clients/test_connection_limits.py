@@ -5,7 +5,8 @@ import socket
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from kbroker.client.admin import Admin, AlterOp, ResourceType
+from kbroker.client.admin import Admin, AlterOp
+from kbroker.client.admin_requests import ResourceType
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 

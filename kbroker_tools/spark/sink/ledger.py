@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from kbroker.client import Admin, Consumer, KafkaError, Producer, ProducerFencedError
-from kbroker.client.admin import LATEST, NewTopic, ResourceType
+from kbroker.client.admin import LATEST, NewTopic
+from kbroker.client.admin_requests import ResourceType
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.producer_id import ProducerIdAndEpoch

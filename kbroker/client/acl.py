@@ -1,0 +1,62 @@
+"""Rules of access (ACLs) by names, and their codes in requests."""
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
+
+
+class Acl(NamedTuple):
+    """A rule of access, or a filter of rules, in which `any` and None match everything.
+
+    The names are those of `kafka-acls`: the resource types topic, group, cluster, transactional_id, delegation_token
+    and user; the pattern types literal and prefixed, and match in a filter; operations such as read, write and all;
+    the permission types allow and deny. A code without a name stands as it is.
+    """
+
+    resource_type: str | int = 'any'
+    resource_name: str | None = None
+    pattern_type: str | int = 'any'
+    principal: str | None = None
+    host: str | None = None
+    operation: str | int = 'any'
+    permission_type: str | int = 'any'
+
+
+class AclCodes(NamedTuple):
+    """The rule or the filter in a request."""
+
+    resource_type: int
+    resource_name: str | None
+    pattern_type: int
+    principal: str | None
+    host: str | None
+    operation: int
+    permission_type: int
+
+
+def codes_of(acl: Acl) -> AclCodes:
+    """Return the rule with codes instead of names. Raises ValueError for a name that there is not."""
+    return AclCodes(_code(ResourceType, acl.resource_type), acl.resource_name, _code(PatternType, acl.pattern_type),
+                    acl.principal, acl.host, _code(Operation, acl.operation), _code(Permission, acl.permission_type))
+
+
+def named(resource_type: int, resource_name: str, pattern_type: int, row: Any) -> Acl:
+    """Return a rule of an answer with names instead of codes."""
+    return Acl(_name(ResourceType, resource_type), resource_name, _name(PatternType, pattern_type), row.principal,
+               row.host, _name(Operation, row.operation), _name(Permission, row.permission_type))
+
+
+def _code(codes: type[IntEnum], value: str | int) -> int:
+    if isinstance(value, int):
+        return int(value)
+    found = codes.__members__.get(value.upper().replace('-', '_'))
+    if found is None:
+        expected = ', '.join(name.lower() for name in codes.__members__ if name != 'UNKNOWN')
+        raise ValueError(f'found {value!r} in an ACL, expected one of {expected}')
+    return int(found)
+
+
+def _name(codes: type[IntEnum], code: int) -> str | int:
+    return codes(code).name.lower() if code in codes.__members__.values() else code

@@ -1,0 +1,194 @@
+"""The requests of an Admin: each goes to the broker that can answer it, and is retried after transient errors."""
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Self
+
+from kbroker.client.cluster import RETRIED, Cluster, KeyType, OutOfDate
+from kbroker.client.connection import Connection
+from kbroker.client.errors import error_of
+from kbroker.client.exclusive_use import ExclusiveUse
+from kbroker.client.opening import Servers, open_cluster
+from kbroker.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kbroker.client.options import ConnectionOptions
+
+Partition = tuple[str, int]
+"""(topic, partition)"""
+
+
+class ResourceType(IntEnum):
+    """Kafka's types of resources that have configs."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+    @classmethod
+    def named(cls, name: str) -> ResourceType:
+        """Return the type with this name: topic, broker, group ... Raises ValueError for another one."""
+        found = cls.__members__.get(name.upper().replace('-', '_'))
+        if found is None:
+            raise ValueError(f'found {name!r} as the type of a resource, expected one of '
+                             f'{", ".join(member.name.lower() for member in cls)}')
+        return found
+
+
+Resource = tuple[ResourceType, str]
+"""(type, name); the name of a broker is its id, and '' is the default of all brokers."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSettings:
+    """The settings of an Admin besides those of its connections: none."""
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> AdminSettings:
+        """Ignore the properties, which are those of other clients of the same cluster."""
+        return cls()
+
+    @classmethod
+    def defaults(cls) -> dict[str, str]:
+        return {}
+
+
+class AdminRequests:
+    """The connections of an Admin, and the ways of its requests."""
+
+    def __init__(self, servers: Servers = None, settings: Mapping[str, object] | None = None,
+                 **options: Unpack[ConnectionOptions]):
+        opening = open_cluster(servers, settings, options, AdminSettings)
+        self._cluster = opening.cluster
+        self._use = ExclusiveUse('an admin') if opening.is_owned else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The connections. Raises RuntimeError if another thread uses them, after a fork, and after `close`."""
+        if self._use is not None:
+            self._use.check()
+        return self._cluster
+
+    def close(self) -> None:
+        """Close the connections, unless other clients share them."""
+        if self._use is not None:
+            if not self._use.is_refused:
+                self._use.check()
+            self._use.end()
+            self._cluster.close()
+
+    # ---- routing and retries
+
+    @property
+    def _timeout_ms(self) -> int:
+        return self.cluster.config.request_timeout_ms
+
+    def _retrying(self, operation: Any, what: str, also: Collection[ErrorCode] = ()) -> Any:
+        return self.cluster.retrying(operation, what, also)
+
+    def _group_coordinator(self, group_id: str) -> Connection:
+        return self.cluster.coordinator(KeyType.GROUP, group_id, '')
+
+    def _ask_controller(self, request: Any, what: str) -> Any:
+        def ask() -> Any:
+            answer = self.cluster.controller().call(request)
+            for field in ('topics', 'responses', 'results'):
+                for row in getattr(answer, field, ()):
+                    if row.error_code == ErrorCode.NOT_CONTROLLER:
+                        raise error_of(row.error_code, what, row.error_message)
+            return answer
+        return self._retrying(ask, what)
+
+    def _ask_owner(self, resource: Resource, request: Any, what: str) -> Any:
+        """Ask the broker itself about its own settings, and any broker about any other resource."""
+        kind, name = resource
+        is_one_broker = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name.isascii() and name.isdigit()
+        return self._retrying(
+            lambda: (self.cluster.node(int(name)) if is_one_broker else self.cluster.any()).call(request), what)
+
+    def _ask_group(self, group_id: str, request: Any, what: str, max_version: int | None = None) -> Any:
+        def ask() -> Any:
+            answer = self._group_coordinator(group_id).call(request, max_version=max_version)
+            rows = [answer, *getattr(answer, 'results', ()),
+                    *(row for topic in getattr(answer, 'topics', ()) for row in topic.partitions)]
+            for row in rows:
+                raise_transient(row, f'group {group_id!r}')
+            return answer
+        return self._retrying(ask, f'{what} of group {group_id!r}')
+
+    def _ask_all(self, request: Any, what: str, min_version: int) -> list[tuple[int, Any]]:
+        """Return the answer of each broker of the cluster, by id."""
+        if not self.cluster.nodes:
+            self._retrying(lambda: self.cluster.refresh(()), what)
+
+        def ask(node_id: int) -> Any:
+            answer = self.cluster.node(node_id).call(request, min_version=min_version)
+            raise_transient(answer, f'{what} of broker {node_id}')
+            return answer
+        return [(node_id, self._retrying(lambda node_id=node_id: ask(node_id), f'{what} of broker {node_id}'))
+                for node_id in sorted(self.cluster.nodes)]
+
+    def _ask_leaders(self, partitions: Iterable[Partition], ask: Any, what: str,
+                     broker_id: int | None = None) -> dict[Partition, Any]:
+        """Call `ask(connection, partitions by topic)` for each leader, and return one row for each partition."""
+        partitions = list(partitions)
+
+        def run() -> dict[Partition, Any]:
+            connections: dict[Connection, list[Partition]] = {}
+            for at in partitions:
+                leader = self.cluster.leader(*at) if broker_id is None else self.cluster.node(broker_id)
+                connections.setdefault(leader, []).append(at)
+            found = {}
+            for connection, wanted in connections.items():
+                for topic, row in ask(connection, indexes_by_topic(wanted)):
+                    raise_transient(row, f'{what} of {topic}-{row.partition_index}')
+                    if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and broker_id is None:
+                        raise OutOfDate(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                                        f'{what}: {connection.address} does not know {topic}-{row.partition_index}')
+                    found[topic, row.partition_index] = row
+            if missing := set(partitions) - found.keys():
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{what}: no answer for {words_of(min(missing))}')
+            return found
+
+        answers: dict[Partition, Any] = self._retrying(run, what)
+        return answers
+
+
+def indexes_by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def words_of(what: Partition | Resource) -> str:
+    return f'{what[0].name.lower()} {what[1]}' if isinstance(what[0], ResourceType) else f'{what[0]}-{what[1]}'
+
+
+def only_one(rows: list[Any], what: str) -> Any:
+    if len(rows) != 1:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{what}: found {len(rows)} answers, expected 1')
+    return rows[0]
+
+
+def error_in(row: Any, what: str) -> KafkaError | None:
+    return error_of(row.error_code, what, getattr(row, 'error_message', None)) if row.error_code else None
+
+
+def raise_transient(row: Any, what: str, also: Collection[ErrorCode] = ()) -> None:
+    """Raise the error of the row if `retrying` will retry it."""
+    code = getattr(row, 'error_code', 0)
+    if code in RETRIED or code in also:
+        raise error_of(code, what, getattr(row, 'error_message', None))
