@@ -1,4 +1,4 @@
-"""Functions that run programs under callgrind and read its counts."""
+"""Functions that run programs under callgrind, switch its counting on, and read its counts."""
 from __future__ import annotations
 
 import os
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 LIMIT_S = 1500
 HERE = pathlib.Path(__file__).parent
+COUNTS_LATER = '--instr-atstart=no'
+"""The option of callgrind that runs what need not be counted several times as fast."""
 
 
 def run_program(name: str, *arguments: object, under: Sequence[str] = (), bytecode: pathlib.Path) -> str:
@@ -23,6 +25,7 @@ def run_program(name: str, *arguments: object, under: Sequence[str] = (), byteco
 
 
 def callgrind(output: pathlib.Path, *options: str) -> list[str]:
+    """Return the start of a command line. With COUNTS_LATER, the program calls `count_from_now_on`."""
     return ['valgrind', '--tool=callgrind', '--dump-line=no', f'--callgrind-out-file={output}', *options]
 
 
@@ -30,3 +33,13 @@ def read_total(output: pathlib.Path) -> int:
     """Return the number of instructions in a file that callgrind wrote."""
     total, = re.findall(r'^totals: (\d+)$', output.read_text(), re.MULTILINE)
     return int(total)
+
+
+def count_from_now_on() -> None:
+    """Switch callgrind's counting on. Without Valgrind, do nothing."""
+    if 'vgpreload' in os.environ.get('LD_PRELOAD', ''):
+        command = ['callgrind_control', '--instr=on', str(os.getpid())]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as switch:
+            while switch.poll() is None:  # callgrind answers only a process that runs
+                pass
+        assert switch.returncode == 0, f'{command}: exit code {switch.returncode}'

@@ -8,6 +8,7 @@ import sys
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
 
+from callgrind import count_from_now_on  # noqa: E402
 from support.fake_cluster import FakeCluster  # noqa: E402
 
 from kbroker.client.producer import Producer  # noqa: E402
@@ -22,6 +23,7 @@ BATCH_BYTES = 16 << 20
 def main() -> None:
     sends, rows = map(int, sys.argv[1:])
     producer = Producer(FakeCluster(), ProducerSettings(batch_size_bytes=BATCH_BYTES), clock=ManualClock())
+    count_from_now_on()
     for _ in range(sends):
         producer.send('t', VALUE)
     producer.send_batch('t', [VALUE] * rows)

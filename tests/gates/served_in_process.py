@@ -1,8 +1,10 @@
 """A program for callgrind: serves each kind of request in a broker without sockets, between marks.
 
-    valgrind --tool=callgrind --dump-before=getsid python tests/gates/served_in_process.py COUNT DIRECTORY [NAME...]
+    valgrind --tool=callgrind --instr-atstart=no --dump-before=getsid \\
+        python tests/gates/served_in_process.py COUNT DIRECTORY [NAME...]
 
 With names of requests, only these are served, to a user with ACLs for them among 10,000 others.
+The program begins to count when the first requests are ready: what comes before takes callgrind longer than the rest.
 A mark is a call of getsid(2), which no other code makes. With the option above, callgrind writes its counts since the
 last mark there. Each kind of request has three marks: after the preparation, after a loop of no requests, and after a
 loop of COUNT requests. The work is the same in every run: the clock is manual, the requests exist before the loop, and
@@ -18,6 +20,7 @@ from typing import Any
 
 sys.path[:0] = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(__file__).parents[2])]
 
+from callgrind import count_from_now_on  # noqa: E402
 from request_work import SETTINGS, WORKS, Work, assert_answered  # noqa: E402
 from support.in_process_broker import InProcessBroker, InProcessConnection, frame_of  # noqa: E402
 
@@ -72,10 +75,12 @@ def main(count: int, directory: str, *guarded: str) -> None:
     with InProcessBroker(directory, settings) as broker:
         work = Work(broker.ask, broker.clock.wall_ms())
         session = session_of(broker) if guarded else None
-        for make in [WORKS[name] for name in guarded or WORKS]:
+        for number, make in enumerate([WORKS[name] for name in guarded or WORKS]):
             requests = make(work, WARM_UP + count)
             frames = [frame_of(request, version) for request, version in requests]
             connection = Sink(1, session)
+            if number == 0:
+                count_from_now_on()
             serve(broker, connection, frames[:WARM_UP])
             mark()
             serve(broker, connection, [])

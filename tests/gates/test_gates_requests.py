@@ -14,7 +14,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from callgrind import LIMIT_S, callgrind, read_total, run_program
+from callgrind import COUNTS_LATER, LIMIT_S, callgrind, read_total, run_program
 from request_work import SETTINGS, WORKS, Work, assert_answered
 from support.attempts import TooSlow
 from support.broker_process import BrokerProcess
@@ -27,6 +27,8 @@ BURST = 20
 ATTEMPTS = 3
 """A turn ends after a millisecond. On a busy machine that cuts a burst in two, which takes more calls."""
 PEER_LIMIT_S = 120
+BETWEEN_MARKS = (COUNTS_LATER, '--dump-before=getsid')
+"""The options of callgrind for `served_in_process.py`, which says when counting begins and where the marks are."""
 
 INSTRUCTIONS = {
     (3, 11): {
@@ -94,7 +96,7 @@ def instructions(bytecode, tmp_path_factory):
     """The instructions of one request of each kind: a loop of COUNT minus an empty loop, in one run of callgrind."""
     directory = tmp_path_factory.mktemp('callgrind')
     run_program('served_in_process.py', COUNT, directory / 'data', bytecode=bytecode,
-                under=callgrind(directory / 'out', '--dump-before=getsid'))
+                under=callgrind(directory / 'out', *BETWEEN_MARKS))
     found = {}
     for number, name in enumerate(WORKS):
         none, all_of_them = (read_total(directory / f'out.{3 * number + part}') for part in (2, 3))
@@ -125,7 +127,7 @@ def test_a_fetch_from_the_middle_of_a_partition_takes_what_one_from_its_end_take
 @pytest.mark.timeout(LIMIT_S)
 def test_rights_among_ten_thousand_acls_take_few_instructions(instructions, bytecode, tmp_path):
     run_program('served_in_process.py', COUNT, tmp_path / 'data', *GUARDED, bytecode=bytecode,
-                under=callgrind(tmp_path / 'out', '--dump-before=getsid'))
+                under=callgrind(tmp_path / 'out', *BETWEEN_MARKS))
     found = {}
     for number, (name, bound) in enumerate(GUARDED.items()):
         none, all_of_them = (read_total(tmp_path / f'out.{3 * number + part}') for part in (2, 3))

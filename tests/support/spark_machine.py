@@ -14,7 +14,7 @@ from support.machine_requirements import JUDGES
 
 QUICK = ('-XX:TieredStopAtLevel=1', '-XX:+UseSerialGC')
 TRAINING_LIMIT_S = 500
-"""A busy machine takes many times the half minute of a quiet one."""
+"""Only a job that hangs takes longer."""
 
 
 @functools.cache
