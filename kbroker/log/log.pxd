@@ -39,6 +39,7 @@ cdef class Log(Appender):
     cdef int64_t segment_ms
     cdef int64_t flush_messages
 
+    cdef int remember_connection(self, const Append *append) except -1
     cdef int store(self, Append *append, const Marker *marker) except -1
     cdef int write_later(self, WriteArena arena) except -1
     cdef int write_unwritten(self) except -1

@@ -18,7 +18,7 @@ from kbroker.log.append cimport DUPLICATE, UNWRITTEN, WRITTEN, Append, Appender
 from kbroker.log.fs.file cimport File
 from kbroker.log.fs import is_shortage
 from kbroker.log.log_slice cimport LogSlice
-from kbroker.log.newest_connection cimport ANY_CONNECTION
+from kbroker.log.newest_connection cimport ANY_CONNECTION, count_execution
 from kbroker.log.options import LogOptions
 from kbroker.log.producer_state cimport ABORT_MARKER, CachedBatch, Marker, read_marker
 from kbroker.log.recovery import Opening
@@ -133,7 +133,7 @@ cdef class Log(Appender):
         read_marker(append.data, append.size, batch, &marker)
         append.log_start_offset = self.log_start_offset
         if batch.producer_id >= 0 and self.producer_state.check(append, &marker, &known):
-            self.producer_state.remember_connection(append)
+            self.remember_connection(append)
             append.outcome = DUPLICATE
             append.base_offset = known.last_offset - known.offset_delta
             append.last_offset = known.last_offset
@@ -148,11 +148,17 @@ cdef class Log(Appender):
                 self.refuse(what, error)
             self.cut_unadopted(self.unwritten.discard())
             self.go_offline(what, error)
-        if append.connection_id != ANY_CONNECTION:
-            self.producer_state.remember_connection(append)
+        self.remember_connection(append)
         append.base_offset = batch.base_offset
         append.last_offset = batch_last_offset(batch)
         append.append_time_ms = batch.max_timestamp_ms if batch.attributes & LOG_APPEND_TIME_BIT else -1
+        return 0
+
+    cdef int remember_connection(self, const Append *append) except -1:
+        """Note the connection of a batch that the log holds, if batches of its producer may arrive late."""
+        if append.connection_id != ANY_CONNECTION:
+            count_execution(&self.producer_state.find(append.batch.producer_id).newest_connection,
+                            append.connection_id)
         return 0
 
     cdef int store(self, Append *append, const Marker *marker) except -1:

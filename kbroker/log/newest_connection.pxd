@@ -1,10 +1,7 @@
 # cython: language_level=3
-"""The newest connection from which requests of one kind were executed for a producer.
-
-A connection keeps the order of its requests. So a request can arrive late only on a connection that its client has
-given up for a newer one. Ids of connections grow in the order in which the broker accepts them.
-"""
 from libc.stdint cimport int64_t
+
+from kbroker.record.batch cimport BatchFields
 
 cdef enum:
     ANY_CONNECTION = 0      # the id of no connection: of a request that is never late, or of no request so far
@@ -47,3 +44,7 @@ cdef inline LateRefusal count_refusal(NewestConnection *newest) noexcept:
     if newest.refusals == MOST_REFUSALS:
         forget_connection(newest)
     return refusal
+
+
+cdef int refuse_late_batch(NewestConnection *newest, const BatchFields *batch, int64_t connection_id,
+                           LateRefusal *refusal) except -1

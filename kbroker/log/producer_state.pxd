@@ -99,8 +99,6 @@ cdef class ProducerStateTable:
     cpdef bint has_open_transaction(self, int64_t producer_id, int16_t producer_epoch)
     cpdef check_room(self, int64_t producer_id)
     cdef int check_data(self, ProducerEntry entry, const BatchFields *batch, int origin) except -1
-    cdef int check_connection(self, ProducerEntry entry, Append *append) except -1
-    cdef int remember_connection(self, const Append *append) except -1
     cdef int check_sequence(self, ProducerEntry entry, const BatchFields *batch) except -1
     cdef int check_marker(self, ProducerEntry entry, const BatchFields *batch, const Marker *marker, int origin,
                           int transaction_version) except -1

@@ -14,8 +14,7 @@ from cpython.object cimport PyObject
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.append cimport ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_REPLICATION, Append
-from kbroker.log.newest_connection cimport (
-    ANY_CONNECTION, count_execution, count_refusal, forget_connection, is_late)
+from kbroker.log.newest_connection cimport forget_connection, is_late, refuse_late_batch
 from kbroker.log.transaction_index import AbortedTransaction
 from kbroker.long_work import run_to_end
 from kbroker.record.batch cimport (
@@ -200,8 +199,7 @@ cdef class ProducerStateTable:
         self.end_offset = end_offset
 
     cdef ProducerEntry find(self, int64_t producer_id):
-        """Return the entry or None. Remembers the last one: each batch needs its entry twice, and batches come in
-        runs."""
+        """Return the entry or None, and remember it: each batch needs its entry twice, and batches come in runs."""
         if self.recent is None or self.recent.producer_id != producer_id:
             entry = self.entries.get(producer_id)
             if entry is None:
@@ -223,8 +221,9 @@ cdef class ProducerStateTable:
             if known != NULL:
                 duplicate[0] = known[0]
                 return True
-            if append.connection_id != ANY_CONNECTION:
-                self.check_connection(entry, append)
+            if batch.producer_epoch == entry.producer_epoch and is_late(&entry.newest_connection,
+                                                                        append.connection_id):
+                refuse_late_batch(&entry.newest_connection, batch, append.connection_id, &append.late_refusal)
         elif origin == ORIGIN_CLIENT:
             self.check_room(batch.producer_id)
         if (origin <= ORIGIN_COORDINATOR and batch.attributes & TRANSACTIONAL_BIT
@@ -242,26 +241,6 @@ cdef class ProducerStateTable:
             return False
         self.check_data(entry, batch, origin)
         return False
-
-    cdef int check_connection(self, ProducerEntry entry, Append *append) except -1:
-        """NOT_LEADER_OR_FOLLOWER for a batch that arrives late: its producer has moved to a newer connection.
-
-        Its sequence may be the next one, and a transaction that it does not belong to may be open. The client of a
-        batch that is not late repeats it after this error.
-        """
-        if append.batch.producer_epoch == entry.producer_epoch and is_late(
-                &entry.newest_connection, append.connection_id):
-            append.late_refusal = count_refusal(&entry.newest_connection)
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f'producer {entry.producer_id} epoch '
-                             f'{entry.producer_epoch}: found a batch on connection {append.connection_id}, expected '
-                             f'connection {append.late_refusal.newest_id} or a newer one')
-        return 0
-
-    cdef int remember_connection(self, const Append *append) except -1:
-        """Note the connection of a batch that the log holds, if batches of its producer may arrive late."""
-        if append.connection_id != ANY_CONNECTION:
-            count_execution(&self.find(append.batch.producer_id).newest_connection, append.connection_id)
-        return 0
 
     cpdef check_room(self, int64_t producer_id):
         """POLICY_VIOLATION if the producer is new, and no further one is taken before some expire."""

@@ -13,16 +13,16 @@ cdef class GroupConnection:
 cdef class StaleRequests:
     cdef readonly bint is_enabled
     cdef readonly int64_t refused           # requests, since the start
-    cdef readonly Py_ssize_t groups_count
     cdef public Py_ssize_t most_groups
     cdef public object find_connection      # returns an open connection by its id, None for any other
-    cdef dict groups                        # {group id: GroupConnection} by producer id
+    cdef object groups                      # (producer id, group id): GroupConnection, the last one used at the end
+    cdef dict groups_of                     # {group id} by producer id
 
     cdef int check(self, TransactionMetadata metadata, object connection, str what) except -1
     cpdef int check_offsets(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, str group_id,
                             object connection) except -1
     cdef GroupConnection connection_of_group(self, int64_t producer_id, int16_t producer_epoch, str group_id)
-    cdef int forget_oldest(self) except -1
+    cdef int forget_least_used(self) except -1
     cdef int forget_producer(self, int64_t producer_id) except -1
     cdef int report(self, str what, str transactional_id, object connection, int64_t producer_id,
                     int16_t producer_epoch, LateRefusal refusal) except -1

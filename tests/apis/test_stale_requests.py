@@ -8,7 +8,7 @@ from support.message_builder import batch_of, build
 from support.transaction_coordinator import STATE_TOPIC, World, code_to
 from support.tv1_producer import InProcessPeer, create_topics, error_codes
 
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.transaction.state import set_of
 
 NONE, NOT_COORDINATOR = ErrorCode.NONE, ErrorCode.NOT_COORDINATOR
@@ -211,17 +211,45 @@ def test_nothing_is_refused_if_the_check_is_off(tmp_path):
         assert refused(broker) == 0
 
 
-def test_the_producers_of_most_groups_are_forgotten_oldest_first(broker):
+@pytest.fixture
+def two_groups_at_most(broker):
+    """The connections of two groups, and a function that says whether old offsets of a producer's group are refused."""
     stale_requests = broker.transactions.store.stale_requests
     stale_requests.most_groups = 2
     old, new = broker.connect(), broker.connect()
-    for producer_id in (1, 2, 3):
-        stale_requests.check_offsets('tx', producer_id, 0, 'group', new)
-        assert stale_requests.groups_count <= 2
-    stale_requests.check_offsets('tx', 1, 0, 'group', old)
-    for group_id in ('a', 'b', 'c', 'd'):
-        stale_requests.check_offsets('tx', 9, 0, group_id, new)
-    assert stale_requests.groups_count == 2
+
+    def commit(producer_id, group_id, connection=new):
+        stale_requests.check_offsets('tx', producer_id, 0, group_id, connection)
+        assert stale_requests.groups_count <= stale_requests.most_groups
+
+    def is_refused(producer_id, group_id):
+        try:
+            commit(producer_id, group_id, old)
+        except KafkaError as error:
+            return error.code is NOT_COORDINATOR
+        return False
+
+    return commit, is_refused
+
+
+@pytest.mark.parametrize('pairs', [[(1, 'a'), (1, 'b'), (1, 'c')], [(1, 'a'), (2, 'a'), (3, 'a')]],
+                         ids=['of one producer', 'of three'])
+def test_the_group_that_was_not_used_for_the_longest_time_is_forgotten(two_groups_at_most, pairs):
+    commit, is_refused = two_groups_at_most
+    first, second, third = pairs
+    commit(*first)
+    commit(*second)
+    commit(*first)
+    commit(*third)
+    assert [is_refused(*first), is_refused(*third), is_refused(*second)] == [True, True, False]
+
+
+def test_a_new_group_of_another_producer_leaves_the_other_groups_of_a_producer_known(broker, two_groups_at_most):
+    commit, is_refused = two_groups_at_most
+    broker.transactions.store.stale_requests.most_groups = 3
+    for pair in ((1, 'a'), (1, 'b'), (1, 'c'), (2, 'a')):
+        commit(*pair)
+    assert [is_refused(1, 'b'), is_refused(1, 'c')] == [True, True]
 
 
 def test_an_addition_that_waited_is_judged_when_its_wait_ends():

@@ -1,0 +1,1 @@
+"""Types of newest_connection.pyx: it has no names for Python."""
