@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GROUP_STATE, TRANSACTION_STATE
@@ -271,11 +271,18 @@ class DirectoryView:
         for partition, reader in self._readers(TRANSACTION_STATE, transactional_id):
             row = replay_transactions(reader.batches(), transactional_id).get(transactional_id)
             if row is not None:
-                return TransactionInfo(
-                    transactional_id, self._leader(TRANSACTION_STATE, partition), row.producer_id, row.producer_epoch,
-                    row.state.title, row.timeout_ms, None if row.start_timestamp_ms < 0 else row.start_timestamp_ms,
-                    row.partitions)
+                return _transaction_info(transactional_id, self._leader(TRANSACTION_STATE, partition), row)
         return None
+
+    def transactions_of(self, transactional_ids: Collection[str]) -> dict[str, TransactionInfo]:
+        from kbroker_tools.rows.coordinator_replay import replay_transactions
+        wanted, found = set(transactional_ids), {}
+        for partition, reader in self._readers(TRANSACTION_STATE, None):
+            rows = replay_transactions(reader.batches())
+            for transactional_id in wanted.intersection(rows):
+                found[transactional_id] = _transaction_info(
+                    transactional_id, self._leader(TRANSACTION_STATE, partition), rows[transactional_id])
+        return found
 
     def groups(self) -> list[str]:
         """Return the groups that have a row, and those that have only offsets."""
@@ -359,3 +366,9 @@ class DirectoryView:
         image = self._image
         topic = image.topics_by_id.get(topic_id) if image is not None else None
         return None if topic is None else topic.name
+
+
+def _transaction_info(transactional_id: str, leader: int, row: Any) -> TransactionInfo:
+    return TransactionInfo(
+        transactional_id, leader, row.producer_id, row.producer_epoch, row.state.title, row.timeout_ms,
+        None if row.start_timestamp_ms < 0 else row.start_timestamp_ms, row.partitions)

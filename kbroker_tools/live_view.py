@@ -95,17 +95,16 @@ class LiveView:
                 for node_id, row in self.admin.list_transactions()]
 
     def transaction(self, transactional_id: str) -> TransactionInfo | None:
-        found = self.admin.describe_transactions([transactional_id])[transactional_id]
-        if isinstance(found, KafkaError):
-            if found.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                return None
-            raise found
-        node_id, row = found
-        start_ms = row.transaction_start_time_ms
-        return TransactionInfo(
-            row.transactional_id, node_id, row.producer_id, row.producer_epoch, row.transaction_state,
-            row.transaction_timeout_ms, None if start_ms < 0 else start_ms,
-            frozenset((topic.topic, partition) for topic in row.topics for partition in topic.partitions))
+        return self.transactions_of([transactional_id]).get(transactional_id)
+
+    def transactions_of(self, transactional_ids: Collection[str]) -> dict[str, TransactionInfo]:
+        known = {}
+        for transactional_id, found in self.admin.describe_transactions(transactional_ids).items():
+            if not isinstance(found, KafkaError):
+                known[transactional_id] = _transaction_info(*found)
+            elif found.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise found
+        return known
 
     def partitions_of(self, transactional_id: str) -> list[tuple[str, int]]:
         """Return the partitions of the id's transaction, in its coordinator's order."""
@@ -232,3 +231,11 @@ def _assignment(data: bytes) -> tuple[tuple[str, int], ...]:
         return ()
     return tuple(sorted((topic.topic, partition) for topic in found.assigned_partitions
                         for partition in topic.partitions))
+
+
+def _transaction_info(node_id: int, row: Any) -> TransactionInfo:
+    start_ms = row.transaction_start_time_ms
+    return TransactionInfo(
+        row.transactional_id, node_id, row.producer_id, row.producer_epoch, row.transaction_state,
+        row.transaction_timeout_ms, None if start_ms < 0 else start_ms,
+        frozenset((topic.topic, partition) for topic in row.topics for partition in topic.partitions))

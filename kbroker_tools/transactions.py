@@ -106,8 +106,8 @@ def list_command(duration_filter: int, transactional_id_pattern: str | None, two
     else:
         listings = _listed_offline(view, duration_filter, transactional_id_pattern)
     if two_phase:
-        listings = [listing for listing in listings
-                    if listing[3] == OPEN and _is_two_phase(view.transaction(listing[0]))]
+        rows = view.transactions_of([listing[0] for listing in listings if listing[3] == OPEN])
+        listings = [listing for listing in listings if _is_two_phase(rows.get(listing[0]))]
     Output(as_json).table(LISTED, listings)
 
 
@@ -120,19 +120,19 @@ def _listed_offline(view: View, duration_filter_ms: int, pattern_text: str | Non
             pattern = LinearPattern(pattern_text)
         except PatternError as error:
             raise ToolError(f'--transactional-id-pattern {pattern_text!r}: {error}') from None
-    now_ms = view.now_ms()
+    listings = [listing for listing in view.transactions()
+                if pattern is None or pattern.matches(listing.transactional_id)]
+    if duration_filter_ms >= 0:
+        now_ms = view.now_ms()
+        rows = view.transactions_of([listing.transactional_id for listing in listings])
 
-    def passes(transactional_id: str) -> bool:
-        if pattern is not None and not pattern.matches(transactional_id):
-            return False
-        if duration_filter_ms < 0:
-            return True
-        row = view.transaction(transactional_id)
-        start_ms = -1 if row is None or row.start_timestamp_ms is None else row.start_timestamp_ms
-        return now_ms - start_ms > duration_filter_ms
+        def duration_ms(transactional_id: str) -> int:
+            row = rows.get(transactional_id)
+            return now_ms - (-1 if row is None or row.start_timestamp_ms is None else row.start_timestamp_ms)
 
+        listings = [listing for listing in listings if duration_ms(listing.transactional_id) > duration_filter_ms]
     return [(listing.transactional_id, listing.coordinator_id, listing.producer_id, listing.state)
-            for listing in view.transactions() if passes(listing.transactional_id)]
+            for listing in listings]
 
 
 # ---- describe

@@ -5,7 +5,7 @@ value is None: no open transaction, no such id.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -193,6 +193,9 @@ class View(Protocol):
     def transactions(self) -> list[TransactionListing]: ...
 
     def transaction(self, transactional_id: str) -> TransactionInfo | None: ...
+
+    def transactions_of(self, transactional_ids: Collection[str]) -> dict[str, TransactionInfo]:
+        """Return the transactions of many ids at the cost of few questions, without the ids that do not exist."""
 
     def groups(self) -> list[str]: ...
 

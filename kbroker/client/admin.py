@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
+from itertools import islice
 from typing import Any, NamedTuple
 
 from kbroker.client.acl import Acl, codes_of, named
@@ -22,7 +23,7 @@ from kbroker.client.admin_requests import (
     raise_transient,
     words_of,
 )
-from kbroker.client.cluster import KeyType
+from kbroker.client.cluster import KEYS_AT_ONCE, KeyType
 from kbroker.client.connection import Connection
 from kbroker.client.errors import check
 from kbroker.client.opening import as_text
@@ -367,19 +368,23 @@ class Admin(AdminRequests):
 
     def describe_transactions(self, transactional_ids: Collection[str]) -> dict[str, Any]:
         """Return (coordinator, DescribeTransactionsResponse.TransactionState) or KafkaError, by transactional.id."""
-        found = {}
-        for transactional_id in transactional_ids:
-            what = f'transactional.id {transactional_id!r}'
+        found: dict[str, Any] = {}
+        left = dict.fromkeys(transactional_ids)
 
-            def ask(name: str = transactional_id, what: str = what) -> Any:
-                node_id = self.cluster.coordinator_id(KeyType.TRANSACTION, name)
-                answer = self.cluster.node(node_id).call(messages.DescribeTransactionsRequest(transactional_ids=[name]))
-                row = only_one(answer.transaction_states, what)
-                raise_transient(row, what)
-                return node_id, row
+        def ask() -> None:
+            while names := list(islice(left, KEYS_AT_ONCE)):
+                for node_id, owned in self.cluster.coordinator_ids(KeyType.TRANSACTION, names).items():
+                    answer = self.cluster.node(node_id).call(
+                        messages.DescribeTransactionsRequest(transactional_ids=owned))
+                    rows = {row.transactional_id: row for row in answer.transaction_states}
+                    for name in owned:
+                        what = f'transactional.id {name!r}'
+                        row = only_one([rows[name]] if name in rows else [], what)
+                        raise_transient(row, what)
+                        found[name] = error_in(row, what) or (node_id, row)
+                        del left[name]
 
-            node_id, row = self._retrying(ask, f'describing {what}')
-            found[transactional_id] = error_in(row, what) or (node_id, row)
+        self._retrying(ask, f'describing {len(left)} transactional.ids')
         return found
 
     def abort_transaction(self, topic: str, partition: int, producer_id: int, producer_epoch: int,

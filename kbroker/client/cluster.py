@@ -21,6 +21,10 @@ T = TypeVar('T')
 
 JITTER = 0.2
 
+KEYS_AT_ONCE = 1_000
+"""The transactional ids of one request."""
+FIND_COORDINATOR_VERSION_OF_SEVERAL = 4
+
 RETRIED = frozenset({
     ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REPLICA_NOT_AVAILABLE,
     ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.OFFSET_NOT_AVAILABLE,
@@ -156,26 +160,37 @@ class Cluster:
 
     def coordinator_id(self, key_type: KeyType, key: str) -> int:
         """Return the coordinator's broker id. Raises as `coordinator` does."""
-        node_id = self._coordinators.get((key_type, key))
-        if node_id is None:
-            node = self._find_coordinator(key_type, key)
-            self.nodes[node.node_id] = node
-            node_id = self._coordinators[key_type, key] = node.node_id
+        (node_id,) = self.coordinator_ids(key_type, [key])
         return node_id
 
-    def _find_coordinator(self, key_type: KeyType, key: str) -> Node:
-        connection = self.any()
-        words = f'the coordinator of {"group" if key_type == KeyType.GROUP else "transactional.id"} {key!r}'
-        if connection.version_of(messages.FindCoordinatorRequest) < 4:
-            found = connection.call(messages.FindCoordinatorRequest(key=key, key_type=key_type), max_version=3)
+    def coordinator_ids(self, key_type: KeyType, keys: Collection[str]) -> dict[int, list[str]]:
+        """Return the keys of each coordinator, by its broker id. Raises as `coordinator` does."""
+        unknown = [key for key in keys if (key_type, key) not in self._coordinators]
+        if unknown:
+            connection = self.any()
+            several = connection.version_of(messages.FindCoordinatorRequest) >= FIND_COORDINATOR_VERSION_OF_SEVERAL
+            for part in ([unknown] if several else [[key] for key in unknown]):
+                self._find_coordinators(connection, key_type, part, several)
+        found: dict[int, list[str]] = {}
+        for key in keys:
+            found.setdefault(self._coordinators[key_type, key], []).append(key)
+        return found
+
+    def _find_coordinators(self, connection: Connection, key_type: KeyType, keys: list[str], several: bool) -> None:
+        kind = 'group' if key_type == KeyType.GROUP else 'transactional.id'
+        if several:
+            request = messages.FindCoordinatorRequest(coordinator_keys=keys, key_type=key_type)
+            answers = {row.key: row for row in connection.call(request).coordinators}
         else:
-            request = messages.FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
-            answers = connection.call(request).coordinators
-            if len(answers) != 1:
-                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{words}: found {len(answers)} answers, expected 1')
-            found = answers[0]
-        check(found.error_code, words, found.error_message)
-        return Node(found.node_id, found.host, found.port)
+            request = messages.FindCoordinatorRequest(key=keys[0], key_type=key_type)
+            answers = {keys[0]: connection.call(request, max_version=FIND_COORDINATOR_VERSION_OF_SEVERAL - 1)}
+        for key in keys:
+            words = f'the coordinator of {kind} {key!r}'
+            if (row := answers.get(key)) is None:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{words}: found no answer, expected one')
+            check(row.error_code, words, row.error_message)
+            self.nodes[row.node_id] = Node(row.node_id, row.host, row.port)
+            self._coordinators[key_type, key] = row.node_id
 
     def _connect(self, host: str, port: int, purpose: str = '', node_id: int = -1) -> Connection:
         self._close_idle()

@@ -1,6 +1,7 @@
 """The edges of the live view: other types of groups, errors for wrong addresses, and modules it does not load."""
 import subprocess
 import sys
+from contextlib import closing
 
 import click
 import pytest
@@ -67,6 +68,34 @@ def test_settings_that_are_wrong_are_one_line(capsys, tmp_path):
     assert failed(capsys, '--bootstrap-server', 'localhost') == words
     file.write_text('security.protocol=SSL\nssl.truststore.location=/no/such/file\n')
     assert failed(capsys, *options) == '/no/such/file: No such file or directory'
+
+
+# ---- transactions
+
+def test_many_transactions_are_described_with_few_requests():
+    """An id that no coordinator knows is left out; one whose coordinator is loading is asked for again."""
+    ids = [f'tx-{number}' for number in range(1500)]
+    broker = ScriptedBroker()
+    loading = {'tx-7'}
+
+    def coordinators(request):
+        return messages.FindCoordinatorResponse(coordinators=[messages.FindCoordinatorResponse.Coordinator(
+            key=key, node_id=1, host='127.0.0.1', port=broker.port) for key in request.coordinator_keys])
+
+    def described(request):
+        rows = [messages.DescribeTransactionsResponse.TransactionState(
+            error_code=14 if name in loading else 105 if name == 'tx-8' else 0, transactional_id=name,
+            transaction_state='Ongoing', transaction_timeout_ms=1, transaction_start_time_ms=2, producer_id=3)
+            for name in request.transactional_ids]
+        loading.clear()
+        return messages.DescribeTransactionsResponse(transaction_states=rows)
+
+    broker.versions['DescribeTransactions'] = (0, 0)
+    broker.answers |= {'FindCoordinator': coordinators, 'DescribeTransactions': described}
+    with running(broker), closing(LiveView(ClientConfig.load(f'127.0.0.1:{broker.port}'))) as view:
+        found = view.transactions_of(ids)
+    assert list(found) == [name for name in ids if name != 'tx-8']
+    assert broker.asked.count('DescribeTransactions') == 3 and broker.asked.count('FindCoordinator') == 3
 
 
 # ---- groups

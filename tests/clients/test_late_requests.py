@@ -1,67 +1,68 @@
-"""Requests of real clients that a network delays until their next transaction."""
-from contextlib import closing
+"""Requests of real clients that a network delays until their next transaction, and answers that it loses."""
+from contextlib import contextmanager
 
 import pytest
-from behaviours import fresh, send, values
-from support.broker_process import PROMPT, BrokerProcess
-from support.holding_proxy import HoldingProxy
-from support.in_process_broker import read_answer
+from behaviours import fresh, until
+from support.late_requests import (
+    COMMITTED_AFTER_LATE_REQUEST,
+    COMMITTED_AFTER_LOST_ANSWER,
+    LATE,
+    broker_behind_proxy,
+    check_late_request,
+    check_lost_answer,
+    create_topic,
+)
 from test_aiokafka import AiokafkaClient
 from test_confluent import ConfluentClient
 from test_kafka_python import KafkaPythonClient
 
-from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.messages import AddPartitionsToTxnRequest, EndTxnRequest
-from kbroker.status import read_status
 
-CLIENTS = (ConfluentClient, KafkaPythonClient, AiokafkaClient)
-REFUSALS = {ApiKey.END_TXN: ErrorCode.NOT_COORDINATOR, ApiKey.ADD_PARTITIONS_TO_TXN: ErrorCode.NOT_COORDINATOR}
+each_client = pytest.mark.parametrize('kind', [ConfluentClient, KafkaPythonClient, AiokafkaClient])
+each_request = pytest.mark.parametrize('api_key', LATE, ids=lambda key: key.name)
+ADDITIONS = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN)
+each_answer = pytest.mark.parametrize('api_key', [
+    pytest.param(key, marks=[pytest.mark.soak] if key in ADDITIONS else [], id=key.name) for key in LATE])
 
 
 @pytest.fixture(scope='module')
 def proxied(tmp_path_factory):
     """A broker whose clients come through a proxy."""
-    with closing(HoldingProxy()) as proxy:
-        broker = BrokerProcess(tmp_path_factory.mktemp('late') / 'data', PROMPT | {
-            'advertised.listeners': f'PLAINTEXT://{proxy.address}', 'transaction.state.log.num.partitions': '1'})
-        broker.start()
-        proxy.target = broker.address
-        yield broker, proxy
-        broker.kill9()
+    with broker_behind_proxy(tmp_path_factory.mktemp('late') / 'data') as found:
+        yield found
 
 
-def refused(broker):
-    return read_status(str(broker.directory))['refused_stale_requests']
+@contextmanager
+def client_of(kind, address):
+    client = kind(address)
+    try:
+        yield client
+    finally:
+        getattr(client, 'close', bool)()
 
 
-@pytest.mark.parametrize('api_key', REFUSALS, ids=lambda key: key.name)
-@pytest.mark.parametrize('kind', CLIENTS)
-def test_a_request_that_arrives_in_the_next_transaction_is_refused(proxied, kind, api_key):
+def staged(kind, proxied, check, api_key, committed):
+    """Run a course of `late_requests` with a client, and look at what its topic and its group have then."""
     broker, proxy = proxied
-    client = kind(proxy.address)
-    topic, before = client.new_topic('late', 1), refused(broker)
-    with client.transactional(fresh('late')) as producer:
-        proxy.hold(api_key)
-        producer.begin()
-        send(producer, topic, 1, 0, 5)
-        producer.commit()               # the client repeats what was held, on a new connection
-        producer.begin()
-        send(producer, topic, 1, 5, 10)
-        producer.flush()
-        assert error_of(*proxy.release(), api_key) == REFUSALS[api_key]
-        assert refused(broker) == before + 1
-        send(producer, topic, 1, 10, 15)
-        producer.abort()
-        producer.begin()
-        send(producer, topic, 1, 15, 20)
-        producer.commit()
-    client.expect_committed(topic, 1, values(0, 5) | values(15, 20))
-    assert refused(broker) == before + 1
+    topic, last = fresh('late'), max(int(value[1:]) for value in committed) + 1
+    create_topic(broker.address, topic)
+    with client_of(kind, proxy.address) as client, client.consumer(fresh('group')) as consumer:
+        def send_offsets(producer, offset):
+            producer.send_offsets({(topic, 0): offset}, consumer)
+
+        with client.transactional(fresh('late')) as producer:
+            check(broker, proxy, producer, topic, send_offsets, api_key)
+        client.expect_committed(topic, 1, committed)
+        until(lambda: consumer.committed(topic, 0) == last)
 
 
-def error_of(version, answer, api_key):
-    if api_key is ApiKey.END_TXN:
-        return read_answer(EndTxnRequest(), version, answer).error_code
-    found = read_answer(AddPartitionsToTxnRequest(), version, answer)
-    return found.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+@each_request
+@each_client
+def test_a_request_that_arrives_in_the_next_transaction_is_refused(proxied, kind, api_key):
+    staged(kind, proxied, check_late_request, api_key, COMMITTED_AFTER_LATE_REQUEST)
+
+
+@each_answer
+@each_client
+def test_a_request_that_is_executed_before_its_repetition_is_executed_once(proxied, kind, api_key):
+    staged(kind, proxied, check_lost_answer, api_key, COMMITTED_AFTER_LOST_ANSWER)

@@ -7,8 +7,8 @@ from kbroker.protocol import messages
 from kbroker.protocol.api_keys import request_header_version, response_header_version
 from kbroker.protocol.codec import decode, decode_prefix, encode
 
-NAMES = ('ApiVersions', 'DescribeGroups', 'Fetch', 'FindCoordinator', 'ListGroups', 'ListOffsets', 'Metadata',
-         'SaslAuthenticate', 'SaslHandshake')
+NAMES = ('ApiVersions', 'DescribeGroups', 'DescribeTransactions', 'Fetch', 'FindCoordinator', 'ListGroups',
+         'ListOffsets', 'Metadata', 'SaslAuthenticate', 'SaslHandshake')
 REQUESTS = {getattr(messages, f'{name}Request').api_key: name for name in NAMES}
 
 

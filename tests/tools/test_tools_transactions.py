@@ -72,7 +72,8 @@ def test_the_list_of_two_phase_commit_leaves_idle_ids_to_the_broker(monkeypatch)
     asked = []
     admin = types.SimpleNamespace(list_transactions=lambda states, **filters: asked.append(states) or [])
     monkeypatch.setattr('kbroker_tools.transactions.open_view',
-                        lambda **place: types.SimpleNamespace(is_live=True, admin=admin))
+                        lambda **place: types.SimpleNamespace(is_live=True, admin=admin,
+                                                              transactions_of=dict.fromkeys))
     for option in (['--two-phase'], []):
         assert CliRunner().invoke(main, ['list', '--bootstrap-server', NOBODY, *option]).exit_code == 0
     assert asked == [['Ongoing'], []]
