@@ -47,6 +47,7 @@ soak: $(VENV)/installed-for-tests build  ## Run the long tests.
 bench: $(VENV)/installed-for-tests build  ## Measure the compiled paths against their references, then a broker and its clients.
 	$(PY) -m pytest bench -o python_files='bench_*.py' $(PYTEST_ARGS)
 	$(PY) bench/broker.py
+	$(PY) bench/clients.py
 	$(PY) bench/secured.py
 	$(PY) bench/spark.py
 

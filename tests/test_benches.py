@@ -45,6 +45,16 @@ def test_the_bench_of_security_prints_its_tables():
     assert all(re.fullmatch(r'\d+\.\d{3} \(\d+\.\d{3} to \d+\.\d{3}\)', cell) for row in rows[3:] for cell in row[3:])
 
 
+def test_the_bench_of_clients_prints_its_tables():
+    lines = run(['bench/clients.py', '--quick']).splitlines()
+    rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines if line.startswith('| ')]
+    assert [row[0] for row in rows if row[-1] == 'to confluent-kafka'] == [
+        'produce 100 B', 'consume 100 B', 'produce 1,024 B', 'consume 1,024 B']
+    figures = [row for row in rows if row[-1] != 'to confluent-kafka']
+    assert len(figures) == 32
+    assert all(float(row[-1].split()[0]) > 0 for row in figures)
+
+
 def test_the_bench_of_groups_measures_rebalances_and_idle_members():
     lines = run(['bench/groups.py', '--quick', '--peers', 'kbroker-disk']).splitlines()
     (row,) = [line.split('|')[1:-1] for line in lines if line.startswith('| kbroker-disk')]
