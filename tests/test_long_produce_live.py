@@ -5,7 +5,7 @@ import contextlib
 import os
 import random
 import resource
-import select
+import selectors
 import socket
 import time
 from typing import Any
@@ -23,6 +23,7 @@ from kbroker.record.records import decode_records
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 MIB = 1024 * 1024
+ANSWER_LIMIT_S = 60
 
 
 @pytest.fixture
@@ -101,17 +102,22 @@ def test_pipelined_batches_keep_their_order_and_their_bytes(start):
         frame = frame_of(request, 9, correlation_id=number)
         frames.append(len(frame).to_bytes(4, 'big') + frame)
     broker = start()
-    with connect(broker) as client, connect(broker) as sender:
+    with contextlib.ExitStack() as opened:
+        client, sender = (opened.enter_context(connect(broker)) for _ in range(2))
         create(client)
         stream = b''.join(frames)
         sender.socket.setblocking(False)
+        ready = opened.enter_context(selectors.DefaultSelector())
+        ready.register(sender.socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
         position, replies = 0, []
         pending = b''
         while len(replies) < len(frames):
-            readable, writable, _ = select.select([sender.socket], [sender.socket][:position < len(stream)], [], 60)
-            if writable:
+            ((_, events),) = ready.select(ANSWER_LIMIT_S)
+            if events & selectors.EVENT_WRITE:
                 position += sender.socket.send(stream[position:position + rng.randrange(1, 300_000)])
-            if readable:
+                if position == len(stream):
+                    ready.modify(sender.socket, selectors.EVENT_READ)
+            if events & selectors.EVENT_READ:
                 pending += sender.socket.recv(65536)
             while len(pending) >= 4 and len(pending) >= 4 + int.from_bytes(pending[:4], 'big'):
                 size = 4 + int.from_bytes(pending[:4], 'big')

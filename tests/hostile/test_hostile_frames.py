@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import select
+import selectors
 
 from hostile.siege import many_connections, replies_to
 from support.in_process_broker import frame_of
@@ -37,19 +37,21 @@ def test_60_frames_of_100_mib(besieged):
     broker = besieged()
     with broker.watched(rss_mb=400), many_connections(broker, 60) as attackers:
         left = dict.fromkeys(attackers, LARGE_FRAME_BYTES)
-        for attacker in attackers:
-            attacker.socket.setblocking(False)
-        idle_rounds = 0
-        while idle_rounds < 20:
-            idle_rounds += 1
-            _, writable, _ = select.select([], [attacker.socket for attacker in left if left[attacker]], [], 0.05)
+        with selectors.DefaultSelector() as writable:
             for attacker in attackers:
-                if attacker.socket in writable:
+                attacker.socket.setblocking(False)
+                writable.register(attacker.socket, selectors.EVENT_WRITE, attacker)
+            idle_rounds = 0
+            while idle_rounds < 20:
+                idle_rounds += 1
+                for attacker in [key.data for key, _ in writable.select(0.05)]:
                     first = left[attacker] == LARGE_FRAME_BYTES
                     try:
                         left[attacker] -= attacker.socket.send(LARGE_PRODUCE if first else CHUNK[:left[attacker]])
                     except ConnectionError:
                         left[attacker] = 0      # at the bound the broker closes the slowest
+                    if not left[attacker]:
+                        writable.unregister(attacker.socket)
                     idle_rounds = 0
 
 

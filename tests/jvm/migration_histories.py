@@ -6,7 +6,6 @@ classic group lets a JoinGroup wait for the other members. An operation leaves n
 from __future__ import annotations
 
 import dataclasses
-import select
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -81,7 +80,7 @@ class ClassicMember:
             setattr(self, name, value)
 
     def has_answer(self) -> bool:
-        return bool(select.select([self.client.socket], [], [], 0)[0])
+        return self.client.has_data()
 
     def receive(self) -> Any:
         request, self.request = self.request, None

@@ -1,7 +1,9 @@
 """A headless browser that shows the content of a page after its script has run, and its pixels."""
+import contextlib
 import json
 import os
 import select
+import signal
 import struct
 import subprocess
 import tempfile
@@ -28,9 +30,20 @@ def screenshot(page, path, fragment='', size=(1400, 900), dark=False):
 def _run(page, fragment, *arguments):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = ['chromium', *FLAGS, f'--user-data-dir={profile}', *arguments, page.as_uri() + fragment]
-        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, done.stderr.decode(errors='replace')[-2000:]
-    return done.stdout
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              start_new_session=True) as process:
+            try:
+                output, errors = process.communicate(timeout=LIMIT_S)
+            finally:
+                _end_session(process)
+    assert process.returncode == 0, errors.decode(errors='replace')[-2000:]
+    return output
+
+
+def _end_session(process):
+    """Kill the browser with the processes that it started."""
+    with contextlib.suppress(ProcessLookupError):  # all of them have ended
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 class Picture:
@@ -98,18 +111,36 @@ class OpenPage:
         """Texts of the errors that the page's script raised, and of violations of its content policy."""
 
     def __enter__(self):
-        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        read_end, self._to = os.pipe()
-        self._from, write_end = os.pipe()
-        command = ['chromium', *FLAGS, f'--user-data-dir={self._profile.name}', '--remote-debugging-pipe',
-                   'about:blank']
-        # The browser reads from descriptor 3 and writes to 4. bash can move any descriptor there, sh cannot.
-        self._process = subprocess.Popen(
-            ['bash', '-c', f'exec "$@" 3<&{read_end} 4>&{write_end}', 'bash', *command],
-            pass_fds=(read_end, write_end), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL)
-        os.close(read_end)
-        os.close(write_end)
+        with contextlib.ExitStack() as opened:
+            self._start(opened)
+            self._load()
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *_):
+        self._opened.close()
+
+    def _start(self, opened):
+        """Start the browser. `opened` gets what ends it."""
+        profile = opened.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        with contextlib.ExitStack() as inherited:
+            read_end, self._to = os.pipe()
+            inherited.callback(os.close, read_end)
+            opened.callback(os.close, self._to)
+            self._from, write_end = os.pipe()
+            inherited.callback(os.close, write_end)
+            opened.callback(os.close, self._from)
+            command = ['chromium', *FLAGS, f'--user-data-dir={profile}', '--remote-debugging-pipe', 'about:blank']
+            # The browser reads from descriptor 3 and writes to 4. bash can move any descriptor there, sh cannot.
+            process = subprocess.Popen(
+                ['bash', '-c', f'exec "$@" 3<&{read_end} 4>&{write_end}', 'bash', *command],
+                pass_fds=(read_end, write_end), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, start_new_session=True)
+        opened.callback(process.wait)
+        opened.callback(_end_session, process)
+
+    def _load(self):
+        """Open the page in a tab, and wait until it is loaded."""
         target = self._ask('Target.createTarget', url='about:blank')['targetId']
         self._session = self._ask('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
         for domain in ('Page', 'Runtime', 'Log'):
@@ -118,14 +149,6 @@ class OpenPage:
                   mobile=False)
         self._send('Page.navigate', url=self._address)
         self._until(lambda message: message.get('method') == 'Page.loadEventFired')
-        return self
-
-    def __exit__(self, *_):
-        self._process.kill()
-        self._process.wait()
-        os.close(self._to)
-        os.close(self._from)
-        self._profile.cleanup()
 
     def value(self, expression):
         """Return the value of the expression in the page after the next frame is drawn."""
@@ -171,8 +194,9 @@ class OpenPage:
     def _until(self, accept):
         while True:
             while b'\0' not in self._buffered:
-                ready, _, _ = select.select([self._from], [], [], LIMIT_S)
-                data = os.read(self._from, 1 << 16) if ready else b''
+                waiting = select.poll()  # unlike `select.select`, it takes descriptors above 1,023
+                waiting.register(self._from, select.POLLIN)
+                data = os.read(self._from, 1 << 16) if waiting.poll(LIMIT_S * 1000) else b''
                 assert data, 'the browser does not answer'
                 self._buffered += data
             text, _, self._buffered = self._buffered.partition(b'\0')

@@ -1,6 +1,7 @@
 """A client of one connection that sends frames as they are and reads the replies, for tests of a broker process."""
 from __future__ import annotations
 
+import select
 import socket
 from types import TracebackType
 from typing import Any
@@ -49,6 +50,12 @@ class RawClient:
             parts.append(part)
             size -= len(part)
         return b''.join(parts)
+
+    def has_data(self) -> bool:
+        """Return whether the broker has sent something, or closed the connection."""
+        ready = select.poll()  # unlike `select.select`, it takes descriptors above 1,023
+        ready.register(self.socket, select.POLLIN)
+        return bool(ready.poll(0))
 
     def is_cut_off(self) -> bool:
         """Wait until the broker closes the connection or replies. Return whether it closed."""
