@@ -11,11 +11,11 @@ import subprocess
 import sys
 import threading
 
-import pyspark
 import pytest
 from ingest_topics import LIMIT_S, Writer, consumed, create_topic, ingested
-from support.broker_process import ROOT, Process
+from support.broker_process import ROOT
 from support.command_runner import command_line, run_command
+from support.spark_cluster import SETTINGS, SPARK, SparkCluster
 from support.spark_machine import quick_start
 
 from kbroker.client.errors import ClientError
@@ -24,7 +24,6 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker_tools.ingest import Retries
 
 pytestmark = pytest.mark.jvm
-SPARK = pathlib.Path(pyspark.__file__).parent
 VARIABLES = {'PYTHONPATH': str(ROOT), 'PYSPARK_PYTHON': sys.executable, 'SPARK_LOCAL_IP': '127.0.0.1'}
 SMALL = ('--master', 'local[2]', '--conf', 'spark.driver.memory=512m')
 
@@ -227,36 +226,12 @@ def test_wrong_usage_is_reported_before_java_starts(more, words):
     assert words in done.stderr
 
 
-class Daemon(Process):
-    """A master or worker of Spark's standalone cluster."""
-
-    def __init__(self, ready, *arguments):
-        super().__init__()
-        self._ready_words = ready
-        self.launch(['env', *(f'{name}={value}' for name, value in VARIABLES.items()),
-                     'SPARK_NO_DAEMONIZE=1', 'SPARK_DAEMON_MEMORY=256m', str(SPARK / 'bin' / 'spark-class'),
-                     f'org.apache.spark.deploy.{arguments[0]}', '--host', '127.0.0.1', *arguments[1:]])
-
-    def is_ready_line(self, line):
-        return re.search(self._ready_words, line) is not None
-
-
 @pytest.fixture
 def cluster(tmp_path):
-    """A master and two workers, each with one core."""
-    daemons = []
-    try:
-        daemons.append(Daemon(r'I have been elected leader', 'master.Master', '--port', '0', '--webui-port', '0'))
-        address = next(found[0] for line in daemons[0].lines
-                       if (found := re.search(r'spark://127\.0\.0\.1:\d+', line)))
-        for number in range(2):
-            daemons.append(Daemon(r'Successfully registered with master', 'worker.Worker', '--webui-port', '0',
-                                  '--cores', '1', '--memory', '700m', '--work-dir', str(tmp_path / f'work{number}'),
-                                  address))
-        yield address
-    finally:
-        for daemon in reversed(daemons):
-            daemon.kill9()
+    """The address of a master with two workers, each with one core."""
+    cluster = SparkCluster(tmp_path)
+    yield cluster.address
+    cluster.close()
 
 
 @pytest.mark.soak
@@ -264,8 +239,9 @@ def cluster(tmp_path):
 def test_a_cluster_of_two_workers_runs_it_and_so_does_spark_submit(cluster, shared_broker, writer, tmp_path):
     topic = create_topic(shared_broker.address)
     given = [*arguments(shared_broker, topic, tmp_path), '--json']
-    small = ['--conf', 'spark.executor.memory=512m', '--conf', 'spark.driver.memory=512m',
-             '--conf', 'spark.driver.host=127.0.0.1']
+    small = ['--conf', 'spark.driver.memory=512m']
+    for name, value in SETTINGS.items():
+        small += ['--conf', f'{name}={value}']
     writer.write(topic, 50)
     done = run_command('ingest', *given, '--master', cluster, *small, timeout=180, env=environment())
     assert (done.returncode, done.stderr) == (0, '')

@@ -1,4 +1,4 @@
-"""Processes found in /proc: the members of a session, and the owner of a socket."""
+"""Processes found in /proc: the members of a session, the owner of a socket, the virtual machine above a worker."""
 from __future__ import annotations
 
 import os
@@ -7,7 +7,7 @@ import signal
 from contextlib import suppress
 
 PROC = pathlib.Path('/proc')
-SESSION_FIELD, STATE_FIELD = 3, 0
+STATE_FIELD, PARENT_FIELD, SESSION_FIELD = 0, 1, 3
 """The places of the fields in /proc/PID/stat, counted after the name in brackets."""
 GONE = ('Z', 'X')
 
@@ -27,10 +27,22 @@ def _members(session: int) -> list[int]:
     found = []
     for place in PROC.glob('[0-9]*'):
         with suppress(OSError):
-            fields = (place / 'stat').read_text().rpartition(')')[2].split()
+            fields = _fields(place)
             if int(fields[SESSION_FIELD]) == session and fields[STATE_FIELD] not in GONE:
                 found.append(int(place.name))
     return found
+
+
+def _fields(place: pathlib.Path) -> list[str]:
+    return (place / 'stat').read_text().rpartition(')')[2].split()
+
+
+def virtual_machine_above(pid: int) -> int:
+    """Return the nearest ancestor that runs Java: the executor of a Python worker."""
+    while (PROC / str(pid) / 'comm').read_text().strip() != 'java':
+        pid = int(_fields(PROC / str(pid))[PARENT_FIELD])
+        assert pid > 1, 'no ancestor runs Java'
+    return pid
 
 
 def pid_of_port(port: int) -> int:

@@ -5,6 +5,7 @@ It imports nothing of the tests but this package, so that a driver in a process 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,8 +25,8 @@ END = 'the source has come to its end'
 THE_END = f'[USER_RAISED_EXCEPTION] {END}'
 """The beginning of the error's text. The plan, which the text of any error contains, has only `END`."""
 FAULTY = 'kbroker-faulty'
-TASK_RAISES, TASK_EXITS, COMMIT_RAISES_BEFORE, COMMIT_RAISES_AFTER = (
-    'task raises', 'task exits', 'commit raises before', 'commit raises after')
+TASK_WAITS, TASK_RAISES, TASK_EXITS, COMMIT_RAISES_BEFORE, COMMIT_RAISES_AFTER = (
+    'task waits', 'task raises', 'task exits', 'commit raises before', 'commit raises after')
 AT_BATCH = 1
 """The micro-batch with the fault."""
 
@@ -35,7 +36,10 @@ class FaultError(RuntimeError):
 
 
 class _Faults:
-    """A writer with a fault around it. A task has it in its first attempt, a commit until the flag file exists."""
+    """A writer with a fault around it. A task has it in its first attempt, a commit until the flag file exists.
+
+    The flag of a task that waits is the address of the test. The task sends its process id there.
+    """
 
     def __init__(self, writer: Any, fault: str, flag: str):
         self.writer, self.fault, self.flag = writer, fault, flag
@@ -45,6 +49,11 @@ class _Faults:
         assert context is not None
         is_here = (context.getLocalProperty(BATCH_ID) in (None, str(AT_BATCH)) and context.partitionId() == 1
                    and context.attemptNumber() == 0)
+        if is_here and self.fault == TASK_WAITS:
+            host, _, port = self.flag.rpartition(':')
+            with socket.create_connection((host, int(port))) as test:
+                test.sendall(f'{os.getpid()}\n'.encode())
+                test.recv(1)
         message: WriterCommitMessage = self.writer.write(iterator)
         if is_here and self.fault == TASK_EXITS:
             os._exit(3)

@@ -1,0 +1,111 @@
+"""The sink on a standalone cluster of two workers: speculation, and executors that are killed while they write."""
+import os
+import signal
+import socket
+
+import pytest
+from support.process_sessions import virtual_machine_above
+from support.sink_place import APACHE_KAFKA, DRIVER, KBROKER, SinkPlace, SinkRun
+from support.sink_query import TASK_WAITS, THE_END
+from support.spark_cluster import SETTINGS, SparkCluster
+from support.spark_driver import SparkDriver
+
+pytestmark = [pytest.mark.jvm, pytest.mark.soak, pytest.mark.timeout(900)]
+WRITERS = [DRIVER]
+BATCHES = 3
+SPECULATION = {'spark.speculation': 'true', 'spark.speculation.interval': '100ms',
+               'spark.speculation.multiplier': '1.1', 'spark.speculation.quantile': '0.3',
+               'spark.speculation.minTaskRuntime': '1s'}
+"""A task is repeated elsewhere after one second, if a third of the tasks has ended sooner."""
+
+
+@pytest.fixture(scope='module', params=[KBROKER, APACHE_KAFKA])
+def place(request, tmp_path_factory):
+    place = SinkPlace(request.param, tmp_path_factory.mktemp('place') / 'data')
+    try:
+        place.start()
+        yield place
+    finally:
+        place.close()
+
+
+@pytest.fixture(scope='module')
+def cluster(tmp_path_factory):
+    cluster = SparkCluster(tmp_path_factory.mktemp('cluster'))
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def start_driver(cluster, tmp_path):
+    """A function that starts a driver with settings. Only one at a time has executors."""
+    started = []
+
+    def start(**settings):
+        directory = tmp_path / f'driver{len(started)}'
+        started.append(SparkDriver(directory, cluster.address, SETTINGS | settings).start())
+        return started[-1]
+    yield start
+    for driver in started:
+        driver.kill9()
+
+
+@pytest.fixture
+def waiting_task():
+    """The listener to which a task that waits sends its process id."""
+    with socket.create_server(('127.0.0.1', 0)) as listener:
+        listener.settimeout(180)
+        yield listener
+
+
+def fault_options(listener):
+    host, port = listener.getsockname()
+    return {'fault': TASK_WAITS, 'flag': f'{host}:{port}'}
+
+
+def accept(listener):
+    """Return the connection of the task that waits, and its process id."""
+    task, _ = listener.accept()
+    return task, int(task.makefile().readline())
+
+
+@pytest.mark.parametrize('writer', WRITERS)
+def test_a_speculative_copy_wins_against_a_task_that_waits(place, start_driver, waiting_task, tmp_path, writer):
+    """Without the copy, the query would not end. Spark kills the loser, or it comes too late."""
+    run = SinkRun(place, f'speculation-{writer}', writer)
+    driver = start_driver(**SPECULATION)
+    driver.run(run.options | fault_options(waiting_task), tmp_path / 'checkpoint', BATCHES)
+    task, _ = accept(waiting_task)
+    with task:
+        assert THE_END in driver.ended()
+    run.finish()
+    run.assert_exactly_once(BATCHES)
+
+
+@pytest.mark.parametrize('writer', WRITERS)
+def test_an_executor_is_killed_during_a_task(place, start_driver, waiting_task, tmp_path, writer):
+    """Its Python worker lives a little longer and goes on."""
+    run = SinkRun(place, f'executor-{writer}', writer)
+    driver = start_driver()
+    driver.run(run.options | fault_options(waiting_task), tmp_path / 'checkpoint', BATCHES)
+    task, pid = accept(waiting_task)
+    os.kill(virtual_machine_above(pid), signal.SIGKILL)
+    task.close()
+    assert THE_END in driver.ended()
+    run.finish()
+    run.assert_exactly_once(BATCHES)
+
+
+@pytest.mark.parametrize('writer', WRITERS)
+def test_the_driver_is_killed_while_an_executor_has_a_task(place, start_driver, waiting_task, tmp_path, writer):
+    run = SinkRun(place, f'cluster-driver-{writer}', writer)
+    driver = start_driver()
+    driver.run(run.options | fault_options(waiting_task), tmp_path / 'checkpoint', BATCHES)
+    task, _ = accept(waiting_task)
+    driver.kill9()
+    successor = start_driver()
+    successor.run(run.options, tmp_path / 'checkpoint', BATCHES)
+    task.close()
+    assert THE_END in successor.ended()
+    run.finish()
+    run.assert_exactly_once(BATCHES)

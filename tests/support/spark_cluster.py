@@ -1,0 +1,57 @@
+"""A standalone cluster of Spark: a master and two workers with one core each, which count as two hosts."""
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import sys
+
+import pyspark
+from support.broker_process import ROOT, Process
+
+SPARK = pathlib.Path(pyspark.__file__).parent
+PYTHON_PATH = os.pathsep.join(map(str, (ROOT, ROOT / 'tests', ROOT / 'kbroker_tools/spark/autoload')))
+VARIABLES = {'PYTHONPATH': PYTHON_PATH, 'PYSPARK_PYTHON': sys.executable, 'SPARK_LOCAL_IP': '127.0.0.1'}
+HOSTS = ('127.0.0.1', '127.0.0.2')
+"""Spark runs a speculative copy of a task on another host only."""
+SETTINGS = {'spark.executor.memory': '512m', 'spark.driver.host': '127.0.0.1'}
+"""The settings of an application that fits into the workers."""
+
+
+class Daemon(Process):
+    """A master or a worker."""
+
+    def __init__(self, ready: str, kind: str, host: str, *arguments: str):
+        super().__init__()
+        self._ready_words = ready
+        self.launch(['env', *(f'{name}={value}' for name, value in VARIABLES.items()),
+                     'SPARK_NO_DAEMONIZE=1', 'SPARK_DAEMON_MEMORY=256m', str(SPARK / 'bin' / 'spark-class'),
+                     f'org.apache.spark.deploy.{kind}', '--host', host, '--webui-port', '0', *arguments])
+
+    def is_ready_line(self, line: str) -> bool:
+        return re.search(self._ready_words, line) is not None
+
+
+class SparkCluster:
+    """A running cluster. `address` is the URL of its master."""
+
+    def __init__(self, directory: pathlib.Path):
+        self._daemons: list[Daemon] = []
+        try:
+            self._start(directory)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, directory: pathlib.Path) -> None:
+        master = Daemon(r'I have been elected leader', 'master.Master', HOSTS[0], '--port', '0')
+        self._daemons.append(master)
+        self.address = next(found[0] for line in master.lines if (found := re.search(r'spark://127\.0\.0\.1:\d+', line)))
+        for number, host in enumerate(HOSTS):
+            self._daemons.append(Daemon(
+                r'Successfully registered with master', 'worker.Worker', host, '--cores', '1', '--memory', '700m',
+                '--work-dir', str(directory / f'work{number}'), self.address))
+
+    def close(self) -> None:
+        for daemon in reversed(self._daemons):
+            daemon.kill9()
