@@ -46,7 +46,8 @@ class SparkCluster:
     def _start(self, directory: pathlib.Path) -> None:
         master = Daemon(r'I have been elected leader', 'master.Master', HOSTS[0], '--port', '0')
         self._daemons.append(master)
-        self.address = next(found[0] for line in master.lines if (found := re.search(r'spark://127\.0\.0\.1:\d+', line)))
+        self.address = next(found[0] for line in master.lines
+                            if (found := re.search(r'spark://127\.0\.0\.1:\d+', line)))
         for number, host in enumerate(HOSTS):
             self._daemons.append(Daemon(
                 r'Successfully registered with master', 'worker.Worker', host, '--cores', '1', '--memory', '700m',

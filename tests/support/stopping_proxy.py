@@ -7,10 +7,10 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from support.holding_proxy import read_exactly, shut
+from support.tcp_proxy import TcpProxy, read_exactly
 
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
@@ -80,24 +80,21 @@ class Stop:
         self._released.set()
 
 
-class StoppingProxy:
-    """A proxy on a port of 127.0.0.1. The broker must advertise its address. `steps` are those that have passed.
+class StoppingProxy(TcpProxy):
+    """A proxy whose address the broker must advertise. `steps` are those that have come to it.
 
-    `names` maps the beginnings of transactional ids and names of topics to the subjects of steps.
+    `watch` maps the beginnings of transactional ids and names of topics to the subjects of steps.
     """
 
     def __init__(self) -> None:
-        self.target = ''
         self.steps: list[Step] = []
         self._subjects: list[tuple[str, str]] = []
         self._stops: list[Stop] = []
         self._topics: dict[Any, str] = {}
         self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(('127.0.0.1', 0))
-        self.address = f'127.0.0.1:{self._listener.getsockname()[1]}'
-        self._start(self._accept)
+        self._awaited: dict[tuple[int, int], tuple[Step, int, int]] = {}
+        """The step of an answer with the API key and version, by connection and correlation id."""
+        super().__init__()
 
     def watch(self, subjects: dict[str, str]) -> None:
         """Forget all steps and stops. Name the subjects of later ones by the beginnings of ids and topics."""
@@ -115,54 +112,24 @@ class StoppingProxy:
 
     def close(self) -> None:
         self.watch({})
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for end in list(self._open):
-            shut(end)
-        for thread in self._threads:
-            thread.join()
+        super().close()
 
-    # ---- connections
+    def to_broker(self, link: Any) -> None:
+        self._copy(link, link.client, link.broker, self._asked)
 
-    def _start(self, work: Any, *arguments: Any) -> None:
-        thread = threading.Thread(target=work, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+    def to_client(self, link: Any) -> None:
+        self._copy(link, link.broker, link.client, self._answered)
 
-    def _accept(self) -> None:
+    def _copy(self, link: Any, source: socket.socket, sink: socket.socket,
+              read: Callable[[int, bytes], Step | None]) -> None:
+        port = link.client.getpeername()[1]
         while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
+            head = read_exactly(source, 4)
+            frame = read_exactly(source, int.from_bytes(head, 'big'))
+            step = read(link.number, frame)
+            if step is not None and not self._pass(step, port):
                 return
-            host, _, port = self.target.rpartition(':')
-            try:
-                broker = socket.create_connection((host, int(port)))
-            except OSError:     # the broker is dead, or being started
-                client.close()
-                continue
-            for end in (client, broker):
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._open |= {client, broker}
-            awaited: dict[int, tuple[Step, int, int]] = {}
-            self._start(self._forward, client, broker, lambda frame, known=awaited: self._asked(frame, known), client)
-            self._start(self._forward, broker, client, lambda frame, known=awaited: self._answered(frame, known),
-                        client)
-
-    def _forward(self, source: socket.socket, sink: socket.socket, read: Any, client: socket.socket) -> None:
-        with suppress(OSError, EOFError):
-            port = client.getpeername()[1]
-            while True:
-                head = read_exactly(source, 4)
-                frame = read_exactly(source, int.from_bytes(head, 'big'))
-                step = read(frame)
-                if step is not None and not self._pass(step, port):
-                    break
-                sink.sendall(head + frame)
-        for end in (source, sink):
-            self._open.discard(end)
-            shut(end)
+            sink.sendall(head + frame)
 
     def _pass(self, step: Step, port: int) -> bool:
         """Note the step, and wait if the test wants to stop there. Return whether it goes on."""
@@ -173,7 +140,7 @@ class StoppingProxy:
 
     # ---- frames
 
-    def _asked(self, frame: bytes, awaited: dict[int, tuple[Step, int, int]]) -> Step | None:
+    def _asked(self, number: int, frame: bytes) -> Step | None:
         """Return the step of a request. Note what its answer belongs to."""
         key, version = int.from_bytes(frame[:2], 'big'), int.from_bytes(frame[2:4], 'big')
         if key not in STEPS and key != ApiKey.METADATA:
@@ -182,16 +149,16 @@ class StoppingProxy:
         if header.client_id == JUDGE:
             return None
         if key == ApiKey.METADATA:
-            awaited[header.correlation_id] = Step('', '', ANSWER), key, version
+            self._awaited[number, header.correlation_id] = Step('', '', ANSWER), key, version
             return None
         api = STEPS[ApiKey(key)]
         request = decode(getattr(messages, f'{api}Request'), frame, version, end)
         subject = self._subject(api, request)
-        awaited[header.correlation_id] = Step(api, subject, ANSWER), key, version
+        self._awaited[number, header.correlation_id] = Step(api, subject, ANSWER), key, version
         return Step(api, subject, REQUEST)
 
-    def _answered(self, frame: bytes, awaited: dict[int, tuple[Step, int, int]]) -> Step | None:
-        step, key, version = awaited.pop(int.from_bytes(frame[:4], 'big'), (None, 0, 0))
+    def _answered(self, number: int, frame: bytes) -> Step | None:
+        step, key, version = self._awaited.pop((number, int.from_bytes(frame[:4], 'big')), (None, 0, 0))
         if key != ApiKey.METADATA:
             return step
         _, end = decode_prefix(messages.ResponseHeader, frame, response_header_version(ApiKey(key), version))
