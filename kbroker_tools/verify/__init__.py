@@ -1,0 +1,1 @@
+"""`kbroker-verify`: a report card for any broker that speaks Kafka's protocol."""

@@ -1,0 +1,45 @@
+"""The format of a history: one JSON object on a line, written when what it describes has ended.
+
+    type         fields
+    start        format, partitions (names, by index), run (servers, seed, workloads, ...)
+    producer     producer, transactional_id or null, client, begin, end: when the transactional id was claimed
+    transaction  transaction, producer, begin, commit or null, end, outcome, writes, and of a transform: group,
+                 consumed [partition, from, to, ...], sources [number, partition, offset, ...]
+    sends        producer, writes: records outside transactions
+    reader       reader, isolation, client, is_final
+    poll         reader, transaction or null, begin, end, seek [partition, offset, ...], reads
+    end          reader, ends [partition, reached offset, expected offset, ...]: how far a final reader got
+    stable       partition, stable, high: last stable offset and high watermark, when every transaction has ended
+    committed    group, offsets [partition, offset, ...]: at the end of the run
+    fault        fault, begin, end, detail
+    finish       nothing: the run was not interrupted
+
+Times are microseconds since the start, of a clock that does not jump. `commit` is the time at which the commit was
+requested. `writes` is a flat list of `number, partition, offset, sent` for each record. `reads` has a list `partition,
+[offsets], [numbers]` for each partition. Numbers of records, transactions, producers and readers are dense, from 0. A
+producer numbers its records in the order of its sends. A record with a foreign value has the number -1.
+"""
+from __future__ import annotations
+
+import enum
+
+FORMAT = 1
+
+NOT_ACKNOWLEDGED = -1
+ACKNOWLEDGED_WITHOUT_OFFSET = -2
+FOREIGN = -1
+"""The number of a record that no producer of the run has sent."""
+
+READ_COMMITTED = 'read_committed'
+READ_UNCOMMITTED = 'read_uncommitted'
+
+
+class Outcome(enum.IntEnum):
+    """The end of a transaction, as its client learned it."""
+
+    UNKNOWN = 0
+    COMMITTED = 1
+    ABORTED = 2
+
+
+OUTCOMES = {outcome.name.lower(): outcome for outcome in Outcome}

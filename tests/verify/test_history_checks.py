@@ -1,0 +1,204 @@
+"""The checker finds every kind of anomaly that is planted into a sound history, and none in sound ones."""
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.modelled_histories import GROUP, INPUT, LISTS, ModelledRun
+
+from kbroker_tools.verify.anomalies import Kind
+from kbroker_tools.verify.checker import check
+from kbroker_tools.verify.history import HistoryError, read
+
+STEPS = 500
+
+
+def verdict_of(rows):
+    return check(read(json.dumps(row) for row in rows))
+
+
+def kinds_in(rows):
+    return {kind for kind, _ in verdict_of(rows).found}
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=15)
+def test_a_sound_history_has_no_anomaly(seed):
+    verdict = verdict_of(ModelledRun(seed, STEPS).rows())
+    assert [(kind.title, found.evidence.text) for kind, found in verdict.found] == []
+    assert verdict.is_conclusive
+
+
+# ---- plants: each changes the rows of a sound history
+
+class Plants:
+    """Changes of a history. Each method breaks one promise."""
+
+    def __init__(self, rows, rng):
+        self.rows = rows
+        self.rng = rng
+        self.final = {reader['isolation']: reader['reader'] for reader in rows
+                      if reader['type'] == 'reader' and reader['is_final']}
+
+    def of_type(self, name):
+        return [row for row in self.rows if row['type'] == name]
+
+    def transactions(self, outcome, least_writes=1):
+        return [row for row in self.of_type('transaction')
+                if row['outcome'] == outcome and len(row['writes']) >= 4 * least_writes]
+
+    def final_chunks(self, isolation):
+        return [chunk for poll in self.of_type('poll') if poll['reader'] == self.final[isolation]
+                for chunk in poll['reads']]
+
+    def remove(self, number, *isolations):
+        for isolation in isolations:
+            for _, offsets, numbers in self.final_chunks(isolation):
+                if number in numbers:
+                    del offsets[numbers.index(number)]
+                    numbers.remove(number)
+
+    def insert(self, isolation, partition, offset, number):
+        chunks = [chunk for chunk in self.final_chunks(isolation) if chunk[0] == partition]
+        chunk = next((chunk for chunk in chunks if chunk[1] and chunk[1][-1] > offset), chunks[-1])
+        place = next((place for place, at in enumerate(chunk[1]) if at > offset), len(chunk[1]))
+        chunk[1].insert(place, offset)
+        chunk[2].insert(place, number)
+
+    def followers(self, least):
+        """Polls that are not final and not the first of their reader, with many records of one partition."""
+        seen = set()
+        found = []
+        for poll in self.of_type('poll'):
+            for chunk in poll['reads']:
+                key = poll['reader'], chunk[0]
+                if len(chunk[1]) >= least and key in seen and not poll['seek'] \
+                        and poll['reader'] not in self.final.values():
+                    found.append((poll, chunk))
+                seen.add(key)
+        return found
+
+    def lost_write(self):
+        row = self.rng.choice(self.transactions('committed'))
+        self.remove(row['writes'][0], *self.final)
+
+    def duplicate(self):
+        row = self.rng.choice(self.transactions('committed'))
+        number, partition = row['writes'][:2]
+        for isolation in self.final:
+            self.insert(isolation, partition, 10**5, number)
+
+    def aborted_read(self):
+        row = self.rng.choice(self.transactions('aborted'))
+        number, partition, offset, _ = row['writes'][:4]
+        self.insert('read_committed', partition, offset, number)
+
+    def torn(self):
+        row = self.rng.choice(self.transactions('committed', 2))
+        self.remove(row['writes'][0], 'read_committed')
+
+    def precommitted_read(self):
+        readers = {row['reader'] for row in self.of_type('reader') if row['isolation'] == 'read_committed'}
+        poll = self.rng.choice([poll for poll in self.of_type('poll') if poll['reader'] in readers and poll['reads']
+                                and poll['reads'][0][0] in LISTS and poll['reader'] not in self.final.values()])
+        number = poll['reads'][0][2][0]
+        for row in self.of_type('transaction'):
+            if number in row['writes'][::4]:
+                row['commit'] = row['end'] = max(other['end'] for other in self.of_type('poll')) + 1
+
+    def inconsistent_offset(self):
+        poll, chunk = self.rng.choice(self.followers(2))
+        chunk[2][0], chunk[2][1] = chunk[2][1], chunk[2][0]
+
+    def offset_without_output(self):
+        row = self.rng.choice([row for row in self.transactions('committed') if 'sources' in row])
+        for number in row['writes'][::4]:
+            self.remove(number, 'read_committed')
+        row['outcome'] = 'aborted'
+
+    def output_without_offset(self):
+        (row,) = self.of_type('committed')
+        assert row['group'] == GROUP and row['offsets'][0] == INPUT
+        row['offsets'][1] -= 1
+
+    def internal_skip(self):
+        _, chunk = self.rng.choice(self.followers(3))
+        del chunk[1][1], chunk[2][1]
+
+    def external_skip(self):
+        _, chunk = self.rng.choice(self.followers(2))
+        del chunk[1][0], chunk[2][0]
+
+    def non_monotonic_poll(self):
+        poll, _ = self.rng.choice(self.followers(1))
+        self.rows.insert(self.rows.index(poll) + 1, json.loads(json.dumps(poll)))
+
+    def non_monotonic_send(self):
+        row = self.rng.choice([row for row in self.of_type('sends') if -1 not in row['writes'][2::4]])
+        row['writes'][2], row['writes'][6] = row['writes'][6], row['writes'][2]
+
+    def circular_reads(self):
+        first, second = self.rng.sample(self.transactions('committed'), 2)
+        reader = next(iter(self.of_type('reader')))['reader']
+        for reads, read in ((first, second), (second, first)):
+            number, partition, offset, _ = read['writes'][:4]
+            self.rows.append({'type': 'poll', 'reader': reader, 'transaction': reads['transaction'], 'begin': 0,
+                              'end': 10**9, 'seek': [partition, offset], 'reads': [[partition, [offset], [number]]]})
+
+    def stable_offset(self):
+        self.rng.choice(self.of_type('stable'))['stable'] -= 1
+
+    def zombie(self):
+        fenced = [row for row in self.of_type('producer') if row['transactional_id'] == 'fenced'][:-1]
+        row = self.rng.choice([row for row in self.transactions('committed')
+                               if row['producer'] in {producer['producer'] for producer in fenced}])
+        row['writes'][3] = 10**9
+
+    def zombie_commit(self):
+        fenced = [row for row in self.of_type('producer') if row['transactional_id'] == 'fenced'][:-1]
+        row = self.rng.choice([row for row in self.transactions('committed')
+                               if row['producer'] in {producer['producer'] for producer in fenced}])
+        row['commit'] = row['end'] = 10**9
+
+    def foreign_record(self):
+        chunk = self.rng.choice([chunk for chunk in self.final_chunks('read_uncommitted') if chunk[2]])
+        chunk[2][0] = -1
+
+    def unreadable_end(self):
+        self.rng.choice(self.of_type('end'))['ends'][1] -= 1
+
+
+PLANTS = {
+    Plants.lost_write: Kind.LOST_WRITE, Plants.duplicate: Kind.DUPLICATE, Plants.aborted_read: Kind.ABORTED_READ,
+    Plants.torn: Kind.TORN, Plants.precommitted_read: Kind.PRECOMMITTED_READ,
+    Plants.inconsistent_offset: Kind.OFFSET_CONFLICT, Plants.offset_without_output: Kind.OFFSET_WITHOUT_OUTPUT,
+    Plants.output_without_offset: Kind.OUTPUT_WITHOUT_OFFSET, Plants.internal_skip: Kind.INTERNAL_SKIP,
+    Plants.external_skip: Kind.EXTERNAL_SKIP, Plants.non_monotonic_poll: Kind.NON_MONOTONIC_POLL,
+    Plants.non_monotonic_send: Kind.NON_MONOTONIC_SEND, Plants.circular_reads: Kind.READ_CYCLE,
+    Plants.stable_offset: Kind.STABLE_OFFSET, Plants.zombie: Kind.ZOMBIE, Plants.zombie_commit: Kind.ZOMBIE,
+    Plants.foreign_record: Kind.FOREIGN_RECORD, Plants.unreadable_end: Kind.UNREADABLE,
+}
+
+
+@pytest.mark.parametrize('plant', PLANTS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize('seed', range(2))
+def test_a_planted_anomaly_is_found(plant, seed):
+    rows = ModelledRun(seed, STEPS).rows()
+    plant(Plants(rows, random.Random(seed)))
+    assert PLANTS[plant] in kinds_in(rows)
+
+
+def test_each_kind_of_anomaly_has_a_plant():
+    assert set(PLANTS.values()) == set(Kind)
+
+
+def test_a_history_that_was_interrupted_is_not_conclusive():
+    rows = [row for row in ModelledRun(1, 300).rows() if row['type'] != 'finish']
+    assert not verdict_of(rows).is_conclusive
+
+
+@pytest.mark.parametrize('line', ['{"type":"pol', '{"type":"unknown"}', '{"type":"poll","reader":3}', '[]'])
+def test_a_line_that_is_wrong_is_named(line):
+    with pytest.raises(HistoryError, match='line 2: found'):
+        read([json.dumps(ModelledRun(1, 10).rows()[0]), line])
