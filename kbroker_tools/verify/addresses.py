@@ -1,0 +1,35 @@
+"""Addresses of brokers in answers: the proxy puts its own in their place, so that clients stay behind it."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kbroker.protocol.api_keys import ApiKey, response_header_version
+from kbroker.protocol.codec import decode, encode
+from kbroker.protocol.messages import DescribeClusterResponse, FindCoordinatorResponse, MetadataResponse
+
+Route = Callable[[str, int], tuple[str, int]]
+"""Returns the address behind which a broker is to be found."""
+
+_RESPONSES: dict[int, Any] = {ApiKey.METADATA: MetadataResponse, ApiKey.FIND_COORDINATOR: FindCoordinatorResponse,
+                              ApiKey.DESCRIBE_CLUSTER: DescribeClusterResponse}
+
+
+def rewritten(answer: bytes, key: int, version: int, route: Route) -> bytes:
+    """Return the answer, without its size, with other addresses. ProtocolError for one that cannot be read."""
+    response_class = _RESPONSES.get(key)
+    if response_class is None or not response_class.versions[0] <= version <= response_class.versions[1]:
+        return answer
+    header_bytes = 5 if response_header_version(key, version) else 4
+    message = decode(response_class, answer, version, header_bytes)
+    for place in _places(message):
+        if place.host:
+            place.host, place.port = route(place.host, place.port)
+    return answer[:header_bytes] + encode(message, version)
+
+
+def _places(message: Any) -> list[Any]:
+    """Return the parts of an answer that have a host and a port."""
+    if isinstance(message, FindCoordinatorResponse):
+        return [message, *message.coordinators]
+    return list(message.brokers)

@@ -1,0 +1,92 @@
+"""A broker that the run starts, kills, pauses and starts again, by the command of the operator."""
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+START_LIMIT_S = 90
+STOP_LIMIT_S = 30
+LOOK_AGAIN_S = 0.02
+LAST_LINES = 5
+
+
+class BrokerCommandError(Exception):
+    """The broker did not start."""
+
+
+class BrokerCommand:
+    """A process group. Signals reach the command and what it has started, such as a JVM behind a script."""
+
+    def __init__(self, command: str, address: tuple[str, int], log: Path, environment: Mapping[str, str] | None = None,
+                 sleep: Callable[[float], None] = time.sleep):
+        self._command = shlex.split(command)
+        self._address = address
+        self._log = log
+        self._environment = {**os.environ, **(environment or {})}
+        self._sleep = sleep
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the broker and wait until it accepts connections. BrokerCommandError, OSError."""
+        with self._log.open('ab') as log:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                             start_new_session=True, env=self._environment)
+        deadline = time.monotonic() + START_LIMIT_S
+        while not self._accepts():
+            code = self._process.poll()
+            if code is not None:
+                raise BrokerCommandError(f'the broker command ended with code {code}; {self._log} ends: {self._tail()}')
+            if time.monotonic() > deadline:
+                raise BrokerCommandError(f'{self._address[0]}:{self._address[1]} accepted no connection within '
+                                         f'{START_LIMIT_S} s of the start of the broker command')
+            self._sleep(LOOK_AGAIN_S)
+
+    def kill(self) -> None:
+        """End the processes with SIGKILL."""
+        self._signal(signal.SIGKILL)
+        self._wait()
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End the broker cleanly, or with SIGKILL if that takes too long."""
+        if self._process is None:
+            return
+        self.resume()
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_LIMIT_S)
+            self._process = None
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def _wait(self) -> None:
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+
+    def _accepts(self) -> bool:
+        try:
+            socket.create_connection(self._address, timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def _tail(self) -> str:
+        return ' | '.join(self._log.read_text('utf-8', 'replace').splitlines()[-LAST_LINES:])

@@ -1,0 +1,1 @@
+"""The clients that a run drives, behind one interface."""

@@ -1,0 +1,169 @@
+"""The adapter of confluent-kafka, which is librdkafka."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from kbroker_tools.verify.clients.face import (
+    CALL_TIMEOUT_S,
+    DELIVERY_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    TRANSACTION_TIMEOUT_MS,
+    ClientFailure,
+    InstanceFailure,
+    Place,
+    number_in,
+)
+from kbroker_tools.verify.lines import ACKNOWLEDGED_WITHOUT_OFFSET
+
+MOST_RECORDS = 500
+COMMON = {'socket.timeout.ms': REQUEST_TIMEOUT_MS, 'reconnect.backoff.ms': 20, 'reconnect.backoff.max.ms': 200,
+          'retry.backoff.ms': 20, 'log_level': 0,
+          # After a new bootstrap, librdkafka 2.16 waits forever for the group coordinator that it knew before.
+          'metadata.recovery.strategy': 'none'}
+TRIES = 20
+
+_QUIET = logging.getLogger(__name__)
+"""The failures that librdkafka logs are those that the run provokes."""
+_QUIET.addHandler(logging.NullHandler())
+_QUIET.propagate = False
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        raise (InstanceFailure if error.args[0].fatal() else ClientFailure)(str(error)) from error
+    except BufferError as error:
+        raise ClientFailure(str(error)) from error
+
+
+class ConfluentWriter:
+    def __init__(self, servers: str, places: Sequence[Place], transactional_id: str | None):
+        self.acknowledged: dict[int, int] = {}
+        self._servers = servers
+        self._places = places
+        self._failure: KafkaError | None = None
+        self._group: Consumer | None = None
+        settings: dict[str, Any] = {'bootstrap.servers': servers, 'enable.idempotence': True, 'linger.ms': 1,
+                                    'message.timeout.ms': DELIVERY_TIMEOUT_MS, **COMMON}
+        if transactional_id is not None:
+            settings |= {'transactional.id': transactional_id, 'transaction.timeout.ms': TRANSACTION_TIMEOUT_MS}
+        with _failures():
+            self._producer = Producer(settings, logger=_QUIET)
+
+    def _delivered(self, number: int, error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            self._failure = error
+        else:
+            offset = message.offset()
+            self.acknowledged[number] = ACKNOWLEDGED_WITHOUT_OFFSET if offset is None or offset < 0 else offset
+
+    def claim(self) -> None:
+        self._repeat(lambda: self._producer.init_transactions(CALL_TIMEOUT_S))
+
+    def begin(self) -> None:
+        self._failure = None
+        with _failures():
+            self._producer.begin_transaction()
+
+    def send(self, partition: int, number: int) -> None:
+        place = self._places[partition]
+        with _failures():
+            self._producer.produce(place.topic, b'%d' % number, partition=place.partition,
+                                   on_delivery=lambda error, message: self._delivered(number, error, message))
+
+    def flush(self) -> None:
+        with _failures():
+            left = self._producer.flush(CALL_TIMEOUT_S)
+        failure, self._failure = self._failure, None
+        if failure is not None or left:
+            raise (InstanceFailure if failure is not None and failure.fatal() else ClientFailure)(
+                f'{left} records are not delivered: {failure}')
+
+    def send_offsets(self, group: str, offsets: Mapping[int, int]) -> None:
+        if self._group is None:
+            self._group = Consumer({'bootstrap.servers': self._servers, 'group.id': group, **COMMON}, logger=_QUIET)
+        rows = [TopicPartition(*self._places[partition], offset) for partition, offset in offsets.items()]
+        metadata = self._group.consumer_group_metadata()
+        self._repeat(lambda: self._producer.send_offsets_to_transaction(rows, metadata, CALL_TIMEOUT_S))
+
+    def commit(self) -> None:
+        self._repeat(lambda: self._producer.commit_transaction(CALL_TIMEOUT_S))
+
+    def abort(self) -> None:
+        self._repeat(lambda: self._producer.abort_transaction(CALL_TIMEOUT_S))
+
+    def _repeat(self, call: Any) -> None:
+        """Call until the error is not retriable: librdkafka then goes on with what it has begun."""
+        for _ in range(TRIES):
+            try:
+                call()
+                return
+            except KafkaException as error:
+                last = error
+                if not error.args[0].retriable():
+                    break
+        with _failures():
+            raise last
+
+    def close(self) -> None:
+        self._producer.purge()
+        self._producer.poll(0)
+        if self._group is not None:
+            self._group.close()
+
+
+class ConfluentGetter:
+    def __init__(self, servers: str, places: Sequence[Place], isolation: str):
+        self._places = places
+        self._indexes = {place: index for index, place in enumerate(places)}
+        with _failures():
+            self._consumer = Consumer({
+                'bootstrap.servers': servers, 'group.id': 'kbroker-verify-readers', 'isolation.level': isolation,
+                'enable.auto.commit': False, 'auto.offset.reset': 'error', 'fetch.wait.max.ms': 100, **COMMON},
+                logger=_QUIET)
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        with _failures():
+            self._consumer.assign([TopicPartition(*self._places[partition], offset)
+                                   for partition, offset in positions.items()])
+
+    def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
+        with _failures():
+            messages = self._consumer.consume(MOST_RECORDS, timeout_s)
+        reads: list[tuple[int, list[int], list[int]]] = []
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                if error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    raise ClientFailure(str(error))
+                continue
+            index = self._indexes[Place(message.topic(), message.partition())]
+            if not reads or reads[-1][0] != index:
+                reads.append((index, [], []))
+            reads[-1][1].append(message.offset())
+            reads[-1][2].append(number_in(message.value()))
+        return reads
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class ConfluentMaker:
+    name = 'confluent-kafka'
+
+    def __init__(self, servers: str, places: Sequence[Place]):
+        self._servers = servers
+        self._places = places
+
+    def writer(self, transactional_id: str | None) -> ConfluentWriter:
+        return ConfluentWriter(self._servers, self._places, transactional_id)
+
+    def getter(self, isolation: str) -> ConfluentGetter:
+        return ConfluentGetter(self._servers, self._places, isolation)

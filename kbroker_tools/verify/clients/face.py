@@ -1,0 +1,79 @@
+"""What the workloads need of a client. Each stock client has an adapter with these methods."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+TRANSACTION_TIMEOUT_MS = 10_000
+REQUEST_TIMEOUT_MS = 5_000
+DELIVERY_TIMEOUT_MS = 9_000
+CALL_TIMEOUT_S = 15
+
+
+class Place(NamedTuple):
+    """A partition by its topic and number. Its index in the list of the run's places is its name in the history."""
+
+    topic: str
+    partition: int
+
+
+class ClientFailure(Exception):
+    """A call failed. What it was to do may have happened or not; the transaction, if any, has to be aborted."""
+
+
+class InstanceFailure(ClientFailure):
+    """The producer cannot go on, not even with an abort: it was fenced, or has failed for good."""
+
+
+class Writer(Protocol):
+    """A producer. Its calls raise ClientFailure."""
+
+    acknowledged: dict[int, int]
+    """By number of the record: its offset, or ACKNOWLEDGED_WITHOUT_OFFSET. The caller empties it."""
+
+    def claim(self) -> None:
+        """Claim the transactional id."""
+
+    def begin(self) -> None: ...
+
+    def send(self, partition: int, number: int) -> None:
+        """Queue a record with this number as its value."""
+
+    def flush(self) -> None:
+        """Wait until each record is acknowledged."""
+
+    def send_offsets(self, group: str, offsets: Mapping[int, int]) -> None: ...
+
+    def commit(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def close(self) -> None:
+        """Close without waiting, and without ending the transaction. Never raises ClientFailure."""
+
+
+class Getter(Protocol):
+    """A consumer with positions that the caller sets. Its calls raise ClientFailure."""
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        """Read these partitions, and no other ones, from these offsets on."""
+
+    def poll(self, timeout_s: float) -> Sequence[tuple[int, list[int], list[int]]]:
+        """Return partition, offsets and numbers of records, in the order in which the client returned them."""
+
+    def close(self) -> None: ...
+
+
+class Maker(Protocol):
+    """Makes clients of one kind."""
+
+    name: str
+
+    def writer(self, transactional_id: str | None) -> Writer: ...
+
+    def getter(self, isolation: str) -> Getter: ...
+
+
+def number_in(value: bytes | None) -> int:
+    """Return the number of a record, or FOREIGN."""
+    return int(value) if value is not None and value.isdigit() and len(value) < 19 else -1

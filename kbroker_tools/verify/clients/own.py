@@ -1,0 +1,139 @@
+"""The adapter of kbroker's own client."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+from kbroker.client import Consumer, Delivery, FatalProducerError, KafkaError, Producer
+from kbroker.client.admin import OffsetAndMetadata
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import ClientConfig
+from kbroker.client.transaction_manager import GroupMetadata
+from kbroker.client.transaction_state import IllegalProducerState
+from kbroker_tools.verify.clients.face import (
+    CALL_TIMEOUT_S,
+    DELIVERY_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    TRANSACTION_TIMEOUT_MS,
+    ClientFailure,
+    InstanceFailure,
+    Place,
+    number_in,
+)
+from kbroker_tools.verify.lines import ACKNOWLEDGED_WITHOUT_OFFSET
+
+CONNECTION = {'request.timeout.ms': str(REQUEST_TIMEOUT_MS), 'retry.backoff.ms': '20', 'retry.backoff.max.ms': '200',
+              'default.api.timeout.ms': str(CALL_TIMEOUT_S * 1000)}
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except (FatalProducerError, IllegalProducerState) as error:
+        raise InstanceFailure(str(error)) from error
+    except (KafkaError, OSError) as error:
+        raise ClientFailure(str(error)) from error
+
+
+class OwnWriter:
+    def __init__(self, servers: str, places: Sequence[Place], transactional_id: str | None):
+        self.acknowledged: dict[int, int] = {}
+        self._places = places
+        self._failure: KafkaError | None = None
+        settings: dict[str, object] = {'linger.ms': 1, 'delivery.timeout.ms': DELIVERY_TIMEOUT_MS,
+                                       'max.block.ms': CALL_TIMEOUT_S * 1000}
+        if transactional_id is not None:
+            settings |= {'transactional.id': transactional_id, 'transaction.timeout.ms': TRANSACTION_TIMEOUT_MS}
+        self._cluster = Cluster(ClientConfig.from_settings(CONNECTION | {'bootstrap.servers': servers}))
+        with _failures():
+            self._producer = Producer(self._cluster, settings, self._delivered)
+
+    def _delivered(self, delivery: Delivery) -> None:
+        if delivery.error is not None:
+            self._failure = delivery.error
+            return
+        for index, number in enumerate(delivery.contexts):
+            self.acknowledged[number] = (delivery.base_offset + index if delivery.base_offset >= 0
+                                         else ACKNOWLEDGED_WITHOUT_OFFSET)
+
+    def claim(self) -> None:
+        with _failures():
+            self._producer.init_transactions()
+
+    def begin(self) -> None:
+        self._failure = None
+        with _failures():
+            self._producer.begin_transaction()
+
+    def send(self, partition: int, number: int) -> None:
+        place = self._places[partition]
+        with _failures():
+            self._producer.send(place.topic, b'%d' % number, partition=place.partition, context=number)
+
+    def flush(self) -> None:
+        with _failures():
+            self._producer.flush()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise ClientFailure(str(failure))
+
+    def send_offsets(self, group: str, offsets: Mapping[int, int]) -> None:
+        rows = {tuple(self._places[partition]): OffsetAndMetadata(offset) for partition, offset in offsets.items()}
+        with _failures():
+            self._producer.send_offsets_to_transaction(rows, GroupMetadata(group))  # type: ignore[arg-type]
+
+    def commit(self) -> None:
+        with _failures():
+            self._producer.commit_transaction()
+
+    def abort(self) -> None:
+        with _failures():
+            self._producer.abort_transaction()
+
+    def close(self) -> None:
+        self._cluster.close()
+
+
+class OwnGetter:
+    def __init__(self, servers: str, places: Sequence[Place], isolation: str):
+        self._places = places
+        self._indexes = {place: index for index, place in enumerate(places)}
+        with _failures():
+            self._consumer = Consumer(servers, {**CONNECTION, 'isolation.level': isolation, 'auto.offset.reset': 'none',
+                                                'enable.auto.commit': False, 'fetch.max.wait.ms': 100})
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        with _failures():
+            self._consumer.assign([tuple(self._places[partition]) for partition in positions])
+            for partition, offset in positions.items():
+                self._consumer.seek(*self._places[partition], offset)
+
+    def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
+        with _failures():
+            batches = self._consumer.poll(round(timeout_s * 1000))
+        return [(self._indexes[Place(batch.topic, batch.partition)], [record.offset for record in batch.records],
+                 [number_in(record.value) for record in batch.records]) for batch in batches if batch.records]
+
+    def position(self, partition: int) -> int:
+        """Return the offset of the next fetch, behind markers and hidden records."""
+        with _failures():
+            return self._consumer.position(*self._places[partition]) or 0
+
+    def close(self) -> None:
+        with suppress(KafkaError, OSError):
+            self._consumer.close()
+
+
+class OwnMaker:
+    name = 'kbroker'
+
+    def __init__(self, servers: str, places: Sequence[Place]):
+        self._servers = servers
+        self._places = places
+
+    def writer(self, transactional_id: str | None) -> OwnWriter:
+        return OwnWriter(self._servers, self._places, transactional_id)
+
+    def getter(self, isolation: str) -> OwnGetter:
+        return OwnGetter(self._servers, self._places, isolation)

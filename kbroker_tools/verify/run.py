@@ -1,0 +1,258 @@
+"""A run: topics, workers, nemesis and the final reads, recorded as a history."""
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kbroker.client import Admin, KafkaError
+from kbroker.client.admin import LATEST, IsolationLevel, NewTopic
+from kbroker_tools.verify.broker_command import BrokerCommand
+from kbroker_tools.verify.clients.face import ClientFailure, Maker, Place
+from kbroker_tools.verify.clients.own import CONNECTION, OwnMaker
+from kbroker_tools.verify.lines import READ_COMMITTED, READ_UNCOMMITTED
+from kbroker_tools.verify.nemesis import Nemesis
+from kbroker_tools.verify.proxy import Proxy
+from kbroker_tools.verify.recorder import Recorder
+from kbroker_tools.verify.workloads import Fencer, ListAppender, Sender, Setting, Tail, Transformer, Worker
+
+LIST, INPUT, OUTPUT = 'list', 'input', 'output'
+PARTITIONS = {LIST: 4, INPUT: 2, OUTPUT: 2}
+WORKLOADS = ('list', 'transform', 'fence')
+CLIENTS = ('kbroker', 'confluent')
+JOIN_S = 90
+STABLE_LIMIT_S = 60
+READ_LIMIT_S = 60
+READ_POLL_S = 0.3
+LOOK_AGAIN_S = 0.2
+PROGRESS_S = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run does."""
+
+    servers: str
+    seconds: float
+    nemesis: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = WORKLOADS
+    clients: tuple[str, ...] = CLIENTS
+    pause_s: tuple[float, float] = (0.5, 4)
+    seed: int = 0
+    workers: int = 2
+    """List appenders of each client."""
+
+
+@dataclass
+class Outcome:
+    """Faults of the run itself. They say nothing about the broker."""
+
+    problems: list[str] = field(default_factory=list)
+
+
+Progress = Callable[[float, Mapping[str, int]], None]
+"""Is called about once a second with the seconds since the start and the counts of the recorder."""
+
+
+def clients_available() -> tuple[str, ...]:
+    """Return the clients that are installed."""
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError:
+        return CLIENTS[:1]
+    return CLIENTS
+
+
+class Run:
+    """One run against a broker that is up. KafkaError and OSError if the topics cannot be created."""
+
+    def __init__(self, plan: Plan, history: Path, broker: BrokerCommand | None = None, clock_file: Path | None = None,
+                 progress: Progress = lambda seconds, counts: None):
+        self._plan = plan
+        self._history = history
+        self._broker = broker
+        self._clock_file = clock_file
+        self._progress = progress
+        self._rng = random.Random(plan.seed)
+        self._prefix = f'kbroker-verify-{time.time_ns() // 1_000_000:x}'
+        self._places = [Place(f'{self._prefix}-{name}', partition)
+                        for name, count in PARTITIONS.items() for partition in range(count)]
+        self._problems: list[str] = []
+
+    def run(self) -> Outcome:
+        """Carry the plan out. Everything that it started has ended when it returns."""
+        self._create_topics()
+        host, _, port = self._plan.servers.split(',')[0].rpartition(':')
+        with ExitStack() as stack:
+            out = stack.enter_context(self._history.open('w', encoding='utf-8'))
+            recorder = Recorder(out, [f'{place.topic.removeprefix(self._prefix)[1:]}-{place.partition}'
+                                      for place in self._places], self._description())
+            proxy = Proxy(host.strip('[]'), int(port), random.Random(self._rng.random()))
+            stack.callback(proxy.close)
+            stop = threading.Event()
+            setting = Setting(recorder, stop, self._places, self._reader_of_offsets(proxy.address))
+            workers = self._workers(setting, proxy.address)
+            self._work(workers, stop, recorder, proxy)
+            self._read_to_the_end(recorder)
+            if proxy.problem is not None:
+                self._problems.append(f'the proxy failed: {proxy.problem!r}')
+            if not self._problems:
+                recorder.finish()
+        return Outcome(self._problems)
+
+    def _description(self) -> dict[str, object]:
+        plan = self._plan
+        return {'servers': plan.servers, 'seconds': plan.seconds, 'seed': plan.seed, 'prefix': self._prefix,
+                'nemesis': list(plan.nemesis), 'workloads': list(plan.workloads), 'clients': list(plan.clients),
+                'started': round(time.time() * 1000)}
+
+    # ---- before
+
+    def _create_topics(self) -> None:
+        topics = [NewTopic(f'{self._prefix}-{name}', count, 1, None, {'retention.ms': '-1'})
+                  for name, count in PARTITIONS.items()]
+        with Admin(self._plan.servers) as admin:
+            for error in admin.create_topics(topics).values():
+                if error is not None:
+                    raise error
+
+    def _reader_of_offsets(self, servers: str) -> Callable[[str], Mapping[int, int]]:
+        indexes = {place: index for index, place in enumerate(self._places)}
+
+        def committed_offsets(group: str) -> Mapping[int, int]:
+            with Admin(servers, CONNECTION) as admin:
+                return {indexes[Place(*place)]: row.offset
+                        for place, row in admin.list_group_offsets(group, require_stable=True).items()}
+
+        return committed_offsets
+
+    def _makers(self, servers: str) -> list[Maker]:
+        makers: list[Maker] = []
+        if 'kbroker' in self._plan.clients:
+            makers.append(OwnMaker(servers, self._places))
+        if 'confluent' in self._plan.clients:
+            from kbroker_tools.verify.clients.confluent import ConfluentMaker
+            makers.append(ConfluentMaker(servers, self._places))
+        return makers
+
+    def _workers(self, setting: Setting, servers: str) -> list[Worker]:
+        makers = self._makers(servers)
+        list_topic, input_topic, output_topic = (f'{self._prefix}-{name}' for name in (LIST, INPUT, OUTPUT))
+        workers: list[Worker] = []
+
+        def rng() -> random.Random:
+            return random.Random(self._rng.random())
+
+        for maker in makers:
+            if 'list' in self._plan.workloads:
+                workers += [ListAppender(f'{self._prefix}-{maker.name}-{number}', setting, rng(), maker, list_topic)
+                            for number in range(self._plan.workers)]
+            workers += [Tail(f'{maker.name} {isolation}', setting, rng(), maker, isolation)
+                        for isolation in (READ_COMMITTED, READ_UNCOMMITTED)]
+        if 'transform' in self._plan.workloads:
+            workers += [Sender(f'{maker.name} input', setting, rng(), maker, input_topic) for maker in makers]
+            workers += [Transformer(f'{self._group}-{partition}', setting, rng(), makers[index % len(makers)],
+                                    (input_topic, output_topic), self._group, [partition])
+                        for index, partition in enumerate(setting.indexes(input_topic))]
+        if 'fence' in self._plan.workloads:
+            workers.append(Fencer(f'{self._prefix}-fenced', setting, rng(), makers, list_topic))
+        return workers
+
+    @property
+    def _group(self) -> str:
+        return f'{self._prefix}-transform'
+
+    # ---- the work
+
+    def _work(self, workers: Sequence[Worker], stop: threading.Event, recorder: Recorder, proxy: Proxy) -> None:
+        nemesis = Nemesis(self._plan.nemesis, recorder, random.Random(self._rng.random()), proxy, self._broker,
+                          self._clock_file)
+        failures: list[BaseException] = []
+
+        def disturb() -> None:
+            try:
+                nemesis.run(stop, self._plan.pause_s)
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=disturb, name='nemesis', daemon=True)
+        begin = time.monotonic()
+        try:
+            for worker in workers:
+                worker.start()
+            thread.start()
+            while (spent := time.monotonic() - begin) < self._plan.seconds and thread.is_alive() | (not failures):
+                stop.wait(min(PROGRESS_S, self._plan.seconds - spent))
+                self._progress(spent, recorder.counts)
+        finally:
+            stop.set()
+            if thread.ident is not None:
+                thread.join(JOIN_S)
+        self._problems += [f'the nemesis failed: {error}' for error in failures]
+        for worker in workers:
+            if not worker.join(JOIN_S):
+                self._problems.append(f'the worker {worker.name!r} did not stop within {JOIN_S} s')
+            elif worker.error is not None:
+                self._problems.append(f'the worker {worker.name!r} failed: {worker.error!r}')
+
+    # ---- after
+
+    def _read_to_the_end(self, recorder: Recorder) -> None:
+        stable = self._await_stable()
+        for index, (last_stable, high) in stable.items():
+            recorder.stable(index, last_stable, high)
+        for isolation, end in ((READ_COMMITTED, 0), (READ_UNCOMMITTED, 1)):
+            self._read_all(recorder, isolation, {index: ends[end] for index, ends in stable.items()})
+        if 'transform' in self._plan.workloads:
+            committed = self._reader_of_offsets(self._plan.servers)(self._group)
+            recorder.committed(self._group, {index: committed.get(index, 0) for index, place
+                                             in enumerate(self._places) if place.topic.endswith(INPUT)})
+
+    def _await_stable(self) -> dict[int, tuple[int, int]]:
+        """Return last stable offset and high watermark of each partition, when they are equal or do not meet."""
+        places = {tuple(place): LATEST for place in self._places}
+        deadline = time.monotonic() + STABLE_LIMIT_S
+        with Admin(self._plan.servers) as admin:
+            while True:
+                committed = admin.list_offsets(places, IsolationLevel.READ_COMMITTED)   # type: ignore[arg-type]
+                high = admin.list_offsets(places)                                       # type: ignore[arg-type]
+                found = {index: (committed[place].offset, high[place].offset)   # type: ignore[index]
+                         for index, place in enumerate(map(tuple, self._places))}
+                if all(stable == end for stable, end in found.values()) or time.monotonic() > deadline:
+                    return found
+                time.sleep(LOOK_AGAIN_S)
+
+    def _read_all(self, recorder: Recorder, isolation: str, ends: Mapping[int, int]) -> None:
+        """Read each partition from its start to its end."""
+        maker = OwnMaker(self._plan.servers, self._places)
+        reader = recorder.reader(isolation, maker.name, is_final=True)
+        getter = maker.getter(isolation)
+        begin, sought = dict.fromkeys(ends, 0), [number for index in ends for number in (index, 0)]
+        reached = dict(begin)
+        deadline = time.monotonic() + READ_LIMIT_S
+        try:
+            getter.seek(begin)
+            while time.monotonic() < deadline and any(reached[index] < end for index, end in ends.items()):
+                at = recorder.now()
+                reads = getter.poll(READ_POLL_S)
+                if reads:
+                    recorder.poll(reader, at, reads, seek=sought)
+                    sought = []
+                    deadline = time.monotonic() + READ_LIMIT_S
+                reached = {index: getter.position(index) for index in ends}
+        except ClientFailure as error:
+            self._problems.append(f'the final read failed: {error}')
+        finally:
+            getter.close()
+        recorder.end(reader, [number for index, end in ends.items() for number in (index, reached[index], end)])
+
+
+def heal(broker: BrokerCommand | None) -> None:
+    """Stop a broker that the run has started. Never raises for one that is gone."""
+    if broker is not None:
+        with suppress(OSError, KafkaError):
+            broker.stop()
