@@ -104,6 +104,13 @@ EXAMPLES: dict[str, list[Example]] = {
          'kbroker-check /var/lib/kbroker\n'
          'kbroker-check --repair /var/lib/kbroker'),
     ],
+    'kbroker-verify': [
+        ('Verify a broker for ten minutes, with faults of the network only:',
+         'kbroker-verify --bootstrap-server localhost:9092'),
+        ('Start a broker, and also kill and pause it meanwhile:',
+         "kbroker-verify --bootstrap-server 127.0.0.1:9092 --minutes 60 \\\n"
+         "    --broker-command 'kbroker serve --listen 127.0.0.1:9092 --data-dir verified'"),
+    ],
     'kbroker-ingest': [
         ('Write the records committed since the last run to Parquet files, by day:',
          'kbroker-ingest --topics orders --from localhost:9092 --to lake --state lake-state --partition-by topic,date'),

@@ -69,6 +69,8 @@ def test_the_examples_of_the_man_pages_do_what_they_say(guarded_shell):
                 serve.make_context('serve', shlex.split(lines)[2:])
             elif lines.startswith('kbroker-acls --data-dir'):       # needs a stopped broker
                 main_of('acls').make_context('acls', shlex.split(lines.replace('/var/lib/kbroker', '/tmp'))[1:])
+            elif lines.startswith('kbroker-verify'):                # takes minutes
+                main_of('verify').make_context('verify', shlex.split(lines)[1:])
             else:
                 if not can_run(lines):
                     continue
@@ -88,8 +90,8 @@ def test_the_session_of_the_page_of_commands_prints_what_the_page_says(shell):
         assert expected in ('', done.stdout) or expected.replace('\\\n', '') == done.stdout, line
 
 
-NOT_RUN = ('sudo ', 'pip install ', 'make ', 'kbroker serve ', 'kbroker-check --accept ')
-"""Lines that change the machine, do not end, or need a stopped broker; see `check_without_running`."""
+NOT_RUN = ('sudo ', 'pip install ', 'make ', 'kbroker serve ', 'kbroker-check --accept ', 'kbroker-verify ')
+"""Lines that change the machine, do not end, take minutes, or need a stopped broker; see `check_without_running`."""
 
 
 def test_the_commands_of_the_documents_run(broker, tmp_path):
@@ -118,6 +120,8 @@ def check_without_running(line):
     elif 'serve' in words:
         settings = str(ROOT / 'packaging' / 'server.properties')
         serve.make_context('serve', [settings if word == 'server.properties' else word for word in words[2:]])
+    elif words[0] == 'kbroker-verify':
+        main_of('verify').make_context('verify', words[1:])
     elif words[0] == 'pip':
         extra = re.search(r'\[(\w+)\]', line)
         extras = tomllib.loads(text_of('pyproject.toml'))['project']['optional-dependencies']

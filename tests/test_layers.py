@@ -45,9 +45,9 @@ TOOL_LAYERS = [
     {'directory_view', 'live_view'},
     {'command', 'topic_descriptions', 'stuck', 'checking'},
     {'acl_work', 'client_configs', 'console', 'group_work', 'timeline'},
-    {'history', 'dump', 'spark'},
+    {'history', 'dump', 'spark', 'verifying'},
     {'acls', 'certs', 'check', 'configs', 'consume', 'dump_log', 'groups', 'ingest', 'produce', 'share_consume',
-     'share_groups', 'spark_startup', 'streams_groups', 'topics', 'transactions', 'txn_state'},
+     'share_groups', 'spark_startup', 'streams_groups', 'topics', 'transactions', 'txn_state', 'verify'},
 ]
 TOOL_LAYER = {room: number for number, rooms in enumerate(TOOL_LAYERS) for room in rooms}
 # The parts of a running broker. The tools read its files and send it requests. They share its log, rows and names.

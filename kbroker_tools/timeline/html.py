@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -25,30 +25,39 @@ MAX_TABLE_ROWS = 50
 _HERE = Path(__file__).parent
 _PLACE = re.compile(r'\{\{(\w+)\}\}')
 _OUTCOMES = list(Outcome)
+_AXES = '''<fieldset aria-label="Axis">
+<label><input type="radio" name="axis" value="offset" checked>Offsets</label>
+<label><input type="radio" name="axis" value="time">Time</label>
+</fieldset>'''
 _TABLE_COLUMNS = ('Producer', 'Producer id', 'Epoch', 'First offset', 'Last offset', 'Marker', 'Records', 'Began',
                   'Duration')
 
 
 def page(timeline: Timeline) -> str:
     """Return the whole file."""
-    script = (_HERE / 'page.js').read_text('utf-8')
     name = f'{timeline.topic}-{timeline.partition}'
-    fields = {
-        'script_hash': 'sha256-' + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    return filled({
         'title': escape(f'{name}: transactions'),
         'heading': f'{escape(timeline.topic)} <span>partition {timeline.partition}</span>',
         'summary': ''.join(f'<p>{escape(line)}</p>\n' for line in extent(timeline))
                    + f'<p class="muted">{escape(timeline.place)}, read {words_for_time(timeline.read_at_ms)}</p>',
         'facts': _facts(timeline),
+        'axes': _AXES,
+        'marked': 'epoch jumped: started again, or wrote elsewhere',
         'label': escape(f'Transactions of {name}, a lane for each producer. '
                         + '; '.join([*extent(timeline), stability(timeline)])),
         'tables': _tables(timeline),
         'made': f'kbroker-transactions timeline, kbroker {__version__}. Times are UTC.',
-        'data': _json(_data(timeline)),
-        'script': script,
-    }
+    }, _data(timeline))
+
+
+def filled(fields: Mapping[str, str], data: Any) -> str:
+    """Return the page with these fields, which are HTML, and the data that its script draws."""
+    script = (_HERE / 'page.js').read_text('utf-8')
+    texts = {'script_hash': 'sha256-' + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+             'data': _json(data), 'script': script, **fields}
     template = (_HERE / 'page.html').read_text('utf-8')
-    return _PLACE.sub(lambda place: fields[place[1]], template)
+    return _PLACE.sub(lambda place: texts[place[1]], template)
 
 
 def _json(value: Any) -> str:
@@ -92,6 +101,11 @@ def _facts(timeline: Timeline) -> str:
               ('offsets held back', offsets.high_watermark - offsets.last_stable_offset, ''),
               ('records in transactions', sum(one.records for one in timeline.transactions), ''),
               ('records outside', timeline.plain_records, '')]
+    return facts_of(facts)
+
+
+def facts_of(facts: Iterable[tuple[str, int, str]]) -> str:
+    """Return the numbers at the top of a page: a name, a count, and the class of its colour or ''."""
     return '\n'.join(f'<div><dt>{name}</dt><dd{f" class={kind}" if kind and count else ""}>{count:,}</dd></div>'
                      for name, count, kind in facts)
 
@@ -104,7 +118,7 @@ def _tables(timeline: Timeline) -> str:
         if found:
             rest = f', the last {MAX_TABLE_ROWS} of {len(found):,}' if len(found) > MAX_TABLE_ROWS else ''
             rows = (_cells(timeline, one) for one in found[:-MAX_TABLE_ROWS - 1:-1])
-            parts.append(f'<h2>{title}{rest}</h2>\n{_table(_TABLE_COLUMNS, rows)}')
+            parts.append(f'<h2>{title}{rest}</h2>\n{table(_TABLE_COLUMNS, rows)}')
     return '\n'.join(parts)
 
 
@@ -115,7 +129,8 @@ def _cells(timeline: Timeline, one: PartitionTransaction) -> list[str]:
             f'{one.records:,}', words_for_time(one.begin_timestamp_ms), words_for_duration(duration_ms)]
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of these texts."""
     def line(tag: str, cells: Sequence[str]) -> str:
         return '<tr>' + ''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells) + '</tr>\n'
     return ('<div class="scroll"><table>\n<thead>' + line('th', columns) + '</thead>\n<tbody>\n'

@@ -3,7 +3,7 @@
 // are drawn together, by columns of pixels. Data never becomes markup: texts are inserted as text nodes.
 
 const data = JSON.parse(document.getElementById('data').textContent);
-const OUTCOMES = ['committed', 'aborted', 'open'];
+const OUTCOMES = ['committed', 'aborted', 'open'], WORDS = data.words ?? OUTCOMES;
 const [LANE, OUTCOME, FIRST, LAST, MARKER, BEGIN, WRITTEN, ENDED, PRODUCER, EPOCH, MARKER_EPOCH, COORDINATOR, RECORDS, BYTES, RESTART] =
   Array(15).keys();
 const COLUMN = 2, NARROW = 4;
@@ -22,7 +22,7 @@ const full = () => state.axis === 'offset' ? [data.start, data.end] : [data.star
 const beginOf = row => state.axis === 'offset' ? row[FIRST] : row[BEGIN];
 const writtenTo = row => state.axis === 'offset' ? row[LAST] + 1 : row[WRITTEN];
 function endOf(row) {
-  if (row[OUTCOME] === 2) return full()[1];
+  if (row[ENDED] === null) return full()[1];
   return state.axis === 'offset' ? row[MARKER] + 1 : Math.max(row[ENDED], row[BEGIN]);
 }
 const xOf = value => box.left + (value - state.from) / (state.to - state.from) * box.width;
@@ -63,6 +63,7 @@ function bytes(size) {
   return `${size.toFixed(1)} TiB`;
 }
 function facts(row) {
+  if (data.faults) return factsOfRun(row);
   const list = [['producer', `${row[PRODUCER]}, epoch ${row[EPOCH]}`],
     ['offsets', `${whole(row[FIRST])} to ${whole(row[LAST])}`],
     ['records', `${whole(row[RECORDS])}, ${bytes(row[BYTES])}`], ['began', clock(row[BEGIN])]];
@@ -75,8 +76,16 @@ function facts(row) {
   if (row[RESTART] !== null) list.push(['epoch jumped', row[RESTART]]);
   return list;
 }
+function factsOfRun(row) {
+  const list = [['transaction', whole(row[FIRST])], ['producer', row[PRODUCER]], ['records', whole(row[RECORDS])],
+    ['began', clock(row[BEGIN])]];
+  if (row[MARKER] !== null) list.push(['commit requested', clock(row[WRITTEN])]);
+  list.push([WORDS[row[OUTCOME]], clock(row[ENDED])], ['duration', duration(row[ENDED] - row[BEGIN])]);
+  if (row[RESTART] !== null) list.push(['evidence', row[RESTART]]);
+  return list;
+}
 function nameOf(row) {
-  return `${data.ids[row[PRODUCER]] ?? `producer ${row[PRODUCER]}`}: ${OUTCOMES[row[OUTCOME]]}`;
+  return `${data.ids[row[PRODUCER]] ?? `producer ${row[PRODUCER]}`}: ${WORDS[row[OUTCOME]]}`;
 }
 
 // ---- elements
@@ -177,7 +186,17 @@ function drawLanes() {
   });
 }
 
+function drawFaults(parent) {
+  for (const [name, begin, end] of data.faults) {
+    if (end < state.from || begin > state.to) continue;
+    const x = xOf(begin), width = Math.max(2, xOf(end) - x);
+    add(parent, 'rect', {class: 'fault', x: round(x), y: 14, width: round(width), height: box.bottom - 14});
+    if (width > name.length * 6) add(parent, 'text', {class: 'fault', x: round(x) + 2, y: 24}, name);
+  }
+}
+
 function drawRules(parent) {
+  if (data.faults) return drawFaults(parent);
   const time = state.axis === 'time';
   const stable = time ? data.lastStableMs : data.lastStable, watermark = time ? data.endMs : data.highWatermark;
   const isHeld = data.lastStable < data.highWatermark;
@@ -280,7 +299,8 @@ function move(share) {
 }
 function setAxis(axis) {
   state.axis = axis;
-  document.querySelector(`input[name=axis][value=${axis}]`).checked = true;
+  const choice = document.querySelector(`input[name=axis][value=${axis}]`);
+  if (choice) choice.checked = true;
   look(...full());
 }
 function choose(row) {
@@ -328,9 +348,10 @@ function showDetail(event) {
     list = facts(found[0]);
   } else {
     title.textContent = `${plural(found.length, 'transaction')} here`;
-    list = OUTCOMES.map((name, outcome) => [name, whole(found.filter(row => row[OUTCOME] === outcome).length)]).filter(pair => pair[1] !== '0');
+    list = WORDS.map((name, outcome) => [name, whole(found.filter(row => row[OUTCOME] === outcome).length)]).filter(pair => pair[1] !== '0');
     const last = found[found.length - 1];
-    list.push(['offsets', `${whole(found[0][FIRST])} to ${whole(last[MARKER] ?? last[LAST])}`], ['', 'zoom in to tell them apart']);
+    list.push(data.faults ? ['transactions', `${whole(found[0][FIRST])} to ${whole(last[FIRST])}`]
+      : ['offsets', `${whole(found[0][FIRST])} to ${whole(last[MARKER] ?? last[LAST])}`], ['', 'zoom in to tell them apart']);
   }
   for (const pair of list) {
     const line = table.insertRow();
@@ -400,7 +421,7 @@ overview.addEventListener('pointerup', event => {
 const DEEDS = {
   'ArrowLeft': () => move(-.2), 'ArrowRight': () => move(.2), '+': () => zoom(.5), '=': () => zoom(.5), '-': () => zoom(2),
   '0': () => look(...full()), 'Home': () => look(...full()), 'n': () => step(1), 'p': () => step(-1),
-  'u': () => step(1, row => row[OUTCOME] !== 0), 't': () => setAxis(state.axis === 'offset' ? 'time' : 'offset'),
+  'u': () => step(1, row => row[OUTCOME] !== 0), 't': () => data.faults || setAxis(state.axis === 'offset' ? 'time' : 'offset'),
   'Escape': () => { choose(null); detail.hidden = true; requestDraw(); },
 };
 lanesSvg.addEventListener('keydown', event => {
@@ -419,7 +440,7 @@ addEventListener('resize', requestDraw);
 const asked = new URLSearchParams(location.hash.slice(1));
 measure();
 const [askedFrom, askedTo, select] = ['from', 'to', 'select'].map(name => asked.has(name) ? Number(asked.get(name)) : NaN);
-setAxis(asked.get('axis') === 'time' ? 'time' : 'offset');
+setAxis(data.faults || asked.get('axis') === 'time' ? 'time' : 'offset');
 if (askedFrom < askedTo) look(askedFrom, askedTo);
 draw();
 if (!isNaN(select)) { choose(rows.find(row => row[FIRST] === select) ?? null); draw(); }

@@ -22,7 +22,7 @@ class Kind(enum.Enum):
     NON_MONOTONIC_POLL = 'non-monotonic poll', 'a reader went back to a smaller offset'
     NON_MONOTONIC_SEND = 'non-monotonic send', 'a later record of a producer got a smaller offset'
     READ_CYCLE = 'circular reads (G1c)', 'transactions read records of each other'
-    STABLE_OFFSET = 'stable offset stands still', 'the last stable offset stays behind after every transaction ended'
+    STABLE_OFFSET = 'stable offset stands still', 'partitions or offsets wait for a transaction that never ends'
     ZOMBIE = 'zombie that wrote', 'a fenced producer wrote or committed'
     FOREIGN_RECORD = 'foreign record', 'a record is in a partition to which no producer of the run sent it'
     UNREADABLE = 'unreadable end', 'a reader could not reach the end of a partition after the faults'
@@ -51,7 +51,7 @@ class Found:
 
 
 class Collector:
-    """Counts anomalies by their kind. Of each kind it keeps the occurrence with the smallest size, the earliest first."""
+    """Counts anomalies by their kind. Of each kind it keeps the smallest occurrence, the first one if several are."""
 
     def __init__(self) -> None:
         self._found: dict[Kind, Found] = {}

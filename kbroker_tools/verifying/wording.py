@@ -1,8 +1,8 @@
 """The words for the parts of a history in an evidence."""
 from __future__ import annotations
 
-from kbroker_tools.verify.history import NONE, History
-from kbroker_tools.verify.lines import Outcome
+from kbroker_tools.verifying.history import NONE, History
+from kbroker_tools.verifying.lines import Outcome
 
 
 class Wording:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 
-from kbroker_tools.verify.anomalies import Collector, Evidence, Kind
-from kbroker_tools.verify.audit import Audit, FinalLog
-from kbroker_tools.verify.history import NONE, Chunk, History, Poll, is_foreign
-from kbroker_tools.verify.lines import Outcome
-from kbroker_tools.verify.wording import Wording
+from kbroker_tools.verifying.anomalies import Collector, Evidence, Kind
+from kbroker_tools.verifying.audit import Audit, FinalLog
+from kbroker_tools.verifying.history import NONE, Chunk, History, Poll, is_foreign
+from kbroker_tools.verifying.lines import Outcome
+from kbroker_tools.verifying.wording import Wording
 
 
 @dataclass(slots=True)

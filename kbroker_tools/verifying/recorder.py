@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
-from kbroker_tools.verify.lines import FORMAT, Outcome
+from kbroker_tools.verifying.lines import FORMAT, Outcome
 
 Reads = Sequence[tuple[int, Sequence[int], Sequence[int]]]
 """A poll: partition, offsets and numbers of the records of each partition."""
@@ -80,6 +80,9 @@ class Recorder:
     def committed(self, group: str, offsets: Mapping[int, int]) -> None:
         flat = [number for pair in offsets.items() for number in pair]
         self._write({'type': 'committed', 'group': group, 'offsets': flat})
+
+    def unstable(self, group: str) -> None:
+        self._write({'type': 'unstable', 'group': group})
 
     def fault(self, name: str, begin: int, detail: str) -> None:
         """Record a fault that began at `begin` and ends now."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kbroker.errors import ProtocolError
-from kbroker_tools.verify.addresses import rewritten
+from kbroker_tools.verifying.addresses import rewritten
 
 RECEIVE_BYTES = 256 * 1024
 MOST_QUEUED_BYTES = 8 << 20
@@ -109,12 +109,14 @@ class Proxy:
             while not self._is_stopping:
                 timeout = max(self._delayed[0][0] - time.monotonic(), 0) if self._delayed else None
                 for key, events in self._selector.select(timeout):
+                    end = key.fileobj
+                    assert isinstance(end, socket.socket)
                     if key.data is None:
                         self._run_commands()
                     elif isinstance(key.data, Link):
-                        self._serve(key.data, key.fileobj, events)
+                        self._serve(key.data, end, events)
                     else:
-                        self._accept(key.fileobj, key.data)
+                        self._accept(end, key.data)
                 self._send_due()
         except BaseException as error:
             self.problem = error

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kbroker.protocol.api_keys import ApiKey
-from kbroker_tools.verify.broker_command import BrokerCommand
-from kbroker_tools.verify.proxy import MUTE_ANSWERS, MUTE_REQUESTS, Proxy
-from kbroker_tools.verify.recorder import Recorder
+from kbroker_tools.verifying.broker_command import BrokerCommand
+from kbroker_tools.verifying.proxy import MUTE_ANSWERS, MUTE_REQUESTS, Proxy
+from kbroker_tools.verifying.recorder import Recorder
 
 NETWORK_FAULTS = ('cut', 'delay', 'hold', 'half-open')
 PROCESS_FAULTS = ('kill', 'pause', 'clock')

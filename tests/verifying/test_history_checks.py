@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.modelled_histories import GROUP, INPUT, LISTS, ModelledRun
 
-from kbroker_tools.verify.anomalies import Kind
-from kbroker_tools.verify.checker import check
-from kbroker_tools.verify.history import HistoryError, read
+from kbroker_tools.verifying.anomalies import Kind
+from kbroker_tools.verifying.checker import check
+from kbroker_tools.verifying.history import HistoryError, read
 
 STEPS = 500
 
@@ -108,7 +108,7 @@ class Plants:
                 row['commit'] = row['end'] = max(other['end'] for other in self.of_type('poll')) + 1
 
     def inconsistent_offset(self):
-        poll, chunk = self.rng.choice(self.followers(2))
+        _, chunk = self.rng.choice(self.followers(2))
         chunk[2][0], chunk[2][1] = chunk[2][1], chunk[2][0]
 
     def offset_without_output(self):
@@ -141,13 +141,17 @@ class Plants:
     def circular_reads(self):
         first, second = self.rng.sample(self.transactions('committed'), 2)
         reader = next(iter(self.of_type('reader')))['reader']
-        for reads, read in ((first, second), (second, first)):
-            number, partition, offset, _ = read['writes'][:4]
+        for reads, writes in ((first, second), (second, first)):
+            number, partition, offset, _ = writes['writes'][:4]
             self.rows.append({'type': 'poll', 'reader': reader, 'transaction': reads['transaction'], 'begin': 0,
                               'end': 10**9, 'seek': [partition, offset], 'reads': [[partition, [offset], [number]]]})
 
     def stable_offset(self):
         self.rng.choice(self.of_type('stable'))['stable'] -= 1
+
+    def held_offsets(self):
+        (row,) = self.of_type('committed')
+        row['type'] = 'unstable'
 
     def zombie(self):
         fenced = [row for row in self.of_type('producer') if row['transactional_id'] == 'fenced'][:-1]
@@ -176,7 +180,8 @@ PLANTS = {
     Plants.output_without_offset: Kind.OUTPUT_WITHOUT_OFFSET, Plants.internal_skip: Kind.INTERNAL_SKIP,
     Plants.external_skip: Kind.EXTERNAL_SKIP, Plants.non_monotonic_poll: Kind.NON_MONOTONIC_POLL,
     Plants.non_monotonic_send: Kind.NON_MONOTONIC_SEND, Plants.circular_reads: Kind.READ_CYCLE,
-    Plants.stable_offset: Kind.STABLE_OFFSET, Plants.zombie: Kind.ZOMBIE, Plants.zombie_commit: Kind.ZOMBIE,
+    Plants.stable_offset: Kind.STABLE_OFFSET, Plants.held_offsets: Kind.STABLE_OFFSET, Plants.zombie: Kind.ZOMBIE,
+    Plants.zombie_commit: Kind.ZOMBIE,
     Plants.foreign_record: Kind.FOREIGN_RECORD, Plants.unreadable_end: Kind.UNREADABLE,
 }
 

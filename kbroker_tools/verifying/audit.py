@@ -5,7 +5,7 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from kbroker_tools.verify.history import History
+from kbroker_tools.verifying.history import History
 
 
 @dataclass

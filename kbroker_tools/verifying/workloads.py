@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker.errors import KafkaError
-from kbroker_tools.verify.clients.face import ClientFailure, Getter, InstanceFailure, Maker, Place, Writer
-from kbroker_tools.verify.lines import NOT_ACKNOWLEDGED, READ_COMMITTED, Outcome
-from kbroker_tools.verify.recorder import Recorder
+from kbroker_tools.verifying.clients.face import ClientFailure, Getter, InstanceFailure, Maker, Place, Writer
+from kbroker_tools.verifying.lines import NOT_ACKNOWLEDGED, READ_COMMITTED, Outcome
+from kbroker_tools.verifying.recorder import Recorder
 
 POLL_S = 0.1
 PAUSE_AFTER_FAILURE_S = 0.2
@@ -28,7 +28,7 @@ RESEEK_SHARE = 0.01
 
 @dataclass
 class Setting:
-    """What all workers of a run share."""
+    """The parts that all workers of a run share."""
 
     recorder: Recorder
     stop: threading.Event
@@ -288,7 +288,7 @@ class Transformer(Worker):
 
 
 class Fencer(Worker):
-    """One transactional id, claimed by one producer after the other. The fenced one goes on writing, and has to fail."""
+    """One transactional id, claimed by one producer after the other. A fenced one goes on writing, and has to fail."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, makers: Sequence[Maker], topic: str):
         super().__init__(name, setting, rng)

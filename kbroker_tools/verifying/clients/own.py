@@ -10,7 +10,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.client.transaction_state import IllegalProducerState
-from kbroker_tools.verify.clients.face import (
+from kbroker_tools.verifying.clients.face import (
     CALL_TIMEOUT_S,
     DELIVERY_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
@@ -20,7 +20,7 @@ from kbroker_tools.verify.clients.face import (
     Place,
     number_in,
 )
-from kbroker_tools.verify.lines import ACKNOWLEDGED_WITHOUT_OFFSET
+from kbroker_tools.verifying.lines import ACKNOWLEDGED_WITHOUT_OFFSET
 
 CONNECTION = {'request.timeout.ms': str(REQUEST_TIMEOUT_MS), 'retry.backoff.ms': '20', 'retry.backoff.max.ms': '200',
               'default.api.timeout.ms': str(CALL_TIMEOUT_S * 1000)}
@@ -79,9 +79,10 @@ class OwnWriter:
             raise ClientFailure(str(failure))
 
     def send_offsets(self, group: str, offsets: Mapping[int, int]) -> None:
-        rows = {tuple(self._places[partition]): OffsetAndMetadata(offset) for partition, offset in offsets.items()}
+        rows: dict[tuple[str, int], OffsetAndMetadata] = {
+            self._places[partition]: OffsetAndMetadata(offset) for partition, offset in offsets.items()}
         with _failures():
-            self._producer.send_offsets_to_transaction(rows, GroupMetadata(group))  # type: ignore[arg-type]
+            self._producer.send_offsets_to_transaction(rows, GroupMetadata(group))
 
     def commit(self) -> None:
         with _failures():
@@ -105,7 +106,7 @@ class OwnGetter:
 
     def seek(self, positions: Mapping[int, int]) -> None:
         with _failures():
-            self._consumer.assign([tuple(self._places[partition]) for partition in positions])
+            self._consumer.assign([self._places[partition] for partition in positions])
             for partition, offset in positions.items():
                 self._consumer.seek(*self._places[partition], offset)
 

@@ -11,6 +11,7 @@
     end          reader, ends [partition, reached offset, expected offset, ...]: how far a final reader got
     stable       partition, stable, high: last stable offset and high watermark, when every transaction has ended
     committed    group, offsets [partition, offset, ...]: at the end of the run
+    unstable     group: a transaction holds its offsets, after every transaction has ended or timed out
     fault        fault, begin, end, detail
     finish       nothing: the run was not interrupted
 

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from kbroker.client import Admin, KafkaError
 from kbroker.client.admin import LATEST, IsolationLevel, NewTopic
-from kbroker_tools.verify.broker_command import BrokerCommand
-from kbroker_tools.verify.clients.face import ClientFailure, Maker, Place
-from kbroker_tools.verify.clients.own import CONNECTION, OwnMaker
-from kbroker_tools.verify.lines import READ_COMMITTED, READ_UNCOMMITTED
-from kbroker_tools.verify.nemesis import Nemesis
-from kbroker_tools.verify.proxy import Proxy
-from kbroker_tools.verify.recorder import Recorder
-from kbroker_tools.verify.workloads import Fencer, ListAppender, Sender, Setting, Tail, Transformer, Worker
+from kbroker.errors import ErrorCode
+from kbroker_tools.verifying.broker_command import BrokerCommand
+from kbroker_tools.verifying.clients.face import ClientFailure, Maker, Place
+from kbroker_tools.verifying.clients.own import CONNECTION, OwnMaker
+from kbroker_tools.verifying.lines import READ_COMMITTED, READ_UNCOMMITTED
+from kbroker_tools.verifying.nemesis import Nemesis
+from kbroker_tools.verifying.proxy import Proxy
+from kbroker_tools.verifying.recorder import Recorder
+from kbroker_tools.verifying.workloads import Fencer, ListAppender, Sender, Setting, Tail, Transformer, Worker
 
 LIST, INPUT, OUTPUT = 'list', 'input', 'output'
 PARTITIONS = {LIST: 4, INPUT: 2, OUTPUT: 2}
@@ -34,7 +35,7 @@ PROGRESS_S = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does."""
+    """The work of a run, its faults and its length."""
 
     servers: str
     seconds: float
@@ -135,7 +136,7 @@ class Run:
         if 'kbroker' in self._plan.clients:
             makers.append(OwnMaker(servers, self._places))
         if 'confluent' in self._plan.clients:
-            from kbroker_tools.verify.clients.confluent import ConfluentMaker
+            from kbroker_tools.verifying.clients.confluent import ConfluentMaker
             makers.append(ConfluentMaker(servers, self._places))
         return makers
 
@@ -208,20 +209,35 @@ class Run:
         for isolation, end in ((READ_COMMITTED, 0), (READ_UNCOMMITTED, 1)):
             self._read_all(recorder, isolation, {index: ends[end] for index, ends in stable.items()})
         if 'transform' in self._plan.workloads:
-            committed = self._reader_of_offsets(self._plan.servers)(self._group)
-            recorder.committed(self._group, {index: committed.get(index, 0) for index, place
-                                             in enumerate(self._places) if place.topic.endswith(INPUT)})
+            self._record_offsets(recorder)
+
+    def _record_offsets(self, recorder: Recorder) -> None:
+        """Record the committed offsets of the transforms, or that a transaction holds them for ever."""
+        deadline = time.monotonic() + STABLE_LIMIT_S
+        while True:
+            try:
+                committed = self._reader_of_offsets(self._plan.servers)(self._group)
+            except KafkaError as error:
+                if error.code is not ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                    raise
+                if time.monotonic() > deadline:
+                    recorder.unstable(self._group)
+                    return
+            else:
+                recorder.committed(self._group, {index: committed.get(index, 0) for index, place
+                                                 in enumerate(self._places) if place.topic.endswith(INPUT)})
+                return
 
     def _await_stable(self) -> dict[int, tuple[int, int]]:
         """Return last stable offset and high watermark of each partition, when they are equal or do not meet."""
-        places = {tuple(place): LATEST for place in self._places}
+        places: dict[tuple[str, int], int] = dict.fromkeys(self._places, LATEST)
         deadline = time.monotonic() + STABLE_LIMIT_S
         with Admin(self._plan.servers) as admin:
             while True:
-                committed = admin.list_offsets(places, IsolationLevel.READ_COMMITTED)   # type: ignore[arg-type]
-                high = admin.list_offsets(places)                                       # type: ignore[arg-type]
-                found = {index: (committed[place].offset, high[place].offset)   # type: ignore[index]
-                         for index, place in enumerate(map(tuple, self._places))}
+                committed = admin.list_offsets(places, IsolationLevel.READ_COMMITTED)
+                high = admin.list_offsets(places)
+                found = {index: (committed[place].offset, high[place].offset)
+                         for index, place in enumerate(self._places)}
                 if all(stable == end for stable, end in found.values()) or time.monotonic() > deadline:
                     return found
                 time.sleep(LOOK_AGAIN_S)

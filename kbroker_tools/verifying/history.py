@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kbroker_tools.verify.lines import FOREIGN, FORMAT, NOT_ACKNOWLEDGED, OUTCOMES, READ_COMMITTED, Outcome
+from kbroker_tools.verifying.lines import FOREIGN, FORMAT, NOT_ACKNOWLEDGED, OUTCOMES, READ_COMMITTED, Outcome
 
 NONE = -1
 
@@ -136,6 +136,8 @@ class History:
     stable: list[Stable] = field(default_factory=list)
     committed: dict[str, dict[int, int]] = field(default_factory=dict)
     """By group and partition: the committed offset at the end."""
+    unstable: list[str] = field(default_factory=list)
+    """Groups whose offsets a transaction holds at the end."""
     consumed: dict[int, tuple[str, list[int]]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     is_finished: bool = False
@@ -164,13 +166,14 @@ def read(lines: Iterable[str]) -> History:
     history = History()
     add = {'start': _add_start, 'producer': _add_producer, 'transaction': _add_transaction, 'sends': _add_sends,
            'reader': _add_reader, 'poll': _add_poll, 'end': _add_end, 'stable': _add_stable,
-           'committed': _add_committed, 'fault': _add_fault, 'finish': _add_finish}
+           'committed': _add_committed, 'unstable': _add_unstable, 'fault': _add_fault, 'finish': _add_finish}
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
             add[row['type']](history, row)
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise HistoryError(f'line {number}: found {line[:80]!r}, expected a line of a history ({error!r})') from error
+            raise HistoryError(f'line {number}: found {line[:80]!r}, expected a line of a history '
+                               f'({error!r})') from error
     return history
 
 
@@ -251,6 +254,10 @@ def _add_stable(history: History, row: dict[str, Any]) -> None:
 def _add_committed(history: History, row: dict[str, Any]) -> None:
     offsets = row['offsets']
     history.committed[row['group']] = dict(zip(offsets[::2], offsets[1::2], strict=True))
+
+
+def _add_unstable(history: History, row: dict[str, Any]) -> None:
+    history.unstable.append(row['group'])
 
 
 def _add_fault(history: History, row: dict[str, Any]) -> None:

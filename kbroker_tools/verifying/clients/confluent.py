@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from kbroker_tools.verify.clients.face import (
+from kbroker_tools.verifying.clients.face import (
     CALL_TIMEOUT_S,
     DELIVERY_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
@@ -18,7 +18,7 @@ from kbroker_tools.verify.clients.face import (
     Place,
     number_in,
 )
-from kbroker_tools.verify.lines import ACKNOWLEDGED_WITHOUT_OFFSET
+from kbroker_tools.verifying.lines import ACKNOWLEDGED_WITHOUT_OFFSET
 
 MOST_RECORDS = 500
 COMMON = {'socket.timeout.ms': REQUEST_TIMEOUT_MS, 'reconnect.backoff.ms': 20, 'reconnect.backoff.max.ms': 200,
@@ -144,10 +144,12 @@ class ConfluentGetter:
                 if error.code() == KafkaError._AUTO_OFFSET_RESET:
                     raise ClientFailure(str(error))
                 continue
-            index = self._indexes[Place(message.topic(), message.partition())]
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            assert topic is not None and partition is not None and offset is not None
+            index = self._indexes[Place(topic, partition)]
             if not reads or reads[-1][0] != index:
                 reads.append((index, [], []))
-            reads[-1][1].append(message.offset())
+            reads[-1][1].append(offset)
             reads[-1][2].append(number_in(message.value()))
         return reads
 

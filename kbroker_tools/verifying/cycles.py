@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kbroker_tools.verify.anomalies import Collector, Evidence, Kind
-from kbroker_tools.verify.audit import Audit
-from kbroker_tools.verify.history import NONE, History
-from kbroker_tools.verify.wording import Wording
+from kbroker_tools.verifying.anomalies import Collector, Evidence, Kind
+from kbroker_tools.verifying.audit import Audit
+from kbroker_tools.verifying.history import NONE, History
+from kbroker_tools.verifying.wording import Wording
 
 Graph = dict[int, set[int]]
 

@@ -5,13 +5,13 @@ from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from kbroker_tools.verify.anomalies import Collector, Evidence, Kind
-from kbroker_tools.verify.audit import Audit, FinalLog, audit
-from kbroker_tools.verify.cycles import Cycles, check_cycles
-from kbroker_tools.verify.history import NONE, History, is_foreign
-from kbroker_tools.verify.lines import ACKNOWLEDGED_WITHOUT_OFFSET, NOT_ACKNOWLEDGED, Outcome
-from kbroker_tools.verify.poll_checks import check_polls
-from kbroker_tools.verify.wording import Wording
+from kbroker_tools.verifying.anomalies import Collector, Evidence, Kind
+from kbroker_tools.verifying.audit import Audit, FinalLog, audit
+from kbroker_tools.verifying.cycles import Cycles, check_cycles
+from kbroker_tools.verifying.history import NONE, History, is_foreign
+from kbroker_tools.verifying.lines import ACKNOWLEDGED_WITHOUT_OFFSET, NOT_ACKNOWLEDGED, Outcome
+from kbroker_tools.verifying.poll_checks import check_polls
+from kbroker_tools.verifying.wording import Wording
 
 
 @dataclass
@@ -171,7 +171,8 @@ class _Checks:
                 self._report_hidden(transaction, missing)
 
     def _report_hidden(self, transaction: int, missing: list[int]) -> None:
-        outcome, writes = self._history.transactions.outcome[transaction], self._history.transactions.writes[transaction]
+        transactions = self._history.transactions
+        outcome, writes = transactions.outcome[transaction], transactions.writes[transaction]
         first = missing[0]
         if self._visible_of[transaction]:
             self._found.add(Kind.TORN, Evidence(
@@ -281,6 +282,9 @@ class _Checks:
                 self._found.add(Kind.STABLE_OFFSET, Evidence(
                     f'{self._words.partition(partition)}: the last stable offset is {stable} and the high watermark '
                     f'{high} after every transaction has ended or timed out'))
+        for group in self._history.unstable:
+            self._found.add(Kind.STABLE_OFFSET, Evidence(
+                f'a transaction still holds offsets of group {group!r} after every transaction has ended or timed out'))
         for (reader, partition), (reached, expected) in self._history.ends.items():
             if reached < expected:
                 self._found.add(Kind.UNREADABLE, Evidence(

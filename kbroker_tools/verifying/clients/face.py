@@ -1,4 +1,4 @@
-"""What the workloads need of a client. Each stock client has an adapter with these methods."""
+"""The interface between the workloads and a client. Each stock client has an adapter with these methods."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
