@@ -113,8 +113,8 @@ class OwnGetter:
     def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
         with _failures():
             batches = self._consumer.poll(round(timeout_s * 1000))
-        return [(self._indexes[Place(batch.topic, batch.partition)], [record.offset for record in batch.records],
-                 [number_in(record.value) for record in batch.records]) for batch in batches if batch.records]
+        return [(self._indexes[Place(batch.topic, batch.partition)], list(batch.offsets),
+                 [number_in(value) for value in batch.values]) for batch in batches]
 
     def position(self, partition: int) -> int:
         """Return the offset of the next fetch, behind markers and hidden records."""
