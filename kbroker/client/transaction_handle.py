@@ -5,14 +5,19 @@ one transaction, and the coordinator answers the same decision about it in the s
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kbroker.client.cluster import Cluster, KeyType
-from kbroker.client.errors import check, known_code
+from kbroker.client.connection import Connection
+from kbroker.client.errors import AnswerTimeout, error_of, known_code
 from kbroker.client.transaction_state import PreparedTransaction, ProducerFencedError, TransactionError
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 
 HANDLE_VERSION = 5
 """The first version of EndTxn whose pair names one transaction."""
+MOST_IN_FLIGHT = 100
+"""The most requests of `end_all_by_handle` that wait for answers of one coordinator."""
 
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
                      ErrorCode.INVALID_PRODUCER_ID_MAPPING})
@@ -25,25 +30,77 @@ def end_by_handle(cluster: Cluster, transactional_id: str, pair: PreparedTransac
     Raises TransactionError or ProducerFencedError if the transaction ended the other way, ProducerFencedError if the
     pair is not that of the id's last transaction, and KafkaError(UNSUPPORTED_VERSION) below transaction.version 2.
     """
-    what = f'{"committing" if commit else "aborting"} {pair} of transactional.id {transactional_id!r}'
-    request = messages.EndTxnRequest(transactional_id=transactional_id, producer_id=pair.producer_id,
-                                     producer_epoch=pair.producer_epoch, committed=commit)
+    for error in end_all_by_handle(cluster, {transactional_id: pair}, commit, timeout_ms).values():
+        raise error
+
+
+def end_all_by_handle(cluster: Cluster, pairs: Mapping[str, PreparedTransaction], commit: bool,
+                      timeout_ms: int) -> dict[str, TransactionError | ProducerFencedError]:
+    """Commit or abort several transactions, by transactional.id, with many requests in flight.
+
+    Return the errors of those that could not be ended so, of the kinds that `end_by_handle` raises. Its other errors
+    are raised, and the call may be repeated.
+    """
+    verb = 'committing' if commit else 'aborting'
+    waiting = dict(pairs)
+    refused: dict[str, TransactionError | ProducerFencedError] = {}
 
     def end() -> None:
-        connection = cluster.coordinator(KeyType.TRANSACTION, transactional_id)
-        level = connection.finalized_features.get('transaction.version', 0)
-        if level < 2:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'{what}: found transaction.version {level}, expected 2: '
-                             'before it, a pair is that of many transactions')
-        check(connection.call(request, min_version=HANDLE_VERSION, max_version=HANDLE_VERSION).error_code, what)
+        failure: KafkaError | None = None
+        for node_id, names in cluster.coordinator_ids(KeyType.TRANSACTION, list(waiting)).items():
+            connection = cluster.node(node_id, 'coordinator')
+            _check_level(connection, f'{verb} transactions')
+            for first in range(0, len(names), MOST_IN_FLIGHT):
+                part = names[first:first + MOST_IN_FLIGHT]
+                codes = _codes(connection, [_request(name, waiting[name], commit) for name in part])
+                for name, code in zip(part, codes, strict=True):
+                    error = _error(code, f'{verb} {pairs[name]} of transactional.id {name!r}')
+                    if error is None or isinstance(error, TransactionError | ProducerFencedError):
+                        del waiting[name]
+                        if error is not None:
+                            refused[name] = error
+                    elif failure is None or failure.code.retriable:
+                        failure = error
+        if failure is not None:
+            raise failure
 
+    if waiting:
+        cluster.retrying(end, f'{verb} {len(pairs)} transactions', also=(ErrorCode.CONCURRENT_TRANSACTIONS,),
+                         timeout_ms=timeout_ms)
+    return refused
+
+
+def _request(transactional_id: str, pair: PreparedTransaction, commit: bool) -> messages.EndTxnRequest:
+    return messages.EndTxnRequest(transactional_id=transactional_id, producer_id=pair.producer_id,
+                                  producer_epoch=pair.producer_epoch, committed=commit)
+
+
+def _codes(connection: Connection, requests: list[messages.EndTxnRequest]) -> list[int]:
+    """Send the requests at once and return the error codes of their answers."""
     try:
-        cluster.retrying(end, what, also=(ErrorCode.CONCURRENT_TRANSACTIONS,), timeout_ms=timeout_ms)
-    except KafkaError as error:
-        code = known_code(error.code)
-        if code in _FENCED:
-            raise ProducerFencedError(code, f'{error} (the transaction ended the other way, or a newer producer has '
-                                            'the id)') from error
-        if code is ErrorCode.INVALID_TXN_STATE:
-            raise TransactionError(code, f'{error} (the transaction ended the other way, or never began)') from error
+        for request in requests:
+            connection.send(request, min_version=HANDLE_VERSION, max_version=HANDLE_VERSION)
+        return [connection.receive().error_code for _ in requests]
+    except (AnswerTimeout, KeyboardInterrupt):
+        connection.close()
         raise
+
+
+def _check_level(connection: Connection, what: str) -> None:
+    level = connection.finalized_features.get('transaction.version', 0)
+    if level < 2:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'{what}: found transaction.version {level}, expected 2: '
+                         'before it, a pair is that of many transactions')
+
+
+def _error(code: int, what: str) -> KafkaError | None:
+    """Return the error of an answer. TransactionError and ProducerFencedError are those of the transaction itself."""
+    if not code:
+        return None
+    error = error_of(code, what)
+    if known_code(code) in _FENCED:
+        return ProducerFencedError(error.code, f'{error} (the transaction ended the other way, or a newer producer has '
+                                               'the id)')
+    if error.code is ErrorCode.INVALID_TXN_STATE:
+        return TransactionError(error.code, f'{error} (the transaction ended the other way, or never began)')
+    return error

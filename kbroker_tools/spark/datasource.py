@@ -72,16 +72,18 @@ class KafkaLogDataSource(DataSource):
     @message_first()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from kbroker_tools.spark.sink.options import parse_sink_options
-        from kbroker_tools.spark.sink.writer import JobWriter
+        from kbroker_tools.spark.sink.writer import DirectJobWriter, JobWriter
         _refuse_overwrite(overwrite, "mode('append')")
-        return JobWriter(parse_sink_options(dict(self.options), is_stream=False), schema)
+        options = parse_sink_options(dict(self.options), is_stream=False)
+        return (JobWriter if options.is_exactly_once else DirectJobWriter)(options, schema)
 
     @message_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from kbroker_tools.spark.sink.options import parse_sink_options
-        from kbroker_tools.spark.sink.writer import StreamWriter
+        from kbroker_tools.spark.sink.writer import DirectStreamWriter, StreamWriter
         _refuse_overwrite(overwrite, "outputMode('append')")
-        return StreamWriter(parse_sink_options(dict(self.options), is_stream=True), schema)
+        options = parse_sink_options(dict(self.options), is_stream=True)
+        return (StreamWriter if options.is_exactly_once else DirectStreamWriter)(options, schema)
 
 
 def _refuse_overwrite(overwrite: bool, instead: str) -> None:

@@ -75,7 +75,8 @@ def _boolean(text: str) -> bool:
     return text.lower() == 'true'
 
 
-def _choice(*allowed: str) -> Callable[[str], str]:
+def choice(*allowed: str) -> Callable[[str], str]:
+    """Return the parser of an option that takes one of these words, in any case of letters."""
     def parse(text: str) -> str:
         for word in allowed:
             if text.lower() == word.lower():
@@ -216,9 +217,9 @@ ROWS = (
     Row('endingTimestamp', _timestamp, None, 'batch'),
     Row('startingOffsetsByTimestamp', _by_timestamp, None),
     Row('endingOffsetsByTimestamp', _by_timestamp, None, 'batch'),
-    Row('startingOffsetsByTimestampStrategy', _choice('error', 'latest'), 'error'),
-    Row('isolation', _choice('read_committed', 'read_uncommitted'), 'read_committed'),
-    Row('upTo', _choice('lso', 'hw', 'recoveryPoint'), 'lso', 'path'),
+    Row('startingOffsetsByTimestampStrategy', choice('error', 'latest'), 'error'),
+    Row('isolation', choice('read_committed', 'read_uncommitted'), 'read_committed'),
+    Row('upTo', choice('lso', 'hw', 'recoveryPoint'), 'lso', 'path'),
     Row('splitBytes', parse_bytes, 128 * MIB),
     Row('minPartitions', _positive, None),
     Row('maxRecordsPerPartition', _positive, None),
@@ -228,10 +229,10 @@ ROWS = (
     Row('failOnDataLoss', _boolean, True),
     Row('skippedTo', _directory, None),
     Row('verifyTxnIndex', _boolean, False, 'path'),
-    Row('pin', _choice('none', 'hardlink'), 'none', 'path batch'),
+    Row('pin', choice('none', 'hardlink'), 'none', 'path batch'),
     Row('includeHeaders', _boolean, False),
     Row('includeTransactions', _boolean, False),
-    Row('table', _choice(*TABLES), 'records', 'batch'),
+    Row('table', choice(*TABLES), 'records', 'batch'),
     Row('maxOffsetsPerTrigger', _positive, None, 'stream'),
     Row('maxBytesPerTrigger', parse_bytes, None, 'stream'),
     Row('minOffsetsPerTrigger', _positive, None, 'stream'),

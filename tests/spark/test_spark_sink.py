@@ -10,9 +10,10 @@ from pyspark.errors import StreamingQueryException
 from kbroker.client import Admin, Consumer
 from kbroker.client.admin import LATEST, NewTopic
 from kbroker_tools.spark import KafkaLogDataSource
-from kbroker_tools.spark.sink.ledger import BrokerStore, driver_id
 from kbroker_tools.spark.sink.options import parse_sink_options
-from kbroker_tools.spark.sink.protocol import QUERY, plan
+from kbroker_tools.spark.sink.protocol import Wanted, plan
+from kbroker_tools.spark.sink.store import BrokerStore
+from kbroker_tools.spark.sink.values import driver_id, tasks_of
 from kbroker_tools.spark.sink.writer import StreamWriter
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
@@ -92,6 +93,31 @@ def test_a_job_writes_every_column_and_its_repetition_nothing(spark, shared_brok
     assert len(committed(kafka, 'job')) == 200
 
 
+@pytest.mark.parametrize(('way', 'writers'), [
+    ({'commit': 'prepared'}, 3), ({'commit': 'auto', 'maxStagedBytes': '30k'}, 1), ({'commit': 'auto'}, 0)])
+def test_tasks_of_a_job_write_in_transactions_of_their_own(spark, shared_broker, kafka, way, writers):
+    topic = f'tasks-{writers}'
+    create(kafka, topic)
+    frame = spark.range(0, 3000, numPartitions=3).selectExpr(
+        "CAST(id AS STRING) AS key", "IF(id < 1000, concat(id, uuid()), CAST(id AS STRING)) AS value")
+    given = options(shared_broker, topic, idempotencyKey='monday', **way)
+    for _ in range(2):
+        frame.write.format('kbroker').mode('append').options(**given).save()
+        assert sorted(int(record.key) for _, record in committed(kafka, topic)) == list(range(3000))
+        beginning = tasks_of(given['transactionalIdPrefix'])
+        ids = [row.transactional_id for _, row in kafka.list_transactions()
+               if row.transactional_id.startswith(beginning)]
+        assert len(ids) == writers
+
+
+def test_at_least_once_needs_no_prefix(spark, shared_broker, kafka):
+    create(kafka, 'at-least-once')
+    spark.range(0, 100, numPartitions=2).selectExpr('CAST(id AS STRING) AS value').write.format('kbroker').mode(
+        'append').options(**{'kafka.bootstrap.servers': shared_broker.address, 'topic': 'at-least-once',
+                             'delivery': 'at_least_once'}).save()
+    assert sorted(int(record.value) for _, record in committed(kafka, 'at-least-once')) == list(range(100))
+
+
 def run_stream(spark, options, checkpoint, batches, source='kbroker'):
     """Run micro-batches of 40 rows until `batches` have been committed."""
     frame = (spark.readStream.format('rate-micro-batch').option('rowsPerBatch', 40).option('numPartitions', 2).load()
@@ -106,19 +132,20 @@ def run_stream(spark, options, checkpoint, batches, source='kbroker'):
         query.stop()
 
 
-@pytest.mark.parametrize('dies', ['before', 'after'])
-def test_a_driver_that_dies_around_the_decision_leaves_each_row_once(spark, shared_broker, kafka, tmp_path, dies):
-    topic = f'dies-{dies}'
+@pytest.mark.parametrize(('dies', 'way'), [('before', 'driver'), ('after', 'auto'), ('before', 'prepared')])
+def test_a_driver_that_dies_around_the_decision_leaves_each_row_once(spark, shared_broker, kafka, tmp_path, dies, way):
+    topic = f'dies-{dies}-{way}'
     create(kafka, topic)
     spark.dataSource.register(DyingSource)
-    given = options(shared_broker, topic)
+    given = options(shared_broker, topic, commit=way)
     with pytest.raises(StreamingQueryException, match=f'died {dies}'):
         run_stream(spark, {**given, 'dies': dies, 'at': '1'}, tmp_path, 3, 'kbroker-dying')
     run_stream(spark, given, tmp_path, 3)
     with closing(BrokerStore(parse_sink_options(given, is_stream=True))) as store:
-        plan(store, given['transactionalIdPrefix'], QUERY)  # the query may have been stopped during a commit
+        plan(store, given['transactionalIdPrefix'], bool, Wanted())  # the query may have been stopped during a commit
     counts = Counter(int(record.value) for _, record in committed(kafka, topic))
     assert set(counts.values()) == {1}
     assert sorted(counts) == list(range(len(counts))) and len(counts) >= 120
     found = kafka.describe_transactions([driver_id(given['transactionalIdPrefix'])])
     assert [row.transaction_state for _, row in found.values()] == ['Empty']
+    assert not kafka.list_transactions(['Ongoing'], transactional_id_pattern=f'{given["transactionalIdPrefix"]}~.*')

@@ -25,10 +25,12 @@ from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.messages import ColumnError
 from kbroker_tools.spark.options import OptionError
 from kbroker_tools.spark.sink import protocol, writer
-from kbroker_tools.spark.sink.ledger import BrokerStore, Ledger, driver_id
+from kbroker_tools.spark.sink.ledger import Ledger
 from kbroker_tools.spark.sink.options import ROWS, parse_sink_options
-from kbroker_tools.spark.sink.protocol import QUERY, SinkError, Unit
+from kbroker_tools.spark.sink.protocol import Wanted
 from kbroker_tools.spark.sink.rows import RowChecks, Stage, check_schema, send_rows, staged_batches
+from kbroker_tools.spark.sink.store import BrokerStore
+from kbroker_tools.spark.sink.values import QUERY, Commit, Decision, SinkError, Staged, Unit, driver_id
 from kbroker_tools.spark.sink.writer import BATCH_ID, QUERY_ID
 from kbroker_tools.transactions import main
 
@@ -44,6 +46,12 @@ TEXTS = {
     'ledgerTopic': ('commits', 'commits', '..'),
     'transactionTimeout': ('2m', 120_000, 'soon'),
     'maxDriverBytes': ('1g', 1 << 30, '0'),
+    'delivery': ('exactly_once', True, 'twice'),
+    'commit': ('prepared', Commit.PREPARED, 'executor'),
+    'maxStagedBytes': ('64k', 1 << 16, '-1'),
+    'maxPrepared': ('10000', 10_000, '10001'),
+    'twoPhase': ('off', False, 'true'),
+    'decisionMargin': ('10s', 10_000, '1 minute'),
 }
 
 
@@ -52,11 +60,12 @@ TEXTS = {
 @pytest.mark.parametrize('row', ROWS, ids=lambda row: row.name)
 def test_an_option_of_the_sink_takes_what_it_says_and_refuses_the_rest(row):
     good, value, bad = TEXTS[row.name]
-    parsed = parse_sink_options(NEEDED | {row.name: good}, is_stream=False)
+    needed = NEEDED | ({'commit': 'auto'} if row.place in ('auto', 'tasks') else {})
+    parsed = parse_sink_options(needed | {row.name: good}, is_stream=False)
     assert value in vars(parsed).values()
     assert f'`{row.name}`' in PAGE
     with pytest.raises(OptionError, match=f'option {row.name}: found .*, expected '):
-        parse_sink_options(NEEDED | {row.name: bad}, is_stream=False)
+        parse_sink_options(needed | {row.name: bad}, is_stream=False)
 
 
 @pytest.mark.parametrize(('given', 'text'), [
@@ -65,11 +74,22 @@ def test_an_option_of_the_sink_takes_what_it_says_and_refuses_the_rest(row):
     ({'kafka.transactional.id': 'x'}, r'kafka\.transactional\.id: found .x., but it cannot be set'),
     ({'kafka.acks': '1'}, r'kafka\.acks: found .1., but it cannot be set'),
     ({'ledgerTopic': 't'}, 'topic: found .t., which is the ledger'),
+    ({'kafka.enable.idempotence': 'false'}, r'kafka\.enable\.idempotence: found .false., but it cannot be set'),
     ({'idempotencyKey': 'a'}, 'idempotencyKey: not allowed here: it is for df.write only'),
+    ({'twoPhase': 'on'}, 'twoPhase: not allowed here: it is for commit=prepared or commit=auto'),
+    ({'maxStagedBytes': '1m', 'commit': 'prepared'}, 'maxStagedBytes: not allowed here: it is for commit=auto'),
+    ({'delivery': 'at_least_once', 'commit': 'auto'}, 'commit: not allowed here: it is for delivery=exactly_once'),
+    ({'commit': 'auto', 'transactionTimeout': '1m', 'decisionMargin': '1m'}, 'decisionMargin: found 60000 ms, exp'),
 ])
 def test_a_wrong_option_of_the_sink_is_refused(given, text):
     with pytest.raises(OptionError, match=f'option {text}'):
         parse_sink_options(NEEDED | given, is_stream=True)
+
+
+def test_settings_that_say_what_the_sink_does_anyway_are_accepted():
+    binary = 'org.apache.kafka.common.serialization.ByteArraySerializer'
+    given = {'kafka.acks': 'all', 'kafka.enable.idempotence': 'TRUE', 'kafka.key.serializer': binary}
+    assert parse_sink_options(NEEDED | given, is_stream=True).kafka == {'bootstrap.servers': 'b:1'}
 
 
 @pytest.mark.parametrize('missing', ['kafka.bootstrap.servers', 'transactionalIdPrefix'])
@@ -129,10 +149,10 @@ def test_staged_rows_are_the_rows():
     headers = pa.array([None, [{'key': 'h', 'value': None}]], pa.list_(pa.struct([('key', pa.string()),
                                                                                  ('value', pa.binary())])))
     checks = RowChecks(None, 1000)
-    stage = Stage(checks, 10_000)
-    stage.add(batch(key=['k', None], value=pa.array([None, b'v']), topic=['a', 'b'], headers=headers,
+    stage = Stage()
+    stage.add(checks.checked(batch(key=['k', None], value=pa.array([None, b'v']), topic=['a', 'b'], headers=headers,
                     partition=pa.array([None, 5], pa.int32()),
-                    timestamp=pa.array([1_234_567, 7_000], pa.timestamp('us', 'UTC'))))
+                    timestamp=pa.array([1_234_567, 7_000], pa.timestamp('us', 'UTC')))))
     staged, = staged_batches(stage.chunks)
     assert sent(staged, None) == [('a', None, b'k', None, [], 1234), ('b', 5, None, b'v', [('h', None)], 7)]
     assert (checks.rows, checks.highest_partitions) == (2, {'a': -1, 'b': 5})
@@ -159,11 +179,10 @@ def test_a_row_without_a_time_gets_the_present_one():
     ('t', {'value': ['x'], 'partition': pa.array([-1], pa.int32())}, 'found partition -1 in a row of topic t'),
     ('t', {'value': ['x', 'y' * 2000]}, r'a row of 2,\d+ bytes, expected at most 9\d\d: raise kafka.max.request.size'),
     ('t', {'value': ['x'], 'headers': [[{'key': None, 'value': b''}]]}, 'a header whose key is null'),
-    ('t', {'value': [bytes(range(256)) * 3] * 20}, 'a task has staged .* maxDriverBytes is 300'),
 ])
 def test_a_row_that_cannot_be_written_is_refused_in_its_task(topic, columns, text):
     with pytest.raises(SinkError, match=text):
-        Stage(RowChecks(topic, 1000), 300).add(batch(**columns))
+        RowChecks(topic, 1000).checked(batch(**columns))
 
 
 # ---- a broker
@@ -188,12 +207,12 @@ def planned(given):
     return pickle.loads(pickle.dumps(KafkaLogDataSource(given).streamWriter(VALUE, False)))
 
 
-def staged(monkeypatch, task, number, *values):
+def staged(monkeypatch, task, number, *values, partition=0, attempt=0):
     """Return the result of a task of micro-batch `number`."""
     found = {BATCH_ID: str(number), QUERY_ID: 'q'}
     monkeypatch.setattr(writer, 'TaskContext', SimpleNamespace(get=lambda: SimpleNamespace(
-        getLocalProperty=found.get)))
-    return task.write(iter([batch(value=list(values))]))
+        getLocalProperty=found.get, partitionId=lambda: partition, taskAttemptId=lambda: attempt)))
+    return task.write(iter([batch(value=list(values))] if values else []))
 
 
 def commit(given, number, *results):
@@ -243,7 +262,8 @@ def test_a_row_for_a_missing_partition_or_topic_is_refused_before_anything_is_wr
     with pytest.raises(SinkError, match=r"found no topic 'missing', expected it to exist"):
         planned(given | {'topic': 'missing'})
     task = planned(given)
-    result = task.stage(Unit(QUERY + 'q', 0), [batch(value=['x'], partition=pa.array([1], pa.int32()))])
+    staged(monkeypatch, task, 0, 'x')       # gives the task a context
+    result = task.run_task(Unit(QUERY + 'q', 0), iter([batch(value=['x'], partition=pa.array([1], pa.int32()))]))
     with pytest.raises(SinkError, match='found partition 1 in a row of topic gone, which has 1 partitions'):
         commit(given, 0, result)
     assert end_offset(admin, 'gone') == 0
@@ -283,12 +303,12 @@ def test_decisions_behind_an_open_transaction_of_another_prefix_are_waited_for(s
     create(admin, 'waits', 1)
     given = parse_sink_options(options(shared_broker, 'waits', ledgerTopic='held'), is_stream=True)
     with closing(BrokerStore(given)) as store, Producer(shared_broker.address, transactional_id='holder') as holder:
-        found, unit = protocol.plan(store, 'waits', QUERY), Unit(QUERY + 'q', 3)
+        found, unit = protocol.plan(store, 'waits', bool, Wanted()), Unit(QUERY + 'q', 3)
         holder.init_transactions()
         holder.begin_transaction()
         holder.send('held', b'{}', b'another~query.1', partition=0)
         holder.flush()
-        store.write([protocol.Staged(found, unit)], protocol.Decision('waits', unit, 0, found.pair))
+        store.write([Staged(found, unit)], Decision('waits', unit, 0, found.pair))
         partition = ('held', 0)
         assert admin.list_offsets({partition: LATEST}, IsolationLevel.READ_COMMITTED)[partition].offset == 0
         clock = SimpleNamespace(monotonic_ms=iter((0, 10**9)).__next__)     # the limit passes at the first poll
@@ -336,11 +356,11 @@ def test_finish_spark_settles_the_transaction_of_a_dead_driver(shared_broker, ad
     assert finish('dead').exit_code == 1
     with closing(BrokerStore(given)) as store:
         for batch_id in (0, 1):
-            found = protocol.plan(store, 'dead', QUERY)
+            found = protocol.plan(store, 'dead', bool, Wanted())
             unit = Unit(QUERY + 'q', batch_id)
-            decision = protocol.Decision('dead', unit, 0, found.pair)
+            decision = Decision('dead', unit, 0, found.pair)
             if batch_id == 0:
-                store.write([protocol.Staged(found, unit)], decision)
+                store.write([Staged(found, unit)], decision)
         dying = Producer(shared_broker.address, transactional_id=driver_id('dead'))
         dying.transactions.resume(found.pair)
         dying.begin_transaction()

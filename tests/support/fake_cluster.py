@@ -64,7 +64,10 @@ class FakeConnection:
             return messages.TxnOffsetCommitResponse(topics=[])
         return messages.AddOffsetsToTxnResponse(error_code=code)
 
-    def send(self, request, max_version=None, expect_response=True):
+    def send(self, request, max_version=None, min_version=0, expect_response=True):
+        if isinstance(request, messages.EndTxnRequest):
+            self.answers.append(self.call(request, max_version=max_version, min_version=min_version))
+            return
         if self.cluster.breaks:
             self.cluster.breaks -= 1
             raise ClientError('the connection broke')
@@ -129,6 +132,9 @@ class FakeCluster:
 
     def coordinator(self, key_type, key, purpose='coordinator'):
         return self.broker
+
+    def coordinator_ids(self, key_type, keys):
+        return {1: list(keys)}
 
     def partition(self, topic, partition):
         return self.rows[partition]

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,22 +13,35 @@ from kbroker_tools.spark.options import (
     MIB,
     OptionError,
     Row,
+    choice,
     parse_bytes,
     parse_duration_ms,
     parsed,
     suggestion,
 )
+from kbroker_tools.spark.sink.values import Commit
 
+MOST_TASKS = 10_000
+"""The row of a decision names each transaction, so this bounds its size."""
 LEDGER_TOPIC = '__kbroker_spark_commits'
 PROTECTED = {
     'transactional.id': 'the sink makes it of transactionalIdPrefix',
     'transaction.timeout.ms': 'use transactionTimeout instead',
-    'transaction.two.phase.commit.enable': 'the driver ends its transaction itself',
+    'transaction.two.phase.commit.enable': 'use twoPhase instead',
     'enable.idempotence': 'the sink needs it',
     'acks': 'the sink needs acks=all',
     'key.serializer': 'keys are binary, so cast them in the query',
     'value.serializer': 'values are binary, so cast them in the query',
 }
+BINARY = ('org.apache.kafka.common.serialization.bytearrayserializer',)
+AS_IT_IS = {'acks': ('all', '-1'), 'enable.idempotence': ('true',), 'key.serializer': BINARY,
+            'value.serializer': BINARY}
+"""The values of protected settings that say what the sink does anyway."""
+EXACTLY_ONCE = 'exactly_once'
+TWO_PHASE = {'auto': None, 'on': True, 'off': False}
+DRIVER_TIMEOUT_MS = 60_000
+TASK_TIMEOUT_MS = 15 * 60_000
+"""The default of the brokers' transaction.max.timeout.ms."""
 CLIENT_SETTINGS = frozenset({*CONNECTION_SETTINGS, *SECURITY_SETTINGS, *ProducerSettings.defaults()}) - PROTECTED.keys()
 
 
@@ -50,15 +63,33 @@ def _key(text: str) -> str:
     return text
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= MOST_TASKS:
+        raise ValueError(f'a whole number from 1 to {MOST_TASKS}')
+    return int(text)
+
+
+def _commit(text: str) -> Commit:
+    return Commit(choice(*(each.value for each in Commit))(text))
+
+
 ROWS = (
     Row('topic', _topic, None),
+    Row('delivery', choice(EXACTLY_ONCE, 'at_least_once'), EXACTLY_ONCE),
     Row('transactionalIdPrefix', _prefix, None),
     Row('idempotencyKey', _key, None, 'batch'),
     Row('ledgerTopic', _topic, LEDGER_TOPIC),
-    Row('transactionTimeout', parse_duration_ms, 60_000),
+    Row('commit', _commit, Commit.DRIVER),
     Row('maxDriverBytes', parse_bytes, 256 * MIB),
+    Row('maxStagedBytes', parse_bytes, MIB, 'auto'),
+    Row('maxPrepared', _count, 256, 'tasks'),
+    Row('twoPhase', choice(*TWO_PHASE), 'auto', 'tasks'),
+    Row('decisionMargin', parse_duration_ms, 60_000, 'tasks'),
+    Row('transactionTimeout', parse_duration_ms, None),
 )
 """The options of the sink. `docs/spark.md` describes them."""
+WITH_COMMIT = {'auto': (Commit.AUTO,), 'tasks': (Commit.PREPARED, Commit.AUTO)}
+"""The values of `commit` that an option is for, by its place."""
 BY_NAME = {row.name.lower(): row for row in ROWS}
 
 
@@ -68,11 +99,21 @@ class SinkOptions:
 
     topic: str | None
     """None: each row names its topic."""
+    is_exactly_once: bool
     prefix: str
+    """'' if it is not needed: with delivery=at_least_once."""
     idempotency_key: str | None
     ledger_topic: str
-    transaction_timeout_ms: int
+    commit: Commit
     max_driver_bytes: int
+    max_staged_bytes: int
+    max_prepared: int
+    two_phase: bool | None
+    """None: if the broker has it."""
+    decision_margin_ms: int
+    driver_timeout_ms: int
+    task_timeout_ms: int
+    """The timeout of a task's transaction that is not in two-phase commit."""
     kafka: dict[str, str] = field(repr=False)
 
     def connection(self) -> dict[str, str]:
@@ -83,36 +124,62 @@ class SinkOptions:
 
 def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     """Parse and check the options. OptionError names the option, the found value and the expected one."""
-    values: dict[str, Any] = {row.name.lower(): row.default for row in ROWS}
+    values: dict[str, Any] = {row.name: row.default for row in ROWS}
     kafka: dict[str, str] = {}
+    names = set()
     for name, text in given.items():
         lower = name.lower()
         if lower in IGNORED:
             continue
         if lower.startswith('kafka.'):
-            kafka[_client_setting(lower, text)] = text
+            _take_client_setting(kafka, lower, text)
             continue
         row = BY_NAME.get(lower)
         if row is None:
             raise OptionError(name, f'no such option of the sink{suggestion(lower, [row.name for row in ROWS])}')
         if row.place == 'batch' and is_stream:
             raise OptionError(row.name, 'not allowed here: it is for df.write only; a stream counts its micro-batches')
-        values[lower] = parsed(row, row.name, text)
-    for name, known in (('kafka.bootstrap.servers', 'bootstrap.servers' in kafka),
-                        ('transactionalIdPrefix', values['transactionalidprefix'] is not None)):
-        if not known:
-            raise OptionError(name, 'found none; the sink needs it')
-    if values['topic'] == values['ledgertopic']:
+        values[row.name] = parsed(row, row.name, text)
+        names.add(row.name)
+    _check_together(values, names, kafka)
+    timeout_ms = values['transactionTimeout']
+    return SinkOptions(
+        values['topic'], values['delivery'] == EXACTLY_ONCE, values['transactionalIdPrefix'] or '',
+        values['idempotencyKey'], values['ledgerTopic'], values['commit'], values['maxDriverBytes'],
+        values['maxStagedBytes'], values['maxPrepared'], TWO_PHASE[values['twoPhase']], values['decisionMargin'],
+        timeout_ms or DRIVER_TIMEOUT_MS, timeout_ms or TASK_TIMEOUT_MS, kafka)
+
+
+def _check_together(values: Mapping[str, Any], names: Collection[str], kafka: Mapping[str, str]) -> None:
+    is_exactly_once = values['delivery'] == EXACTLY_ONCE
+    if 'bootstrap.servers' not in kafka:
+        raise OptionError('kafka.bootstrap.servers', 'found none; the sink needs it')
+    if is_exactly_once and values['transactionalIdPrefix'] is None:
+        raise OptionError('transactionalIdPrefix', 'found none; delivery=exactly_once needs it')
+    if values['topic'] == values['ledgerTopic']:
         raise OptionError('topic', f'found {values["topic"]!r}, which is the ledger of the sink')
-    return SinkOptions(values['topic'], values['transactionalidprefix'], values['idempotencykey'],
-                       values['ledgertopic'], values['transactiontimeout'], values['maxdriverbytes'], kafka)
+    for row in ROWS:
+        if row.name not in names:
+            continue
+        if not is_exactly_once and (row.name in ('commit', 'idempotencyKey') or row.place in WITH_COMMIT):
+            raise OptionError(row.name, 'not allowed here: it is for delivery=exactly_once')
+        if values['commit'] not in WITH_COMMIT.get(row.place, Commit):
+            wanted = ' or '.join(f'commit={each.value}' for each in WITH_COMMIT[row.place])
+            raise OptionError(row.name, f'not allowed here: it is for {wanted}')
+    timeout_ms = values['transactionTimeout'] or TASK_TIMEOUT_MS
+    if values['commit'] is not Commit.DRIVER and values['decisionMargin'] >= timeout_ms:
+        raise OptionError('decisionMargin', f'found {values["decisionMargin"]} ms, expected less than the '
+                          f'transactionTimeout of the tasks, {timeout_ms} ms')
 
 
-def _client_setting(name: str, text: str) -> str:
+def _take_client_setting(kafka: dict[str, str], name: str, text: str) -> None:
+    """Keep a setting of the producer, unless it says what the sink does anyway."""
     setting = name.removeprefix('kafka.')
     if setting in PROTECTED:
-        raise OptionError(name, f'found {text!r}, but it cannot be set: {PROTECTED[setting]}')
+        if text.strip().lower() not in AS_IT_IS.get(setting, ()):
+            raise OptionError(name, f'found {text!r}, but it cannot be set: {PROTECTED[setting]}')
+        return
     if setting not in CLIENT_SETTINGS:
         known = [f'kafka.{each}' for each in sorted(CLIENT_SETTINGS)]
         raise OptionError(name, f'no such setting of a producer{suggestion(name, known)}')
-    return setting
+    kafka[setting] = text

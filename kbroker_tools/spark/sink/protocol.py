@@ -1,136 +1,95 @@
-"""The protocol of the sink, without Spark and without a broker: plan, stage, commit.
+"""The protocol of the sink, without Spark and without a broker: plan, task, commit, abort.
 
-    plan(store, ...)         the pair of the driver's transactional.id rises, which fences every older plan.
-                             Then the decisions are read: all that the fenced plans have made are among them.
-    stage(plan, unit, ...)   a unit that is decided is skipped. A unit is a micro-batch of a query, or a job.
-    commit(store, staged)    rows and decision in one transaction, under the pair of the plan
+    plan     the pair of the driver's transactional.id rises, which fences every older plan. Then the decisions are
+             read: all that the fenced plans have made are among them. What those plans left open is ended.
+    task     a unit that is decided is skipped. The other tasks stage their rows for the commit, or write them in a
+             transaction of the attempt and leave it open.
+    commit   staged rows and the decision, in one transaction under the pair of the plan. The decision names the
+             transactions of the tasks, which are committed after it.
+    abort    the plan's right to decide is withdrawn, and its transactions are ended. Those of a decided unit are still
+             committed.
 
 Two plans never decide the same unit. The later one read the ledger after it had fenced the earlier one: either it found
 the decision and skipped the unit, or the earlier plan can no longer make it.
 """
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
+from kbroker.client.errors import ClientError
 from kbroker.client.producer_id import ProducerIdAndEpoch
-from kbroker.errors import ErrorCode, KafkaError
-
-VERSION = 1
-JOB = 'job.'
-QUERY = 'query.'
-
-
-class SinkError(KafkaError):
-    """The sink refuses a step. Nothing of its unit becomes visible."""
-
-    def __init__(self, message: str):
-        super().__init__(ErrorCode.INVALID_REQUEST, message)
-
-
-class Unit(NamedTuple):
-    """The smallest thing that is written exactly once: a micro-batch of a query, or a job."""
-
-    owner: str
-    """`query.<id>`, or `job.<idempotencyKey>`, or `job.` for a job without a key."""
-    batch: int = 0
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Return whether another plan may be asked for the same unit."""
-        return self.owner != JOB
+from kbroker.errors import KafkaError
+from kbroker_tools.spark.sink.settling import Settlement, UnitEnding, check_none_lost, settle_all
+from kbroker_tools.spark.sink.values import (
+    HANDLE_LEVEL,
+    TOO_LARGE,
+    BrokerFacts,
+    Commit,
+    DecidedError,
+    Decision,
+    LostRowsError,
+    Plan,
+    SinkError,
+    Staged,
+    Store,
+)
 
 
-@dataclass(frozen=True)
-class Decision:
-    """A row of the ledger: the last decided unit of an owner."""
+class Wanted(NamedTuple):
+    """The ways to write that the user allows."""
 
-    prefix: str
-    unit: Unit
-    rows: int
-    pair: ProducerIdAndEpoch
-
-    def key(self) -> bytes:
-        """Return the key of the row. A prefix has no `~`, so no two owners share a key."""
-        return f'{self.prefix}~{self.unit.owner}'.encode()
-
-    def value(self) -> bytes:
-        return json.dumps({'version': VERSION, 'owner': self.unit.owner, 'batch': self.unit.batch, 'rows': self.rows,
-                           'producer_id': self.pair.producer_id, 'producer_epoch': self.pair.producer_epoch}).encode()
-
-    @classmethod
-    def read(cls, key: bytes, value: bytes) -> Decision:
-        """Read a row of the ledger. SinkError for other content."""
-        try:
-            prefix, _, owner = key.decode().partition('~')
-            found = json.loads(value)
-            if found['version'] != VERSION or found['owner'] != owner:
-                raise ValueError(f'version {found["version"]} of {found["owner"]!r}')
-            return cls(prefix, Unit(owner, int(found['batch'])), int(found['rows']),
-                       ProducerIdAndEpoch(int(found['producer_id']), int(found['producer_epoch'])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise SinkError(f'the ledger has a row that the sink did not write, with key {key!r}: {error}') from None
+    commit: Commit = Commit.DRIVER
+    two_phase: bool | None = None
+    """None: if the broker has it."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The right to decide, and the decisions so far. Spark sends it to the tasks."""
+class Bounds(NamedTuple):
+    """The bounds of a decision."""
 
-    prefix: str
-    cluster_id: str | None
-    pair: ProducerIdAndEpoch
-    decided: Mapping[str, int]
-    """The last decided batch by owner."""
-
-    def is_decided(self, unit: Unit) -> bool:
-        return unit.is_repeatable and self.decided.get(unit.owner, -1) >= unit.batch
+    driver_bytes: int
+    margin_ms: int = 0
 
 
-@dataclass(frozen=True)
-class Staged:
-    """The rows of one task attempt. Spark brings it from the task to the commit."""
-
-    plan: Plan
-    unit: Unit
-    rows: int = 0
-    chunks: tuple[bytes, ...] = ()
-    highest_partitions: tuple[tuple[str, int], ...] = ()
-    """The topics of the rows, each with the highest partition that a row names, or -1."""
-
-    @property
-    def is_skipped(self) -> bool:
-        return self.plan.is_decided(self.unit)
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(map(len, self.chunks))
+def choose(wanted: Wanted, broker: BrokerFacts) -> tuple[Commit, bool]:
+    """Return how tasks may write on this broker, and whether in two-phase commit. SinkError if it cannot be as wanted.
+    """
+    if wanted.commit is Commit.DRIVER:
+        return Commit.DRIVER, False
+    if wanted.two_phase and not broker.has_two_phase:
+        raise SinkError('found a broker without two-phase commit (InitProducerId 6), which twoPhase=on needs: set '
+                        'transaction.two.phase.commit.enable=true in kbroker, or use twoPhase=auto')
+    if broker.transaction_version < HANDLE_LEVEL:
+        if wanted.commit is Commit.AUTO:
+            return Commit.DRIVER, False
+        raise SinkError(f'found a broker with transaction.version {broker.transaction_version}, expected '
+                        f'{HANDLE_LEVEL}, which commit=prepared needs: raise the feature, or use commit=driver')
+    return wanted.commit, broker.has_two_phase and wanted.two_phase is not False
 
 
-class Store(Protocol):
-    """The broker, as the protocol sees it."""
+def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wanted) -> Plan:
+    """Fence older plans of the prefix, read the decisions, and end what the fenced plans left open.
 
-    def fence(self, prefix: str) -> tuple[str | None, ProducerIdAndEpoch]:
-        """Raise the pair of the prefix, and settle its open transaction. Return the cluster's id and the new pair."""
-
-    def decisions(self, prefix: str) -> list[Decision]:
-        """Return the committed rows of the prefix, at least all that were decided before the call."""
-
-    def write(self, staged: Sequence[Staged], decision: Decision) -> None:
-        """Write rows and decision in one transaction of the decision's pair. SinkError if the pair is fenced."""
-
-
-def plan(store: Store, prefix: str, owners: str) -> Plan:
-    """Fence older plans of the prefix, then read the decisions of the owners whose names begin with `owners`."""
-    cluster_id, pair = store.fence(prefix)
-    decided = {decision.unit.owner: decision.unit.batch for decision in store.decisions(prefix)
-               if decision.unit.owner.startswith(owners)}
-    return Plan(prefix, cluster_id, pair, decided)
+    The plan has the decisions of the owners that `is_owner` selects. SinkError if a newer plan exists, or if the broker
+    lacks what is wanted; LostRowsError.
+    """
+    broker = store.broker(prefix)
+    commit, is_two_phase = choose(wanted, broker)
+    pair = store.fence(prefix)
+    decisions = store.decisions(prefix)
+    if broker.transaction_version >= HANDLE_LEVEL:
+        last = _last(decisions)
+        check_none_lost(last, settle_all(store, prefix, pair, last).lost)
+    decided = {decision.unit.owner: decision.unit.batch for decision in decisions if is_owner(decision.unit.owner)}
+    return Plan(prefix, broker.cluster_id, pair, decided, commit, is_two_phase)
 
 
-def commit(store: Store, messages: Sequence[Staged | None], max_bytes: int) -> Decision | None:
-    """Decide the unit of these messages. Return None if it was decided before. SinkError, KafkaError, ClientError."""
+def commit(store: Store, messages: Sequence[Staged | None], bounds: Bounds) -> Decision | None:
+    """Decide the unit of these messages. Return None if it was decided before.
+
+    Before the decision: SinkError, KafkaError, ClientError. After it: DecidedError, LostRowsError.
+    """
     staged = [message for message in messages if message is not None]
     if len(staged) != len(messages) or not staged:
         raise SinkError(f'found {len(messages)} tasks with {len(staged)} results, expected one of each task')
@@ -141,9 +100,71 @@ def commit(store: Store, messages: Sequence[Staged | None], max_bytes: int) -> D
     if first.is_skipped:
         return None
     size = sum(message.size_bytes for message in staged)
-    if size > max_bytes:
-        raise SinkError(f'the tasks have staged {size:,} bytes, maxDriverBytes is {max_bytes:,}: raise it, or write '
-                        'smaller batches')
-    decision = Decision(first.plan.prefix, first.unit, sum(message.rows for message in staged), first.plan.pair)
-    store.write(staged, decision)
+    if size > bounds.driver_bytes:
+        raise SinkError(f'the tasks have staged {size:,} bytes, maxDriverBytes is {bounds.driver_bytes:,}: '
+                        f'{TOO_LARGE[first.plan.commit]}')
+    handles = tuple(message.handle for message in staged if message.handle is not None)
+    decision = Decision(first.plan.prefix, first.unit, sum(message.rows for message in staged), first.plan.pair,
+                        handles)
+    ending = UnitEnding(store, first.plan)
+    ending.check(handles, bounds.margin_ms)
+    ending.decide(staged, decision)
+    if first.plan.commit is not Commit.DRIVER:
+        _end_decided(ending, decision)
     return decision
+
+
+def _end_decided(ending: UnitEnding, decision: Decision) -> None:
+    try:
+        ending.commit_tasks(decision)
+        ending.settle(decision)
+    except LostRowsError:
+        raise
+    except (KafkaError, ClientError) as error:
+        raise DecidedError(
+            f'{decision.unit} is decided and must not be repeated, but not all its transactions could be ended: '
+            f'{error}. The next plan of the prefix ends them, and so does `kbroker-transactions finish-spark --prefix '
+            f'{decision.prefix}`') from error
+
+
+def abort(store: Store, plan: Plan) -> Settlement:
+    """End a unit whose commit was not made, or failed. KafkaError, ClientError, LostRowsError.
+
+    A newer plan is not affected. A transaction of the plan that is decided is committed.
+    """
+    if plan.commit is Commit.DRIVER:
+        return Settlement()     # tasks have written nothing, and the next plan ends the driver's transaction
+    ending = UnitEnding(store, plan)
+    ending.withdraw()
+    last = _last(store.decisions(plan.prefix))
+    return ending.settle(last if last is not None and last.pair == plan.pair else None)
+
+
+class Finished(NamedTuple):
+    """The result of `finish`."""
+
+    ended: Settlement
+    decisions: list[Decision]
+    pair: ProducerIdAndEpoch
+    """The new pair of the drivers."""
+
+
+def finish(store: Store, prefix: str, accept_loss: bool) -> Finished:
+    """Fence all plans of the prefix, and end what they left open.
+
+    LostRowsError if a decided unit has lost rows. With `accept_loss`, the ledger then gets the unit without them.
+    """
+    has_handles = store.broker(prefix).transaction_version >= HANDLE_LEVEL
+    pair = store.fence(prefix)
+    decisions = store.decisions(prefix)
+    last = _last(decisions)
+    ended = settle_all(store, prefix, pair, last) if has_handles else Settlement()
+    if not accept_loss:
+        check_none_lost(last, ended.lost)
+    elif last is not None and ended.lost:
+        store.write([], replace(last, pair=pair, handles=()))
+    return Finished(ended, decisions, pair)
+
+
+def _last(decisions: Sequence[Decision]) -> Decision | None:
+    return decisions[-1] if decisions else None

@@ -1,4 +1,4 @@
-"""The rows of the sink: the columns of a DataFrame, checked and staged as Arrow streams.
+"""The rows of the sink: the columns of a DataFrame, checked, staged as Arrow streams, and sent.
 
 The columns are those of Spark's Kafka sink, and `timestamp`: what the reader returns can be written as it is.
 """
@@ -13,7 +13,7 @@ from kbroker.record.batch import HEADER_BYTES
 from kbroker_tools.spark.messages import ColumnError
 from kbroker_tools.spark.options import OptionError
 from kbroker_tools.spark.schema import HEADERS
-from kbroker_tools.spark.sink.protocol import SinkError
+from kbroker_tools.spark.sink.values import SinkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,25 +92,18 @@ class RowChecks:
 class Stage:
     """The staged rows of one task attempt."""
 
-    def __init__(self, checks: RowChecks, most_bytes: int):
-        """The rows may take `most_bytes` together."""
-        self.checks = checks
+    def __init__(self) -> None:
         self.chunks: list[bytes] = []
-        self._most_bytes = most_bytes
-        self._bytes = 0
+        self.size_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Check and stage the rows of a batch. SinkError names the first row that cannot be written."""
+        """Stage rows that were checked."""
         import pyarrow as pa
-        batch = self.checks.checked(batch)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression='lz4')) as stream:
             stream.write_batch(batch)
         chunk = sink.getvalue().to_pybytes()
-        self._bytes += len(chunk)
-        if self._bytes > self._most_bytes:
-            raise SinkError(f'a task has staged {self._bytes:,} bytes, maxDriverBytes is {self._most_bytes:,}: raise '
-                            'it, or write smaller batches')
+        self.size_bytes += len(chunk)
         self.chunks.append(chunk)
 
 

@@ -5,7 +5,7 @@ micro-batch runs in another process, on a writer that was not pickled and has no
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from kbroker.client.stream_settings import ProducerSettings
 from kbroker_tools.spark.sink import protocol
-from kbroker_tools.spark.sink.ledger import BrokerStore
+from kbroker_tools.spark.sink.id_counts import warn_of_many_ids
 from kbroker_tools.spark.sink.options import SinkOptions
-from kbroker_tools.spark.sink.protocol import JOB, QUERY, Plan, SinkError, Staged, Unit
-from kbroker_tools.spark.sink.rows import RowChecks, Stage, check_schema
+from kbroker_tools.spark.sink.protocol import Bounds, Wanted
+from kbroker_tools.spark.sink.rows import RowChecks, check_schema
+from kbroker_tools.spark.sink.store import BrokerStore
+from kbroker_tools.spark.sink.task import Attempt, RowsToTopics, Task, largest_record_bytes
+from kbroker_tools.spark.sink.values import JOB, QUERY, Plan, SinkError, Staged, Unit
 from kbroker_tools.spark.tasks import freeze_imports
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BATCH_ID, QUERY_ID = 'streaming.sql.batchId', 'sql.streaming.queryId'
+
+Messages = list[WriterCommitMessage | None]
 
 
 @dataclass
@@ -39,38 +43,54 @@ class _Planned:
     """The common part of both writers: the plan is made when Spark pickles the writer for the tasks."""
 
     options: SinkOptions
-    owners: str
-    """The tasks need the decisions of the owners whose names begin so."""
     plan: Plan | None = None
+
+    def is_owner(self, owner: str) -> bool:
+        """Report whether the tasks need the decision of this owner."""
+        raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
         if self.plan is None:
             with closing(BrokerStore(self.options)) as store:
-                self.plan = protocol.plan(store, self.options.prefix, self.owners)
+                self.plan = protocol.plan(store, self.options.prefix, self.is_owner,
+                                          Wanted(self.options.commit, self.options.two_phase))
+                warn_of_many_ids(store, self.plan)
         return self.__dict__
 
-    def stage(self, unit: Unit, batches: Iterable[pa.RecordBatch]) -> TaskResult:
-        """Stage the rows of a task. A decided unit is skipped, and its rows are only consumed."""
+    def run_task(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> TaskResult:
+        """Stage or write the rows of a task. The rows of a decided unit are only consumed."""
         if self.plan is None:
             raise AssertionError('the task has a writer without a plan')
         freeze_imports()
-        checks = RowChecks(self.options.topic, self._largest_record_bytes())
-        stage = Stage(checks, self.options.max_driver_bytes)
-        skips = self.plan.is_decided(unit)
-        for batch in batches:
-            if not skips:
-                stage.add(batch)
-        return TaskResult(Staged(self.plan, unit, checks.rows, tuple(stage.chunks),
-                                 tuple(sorted(checks.highest_partitions.items()))))
+        if self.plan.is_decided(unit):
+            for _ in batches:
+                pass
+            return TaskResult(Staged(self.plan, unit))
+        context = TaskContext.get()
+        if context is None:
+            raise SinkError('found no context of a task, expected one of Spark')
+        attempt = Attempt(context.partitionId(), context.taskAttemptId())
+        with Task(self.options, self.plan, attempt) as task:
+            for batch in batches:
+                task.add(batch)
+            return TaskResult(task.result(unit))
 
-    def _largest_record_bytes(self) -> int:
-        return ProducerSettings.from_properties(self.options.kafka).max_request_size_bytes
-
-    def decide(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Write the staged rows and the decision in one transaction."""
-        staged = [message.staged if isinstance(message, TaskResult) else None for message in messages]
+    def decide(self, messages: Messages) -> None:
+        """Write the staged rows and the decision in one transaction, then end the transactions of the tasks."""
+        bounds = Bounds(self.options.max_driver_bytes, self.options.decision_margin_ms)
         with closing(BrokerStore(self.options)) as store:
-            protocol.commit(store, staged, self.options.max_driver_bytes)
+            protocol.commit(store, _staged(messages), bounds)
+
+    def withdraw(self, messages: Messages) -> None:
+        """End the transactions of the tasks, if any task has said under which plan."""
+        plan = next((staged.plan for staged in _staged(messages) if staged is not None), self.plan)
+        if plan is not None:
+            with closing(BrokerStore(self.options)) as store:
+                protocol.abort(store, plan)
+
+
+def _staged(messages: Messages) -> list[Staged | None]:
+    return [message.staged if isinstance(message, TaskResult) else None for message in messages]
 
 
 class JobWriter(_Planned, DataSourceArrowWriter):
@@ -79,16 +99,19 @@ class JobWriter(_Planned, DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType):
         check_schema(schema, options.topic)
         self.options = options
-        self.owners = JOB + (options.idempotency_key or '')
+        self.unit = Unit(JOB + (options.idempotency_key or ''))
+
+    def is_owner(self, owner: str) -> bool:
+        return self.unit.is_repeatable and owner == self.unit.owner
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self.stage(Unit(self.owners), iterator)
+        return self.run_task(self.unit, iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: Messages) -> None:
         self.decide(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave everything as it is: a failed commit has aborted its transaction, and tasks write nothing."""
+    def abort(self, messages: Messages) -> None:
+        self.withdraw(messages)
 
 
 class StreamWriter(_Planned, DataSourceStreamArrowWriter):
@@ -97,7 +120,9 @@ class StreamWriter(_Planned, DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType):
         check_schema(schema, options.topic)
         self.options = options
-        self.owners = QUERY
+
+    def is_owner(self, owner: str) -> bool:
+        return owner.startswith(QUERY)  # the plan of a micro-batch does not know its query
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -105,13 +130,58 @@ class StreamWriter(_Planned, DataSourceStreamArrowWriter):
         query = context and context.getLocalProperty(QUERY_ID)
         if not batch or not query:
             raise SinkError(f'found a task without {BATCH_ID} and {QUERY_ID}, expected one of a micro-batch')
-        return self.stage(Unit(QUERY + query, int(batch)), iterator)
+        return self.run_task(Unit(QUERY + query, int(batch)), iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: Messages, batchId: int) -> None:
         self.decide(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Leave everything as it is: a failed commit has aborted its transaction, and tasks write nothing.
+    def abort(self, messages: Messages, batchId: int) -> None:
+        self.withdraw(messages)
 
-        After a commit without an answer, the next plan settles the transaction, or its timeout ends it.
-        """
+
+class _Direct:
+    """The common part of the writers with delivery=at_least_once: tasks write without transactions."""
+
+    options: SinkOptions
+
+    def run_task(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        freeze_imports()
+        checks = RowChecks(self.options.topic, largest_record_bytes(self.options))
+        with closing(RowsToTopics(self.options)) as target, target.producer:
+            for batch in batches:
+                target.send([checks.checked(batch)], checks)
+        return WriterCommitMessage()
+
+
+class DirectJobWriter(_Direct, DataSourceArrowWriter):
+    """The writer of `df.write` with delivery=at_least_once."""
+
+    def __init__(self, options: SinkOptions, schema: StructType):
+        check_schema(schema, options.topic)
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.run_task(iterator)
+
+    def commit(self, messages: Messages) -> None:
+        """Do nothing: the rows are written."""
+
+    def abort(self, messages: Messages) -> None:
+        """Do nothing: written rows stay."""
+
+
+class DirectStreamWriter(_Direct, DataSourceStreamArrowWriter):
+    """The writer of `df.writeStream` with delivery=at_least_once."""
+
+    def __init__(self, options: SinkOptions, schema: StructType):
+        check_schema(schema, options.topic)
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.run_task(iterator)
+
+    def commit(self, messages: Messages, batchId: int) -> None:
+        """Do nothing: the rows are written."""
+
+    def abort(self, messages: Messages, batchId: int) -> None:
+        """Do nothing: written rows stay."""

@@ -1,0 +1,83 @@
+"""The transactional ids of a prefix at their coordinators: what is open, and how it ends."""
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from kbroker.client import Admin, KafkaError, PreparedTransaction
+from kbroker.client.cluster import Cluster, KeyType
+from kbroker.client.producer_id import ProducerIdAndEpoch
+from kbroker.client.transaction_handle import end_all_by_handle
+from kbroker.client.transaction_manager import TWO_PHASE_INIT_VERSION
+from kbroker.errors import ErrorCode
+from kbroker.protocol.api_keys import ApiKey
+from kbroker_tools.spark.sink.values import BrokerFacts, Handle, OpenTransaction, driver_id
+
+ONGOING = 'Ongoing'
+NOT_COMMITTED = frozenset({'CompleteAbort', 'PrepareAbort', 'Empty'})
+"""The states of an ended transaction that was not committed. An operator who ends one by force leaves it Empty."""
+
+
+class TaskTransactions:
+    """The transactions of tasks, and the pair of the drivers. Raises KafkaError, ClientError."""
+
+    def __init__(self, cluster: Cluster):
+        self._cluster = cluster
+        self._admin = Admin(cluster)
+
+    def broker(self, prefix: str) -> BrokerFacts:
+        """Return the properties of the coordinator of the drivers' id."""
+        connection = self._cluster.retrying(
+            lambda: self._cluster.coordinator(KeyType.TRANSACTION, driver_id(prefix)),
+            f'finding the coordinator of transactional.id {driver_id(prefix)!r}')
+        self._cluster.refresh([])
+        return BrokerFacts(self._cluster.cluster_id, connection.finalized_features.get('transaction.version', 0),
+                           connection.api_versions.get(ApiKey.INIT_PRODUCER_ID, (0, -1))[1] >= TWO_PHASE_INIT_VERSION)
+
+    def pair(self, prefix: str) -> ProducerIdAndEpoch:
+        """Return the pair of the drivers' id."""
+        name = driver_id(prefix)
+        found = self._admin.describe_transactions([name])[name]
+        if isinstance(found, KafkaError):
+            raise found
+        return ProducerIdAndEpoch(found[1].producer_id, found[1].producer_epoch)
+
+    def ids(self, beginning: str, state_filters: Collection[str] = (), longer_than_ms: int = -1) -> list[str]:
+        """Return the transactional ids that begin so. The broker must have transaction.version 2."""
+        pattern = f'{re.escape(beginning)}.*'
+        try:
+            found = self._admin.list_transactions(state_filters, (), longer_than_ms, pattern)
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            found = self._admin.list_transactions(state_filters, (), longer_than_ms)    # patterns came with 4.1
+        return [row.transactional_id for _, row in found if row.transactional_id.startswith(beginning)]
+
+    def open_transactions(self, beginning: str, longer_than_ms: int = -1) -> list[OpenTransaction]:
+        described = self._admin.describe_transactions(self.ids(beginning, [ONGOING], longer_than_ms))
+        rows = [found[1] for found in described.values() if not isinstance(found, KafkaError)]
+        return [OpenTransaction(Handle(row.transactional_id, ProducerIdAndEpoch(row.producer_id, row.producer_epoch)),
+                                row.transaction_timeout_ms) for row in rows if row.transaction_state == ONGOING]
+
+    def end(self, handles: Collection[Handle], commit: bool) -> list[Handle]:
+        pairs = {handle.transactional_id: PreparedTransaction(*handle.pair) for handle in handles}
+        refused = end_all_by_handle(self._cluster, pairs, commit, self._cluster.config.default_api_timeout_ms)
+        return [handle for handle in handles if handle.transactional_id in refused]
+
+    def aborted(self, handles: Collection[Handle]) -> list[Handle]:
+        """Return those of these ended transactions that were aborted. An id that has expired counts as committed."""
+        described = self._admin.describe_transactions([handle.transactional_id for handle in handles])
+        lost = []
+        for handle in handles:
+            found = described[handle.transactional_id]
+            if not isinstance(found, KafkaError):
+                if found[1].transaction_state in NOT_COMMITTED:
+                    lost.append(handle)
+            elif found.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise found
+        return lost
+
+    def withdraw(self, prefix: str, pair: ProducerIdAndEpoch) -> None:
+        """Abort by handle. This raises the epoch even if the transaction has not begun, and no newer pair is affected.
+        """
+        self.end([Handle(driver_id(prefix), pair)], commit=False)

@@ -1,0 +1,24 @@
+"""The number of transactional ids that a prefix has used. A broker keeps each for transactional.id.expiration.ms."""
+from __future__ import annotations
+
+import logging
+
+from kbroker_tools.spark.sink.coordinator import TaskTransactions
+from kbroker_tools.spark.sink.values import Commit, Plan, tasks_of
+
+MANY = 100_000
+COUNTED_EVERY = 100
+"""The count of 20,000 ids takes a tenth of a second, so most micro-batches do without."""
+
+logger = logging.getLogger(__name__)
+
+
+def warn_of_many_ids(transactions: TaskTransactions, plan: Plan) -> None:
+    """Log a warning if the broker keeps very many ids of the prefix's tasks. KafkaError, ClientError."""
+    if plan.commit is Commit.DRIVER or max(plan.decided.values(), default=0) % COUNTED_EVERY:
+        return
+    count = len(transactions.ids(tasks_of(plan.prefix)))
+    if count > MANY:
+        logger.warning('the broker keeps %d transactional ids of the tasks of %s, about 430 bytes each: use fewer '
+                       'tasks, commit=driver or commit=auto, or lower transactional.id.expiration.ms of the broker',
+                       count, plan.prefix)

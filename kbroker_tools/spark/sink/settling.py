@@ -1,0 +1,164 @@
+"""The end of the transactions that tasks have left open.
+
+    phase      entered from                   meaning
+    PLANNED    (the start)                    the plan may decide
+    CHECKED    PLANNED                        each transaction of the unit is open, and will be for decisionMargin
+    DECIDED    CHECKED                        the ledger has the unit and the handles of its transactions
+    COMMITTED  DECIDED                        each of them is committed
+    WITHDRAWN  PLANNED                        the plan can no longer decide; whether it did is in the ledger
+    SETTLED    COMMITTED, WITHDRAWN           no transaction of the plan is open, except those of late attempts
+
+A transaction is committed only after the decision, and aborted only if no plan can decide for it any more.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import NamedTuple
+
+from kbroker.client.producer_id import ProducerIdAndEpoch
+from kbroker_tools.spark.sink.values import (
+    NO_TIMEOUT_MS,
+    Decision,
+    Handle,
+    LostRowsError,
+    OpenTransaction,
+    Plan,
+    SinkError,
+    Staged,
+    Store,
+    tasks_of,
+)
+
+
+class Phase(Enum):
+    PLANNED = auto()
+    CHECKED = auto()
+    DECIDED = auto()
+    COMMITTED = auto()
+    WITHDRAWN = auto()
+    SETTLED = auto()
+
+
+ENTERED_FROM: dict[Phase, frozenset[Phase]] = {
+    Phase.PLANNED: frozenset(),
+    Phase.CHECKED: frozenset({Phase.PLANNED}),
+    Phase.DECIDED: frozenset({Phase.CHECKED}),
+    Phase.COMMITTED: frozenset({Phase.DECIDED}),
+    Phase.WITHDRAWN: frozenset({Phase.PLANNED}),
+    Phase.SETTLED: frozenset({Phase.COMMITTED, Phase.WITHDRAWN}),
+}
+
+
+class Settlement(NamedTuple):
+    """The number of transactions that were ended, and the decided ones that had been aborted before."""
+
+    committed: int = 0
+    aborted: int = 0
+    lost: tuple[Handle, ...] = ()
+
+
+class UnitEnding:
+    """The end of one unit, by the plan that may decide it. Raises RuntimeError for a step out of order."""
+
+    def __init__(self, store: Store, plan: Plan):
+        self.phase = Phase.PLANNED
+        self._store = store
+        self._plan = plan
+
+    def check(self, handles: Sequence[Handle], margin_ms: int) -> None:
+        """Raise SinkError unless these transactions are open, and will be for `margin_ms`."""
+        self._check_can_enter(Phase.CHECKED)
+        if handles:
+            beginning = tasks_of(self._plan.prefix, self._plan.pair)
+            found = {each.handle: each.timeout_ms for each in self._store.open_transactions(beginning)}
+            self._check_none_missing([handle for handle in handles if handle not in found])
+            timeout_ms = min(found[handle] for handle in handles)
+            if timeout_ms < NO_TIMEOUT_MS:
+                late = self._store.open_transactions(beginning, max(timeout_ms - margin_ms, 0))
+                self._check_none_late({each.handle for each in late}.intersection(handles), timeout_ms, margin_ms)
+        self.phase = Phase.CHECKED
+
+    def _check_none_missing(self, missing: Sequence[Handle]) -> None:
+        if missing:
+            raise SinkError(f'found {len(missing)} transactions of tasks that are not open any more, expected none, '
+                            f'among them {_in_words(missing)}: transactionTimeout may have passed. Nothing was decided')
+
+    def _check_none_late(self, late: set[Handle], timeout_ms: int, margin_ms: int) -> None:
+        if late:
+            raise SinkError(f'found {len(late)} transactions of tasks that are open for more than '
+                            f'{timeout_ms - margin_ms} ms, their transactionTimeout ({timeout_ms} ms) less '
+                            f'decisionMargin, among them {_in_words(sorted(late))}: raise transactionTimeout, or write '
+                            'smaller batches. Nothing was decided')
+
+    def decide(self, staged: Sequence[Staged], decision: Decision) -> None:
+        """Write the decision. SinkError if another plan has taken the prefix."""
+        self._check_can_enter(Phase.DECIDED)
+        self._store.write(staged, decision)
+        self.phase = Phase.DECIDED
+
+    def commit_tasks(self, decision: Decision) -> None:
+        """Commit the transactions of the decided unit. LostRowsError if one was aborted."""
+        self._check_can_enter(Phase.COMMITTED)
+        if decision.handles:
+            check_none_lost(decision, self._store.end(decision.handles, commit=True))
+        self.phase = Phase.COMMITTED
+
+    def withdraw(self) -> None:
+        """Take the right to decide from the plan. Another process may be using it at this moment."""
+        self._check_can_enter(Phase.WITHDRAWN)
+        self._store.withdraw(self._plan.prefix, self._plan.pair)
+        self.phase = Phase.WITHDRAWN
+
+    def settle(self, decision: Decision | None) -> Settlement:
+        """End what the plan's own attempts left open. `decision` is the plan's own, if it has made one. LostRowsError.
+
+        Without a decision of it, its transactions are undecided, or a later plan has settled the decided ones.
+        """
+        self._check_can_enter(Phase.SETTLED)
+        found = self._store.open_transactions(tasks_of(self._plan.prefix, self._plan.pair))
+        ended = _end(self._store, found, decision)
+        check_none_lost(decision, ended.lost)
+        self.phase = Phase.SETTLED
+        return ended
+
+    def _check_can_enter(self, phase: Phase) -> None:
+        if self.phase not in ENTERED_FROM[phase]:
+            raise RuntimeError(f'found a unit that is {self.phase.name.lower()}, expected one that is '
+                               + ' or '.join(sorted(each.name.lower() for each in ENTERED_FROM[phase])))
+
+
+def settle_all(store: Store, prefix: str, pair: ProducerIdAndEpoch, last: Decision | None) -> Settlement:
+    """End what all plans of the prefix up to this one have left open. `last` was read after `fence` gave the pair.
+
+    SinkError if a newer plan exists. The pair is confirmed after the list was made: the list then has only transactions
+    of this plan and of older ones, however late they are ended.
+    """
+    found = store.open_transactions(tasks_of(prefix))
+    if found and store.pair(prefix) != pair:
+        raise SinkError(f'another query or driver has taken the prefix {prefix!r} since the plan of this write')
+    return _end(store, found, last)
+
+
+def _end(store: Store, found: Sequence[OpenTransaction], last: Decision | None) -> Settlement:
+    """Commit the decided ones of these transactions, and abort the others."""
+    decided = set(last.handles) if last is not None else set()
+    is_open = {each.handle for each in found}
+    commits, aborts, others = sorted(is_open & decided), sorted(is_open - decided), sorted(decided - is_open)
+    lost = store.end(commits, commit=True) if commits else []
+    if aborts:
+        store.end(aborts, commit=False)
+    return Settlement(len(commits) - len(lost), len(aborts), (*lost, *(store.aborted(others) if others else ())))
+
+
+def check_none_lost(decision: Decision | None, lost: Sequence[Handle]) -> None:
+    """Raise LostRowsError if transactions of the decision were aborted."""
+    if decision is not None and lost:
+        raise LostRowsError(
+            f'{decision.unit} is decided, but {len(lost)} transactions of its tasks were aborted, by their timeout '
+            f'or by an operator: {_in_words(lost)}. Their rows are lost. To use the prefix again, accept it: '
+            f'`kbroker-transactions finish-spark --prefix {decision.prefix} --accept-loss`')
+
+
+def _in_words(handles: Sequence[Handle]) -> str:
+    return ', '.join(handle.transactional_id for handle in handles[:3]) + (' ...' if len(handles) > 3 else '')

@@ -1,0 +1,122 @@
+"""The broker as the protocol's store."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kbroker.client import KafkaError, Producer, ProducerFencedError
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import ClientConfig
+from kbroker.client.producer_id import ProducerIdAndEpoch
+from kbroker.client.stream_settings import ProducerSettings
+from kbroker.errors import ErrorCode
+from kbroker_tools.spark.sink.coordinator import TaskTransactions
+from kbroker_tools.spark.sink.ledger import Ledger, partition_counts
+from kbroker_tools.spark.sink.options import SinkOptions
+from kbroker_tools.spark.sink.rows import send_rows, staged_batches
+from kbroker_tools.spark.sink.values import BrokerFacts, Decision, SinkError, Staged, driver_id
+
+_STALE_PAIR = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
+                         ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+
+
+class BrokerStore(TaskTransactions):
+    """The broker as the protocol's store. Opens its connections when it is first used."""
+
+    def __init__(self, options: SinkOptions, cluster: Cluster | None = None):
+        """`cluster` is one that the caller closes."""
+        self.cluster = cluster or Cluster(ClientConfig.from_settings(options.connection()))
+        super().__init__(self.cluster)
+        self._options = options
+        self._owns_cluster = cluster is None
+        self._ledger = Ledger(self.cluster, options.ledger_topic)
+
+    def close(self) -> None:
+        if self._owns_cluster:
+            self.cluster.close()
+
+    # ---- the drivers
+
+    def broker(self, prefix: str) -> BrokerFacts:
+        if self._options.topic is not None:
+            self._existing([self._options.topic])
+        return super().broker(prefix)
+
+    def fence(self, prefix: str) -> ProducerIdAndEpoch:
+        self._ledger.ensure()
+        with self._driver() as producer:
+            return producer.transactions.producer
+
+    def decisions(self, prefix: str) -> list[Decision]:
+        return self._ledger.decisions(prefix)
+
+    def write(self, staged: Sequence[Staged], decision: Decision) -> None:
+        if staged:
+            self._check_cluster(staged[0].plan.cluster_id)
+        self.check_partitions(_highest(staged))
+        producer = self._driver()
+        producer.transactions.resume(decision.pair)
+        try:
+            with producer, producer.transaction():
+                for message in staged:
+                    for batch in staged_batches(message.chunks):
+                        send_rows(producer, batch, self._options.topic)
+                producer.flush()    # the ledger comes last: other prefixes wait for open transactions in it
+                producer.send(self._options.ledger_topic, decision.value(), decision.key(), partition=0)
+        except KafkaError as error:
+            if isinstance(error, ProducerFencedError) or error.code in _STALE_PAIR:
+                limit_ms = self._options.driver_timeout_ms
+                raise SinkError(f'since the plan of this write, another query or driver has taken the prefix '
+                                f'{decision.prefix!r}, or transactionTimeout ({limit_ms} ms) has passed: {error}'
+                                ) from error
+            raise
+
+    # ---- rows
+
+    def producer(self, transactional_id: str | None = None, timeout_ms: int | None = None) -> Producer:
+        """Return a producer that shares the store's connections. It is in two-phase commit if it has no timeout."""
+        settings: dict[str, object] = {name: text for name, text in self._options.kafka.items()
+                                       if name in ProducerSettings.defaults()}
+        if transactional_id is not None:
+            settings['transactional.id'] = transactional_id
+            if timeout_ms is None:
+                settings['transaction.two.phase.commit.enable'] = 'true'
+            else:
+                settings['transaction.timeout.ms'] = timeout_ms
+        return Producer(self.cluster, settings)
+
+    def _driver(self) -> Producer:
+        """Return a producer of the drivers' transactional.id, without a pair."""
+        return self.producer(driver_id(self._options.prefix), self._options.driver_timeout_ms)
+
+    def _check_cluster(self, planned: str | None) -> None:
+        self.cluster.refresh([])
+        if self.cluster.cluster_id != planned:
+            raise SinkError(f'{self._options.kafka["bootstrap.servers"]}: found cluster {self.cluster.cluster_id}, '
+                            f'and the write was planned for cluster {planned}')
+
+    def check_partitions(self, highest: Mapping[str, int]) -> None:
+        """SinkError unless these topics exist, with at least the partitions of these numbers."""
+        counts = self._existing(list(highest))
+        for topic, number in highest.items():
+            if number >= counts[topic]:
+                raise SinkError(f'found partition {number} in a row of topic {topic}, which has {counts[topic]} '
+                                'partitions')
+            if topic == self._options.ledger_topic:
+                raise SinkError(f'found {topic} in the column topic, which is the ledger of the sink')
+
+    def _existing(self, topics: Sequence[str]) -> Mapping[str, int]:
+        """Return the number of partitions by topic. SinkError for a topic that does not exist."""
+        found = partition_counts(self.cluster, topics)
+        for topic in topics:
+            if topic not in found:
+                raise SinkError(f'found no topic {topic!r}, expected it to exist: create it first')
+        return found
+
+
+def _highest(staged: Sequence[Staged]) -> dict[str, int]:
+    """Return the topics of the staged rows, each with the highest partition that a row names."""
+    highest: dict[str, int] = {}
+    for message in staged:
+        for topic, number in message.highest_partitions:
+            highest[topic] = max(number, highest.get(topic, number))
+    return highest

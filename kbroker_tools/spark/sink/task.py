@@ -1,0 +1,127 @@
+"""One task attempt: its rows are staged for the commit, or written in a transaction that it leaves open.
+
+    commit=driver      staged
+    commit=prepared    written
+    commit=auto        staged up to maxStagedBytes; a task that has more writes all of its rows
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from kbroker.client.stream_settings import ProducerSettings
+from kbroker_tools.spark.sink.options import SinkOptions
+from kbroker_tools.spark.sink.rows import RowChecks, Stage, send_rows, staged_batches
+from kbroker_tools.spark.sink.store import BrokerStore
+from kbroker_tools.spark.sink.values import TOO_LARGE, Commit, Handle, Plan, SinkError, Staged, Unit, tasks_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Attempt(NamedTuple):
+    """The numbers by which Spark identifies a task attempt."""
+
+    partition: int
+    task_attempt: int
+
+
+class RowsToTopics:
+    """The rows of one task attempt on their way to their topics, under a producer. Checks each topic before its rows.
+    """
+
+    def __init__(self, options: SinkOptions, transactional_id: str | None = None, timeout_ms: int | None = None):
+        self._topic = options.topic
+        self._checked: dict[str, int] = {}
+        self._store = BrokerStore(options)
+        try:
+            self.producer = self._store.producer(transactional_id, timeout_ms)
+        except BaseException:
+            self._store.close()
+            raise
+
+    def send(self, batches: Iterable[pa.RecordBatch], checks: RowChecks) -> None:
+        """Queue rows that `checks` has accepted. SinkError if their topic or partition does not exist."""
+        if checks.highest_partitions != self._checked:
+            self._store.check_partitions(checks.highest_partitions)
+            self._checked = dict(checks.highest_partitions)
+        for batch in batches:
+            send_rows(self.producer, batch, self._topic)
+
+    def close(self) -> None:
+        """Close the connections. An open transaction stays open."""
+        self._store.close()
+
+
+class Task:
+    """The work of a task attempt under a plan. As a context manager it aborts its transaction after an exception."""
+
+    def __init__(self, options: SinkOptions, plan: Plan, attempt: Attempt):
+        self._options = options
+        self._plan = plan
+        self._attempt = attempt
+        self._checks = RowChecks(options.topic, largest_record_bytes(options))
+        self._stage = Stage()
+        self._target: RowsToTopics | None = None
+        self._transactional_id = f'{tasks_of(plan.prefix, plan.pair)}{attempt.partition}.{attempt.task_attempt}'
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        if self._target is None:
+            return
+        try:
+            if error is not None:
+                self._target.producer.__exit__(kind, error, traceback)
+        finally:
+            self._target.close()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the rows of a batch. SinkError for rows that cannot be written."""
+        batch = self._checks.checked(batch)
+        if not batch.num_rows:
+            return
+        if self._target is not None:
+            self._target.send([batch], self._checks)
+        elif self._plan.commit is Commit.PREPARED:
+            self._begin().send([batch], self._checks)
+        else:
+            self._stage.add(batch)
+            self._check_stage()
+
+    def _check_stage(self) -> None:
+        size, limit = self._stage.size_bytes, self._options.max_driver_bytes
+        if self._plan.commit is Commit.AUTO and size > min(self._options.max_staged_bytes, limit):
+            self._begin().send(staged_batches(self._stage.chunks), self._checks)
+            self._stage = Stage()
+        elif size > limit:
+            raise SinkError(f'a task has staged {size:,} bytes, maxDriverBytes is {limit:,}: '
+                            f'{TOO_LARGE[self._plan.commit]}')
+
+    def _begin(self) -> RowsToTopics:
+        """Begin the transaction of the attempt."""
+        if self._attempt.partition >= self._options.max_prepared:
+            raise SinkError(f'found rows in task {self._attempt.partition}, but maxPrepared is '
+                            f'{self._options.max_prepared}: the tasks are numbered from 0, and one of a higher number '
+                            'may not open a transaction. Raise it, or use `repartition` for fewer tasks')
+        timeout_ms = None if self._plan.is_two_phase else self._options.task_timeout_ms
+        target = self._target = RowsToTopics(self._options, self._transactional_id, timeout_ms)
+        target.producer.init_transactions(keep=False)
+        target.producer.begin_transaction()
+        return target
+
+    def result(self, unit: Unit) -> Staged:
+        """Wait until each row is written. Return the rows that were staged, or the open transaction."""
+        handle = None
+        if self._target is not None:
+            self._target.producer.flush()
+            handle = Handle(self._transactional_id, self._target.producer.transactions.producer)
+        partitions = () if handle is not None else tuple(sorted(self._checks.highest_partitions.items()))
+        return Staged(self._plan, unit, self._checks.rows, tuple(self._stage.chunks), partitions, handle)
+
+
+def largest_record_bytes(options: SinkOptions) -> int:
+    return ProducerSettings.from_properties(options.kafka).max_request_size_bytes
