@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hypothesis.errors import UnsatisfiedAssumption
@@ -161,12 +161,17 @@ class Side:
 
     def set_config(self, name: str, value: str | None) -> str:
         """Set a config of the group, or delete it, and wait until the broker knows. Return the name of the error."""
+        return self.set_configs({name: value})
+
+    def set_configs(self, values: Mapping[str, str | None]) -> str:
+        """Set or delete several configs of the group as `set_config` does."""
         answer = self.peer.ask('IncrementalAlterConfigs', resources=[dict(
             resource_type=GROUP_CONFIG, resource_name=self.group, configs=[dict(
-                name=name, config_operation=DELETE if value is None else SET, value=value)])])
+                name=name, config_operation=DELETE if value is None else SET, value=value)
+                for name, value in values.items()])])
         code = answer.responses[0].error_code
         if code == 0:
-            self._await(lambda: self._has_config(name) == (value is not None))
+            self._await(lambda: all(self._has_config(name) == (value is not None) for name, value in values.items()))
             self.let_metadata_settle()
         return ErrorCode(code).name
 
