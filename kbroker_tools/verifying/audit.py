@@ -10,10 +10,14 @@ from kbroker_tools.verifying.history import History
 
 @dataclass
 class FinalLog:
-    """Records of one partition in the order of a final reader. `is_complete` if it reached the end of the partition."""
+    """Records of one partition in the order of a final reader, which got all that lie below the offset `end`.
+
+    `is_complete` if that is the end of the partition. A transaction that never ends hides the rest from read_committed.
+    """
 
     offsets: array[int] = field(default_factory=lambda: array('q'))
     numbers: array[int] = field(default_factory=lambda: array('q'))
+    end: int = 0
     is_complete: bool = False
 
     def rank(self, offset: int) -> int:
@@ -57,7 +61,9 @@ def _logs(history: History, reader: int | None) -> list[FinalLog]:
                 if offsets and (not log.offsets or offsets[0] > log.offsets[-1]):
                     log.offsets.extend(offsets)
                     log.numbers.extend(numbers)
+    is_hidden = {row.partition for row in history.stable
+                 if row.stable < row.high and history.readers[reader].is_committed}
     for partition, log in enumerate(logs):
-        reached, expected = history.ends.get((reader, partition), (-1, 0))
-        log.is_complete = reached >= expected
+        log.end, expected = history.ends.get((reader, partition), (0, 1))
+        log.is_complete = log.end >= expected and partition not in is_hidden
     return logs

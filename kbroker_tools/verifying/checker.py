@@ -163,10 +163,10 @@ class _Checks:
         for number, transaction in enumerate(self._history.writes.transaction):
             if transaction in suspects and self._visible[number] == NONE:
                 hidden[transaction].append(number)
-        complete = [log.is_complete for log in self._ends.committed]
+        readable_to = [log.end for log in self._ends.committed]
         for transaction in sorted(suspects):
             missing = [number for number in hidden[transaction]
-                       if complete[self._history.writes.partition[number]]]
+                       if self._everywhere[number] < readable_to[self._history.writes.partition[number]]]
             if missing:
                 self._report_hidden(transaction, missing)
 

@@ -101,24 +101,26 @@ class _PollChecks:
     def _check_vanished(self, poll: Poll, partition: int, offset: int, number: int, where: str) -> None:
         """Report a record that a reader got, and that the final log does not show to its isolation level."""
         everything = self._ends.everything[partition]
-        if not everything.is_complete or not self._ends.committed[partition].is_complete:
+        transactions = () if is_foreign(self._history, number) else self._words.transactions_of(number)
+        is_committed = self._history.readers[poll.reader].is_committed
+        if is_committed and transactions:
+            self._compare_with_commit(poll, partition, number)
+        if not everything.is_complete or (is_committed and offset >= self._ends.committed[partition].end):
             return
         if is_foreign(self._history, number):
             self._found.add(Kind.FOREIGN_RECORD, Evidence(f'{where} got a foreign record at offset {offset}', (),
                                                           poll.end))
             return
-        transactions = self._words.transactions_of(number)
         got = f'{where} got {self._words.record(number)} at offset {offset} and {self._words.time(poll.end)}'
         if everything.number_at(offset) != number:
             self._found.add(Kind.LOST_WRITE, Evidence(f'{got}, and it is not in the log at the end', transactions,
                                                       poll.end))
-        if self._history.readers[poll.reader].is_committed and transactions:
+        if is_committed and transactions:
             transaction = transactions[0]
             if self._history.transactions.outcome[transaction] != Outcome.COMMITTED:
                 self._found.add(Kind.ABORTED_READ, Evidence(f'{got}; {self._words.transaction(transaction)}',
                                                             transactions, poll.end),
                                 self._history.transactions.writes[transaction])
-            self._compare_with_commit(poll, partition, number)
 
     def _compare_with_commits(self, poll: Poll, partition: int, numbers: array[int], begin: int, end: int) -> None:
         """Find records that were read before their commit was requested. A later read proves no more than the first."""

@@ -194,6 +194,21 @@ def test_a_planted_anomaly_is_found(plant, seed):
     assert PLANTS[plant] in kinds_in(rows)
 
 
+def test_records_behind_a_stable_offset_that_stands_still_are_not_called_lost():
+    rows = ModelledRun(1, STEPS).rows()
+    plants = Plants(rows, random.Random(1))
+    (stable,) = (row for row in plants.of_type('stable') if row['partition'] == 0)
+    stable['stable'] = 5
+    for row in plants.of_type('end'):
+        if row['reader'] == plants.final['read_committed']:
+            row['ends'][1:3] = 5, 5
+    for partition, offsets, numbers in plants.final_chunks('read_committed'):
+        if partition == 0:
+            kept = sum(offset < 5 for offset in offsets)
+            del offsets[kept:], numbers[kept:]
+    assert kinds_in(rows) == {Kind.STABLE_OFFSET}
+
+
 def test_each_kind_of_anomaly_has_a_plant():
     assert set(PLANTS.values()) == set(Kind)
 

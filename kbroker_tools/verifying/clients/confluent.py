@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -113,8 +113,9 @@ class ConfluentWriter:
             raise last
 
     def close(self) -> None:
-        self._producer.purge()
-        self._producer.poll(0)
+        with suppress(KafkaException):
+            self._producer.purge()
+            self._producer.poll(0)
         if self._group is not None:
             self._group.close()
 

@@ -1,0 +1,32 @@
+"""Starts a broker after a power cut that took unsynced writes: `power_cut.py DIRECTORY TOPIC -- ...`.
+
+The last batch of each partition of topics whose name ends with TOPIC is cut off, before the broker starts. So a write
+that was acknowledged before its sync is lost. What follows `--` are the arguments of kbroker.
+"""
+import pathlib
+import sys
+
+from kbroker.main import main
+from kbroker.record.batch import iter_batches
+
+
+def cut_last_batch(log: pathlib.Path) -> None:
+    data = log.read_bytes()
+    position = 0
+    for header, batch in iter_batches(memoryview(data)):
+        if header.last_offset >= 0:
+            position, last = position + len(batch), len(batch)
+    if data:
+        with log.open('r+b') as file:
+            file.truncate(position - last)
+
+
+def cut(directory: pathlib.Path, topic: str) -> None:
+    for partition in directory.glob(f'*{topic}-[0-9]*'):
+        cut_last_batch(max(partition.glob('*.log')))
+
+
+if __name__ == '__main__':
+    cut(pathlib.Path(sys.argv[1]), sys.argv[2])
+    sys.argv[1:] = sys.argv[sys.argv.index('--') + 1:]
+    main()

@@ -1,0 +1,110 @@
+"""kbroker-verify finds bugs that were planted into a broker, and none in the broker as it is."""
+import shlex
+import sys
+from contextlib import contextmanager
+
+import pytest
+from support.broker_process import ROOT
+from support.free_ports import free_port
+from support.planted_bugs import BUGS, build
+
+pytest.importorskip('confluent_kafka')
+from kbroker_tools.verifying.anomalies import Kind
+from kbroker_tools.verifying.broker_command import BrokerCommand
+from kbroker_tools.verifying.checker import check
+from kbroker_tools.verifying.history import load
+from kbroker_tools.verifying.run import Plan, Run
+
+ROUNDS = 12
+SETTINGS = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.partitions': '1',
+            'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200'}
+STALE_CHECK = 'kbroker.transaction.stale.request.check.enable'
+AT_ONCE = 0, 0.05
+
+
+@contextmanager
+def broker(directory, settings=None, program=('-m', 'kbroker'), place=ROOT):
+    """A broker under the control of a run."""
+    address = '127.0.0.1', free_port()
+    words = [sys.executable, '-P', *program, 'serve', '--listen', f'{address[0]}:{address[1]}', '--data-dir',
+             str(directory / 'data')]
+    for name, value in (SETTINGS | (settings or {})).items():
+        words += ['--set', f'{name}={value}']
+    found = BrokerCommand(shlex.join(words), address, directory / 'log', {'PYTHONPATH': str(place)})
+    found.start()
+    try:
+        yield f'{address[0]}:{address[1]}', found
+    finally:
+        found.stop()
+
+
+def kinds_found(directory, servers, command, **plan):
+    """Run once. Return the kinds of anomalies, and what the run itself could not do."""
+    history = directory / 'history.jsonl'
+    outcome = Run(Plan(servers, **plan), history, command).run()
+    verdict = check(load(history))
+    return {kind for kind, _ in verdict.found}, outcome.problems
+
+
+def find(directory, servers, command, wanted, **plan):
+    """Run until one of the wanted kinds is found."""
+    found = set()
+    for seed in range(ROUNDS):
+        kinds, _ = kinds_found(directory, servers, command, seed=seed, **plan)
+        found |= kinds
+        if found & wanted:
+            return
+    raise AssertionError(f'found {found} in {ROUNDS} rounds, expected one of {wanted}')
+
+
+HELD = {'seconds': 3, 'nemesis': ('hold',), 'workloads': ('list',), 'clients': ('confluent',), 'pause_s': AT_ONCE}
+
+
+def test_a_late_request_that_is_applied_to_the_next_transaction_is_found(tmp_path):
+    with broker(tmp_path, {STALE_CHECK: 'false'}) as (servers, command):
+        find(tmp_path, servers, command, {Kind.ABORTED_READ, Kind.PRECOMMITTED_READ, Kind.TORN}, **HELD)
+
+
+def test_late_requests_do_no_harm_to_the_broker_as_it_is(tmp_path):
+    with broker(tmp_path) as (servers, command):
+        assert kinds_found(tmp_path, servers, command, **HELD) == (set(), [])
+
+
+def test_an_acknowledged_write_that_a_power_cut_takes_is_found(tmp_path):
+    program = [str(ROOT / 'tests' / 'support' / 'power_cut.py'), str(tmp_path / 'data'), 'input', '--']
+    with broker(tmp_path, program=program) as (servers, command):
+        find(tmp_path, servers, command, {Kind.LOST_WRITE}, seconds=2, nemesis=('kill',), workloads=('transform',),
+             clients=('kbroker',), pause_s=(0.3, 0.6))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_writes_that_are_acknowledged_before_their_sync_are_found(tmp_path):
+    program = [str(ROOT / 'tests' / 'support' / 'power_cut.py'), str(tmp_path / 'data'), '', '--']
+    with broker(tmp_path, {'kbroker.durability': 'page-cache'}, program=program) as (servers, command):
+        find(tmp_path, servers, command, {Kind.LOST_WRITE}, seconds=10, nemesis=('kill',), pause_s=(0.3, 0.6))
+
+
+WANTED = {
+    'last stable offset early': {Kind.PRECOMMITTED_READ, Kind.ABORTED_READ},
+    'fencing skipped': {Kind.ZOMBIE},
+    'duplicate forgotten': {Kind.DUPLICATE},
+    'marker dropped': {Kind.STABLE_OFFSET, Kind.LOST_WRITE, Kind.TORN, Kind.ABORTED_READ, Kind.UNREADABLE},
+}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize('bug', BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_found(tmp_path, bug):
+    place = build(bug, tmp_path / 'planted')
+    with broker(tmp_path, place=place) as (servers, command):
+        find(tmp_path, servers, command, WANTED[bug.name], seconds=10, nemesis=('cut',), pause_s=(0.1, 0.5))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_a_sound_broker_shows_no_anomaly_in_an_hour(tmp_path):
+    with broker(tmp_path) as (servers, command):
+        assert kinds_found(tmp_path, servers, command, seconds=3600, nemesis=(
+            'cut', 'delay', 'hold', 'half-open', 'kill', 'pause')) == (set(), [])
