@@ -1,5 +1,4 @@
 """The sink without Spark: options, columns and rows, and what a broker must have before anything is written."""
-import pickle
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -16,27 +15,26 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from sink_steps import VALUE, batch, commit, create, end_offset, options, planned, staged, values_in
 from support.broker_process import ROOT
 
-from kbroker.client import Admin, Consumer, FatalProducerError, KafkaError, Producer
-from kbroker.client.admin import LATEST, IsolationLevel, NewTopic
+from kbroker.client import Admin, FatalProducerError, KafkaError, Producer
+from kbroker.client.admin import LATEST, IsolationLevel
 from kbroker.errors import ConfigError
 from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.messages import ColumnError
 from kbroker_tools.spark.options import OptionError
-from kbroker_tools.spark.sink import protocol, writer
+from kbroker_tools.spark.sink import protocol
 from kbroker_tools.spark.sink.ledger import Ledger
 from kbroker_tools.spark.sink.options import ROWS, parse_sink_options
 from kbroker_tools.spark.sink.protocol import Wanted
 from kbroker_tools.spark.sink.rows import RowChecks, Stage, check_schema, send_rows, staged_batches
 from kbroker_tools.spark.sink.store import BrokerStore
 from kbroker_tools.spark.sink.values import QUERY, Commit, Decision, SinkError, Staged, Unit, driver_id
-from kbroker_tools.spark.sink.writer import BATCH_ID, QUERY_ID
 from kbroker_tools.transactions import main
 
 PAGE = (ROOT / 'docs' / 'spark.md').read_text()
 NEEDED = {'kafka.bootstrap.servers': 'b:1', 'transactionalIdPrefix': 'p', 'topic': 't'}
-VALUE = StructType([StructField('value', BinaryType())])
 
 # option: (a valid text, its value, an invalid text)
 TEXTS = {
@@ -75,6 +73,8 @@ def test_an_option_of_the_sink_takes_what_it_says_and_refuses_the_rest(row):
     ({'kafka.acks': '1'}, r'kafka\.acks: found .1., but it cannot be set'),
     ({'ledgerTopic': 't'}, 'topic: found .t., which is the ledger'),
     ({'kafka.enable.idempotence': 'false'}, r'kafka\.enable\.idempotence: found .false., but it cannot be set'),
+    ({'kafka.retries': '0'}, r'kafka\.enable\.idempotence: .* retries above 0'),
+    ({'kafka.linger.ms': 'soon'}, r'kafka\.linger\.ms: '),
     ({'idempotencyKey': 'a'}, 'idempotencyKey: not allowed here: it is for df.write only'),
     ({'twoPhase': 'on'}, 'twoPhase: not allowed here: it is for commit=prepared or commit=auto'),
     ({'maxStagedBytes': '1m', 'commit': 'prepared'}, 'maxStagedBytes: not allowed here: it is for commit=auto'),
@@ -127,10 +127,6 @@ def test_a_column_that_a_join_has_twice_is_refused_before_the_tasks():
 
 
 # ---- rows
-
-def batch(**columns):
-    return pa.RecordBatch.from_pydict(columns)
-
 
 def sent(batch, topic):
     """Return the rows that the producer gets, as (topic, partition, key, value, headers, timestamp)."""
@@ -191,49 +187,6 @@ def test_a_row_that_cannot_be_written_is_refused_in_its_task(topic, columns, tex
 def admin(shared_broker):
     with Admin(shared_broker.address) as admin:
         yield admin
-
-
-def create(admin, topic, partitions=2, **configs):
-    assert admin.create_topics([NewTopic(topic, partitions, 1, configs={
-        name.replace('_', '.'): text for name, text in configs.items()})])[topic] is None
-
-
-def options(broker, topic, **more):
-    return {'kafka.bootstrap.servers': broker.address, 'topic': topic, 'transactionalIdPrefix': topic, **more}
-
-
-def planned(given):
-    """Return a stream's writer as the tasks have it."""
-    return pickle.loads(pickle.dumps(KafkaLogDataSource(given).streamWriter(VALUE, False)))
-
-
-def staged(monkeypatch, task, number, *values, partition=0, attempt=0):
-    """Return the result of a task of micro-batch `number`."""
-    found = {BATCH_ID: str(number), QUERY_ID: 'q'}
-    monkeypatch.setattr(writer, 'TaskContext', SimpleNamespace(get=lambda: SimpleNamespace(
-        getLocalProperty=found.get, partitionId=lambda: partition, taskAttemptId=lambda: attempt)))
-    return task.write(iter([batch(value=list(values))] if values else []))
-
-
-def commit(given, number, *results):
-    """Commit as another process does, with a writer that has no plan."""
-    KafkaLogDataSource(given).streamWriter(VALUE, False).commit(list(results), number)
-
-
-def values_in(broker, topic):
-    """Return the committed values. A commit is answered before its markers are written, so the end is the log's end."""
-    found = []
-    with Admin(broker.address) as admin:
-        end = end_offset(admin, topic)
-    with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
-        consumer.assign([(topic, 0)])
-        while (consumer.position(topic, 0) or 0) < end:
-            found += [record.value for each in consumer.poll(500) for record in each.records()]
-    return found
-
-
-def end_offset(admin, topic):
-    return admin.list_offsets({(topic, 0): LATEST})[topic, 0].offset
 
 
 def test_of_two_drivers_with_one_prefix_the_older_one_writes_nothing(shared_broker, admin, monkeypatch):
@@ -308,7 +261,7 @@ def test_decisions_behind_an_open_transaction_of_another_prefix_are_waited_for(s
         holder.begin_transaction()
         holder.send('held', b'{}', b'another~query.1', partition=0)
         holder.flush()
-        store.write([Staged(found, unit)], Decision('waits', unit, 0, found.pair))
+        store.write([Staged(found, unit)], Decision('waits', unit, 0, found.pair), bool)
         partition = ('held', 0)
         assert admin.list_offsets({partition: LATEST}, IsolationLevel.READ_COMMITTED)[partition].offset == 0
         clock = SimpleNamespace(monotonic_ms=iter((0, 10**9)).__next__)     # the limit passes at the first poll
@@ -360,7 +313,7 @@ def test_finish_spark_settles_the_transaction_of_a_dead_driver(shared_broker, ad
             unit = Unit(QUERY + 'q', batch_id)
             decision = Decision('dead', unit, 0, found.pair)
             if batch_id == 0:
-                store.write([Staged(found, unit)], decision)
+                store.write([Staged(found, unit)], decision, bool)
         dying = Producer(shared_broker.address, transactional_id=driver_id('dead'))
         dying.transactions.resume(found.pair)
         dying.begin_transaction()

@@ -208,16 +208,16 @@ def test_the_broker_decides_how_tasks_may_write(wanted, version, has_two_phase, 
 @pytest.mark.parametrize('phase', Phase)
 def test_a_step_out_of_order_is_refused(phase):
     decision = Decision('p', Unit(JOB), 0, PAIR)
-    steps = {Phase.CHECKED: lambda ending: ending.check([], 0),
-             Phase.DECIDED: lambda ending: ending.decide([], decision),
-             Phase.COMMITTED: lambda ending: ending.commit_tasks(decision), Phase.WITHDRAWN: UnitEnding.withdraw,
-             Phase.SETTLED: lambda ending: ending.settle(decision)}
-    for step, call in steps.items():
+    steps = {Phase.DECIDED: (Phase.CHECKED, lambda ending: ending.decide([], decision, 0)),
+             Phase.COMMITTED: (Phase.COMMITTED, lambda ending: ending.commit_tasks(decision)),
+             Phase.WITHDRAWN: (Phase.WITHDRAWN, UnitEnding.withdraw),
+             Phase.SETTLED: (Phase.SETTLED, lambda ending: ending.settle(decision))}
+    for last, (first, call) in steps.items():
         ending = UnitEnding(MemoryStore(Coordinator()), Plan('p', 'cluster', PAIR, {}))
         ending.phase = phase
-        if phase in ENTERED_FROM[step]:
+        if phase in ENTERED_FROM[first]:
             call(ending)
-            assert ending.phase is step
+            assert ending.phase is last
         else:
             with pytest.raises(RuntimeError, match=f'found a unit that is {phase.name.lower()}, expected one that is'):
                 call(ending)

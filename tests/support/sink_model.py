@@ -146,10 +146,11 @@ class MemoryStore:
         self._turn()
         return [Decision.read(key, value) for key, value in self.coordinator.ledger.items()]
 
-    def write(self, staged: Sequence[Staged], decision: Decision) -> None:
+    def write(self, staged: Sequence[Staged], decision: Decision, check: Callable[[], None]) -> None:
         self._turn()
         self._check_fence(decision)
         mine = self.coordinator.open_decision = Written(staged, decision)
+        check()
         self._turn()
         self._check_fence(decision)
         assert self.coordinator.open_decision is mine

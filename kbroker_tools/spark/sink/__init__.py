@@ -1,9 +1,12 @@
-"""The sink of `format("kbroker")`: a micro-batch or a job becomes one transaction, exactly once.
+"""The sink of `format("kbroker")`: a micro-batch or a job becomes visible exactly once.
 
-    plan     the driver, before the tasks     fences older drivers, and reads the last decisions from the ledger
-    task     each attempt on an executor      stages its rows in its commit message; it writes nothing to the broker
-    commit   the driver, after the tasks      writes the rows and a row of the ledger in one transaction
+    plan     the driver, before the tasks     fences older drivers, reads the last decisions from the ledger, and ends
+                                              the transactions that older drivers have left open
+    task     each attempt on an executor      stages its rows in its commit message, or writes them in a transaction of
+                                              its own, which it leaves open
+    commit   the driver, after the tasks      writes staged rows and a row of the ledger in one transaction, then
+                                              commits the transactions of the tasks
 
-The commit of that transaction is the decision. A repeated task, a losing attempt and a dead driver leave nothing behind
-in the topic, because only `commit` writes to it.
+The commit of the driver's transaction is the decision. Nothing of a repeated task, a losing attempt or a dead driver
+becomes visible, because only a decision names the transactions to commit.
 """

@@ -8,6 +8,7 @@ from typing import Any
 
 from kbroker.client.config import CONNECTION_SETTINGS, SECURITY_SETTINGS
 from kbroker.client.stream_settings import ProducerSettings
+from kbroker.errors import ConfigError
 from kbroker_tools.spark.options import (
     IGNORED,
     MIB,
@@ -112,6 +113,7 @@ class SinkOptions:
     """None: if the broker has it."""
     decision_margin_ms: int
     driver_timeout_ms: int
+    """The timeout of a decision. With commit=prepared, the broker refuses one after half of the margin."""
     task_timeout_ms: int
     """The timeout of a task's transaction that is not in two-phase commit."""
     kafka: dict[str, str] = field(repr=False)
@@ -142,12 +144,15 @@ def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOpti
         values[row.name] = parsed(row, row.name, text)
         names.add(row.name)
     _check_together(values, names, kafka)
-    timeout_ms = values['transactionTimeout']
+    timeout_ms, margin_ms = values['transactionTimeout'], values['decisionMargin']
+    driver_timeout_ms = timeout_ms or DRIVER_TIMEOUT_MS
+    if values['commit'] is Commit.PREPARED:
+        driver_timeout_ms = min(driver_timeout_ms, max(margin_ms // 2, 1))
     return SinkOptions(
         values['topic'], values['delivery'] == EXACTLY_ONCE, values['transactionalIdPrefix'] or '',
         values['idempotencyKey'], values['ledgerTopic'], values['commit'], values['maxDriverBytes'],
-        values['maxStagedBytes'], values['maxPrepared'], TWO_PHASE[values['twoPhase']], values['decisionMargin'],
-        timeout_ms or DRIVER_TIMEOUT_MS, timeout_ms or TASK_TIMEOUT_MS, kafka)
+        values['maxStagedBytes'], values['maxPrepared'], TWO_PHASE[values['twoPhase']], margin_ms,
+        driver_timeout_ms, timeout_ms or TASK_TIMEOUT_MS, kafka)
 
 
 def _check_together(values: Mapping[str, Any], names: Collection[str], kafka: Mapping[str, str]) -> None:
@@ -166,10 +171,19 @@ def _check_together(values: Mapping[str, Any], names: Collection[str], kafka: Ma
         if values['commit'] not in WITH_COMMIT.get(row.place, Commit):
             wanted = ' or '.join(f'commit={each.value}' for each in WITH_COMMIT[row.place])
             raise OptionError(row.name, f'not allowed here: it is for {wanted}')
+    _check_producer(kafka)
     timeout_ms = values['transactionTimeout'] or TASK_TIMEOUT_MS
     if values['commit'] is not Commit.DRIVER and values['decisionMargin'] >= timeout_ms:
         raise OptionError('decisionMargin', f'found {values["decisionMargin"]} ms, expected less than the '
                           f'transactionTimeout of the tasks, {timeout_ms} ms')
+
+
+def _check_producer(kafka: Mapping[str, str]) -> None:
+    settings = {name: text for name, text in kafka.items() if name in ProducerSettings.defaults()}
+    try:
+        ProducerSettings.from_properties(settings | {'enable.idempotence': 'true'})
+    except ConfigError as error:
+        raise OptionError(f'kafka.{error.name}', str(error)) from None
 
 
 def _take_client_setting(kafka: dict[str, str], name: str, text: str) -> None:

@@ -107,8 +107,7 @@ def commit(store: Store, messages: Sequence[Staged | None], bounds: Bounds) -> D
     decision = Decision(first.plan.prefix, first.unit, sum(message.rows for message in staged), first.plan.pair,
                         handles)
     ending = UnitEnding(store, first.plan)
-    ending.check(handles, bounds.margin_ms)
-    ending.decide(staged, decision)
+    ending.decide(staged, decision, bounds.margin_ms)
     if first.plan.commit is not Commit.DRIVER:
         _end_decided(ending, decision)
     return decision
@@ -162,7 +161,7 @@ def finish(store: Store, prefix: str, accept_loss: bool) -> Finished:
     if not accept_loss:
         check_none_lost(last, ended.lost)
     elif last is not None and ended.lost:
-        store.write([], replace(last, pair=pair, handles=()))
+        store.write([], replace(last, pair=pair, handles=()), lambda: None)
     return Finished(ended, decisions, pair)
 
 

@@ -2,7 +2,8 @@
 
     phase      entered from                   meaning
     PLANNED    (the start)                    the plan may decide
-    CHECKED    PLANNED                        each transaction of the unit is open, and will be for decisionMargin
+    CHECKED    PLANNED                        staged rows are written; each transaction of the unit is open, and will be
+                                              for decisionMargin
     DECIDED    CHECKED                        the ledger has the unit and the handles of its transactions
     COMMITTED  DECIDED                        each of them is committed
     WITHDRAWN  PLANNED                        the plan can no longer decide; whether it did is in the ledger
@@ -66,9 +67,17 @@ class UnitEnding:
         self._store = store
         self._plan = plan
 
-    def check(self, handles: Sequence[Handle], margin_ms: int) -> None:
-        """Raise SinkError unless these transactions are open, and will be for `margin_ms`."""
+    def decide(self, staged: Sequence[Staged], decision: Decision, margin_ms: int) -> None:
+        """Write the decision, if each transaction that it names is open, and will be for `margin_ms`.
+
+        SinkError if one is not, or if another plan has taken the prefix.
+        """
         self._check_can_enter(Phase.CHECKED)
+        self._store.write(staged, decision, lambda: self._check(decision.handles, margin_ms))
+        self._check_can_enter(Phase.DECIDED)
+        self.phase = Phase.DECIDED
+
+    def _check(self, handles: Sequence[Handle], margin_ms: int) -> None:
         if handles:
             beginning = tasks_of(self._plan.prefix, self._plan.pair)
             found = {each.handle: each.timeout_ms for each in self._store.open_transactions(beginning)}
@@ -90,12 +99,6 @@ class UnitEnding:
                             f'{timeout_ms - margin_ms} ms, their transactionTimeout ({timeout_ms} ms) less '
                             f'decisionMargin, among them {_in_words(sorted(late))}: raise transactionTimeout, or write '
                             'smaller batches. Nothing was decided')
-
-    def decide(self, staged: Sequence[Staged], decision: Decision) -> None:
-        """Write the decision. SinkError if another plan has taken the prefix."""
-        self._check_can_enter(Phase.DECIDED)
-        self._store.write(staged, decision)
-        self.phase = Phase.DECIDED
 
     def commit_tasks(self, decision: Decision) -> None:
         """Commit the transactions of the decided unit. LostRowsError if one was aborted."""

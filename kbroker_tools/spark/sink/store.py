@@ -1,7 +1,7 @@
 """The broker as the protocol's store."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kbroker.client import KafkaError, Producer, ProducerFencedError
 from kbroker.client.cluster import Cluster
@@ -49,7 +49,7 @@ class BrokerStore(TaskTransactions):
     def decisions(self, prefix: str) -> list[Decision]:
         return self._ledger.decisions(prefix)
 
-    def write(self, staged: Sequence[Staged], decision: Decision) -> None:
+    def write(self, staged: Sequence[Staged], decision: Decision, check: Callable[[], None]) -> None:
         if staged:
             self._check_cluster(staged[0].plan.cluster_id)
         self.check_partitions(_highest(staged))
@@ -60,7 +60,9 @@ class BrokerStore(TaskTransactions):
                 for message in staged:
                     for batch in staged_batches(message.chunks):
                         send_rows(producer, batch, self._options.topic)
-                producer.flush()    # the ledger comes last: other prefixes wait for open transactions in it
+                producer.flush()
+                check()
+                # The ledger comes last: other prefixes wait for open transactions in it.
                 producer.send(self._options.ledger_topic, decision.value(), decision.key(), partition=0)
         except KafkaError as error:
             if isinstance(error, ProducerFencedError) or error.code in _STALE_PAIR:

@@ -9,7 +9,7 @@ transaction.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -203,8 +203,11 @@ class Store(Protocol):
     def decisions(self, prefix: str) -> list[Decision]:
         """Return the committed rows of the prefix in their order, at least all that were decided before the call."""
 
-    def write(self, staged: Sequence[Staged], decision: Decision) -> None:
-        """Write staged rows and decision in one transaction of the decision's pair. SinkError if the pair is fenced."""
+    def write(self, staged: Sequence[Staged], decision: Decision, check: Callable[[], None]) -> None:
+        """Write staged rows and decision in one transaction of the decision's pair. SinkError if the pair is fenced.
+
+        `check` is called between the rows and the decision. If it raises, nothing is decided.
+        """
 
     def open_transactions(self, beginning: str, longer_than_ms: int = -1) -> list[OpenTransaction]:
         """Return the open transactions whose ids begin so, or those of them that are open for longer."""

@@ -1,0 +1,230 @@
+"""Tasks of the sink that write transactions of their own, on a broker, without Spark."""
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+from sink_steps import VALUE, batch, commit, create, options, planned, staged, values_in
+from support.broker_process import PROMPT, BrokerProcess
+
+from kbroker.client import Admin, Consumer
+from kbroker.protocol import messages
+from kbroker_tools.spark import KafkaLogDataSource
+from kbroker_tools.spark.sink import id_counts, protocol
+from kbroker_tools.spark.sink.options import parse_sink_options
+from kbroker_tools.spark.sink.store import BrokerStore
+from kbroker_tools.spark.sink.values import NO_TIMEOUT_MS, QUERY, LostRowsError, SinkError, Unit
+from kbroker_tools.transactions import main
+
+SAFE_DOWNGRADE = 2
+TWO_PHASE = 'transaction.two.phase.commit.enable'
+
+
+@pytest.fixture(scope='module')
+def two_phase_broker(tmp_path_factory):
+    """A broker whose transactions may be in two-phase commit, for all tests of the module."""
+    broker = BrokerProcess(tmp_path_factory.mktemp('two-phase') / 'data', PROMPT | {TWO_PHASE: 'true'})
+    broker.start()
+    yield broker
+    broker.kill9()
+    assert broker.tracebacks() == []
+
+
+@pytest.fixture
+def admin(two_phase_broker):
+    with Admin(two_phase_broker.address) as admin:
+        yield admin
+
+
+@pytest.fixture
+def make(two_phase_broker, admin):
+    """A function that makes a topic and returns the options of a query with tasks that write."""
+    def make(topic, **more):
+        create(admin, topic, 1)
+        return options(two_phase_broker, topic, **{'commit': 'prepared', **more})
+    return make
+
+
+def open_ids(admin, prefix):
+    return [row.transactional_id for _, row in admin.list_transactions(['Ongoing'])
+            if row.transactional_id.startswith(f'{prefix}~')]
+
+
+def finish(broker, prefix, *more):
+    return CliRunner().invoke(main, ['finish-spark', '--bootstrap-server', broker.address, '--prefix', prefix, *more])
+
+
+def decide_only(given, *results):
+    """Decide, and die before the transactions of the tasks are committed."""
+    with closing(BrokerStore(parse_sink_options(given, is_stream=True))) as store:
+        store.end = lambda handles, commit: (_ for _ in ()).throw(KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            protocol.commit(store, [result.staged for result in results], protocol.Bounds(10**9))
+
+
+@pytest.mark.parametrize(('two_phase', 'timeout_ms'), [('auto', NO_TIMEOUT_MS), ('off', 900_000)])
+def test_tasks_write_without_a_time_limit_if_the_broker_has_two_phase_commit(
+        make, admin, monkeypatch, two_phase_broker, two_phase, timeout_ms):
+    given = make(f'limit-{two_phase}', twoPhase=two_phase)
+    task = planned(given)
+    results = [staged(monkeypatch, task, 0, 'a', partition=0), staged(monkeypatch, task, 0, partition=1, attempt=1),
+               staged(monkeypatch, task, 0, 'b', partition=2, attempt=2)]
+    assert [result.staged.handle is None for result in results] == [False, True, False]
+    _, row = admin.describe_transactions([results[0].staged.handle.transactional_id]).popitem()[1]
+    assert (row.transaction_state, row.transaction_timeout_ms) == ('Ongoing', timeout_ms)
+    assert values_in_progress(two_phase_broker, given) == []
+    commit(given, 0, *results)
+    assert sorted(values_in(two_phase_broker, given['topic'])) == [b'a', b'b']
+    assert open_ids(admin, given['topic']) == []
+    assert staged(monkeypatch, planned(given), 0, 'replayed').staged.is_skipped
+
+
+def values_in_progress(broker, given):
+    """Return what a consumer reads while the transactions of tasks are open."""
+    with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
+        consumer.assign([(given['topic'], 0)])
+        return [record.value for each in consumer.poll(0) for record in each.records()]
+
+
+def test_the_next_plan_commits_what_a_dead_driver_has_decided_and_aborts_the_rest(
+        make, admin, monkeypatch, two_phase_broker):
+    given = make('dead-after')
+    task = planned(given)
+    results = [staged(monkeypatch, task, 0, 'decided', partition=each, attempt=each) for each in range(2)]
+    staged(monkeypatch, task, 0, 'loser', partition=1, attempt=7)
+    decide_only(given, *results)
+    assert len(open_ids(admin, 'dead-after')) == 3
+    again = staged(monkeypatch, planned(given), 0, 'replayed')
+    assert again.staged.is_skipped and open_ids(admin, 'dead-after') == []
+    assert values_in(two_phase_broker, 'dead-after') == [b'decided', b'decided']
+
+
+def test_an_abort_ends_the_transactions_of_a_unit_that_is_not_decided(make, admin, monkeypatch, two_phase_broker):
+    given = make('stopped')
+    task = planned(given)
+    result = staged(monkeypatch, task, 0, 'undecided')
+    other = KafkaLogDataSource(given).streamWriter(VALUE, False)
+    other.abort([None, result], 0)
+    assert open_ids(admin, 'stopped') == []
+    with pytest.raises(SinkError, match='1 transactions of tasks that are not open any more'):
+        commit(given, 0, result)
+    with pytest.raises(SinkError, match="has taken the prefix 'stopped'"):
+        commit(given, 0, staged(monkeypatch, task, 0, 'late', attempt=9))
+    commit(given, 0, staged(monkeypatch, planned(given), 0, 'replayed'))
+    assert values_in(two_phase_broker, 'stopped') == [b'replayed'] and open_ids(admin, 'stopped') == []
+
+
+def test_a_task_that_fails_aborts_its_transaction(make, admin, monkeypatch):
+    given = make('fails')
+    task = planned(given)
+    staged(monkeypatch, task, 0)        # gives the task a context
+    rows = iter([batch(value=['x']), batch(value=['y' * 2_000_000])])
+    with pytest.raises(SinkError, match='found a row of 2,'):
+        task.run_task(Unit(QUERY + 'q', 0), rows)
+    assert open_ids(admin, 'fails') == []
+
+
+@pytest.mark.parametrize(('more', 'partition', 'text'), [
+    ({'maxPrepared': '2'}, 2, 'found rows in task 2, but maxPrepared is 2'),
+    ({'topic': 'missing'}, 0, "found no topic 'missing', expected it to exist"),
+])
+def test_a_task_that_may_not_write_opens_no_transaction(make, admin, monkeypatch, more, partition, text):
+    given = make(f'refused-{partition}') | more
+    with pytest.raises(SinkError, match=text):
+        staged(monkeypatch, planned(given), 0, 'x', partition=partition)
+    assert open_ids(admin, given['transactionalIdPrefix']) == []
+
+
+def test_a_large_task_writes_its_rows_and_a_small_one_returns_them(make, monkeypatch, two_phase_broker):
+    given = make('sizes', commit='auto', maxStagedBytes='4k')
+    task = planned(given)
+    large = [f'{number * 7919 ** 9:x}' for number in range(1000)]
+    results = [staged(monkeypatch, task, 0, 'small', partition=0), staged(monkeypatch, task, 0, *large, partition=1)]
+    assert [(result.staged.handle is None, bool(result.staged.chunks)) for result in results] == [
+        (True, True), (False, False)]
+    commit(given, 0, *results)
+    assert sorted(values_in(two_phase_broker, 'sizes')) == sorted([b'small', *(value.encode() for value in large)])
+
+
+def test_finish_spark_ends_the_transactions_of_tasks_as_the_ledger_decides(
+        make, admin, monkeypatch, two_phase_broker):
+    given = make('finished')
+    task = planned(given)
+    decide_only(given, staged(monkeypatch, task, 0, 'decided'))
+    staged(monkeypatch, task, 1, 'orphan', attempt=5)
+    refused = finish(two_phase_broker, 'finished', '--ledger-topic', 'no-ledger')
+    assert refused.exit_code == 1 and 'expected the ledger of the query' in refused.output
+    assert len(open_ids(admin, 'finished')) == 2
+    done = finish(two_phase_broker, 'finished')
+    assert done.exit_code == 0 and '1 were committed and 1 aborted; 0 decided ones are lost' in done.output
+    assert values_in(two_phase_broker, 'finished') == [b'decided'] and open_ids(admin, 'finished') == []
+    assert 'and its tasks have none' in finish(two_phase_broker, 'finished').output
+
+
+def test_a_decided_transaction_that_was_aborted_stops_the_query_until_the_loss_is_accepted(
+        make, admin, monkeypatch, two_phase_broker):
+    given = make('lost')
+    task = planned(given)
+    results = [staged(monkeypatch, task, 0, 'x', partition=each, attempt=each) for each in range(2)]
+    decide_only(given, *results)
+    name = results[1].staged.handle.transactional_id
+    admin.fence_producers([name])
+    for _ in range(2):
+        with pytest.raises(LostRowsError, match=f'micro-batch 0 of query q is decided, but 1 .*: {name}'):
+            planned(given)
+    shown = finish(two_phase_broker, 'lost')
+    assert shown.exit_code == 1 and '--accept-loss' in shown.output
+    assert finish(two_phase_broker, 'lost', '--accept-loss').exit_code == 0
+    again = staged(monkeypatch, planned(given), 0, 'x')
+    assert again.staged.is_skipped and values_in(two_phase_broker, 'lost') == [b'x']
+
+
+def test_a_broker_killed_between_the_tasks_and_the_commit_loses_nothing(start_broker, monkeypatch):
+    broker = start_broker({TWO_PHASE: 'true'})
+    with Admin(broker.address) as admin:
+        create(admin, 'killed', 1)
+    given = options(broker, 'killed', commit='prepared', twoPhase='on')
+    task = planned(given)
+    results = [staged(monkeypatch, task, 0, 'a', partition=each, attempt=each) for each in range(2)]
+    broker.kill9()
+    broker.start()
+    decide_only(given, *results)
+    broker.kill9()
+    broker.start()
+    assert staged(monkeypatch, planned(given), 0, 'replayed').staged.is_skipped
+    assert values_in(broker, 'killed') == [b'a', b'a']
+
+
+def test_a_broker_that_lacks_what_the_options_need_is_refused_before_anything_is_written(start_broker):
+    broker = start_broker()
+    with Admin(broker.address) as admin:
+        create(admin, 'lacks', 1)
+        with pytest.raises(SinkError, match='a broker without two-phase commit'):
+            planned(options(broker, 'lacks', commit='auto', twoPhase='on'))
+        request = messages.UpdateFeaturesRequest
+        admin.cluster.controller().call(request(feature_updates=[request.FeatureUpdateKey(
+            feature='transaction.version', max_version_level=1, upgrade_type=SAFE_DOWNGRADE)]))
+        with pytest.raises(SinkError, match=r'transaction\.version 1, expected 2'):
+            planned(options(broker, 'lacks', commit='prepared'))
+        found = planned(options(broker, 'lacks', commit='auto')).plan
+        assert found.commit == 'driver' and not found.is_two_phase
+
+
+def test_many_ids_are_reported(make, monkeypatch, caplog):
+    given = make('many')
+    monkeypatch.setattr(id_counts, 'MANY', 0)
+    planned(given)
+    assert not caplog.records
+    commit(given, 0, staged(monkeypatch, planned(given), 0, 'x'))
+    planned(given)
+    assert 'the broker keeps 1 transactional ids of the tasks of many' in caplog.text
+
+
+def test_at_least_once_writes_at_once(make, monkeypatch, two_phase_broker, admin):
+    given = make('at-once')
+    needed = {name: given[name] for name in ('kafka.bootstrap.servers', 'topic')}
+    task = KafkaLogDataSource(needed | {'delivery': 'at_least_once'}).streamWriter(VALUE, False)
+    message = task.write(iter([batch(value=['a'])]))
+    assert values_in(two_phase_broker, 'at-once') == [b'a']
+    task.abort([message], 0)
+    task.commit([message], 0)
+    assert values_in(two_phase_broker, 'at-once') == [b'a']
