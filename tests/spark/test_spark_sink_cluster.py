@@ -4,14 +4,14 @@ import signal
 import socket
 
 import pytest
-from support.process_sessions import virtual_machine_above
-from support.sink_place import APACHE_KAFKA, DRIVER, KBROKER, SinkPlace, SinkRun
+from support.process_sessions import pid_of_port, virtual_machine_above
+from support.sink_place import APACHE_KAFKA, DECISION, DRIVER, KBROKER, PREPARED, SinkPlace, SinkRun
 from support.sink_query import TASK_WAITS, THE_END
 from support.spark_cluster import SETTINGS, SparkCluster
 from support.spark_driver import SparkDriver
 
 pytestmark = [pytest.mark.jvm, pytest.mark.soak, pytest.mark.timeout(900)]
-WRITERS = [DRIVER]
+WRITERS = [DRIVER, PREPARED]
 BATCHES = 3
 SPECULATION = {'spark.speculation': 'true', 'spark.speculation.interval': '100ms',
                'spark.speculation.multiplier': '1.1', 'spark.speculation.quantile': '0.3',
@@ -83,7 +83,7 @@ def test_a_speculative_copy_wins_against_a_task_that_waits(place, start_driver, 
 
 
 @pytest.mark.parametrize('writer', WRITERS)
-def test_an_executor_is_killed_during_a_task(place, start_driver, waiting_task, tmp_path, writer):
+def test_an_executor_is_killed_before_its_task_writes(place, start_driver, waiting_task, tmp_path, writer):
     """Its Python worker lives a little longer and goes on."""
     run = SinkRun(place, f'executor-{writer}', writer)
     driver = start_driver()
@@ -108,4 +108,34 @@ def test_the_driver_is_killed_while_an_executor_has_a_task(place, start_driver, 
     task.close()
     assert THE_END in successor.ended()
     run.finish()
+    run.assert_exactly_once(BATCHES)
+
+
+def test_an_executor_is_killed_while_it_writes(place, start_driver, tmp_path):
+    """Its Python worker has sent rows and awaits their answer, which comes after the query has ended."""
+    run = SinkRun(place, 'writing', PREPARED)
+    stop = place.proxy.stop_at('Produce task rows answer', after=DECISION)
+    driver = start_driver()
+    driver.run(run.options, tmp_path / 'checkpoint', BATCHES)
+    os.kill(virtual_machine_above(pid_of_port(stop.wait().port)), signal.SIGKILL)
+    assert THE_END in driver.ended()
+    stop.release()
+    run.finish()
+    run.assert_exactly_once(BATCHES)
+
+
+def test_a_task_that_writes_too_late_is_ended_by_the_tool(place, start_driver, tmp_path):
+    """Its executor is killed, and its rows reach the broker when the query has ended."""
+    run = SinkRun(place, 'too-late', PREPARED)
+    stop = place.proxy.stop_at('Produce task rows request', after=DECISION)
+    driver = start_driver()
+    driver.run(run.options, tmp_path / 'checkpoint', BATCHES)
+    os.kill(virtual_machine_above(pid_of_port(stop.wait().port)), signal.SIGKILL)
+    assert THE_END in driver.ended()
+    answer = place.proxy.stop_at('Produce task rows answer')
+    stop.release()
+    answer.wait()
+    assert len(run.open_transactions()) == 1
+    answer.release()
+    assert '1 aborted' in run.finish()
     run.assert_exactly_once(BATCHES)

@@ -38,7 +38,8 @@ class Step(NamedTuple):
 class Stop:
     """A step at which the proxy stops, once. The step before the release has not happened, or has no answer."""
 
-    def __init__(self, pattern: str, skipped: int):
+    def __init__(self, pattern: str, after: str, skipped: int):
+        self._after = after
         self._pattern = pattern
         self._left = skipped
         self._reached = threading.Event()
@@ -49,7 +50,12 @@ class Stop:
 
     def takes(self, step: Step) -> bool:
         """Return whether to stop at this step. The caller holds the proxy's lock."""
-        if self._reached.is_set() or not re.fullmatch(self._pattern, str(step)):
+        if self._reached.is_set():
+            return False
+        if self._after:
+            self._after = self._after if str(step) != self._after else ''
+            return False
+        if not re.fullmatch(self._pattern, str(step)):
             return False
         self._left -= 1
         return self._left < 0
@@ -103,9 +109,9 @@ class StoppingProxy(TcpProxy):
         with self._lock:
             self.steps, self._stops, self._subjects = [], [], list(subjects.items())
 
-    def stop_at(self, pattern: str, skipped: int = 0) -> Stop:
-        """Stop once at a step whose text matches, after that many which match, too."""
-        stop = Stop(pattern, skipped)
+    def stop_at(self, pattern: str, after: str = '', skipped: int = 0) -> Stop:
+        """Stop once at a step whose text matches, later than the first step `after`, and than some that match, too."""
+        stop = Stop(pattern, after, skipped)
         with self._lock:
             self._stops.append(stop)
         return stop
