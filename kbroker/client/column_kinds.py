@@ -24,5 +24,11 @@ class ArrowArray(Protocol):
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
 
 
+class ArrowChunks(Protocol):
+    """A chunked array of pyarrow, or of another library with Arrow's C stream interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
 if TYPE_CHECKING:
-    Column = Sequence[Buffer | None] | Slices | ArrowArray
+    Column = Sequence[Buffer | None] | Slices | ArrowArray | ArrowChunks

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker.client.partitioner cimport StickyPartitions
 from kbroker.record.record_writer cimport Blob, Rows
@@ -15,6 +15,17 @@ cdef class BlobColumn:
     cdef int read_arrow(self, source, str name) except -1
 
 
+cdef class HeaderColumn:
+    cdef Blob *blobs
+    cdef readonly Py_ssize_t count
+    cdef bytearray data
+    cdef Py_ssize_t used
+
+    cdef int add(self, headers) except -1
+    cdef int add_blob(self, const uint8_t *at, Py_ssize_t size) except -1
+    cdef uint8_t *room(self, Py_ssize_t size) except NULL
+
+
 cdef class RowsToSend:
     cdef readonly str topic
     cdef readonly object partition      # None: by key, or the sticky one
@@ -23,6 +34,7 @@ cdef class RowsToSend:
     cdef Py_ssize_t position            # the rows before it are queued
     cdef BlobColumn values
     cdef BlobColumn keys
+    cdef HeaderColumn headers
     cdef Rows rows
     cdef object timestamps_owner
     cdef int64_t *own_timestamps
@@ -30,7 +42,10 @@ cdef class RowsToSend:
     cdef Py_ssize_t room_bytes          # the room in buffer.memory that the next rows of a batch may need
     cdef Py_ssize_t *ends               # by partition: the end of its rows in `order`
 
+    cdef int check_count(self, Py_ssize_t found, str what) except -1
     cdef int read_timestamps(self, source) except -1
+    cdef int read_arrow_timestamps(self, source) except -1
+    cdef int64_t *own_timestamps_of(self, Py_ssize_t count) except NULL
     cdef Py_ssize_t largest_bytes(self) noexcept
     cdef int place(self, int32_t partitions, StickyPartitions sticky, list available) except -1
 

@@ -1,15 +1,19 @@
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from typing_extensions import Buffer
 
-from kbroker.client.column_kinds import Column
+from kbroker.client.column_kinds import ArrowArray, ArrowChunks, Column
 
 class BlobColumn:
     @property
     def count(self) -> int: ...
     def __init__(self, source: Column, name: str) -> None: ...
-    def item(self, row: int) -> bytes | None: ...
+
+class HeaderColumn:
+    @property
+    def count(self) -> int: ...
+    def __init__(self, source: Iterable[Iterable[tuple[str, Buffer | None]] | None]) -> None: ...
 
 class RowsToSend:
     @property
@@ -25,9 +29,8 @@ class RowsToSend:
         topic: str,
         values: Column,
         keys: Column | None,
+        headers: Iterable[Iterable[tuple[str, Buffer | None]] | None] | None,
         partition: int | None,
-        timestamps: Sequence[int] | Buffer | None,
+        timestamps: Sequence[int] | Buffer | ArrowArray | ArrowChunks | None,
         context: Any,
     ) -> None: ...
-    def check_count(self, found: int, what: str) -> None: ...
-    def row(self, row: int) -> tuple[bytes | None, bytes | None, int | None]: ...

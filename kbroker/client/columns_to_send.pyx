@@ -1,21 +1,25 @@
 """Columns of values and keys, read in place: from sequences, from slices of one buffer, and from Arrow arrays.
 
-Arrow arrays come through the C data interface (`__arrow_c_array__`), so that pyarrow is not imported.
+Headers are encoded once, before a row is queued.
 """
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.memoryview cimport PyMemoryView_GET_BUFFER
-from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 
 from kbroker.client.partitioner cimport StickyPartitions, partition_of
-from kbroker.record.arrow cimport ArrowArray, ArrowSchema
-from kbroker.record.record_writer cimport Blob, as_bytes, blob_of
+from kbroker.record.arrow cimport ArrowArray, ArrowColumn, is_null
+from kbroker.record.record_writer cimport Blob, as_bytes, blob_of, blob_size, put_blob, put_varint, varint_size
 
 from collections.abc import Sequence
 
 from kbroker.client.column_kinds import Slices
+
+cdef dict ARROW_TIMES = {b'l': (1, 1), b'tss:': (1000, 1), b'tsm:': (1, 1), b'tsu:': (1, 1000), b'tsn:': (1, 1_000_000)}
+"""By the beginning of a format: the factor and the divisor of milliseconds."""
 
 
 cdef class BlobColumn:
@@ -25,7 +29,7 @@ cdef class BlobColumn:
         self.owners = []
         if isinstance(source, Slices):
             self.read_slices(source.data, source.offsets)
-        elif hasattr(source, '__arrow_c_array__'):
+        elif is_arrow(source):
             self.read_arrow(source, name)
         elif isinstance(source, Sequence) and not isinstance(source, (str, bytes, bytearray, memoryview)):
             self.read_sequence(source)
@@ -35,13 +39,6 @@ cdef class BlobColumn:
 
     def __dealloc__(self):
         free(self.blobs)
-
-    def item(self, Py_ssize_t row):
-        """Return a value as bytes."""
-        if not 0 <= row < self.count:
-            raise IndexError(row)
-        return None if self.blobs[row].size < 0 else PyBytes_FromStringAndSize(
-            <const char *>self.blobs[row].at, self.blobs[row].size)
 
     cdef int allocate(self, Py_ssize_t count) except -1:
         if count > INT32_MAX:
@@ -88,28 +85,29 @@ cdef class BlobColumn:
         return 0
 
     cdef int read_arrow(self, source, str name) except -1:
-        schema_capsule, array_capsule = source.__arrow_c_array__()
-        cdef const ArrowSchema *schema = <const ArrowSchema *>PyCapsule_GetPointer(schema_capsule, 'arrow_schema')
-        cdef const ArrowArray *array = <const ArrowArray *>PyCapsule_GetPointer(array_capsule, 'arrow_array')
-        cdef bytes type_code = schema.format
-        cdef const uint8_t *validity
-        cdef const uint8_t *data
-        cdef Py_ssize_t i, row, start, width = 4 if type_code in (b'z', b'u') else 8
-        if type_code not in (b'z', b'u', b'Z', b'U'):
-            raise TypeError(f'found an Arrow array of format {type_code.decode()!r} as {name}, expected binary or '
+        cdef ArrowColumn column = ArrowColumn(source)
+        cdef const ArrowArray *chunk
+        cdef Py_ssize_t i, k, start, at = 0, width = 4 if column.format in (b'z', b'u') else 8
+        if column.format not in (b'z', b'u', b'Z', b'U'):
+            raise TypeError(f'found an Arrow array of format {column.format.decode()!r} as {name}, expected binary or '
                             'string, large or not')
-        self.owners.append(array_capsule)
-        self.allocate(array.length)
-        validity, data = <const uint8_t *>array.buffers[0], <const uint8_t *>array.buffers[2]
-        for i in range(self.count):
-            row = i + array.offset
-            if validity != NULL and not validity[row >> 3] >> (row & 7) & 1:
-                self.blobs[i] = blob_of(None)
-                continue
-            start = <Py_ssize_t>offset_at(array.buffers[1], width, row)
-            self.blobs[i].at = data + start
-            self.blobs[i].size = <Py_ssize_t>offset_at(array.buffers[1], width, row + 1) - start
+        self.owners.append(column)
+        self.allocate(column.count)
+        for k in range(column.chunks_count):
+            chunk = column.chunk(k)
+            for i in range(chunk.length):
+                if is_null(chunk, i):
+                    self.blobs[at] = blob_of(None)
+                else:
+                    start = <Py_ssize_t>offset_at(chunk.buffers[1], width, i + chunk.offset)
+                    self.blobs[at].at = <const uint8_t *>chunk.buffers[2] + start
+                    self.blobs[at].size = <Py_ssize_t>offset_at(chunk.buffers[1], width, i + chunk.offset + 1) - start
+                at += 1
         return 0
+
+
+cdef bint is_arrow(source):
+    return hasattr(source, '__arrow_c_array__') or hasattr(source, '__arrow_c_stream__')
 
 
 cdef inline int64_t offset_at(const void *offsets, Py_ssize_t width, Py_ssize_t index) noexcept nogil:
@@ -125,13 +123,66 @@ cdef int64_t checked_timestamp_ms(timestamp_ms) except -1:
     return when_ms
 
 
+cdef class HeaderColumn:
+    """The headers of each row, encoded as a record has them: their number, then names and values."""
+
+    def __cinit__(self, source):
+        cdef tuple rows = tuple(source)
+        cdef Py_ssize_t i, start = 0
+        self.data = bytearray(64 + 32 * len(rows))
+        self.blobs = <Blob *>malloc((len(rows) + 1) * sizeof(Blob))
+        if self.blobs == NULL:
+            raise MemoryError(f'headers of {len(rows)} rows')
+        for headers in rows:
+            start = self.used
+            self.add(headers)
+            self.blobs[self.count].size = self.used - start
+            self.count += 1
+        start = 0
+        for i in range(self.count):     # the buffer has its last place now
+            self.blobs[i].at = <const uint8_t *>PyByteArray_AS_STRING(self.data) + start
+            start += self.blobs[i].size
+
+    def __dealloc__(self):
+        free(self.blobs)
+
+    cdef int add(self, headers) except -1:
+        cdef Py_ssize_t size
+        cdef const char *name_at
+        cdef list pairs = list(headers) if headers else []
+        put_varint(self.room(varint_size(len(pairs))), len(pairs))
+        for name, content in pairs:
+            if not isinstance(name, str):
+                raise TypeError(f'found {type(name).__name__} as the name of a header, expected str')
+            try:
+                name_at = PyUnicode_AsUTF8AndSize(name, &size)
+            except UnicodeEncodeError:
+                name = name.encode('utf-8', 'surrogateescape')
+                name_at, size = PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)
+            self.add_blob(<const uint8_t *>name_at, size)
+            content = as_bytes(content)
+            self.add_blob(blob_of(<bytes>content).at, blob_of(<bytes>content).size)
+        return 0
+
+    cdef int add_blob(self, const uint8_t *at, Py_ssize_t size) except -1:
+        put_blob(self.room(blob_size(size)), at, size)
+        return 0
+
+    cdef uint8_t *room(self, Py_ssize_t size) except NULL:
+        """Return the address of the next `size` bytes."""
+        if self.used + size > PyByteArray_GET_SIZE(self.data):
+            PyByteArray_Resize(self.data, 2 * (self.used + size))
+        self.used += size
+        return <uint8_t *>PyByteArray_AS_STRING(self.data) + self.used - size
+
+
 cdef class RowsToSend:
     """The rows of one `send_batch`, and how far they are queued.
 
     Raises TypeError for columns of another kind, ValueError for columns of different lengths.
     """
 
-    def __init__(self, str topic not None, values, keys, partition, timestamps, context):
+    def __init__(self, str topic not None, values, keys, headers, partition, timestamps, context):
         self.topic = topic
         self.partition = partition
         self.context = context
@@ -142,6 +193,10 @@ cdef class RowsToSend:
             self.keys = BlobColumn(keys, 'keys')
             self.check_count(self.keys.count, 'keys')
             self.rows.keys = self.keys.blobs
+        if headers is not None:
+            self.headers = HeaderColumn(headers)
+            self.check_count(self.headers.count, 'headers')
+            self.rows.headers = self.headers.blobs
         if timestamps is not None:
             self.read_timestamps(timestamps)
 
@@ -150,29 +205,33 @@ cdef class RowsToSend:
         free(self.order)
         free(self.ends)
 
-    def check_count(self, Py_ssize_t found, str what not None):
+    cdef int check_count(self, Py_ssize_t found, str what) except -1:
         """Raise ValueError unless a column has as many rows as the values."""
         if found != self.count:
             raise ValueError(f'found {found} {what} for {self.count} values, expected as many')
+        return 0
 
-    def row(self, Py_ssize_t row):
-        """Return (value, key, timestamp or None) of one row as objects."""
-        return (self.values.item(row), None if self.keys is None else self.keys.item(row),
-                None if self.rows.timestamps_ms == NULL else self.rows.timestamps_ms[row])
+    cdef int64_t *own_timestamps_of(self, Py_ssize_t count) except NULL:
+        """Return the memory for the timestamps of so many rows."""
+        self.check_count(count, 'timestamps')
+        self.own_timestamps = <int64_t *>malloc((count + 1) * sizeof(int64_t))
+        if self.own_timestamps == NULL:
+            raise MemoryError(f'{count} timestamps')
+        self.rows.timestamps_ms = self.own_timestamps
+        return self.own_timestamps
 
     cdef int read_timestamps(self, source) except -1:
+        cdef int64_t *own
         cdef Py_ssize_t i = 0
+        if is_arrow(source):
+            return self.read_arrow_timestamps(source)
         try:
             view = memoryview(source)
         except TypeError:
-            self.check_count(len(source), 'timestamps')
-            self.own_timestamps = <int64_t *>malloc((self.count + 1) * sizeof(int64_t))
-            if self.own_timestamps == NULL:
-                raise MemoryError(f'{self.count} timestamps') from None
+            own = self.own_timestamps_of(len(source))
             for timestamp_ms in tuple(source)[:self.count]:
-                self.own_timestamps[i] = checked_timestamp_ms(timestamp_ms)
+                own[i] = checked_timestamp_ms(timestamp_ms)
                 i += 1
-            self.rows.timestamps_ms = self.own_timestamps
             return 0
         if view.format not in ('l', 'q') or view.itemsize != 8 or not view.c_contiguous or view.ndim != 1:
             raise TypeError(f'found timestamps of format {view.format!r}, expected an array of int64')
@@ -184,13 +243,39 @@ cdef class RowsToSend:
                 checked_timestamp_ms(self.rows.timestamps_ms[i])
         return 0
 
+    cdef int read_arrow_timestamps(self, source) except -1:
+        """Read integers, which are milliseconds, or timestamps of any unit; fractions of a millisecond are cut off."""
+        cdef ArrowColumn column = ArrowColumn(source)
+        cdef const ArrowArray *chunk
+        cdef int64_t *own
+        cdef int64_t factor, divisor, when
+        cdef Py_ssize_t i, k, at = 0
+        if column.format[:4] not in ARROW_TIMES:
+            raise TypeError(f'found an Arrow array of format {column.format.decode()!r} as timestamps, expected int64 '
+                            'or timestamp')
+        factor, divisor = ARROW_TIMES[column.format[:4]]
+        own = self.own_timestamps_of(column.count)
+        for k in range(column.chunks_count):
+            chunk = column.chunk(k)
+            for i in range(chunk.length):
+                if is_null(chunk, i):
+                    raise ValueError(f'found no timestamp in row {at}, expected one in each')
+                when = (<const int64_t *>chunk.buffers[1])[i + chunk.offset]
+                if not 0 <= when <= INT64_MAX // factor:
+                    checked_timestamp_ms(int(when) * factor)
+                own[at] = when * factor // divisor
+                at += 1
+        return 0
+
     cdef Py_ssize_t largest_bytes(self) noexcept:
-        """Return the largest size of a key and a value together."""
+        """Return the largest size of key, value and headers together."""
         cdef Py_ssize_t i, size, largest = 0
         for i in range(self.count):
             size = max(self.rows.values[i].size, <Py_ssize_t>0)
             if self.rows.keys != NULL:
                 size += max(self.rows.keys[i].size, <Py_ssize_t>0)
+            if self.rows.headers != NULL:
+                size += self.rows.headers[i].size
             largest = max(largest, size)
         return largest
 

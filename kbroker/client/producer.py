@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from kbroker.client.column_kinds import Column
+    from kbroker.client.column_kinds import ArrowArray, ArrowChunks, Column
     from kbroker.client.options import ProducerOptions
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -174,26 +174,20 @@ class Producer:
 
     def send_batch(self, topic: str, values: Column, keys: Column | None = None,
                    headers: Sequence[Headers] | None = None, *, partition: int | None = None,
-                   timestamps: Sequence[int] | Buffer | None = None, context: Any = None) -> None:
+                   timestamps: Sequence[int] | Buffer | ArrowArray | ArrowChunks | None = None,
+                   context: Any = None) -> None:
         """Queue many records of one topic, as `send` would; `context` comes back with each of them.
 
-        Values and keys are sequences of bytes, Slices, or Arrow arrays of binary or string. `timestamps` are
-        milliseconds: a sequence, or a buffer of int64. Nothing is copied before it is encoded, so the columns must not
-        change during the call. Rows with `headers` are queued one by one.
+        Values and keys are sequences of bytes, Slices, or Arrow arrays of binary or string, whole or in chunks.
+        `timestamps` are milliseconds, as a sequence, a buffer of int64 or an Arrow array of int64, or an Arrow array of
+        timestamps. Nothing is copied before it is encoded, so the columns must not change during the call.
 
         Raises as `send`; TypeError and ValueError for columns that do not fit, before any row is queued. After another
         error, the first rows may have been queued.
         """
         self._use.check()
         self._check_can_send()
-        rows = RowsToSend(topic, values, keys, partition, timestamps, context)
-        if headers is not None:
-            rows.check_count(len(headers), 'headers')
-            for index in range(rows.count):
-                value, key, timestamp_ms = rows.row(index)
-                self.send(topic, value, key, headers[index], partition=partition, timestamp_ms=timestamp_ms,
-                          context=context)
-            return
+        rows = RowsToSend(topic, values, keys, headers, partition, timestamps, context)
         while self._appender.append_rows(rows):
             self.poll(0)
             if self._is_transactional:

@@ -1,5 +1,5 @@
 """The structures of Arrow's C data interface, and its formats that kbroker reads and writes."""
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 
 
 cdef extern from *:
@@ -28,30 +28,40 @@ cdef extern from *:
     ctypedef struct ArrowSchema "struct kb_arrow_schema":
         const char *format
         const char *name
-        const char *metadata
         int64_t flags
-        int64_t n_children
-        void *children
-        ArrowSchema *dictionary
         void (*release)(ArrowSchema *) noexcept
-        void *private_data
     ctypedef struct ArrowArray "struct kb_arrow_array":
         int64_t length
         int64_t null_count
         int64_t offset
         int64_t n_buffers
-        int64_t n_children
         const void **buffers
-        void *children
-        ArrowArray *dictionary
         void (*release)(ArrowArray *) noexcept
         void *private_data
     ctypedef struct ArrowStream "struct kb_arrow_stream":
         int (*get_schema)(ArrowStream *, ArrowSchema *) noexcept
         int (*get_next)(ArrowStream *, ArrowArray *) noexcept
         const char *(*get_last_error)(ArrowStream *) noexcept
-        void (*release)(ArrowStream *) noexcept
-        void *private_data
+
+
+cdef class ArrowColumn:
+    cdef readonly bytes format
+    cdef readonly int64_t count
+    cdef Py_ssize_t chunks_count
+    cdef list capsules          # those that own what is not `own`
+    cdef ArrowArray *only
+    cdef ArrowArray *own        # the chunks of a stream
+    cdef ArrowSchema own_schema
+
+    cdef int read_stream(self, capsule) except -1
+    cdef int add_chunk(self, const ArrowArray *chunk) except -1
+    cdef const ArrowArray *chunk(self, Py_ssize_t index) noexcept
+
+
+cdef inline bint is_null(const ArrowArray *chunk, Py_ssize_t row) noexcept nogil:
+    cdef const uint8_t *validity = <const uint8_t *>chunk.buffers[0]
+    row += chunk.offset
+    return validity != NULL and not validity[row >> 3] >> (row & 7) & 1
 
 
 cdef tuple binary_capsules(Py_ssize_t count, Py_ssize_t nulls, const void *validity, const void *offsets,

@@ -18,6 +18,7 @@ cdef struct Blob:
 cdef struct Rows:
     const Blob *keys                # NULL: all are null
     const Blob *values
+    const Blob *headers             # encoded, with their number; NULL: no row has any
     const int64_t *timestamps_ms    # NULL: all are `timestamp_ms`
     int64_t timestamp_ms
     const int32_t *order            # the rows to write, in this order; NULL: as they are

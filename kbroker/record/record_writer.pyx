@@ -2,6 +2,7 @@
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
 
 cdef extern from 'Python.h':
     Py_ssize_t PY_SSIZE_T_MAX
@@ -62,7 +63,8 @@ cdef class RecordWriter:
             row = last if rows.order == NULL else rows.order[last]
             key = NULL_BLOB if rows.keys == NULL else rows.keys[row]
             body_size = record_body_size(row_timestamp_ms(rows, row) - base_timestamp_ms,
-                                         <int32_t>(offset_delta + last - first), key.size, rows.values[row].size, 1)
+                                         <int32_t>(offset_delta + last - first), key.size, rows.values[row].size,
+                                         1 if rows.headers == NULL else rows.headers[row].size)
             if size + varint_size(body_size) + body_size > left:
                 break
             size += varint_size(body_size) + body_size
@@ -73,10 +75,14 @@ cdef class RecordWriter:
             key = NULL_BLOB if rows.keys == NULL else rows.keys[row]
             delta_ms = row_timestamp_ms(rows, row) - base_timestamp_ms
             body_size = record_body_size(delta_ms, <int32_t>(offset_delta + i - first), key.size,
-                                         rows.values[row].size, 1)
+                                         rows.values[row].size, 1 if rows.headers == NULL else rows.headers[row].size)
             at = put_record(at, body_size, delta_ms, <int32_t>(offset_delta + i - first), &key, &rows.values[row])
-            at[0] = 0  # no headers
-            at += 1
+            if rows.headers == NULL:
+                at[0] = 0
+                at += 1
+            else:
+                memcpy(at, rows.headers[row].at, rows.headers[row].size)
+                at += rows.headers[row].size
         return last - first
 
     cdef bytearray finish(self):

@@ -13,7 +13,9 @@ from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.record.records import decode_records
 
+HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=9)), max_size=3)
 BLOBS = st.none() | st.binary(max_size=60)
 
 
@@ -28,11 +30,16 @@ def sliced(values):
     return Slices(b''.join(values), array('q', offsets))
 
 
+def chunked(values, kind):
+    return pa.chunked_array([pa.array(part, kind) for part in ([], values[:3], values[3:])])
+
+
 KINDS = {
     'list': list,
     'tuple of buffers': lambda values: tuple(value and bytearray(value) for value in values),
     'arrow binary': lambda values: pa.array(values, pa.binary()),
     'arrow large binary': lambda values: pa.array(values, pa.large_binary()),
+    'arrow chunks': lambda values: chunked(values, pa.binary()),
     'arrow slice': lambda values: pa.array([b'before', None, *values], pa.binary())[2:],
 }
 
@@ -68,11 +75,8 @@ def test_rows_without_keys_fill_one_batch_after_the_other():
     cluster, told = FakeCluster(3), []
     with started(cluster, told, batch_size_bytes=1000) as producer:
         producer.send_batch('t', [b'x' * 90] * 40)
-    sizes = [len(values) for *_, values in cluster.broker.sent]
-    assert sum(sizes) == 40
-    assert sizes[:3] == [9, 9, 9]
-    first, second, third = (partition for partition, *_ in cluster.broker.sent[:3])
-    assert first != second != third
+    assert sorted(len(values) for *_, values in cluster.broker.sent) == [4, 9, 9, 9, 9]
+    assert len({partition for partition, *_ in cluster.broker.sent}) > 1
     assert sum(delivery.records_count for delivery in told) == 40
 
 
@@ -88,7 +92,65 @@ def test_rows_with_headers_and_a_context_come_back_with_it():
     assert [delivery.contexts for delivery in told] == [['c', 'c']]
 
 
+@settings(max_examples=40)
+@given(st.lists(st.tuples(BLOBS, HEADERS | st.none()), max_size=30), st.integers(0, 400))
+def test_headers_are_written_as_single_sends_write_them(rows, batch_bytes):
+    each, together = FakeCluster(), FakeCluster()
+    with started(each, batch_size_bytes=batch_bytes) as producer:
+        for value, headers in rows:
+            producer.send('t', value, headers=headers or ())
+    with started(together, batch_size_bytes=batch_bytes) as producer:
+        producer.send_batch('t', [value for value, _ in rows], headers=[headers for _, headers in rows])
+    assert together.broker.sent_bytes == each.broker.sent_bytes
+
+
+def test_the_bytes_of_a_header_name_that_is_not_utf_8_are_kept():
+    cluster = FakeCluster()
+    with started(cluster) as producer:
+        producer.send_batch('t', [b'a'], headers=[[('h\udcff', bytearray(b'1'))]])
+    record, = decode_records(cluster.broker.sent_bytes[0])
+    assert record.headers == [('h\udcff', b'1')]
+
+
+@pytest.mark.parametrize('timestamps', [
+    pa.array([1, 2_000, 3]), pa.chunked_array([[1], [], [2_000, 3]]), pa.array([0, 1, 2_000, 3])[1:],
+    pa.array([1, 2_000, 3], pa.timestamp('ms', 'UTC')), pa.array([1_999, 2_000_000, 3_000], pa.timestamp('us')),
+    pa.array([1_000_000, 2_000_999_999, 3_000_000], pa.timestamp('ns', 'Europe/Berlin')),
+], ids=['int64', 'chunks', 'slice', 'ms', 'us', 'ns'])
+def test_arrow_arrays_of_times_are_timestamps(timestamps):
+    cluster = FakeCluster()
+    with started(cluster) as producer:
+        producer.send_batch('t', [b'a', b'b', b'c'], timestamps=timestamps)
+    assert [record.timestamp_ms for record in decode_records(cluster.broker.sent_bytes[0])] == [1, 2_000, 3]
+
+
+def test_arrow_seconds_are_timestamps():
+    cluster = FakeCluster()
+    with started(cluster) as producer:
+        producer.send_batch('t', [b'a'], timestamps=pa.array([7], pa.timestamp('s')))
+    assert decode_records(cluster.broker.sent_bytes[0])[0].timestamp_ms == 7000
+
+
+class BrokenStream:
+    """A reader of Arrow batches whose source fails after the first."""
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        def batches():
+            yield pa.record_batch({'a': [b'1']})
+            raise OSError('the source is gone')
+        return pa.RecordBatchReader.from_batches(pa.schema({'a': pa.binary()}), batches()).__arrow_c_stream__()
+
+
 @pytest.mark.parametrize(('columns', 'kind', 'message'), [
+    ({'values': BrokenStream()}, ValueError, 'an Arrow stream failed with code .*the source is gone'),
+    ({'values': pa.chunked_array([[1]])}, TypeError, "found an Arrow array of format 'l' as values"),
+    ({'values': [b'a'], 'timestamps': pa.array(['x'])}, TypeError, "format 'u' as timestamps, expected int64"),
+    ({'values': [b'a'], 'timestamps': pa.array([1, 2])}, ValueError, 'found 2 timestamps for 1 values'),
+    ({'values': [b'a', b'b'], 'timestamps': pa.array([1, None])}, ValueError, 'found no timestamp in row 1'),
+    ({'values': [b'a'], 'timestamps': pa.array([-1])}, ValueError, 'found timestamp -1, expected milli'),
+    ({'values': [b'a'], 'timestamps': pa.array([1 << 62], pa.timestamp('s'))}, ValueError, 'found timestamp 46116'),
+    ({'values': [b'a'], 'headers': [[(b'h', b'')]]}, TypeError, 'found bytes as the name of a header, expected str'),
+    ({'values': [b'a'], 'headers': [[('h', 'text')]]}, TypeError, 'memoryview'),
     ({'values': b'bytes'}, TypeError, 'found bytes as values, expected a sequence'),
     ({'values': pa.array([1])}, TypeError, "found an Arrow array of format 'l' as values"),
     ({'values': ['text']}, TypeError, 'memoryview'),
