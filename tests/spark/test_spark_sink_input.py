@@ -79,6 +79,7 @@ def test_an_option_of_the_sink_takes_what_it_says_and_refuses_the_rest(row):
     ({'twoPhase': 'on'}, 'twoPhase: not allowed here: it is for commit=prepared or commit=auto'),
     ({'maxStagedBytes': '1m', 'commit': 'prepared'}, 'maxStagedBytes: not allowed here: it is for commit=auto'),
     ({'delivery': 'at_least_once', 'commit': 'auto'}, 'commit: not allowed here: it is for delivery=exactly_once'),
+    ({'delivery': 'at_least_once', 'maxDriverBytes': '1m'}, 'maxDriverBytes: not allowed here: it is for delivery='),
     ({'commit': 'auto', 'transactionTimeout': '1m', 'decisionMargin': '1m'}, 'decisionMargin: found 60000 ms, exp'),
 ])
 def test_a_wrong_option_of_the_sink_is_refused(given, text):

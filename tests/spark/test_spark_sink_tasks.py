@@ -128,6 +128,8 @@ def test_a_task_that_fails_aborts_its_transaction(make, admin, monkeypatch):
 
 @pytest.mark.parametrize(('more', 'partition', 'text'), [
     ({'maxPrepared': '2'}, 2, 'found rows in task 2, but maxPrepared is 2'),
+    ({'transactionTimeout': '20d', 'twoPhase': 'off', 'decisionMargin': '2s'}, 1,
+     'found a transactionTimeout of 1728000000 ms, which is more than the broker allows'),
     ({'topic': 'missing'}, 0, "found no topic 'missing', expected it to exist"),
 ])
 def test_a_task_that_may_not_write_opens_no_transaction(make, admin, monkeypatch, more, partition, text):
@@ -135,6 +137,15 @@ def test_a_task_that_may_not_write_opens_no_transaction(make, admin, monkeypatch
     with pytest.raises(SinkError, match=text):
         staged(monkeypatch, planned(given), 0, 'x', partition=partition)
     assert open_ids(admin, given['transactionalIdPrefix']) == []
+
+
+def test_a_task_that_meets_another_cluster_than_its_plan_writes_nothing(make, admin, monkeypatch):
+    given = make('elsewhere')
+    task = planned(given)
+    object.__setattr__(task.plan, 'cluster_id', 'elsewhere')
+    with pytest.raises(SinkError, match='and the write was planned for cluster elsewhere'):
+        staged(monkeypatch, task, 0, 'x')
+    assert open_ids(admin, 'elsewhere') == []
 
 
 def test_a_large_task_writes_its_rows_and_a_small_one_returns_them(make, monkeypatch, two_phase_broker):

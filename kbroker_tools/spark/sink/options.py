@@ -89,6 +89,8 @@ ROWS = (
     Row('transactionTimeout', parse_duration_ms, None),
 )
 """The options of the sink. `docs/spark.md` describes them."""
+AT_LEAST_ONCE = ('topic', 'delivery', 'transactionalIdPrefix')
+"""The options that delivery=at_least_once allows. The prefix has no effect there: a query may change its delivery."""
 WITH_COMMIT = {'auto': (Commit.AUTO,), 'tasks': (Commit.PREPARED, Commit.AUTO)}
 """The values of `commit` that an option is for, by its place."""
 BY_NAME = {row.name.lower(): row for row in ROWS}
@@ -166,7 +168,7 @@ def _check_together(values: Mapping[str, Any], names: Collection[str], kafka: Ma
     for row in ROWS:
         if row.name not in names:
             continue
-        if not is_exactly_once and (row.name in ('commit', 'idempotencyKey') or row.place in WITH_COMMIT):
+        if not is_exactly_once and row.name not in AT_LEAST_ONCE:
             raise OptionError(row.name, 'not allowed here: it is for delivery=exactly_once')
         if values['commit'] not in WITH_COMMIT.get(row.place, Commit):
             wanted = ' or '.join(f'commit={each.value}' for each in WITH_COMMIT[row.place])

@@ -43,7 +43,9 @@ class BrokerStore(TaskTransactions):
 
     def fence(self, prefix: str) -> ProducerIdAndEpoch:
         self._ledger.ensure()
-        with self._driver() as producer:
+        producer = self._driver()
+        initialize(producer)
+        with producer:
             return producer.transactions.producer
 
     def decisions(self, prefix: str) -> list[Decision]:
@@ -51,7 +53,7 @@ class BrokerStore(TaskTransactions):
 
     def write(self, staged: Sequence[Staged], decision: Decision, check: Callable[[], None]) -> None:
         if staged:
-            self._check_cluster(staged[0].plan.cluster_id)
+            self.check_cluster(staged[0].plan.cluster_id)
         self.check_partitions(_highest(staged))
         producer = self._driver()
         producer.transactions.resume(decision.pair)
@@ -90,7 +92,8 @@ class BrokerStore(TaskTransactions):
         """Return a producer of the drivers' transactional.id, without a pair."""
         return self.producer(driver_id(self._options.prefix), self._options.driver_timeout_ms)
 
-    def _check_cluster(self, planned: str | None) -> None:
+    def check_cluster(self, planned: str | None) -> None:
+        """SinkError unless this is the cluster of the plan."""
         self.cluster.refresh([])
         if self.cluster.cluster_id != planned:
             raise SinkError(f'{self._options.kafka["bootstrap.servers"]}: found cluster {self.cluster.cluster_id}, '
@@ -113,6 +116,18 @@ class BrokerStore(TaskTransactions):
             if topic not in found:
                 raise SinkError(f'found no topic {topic!r}, expected it to exist: create it first')
         return found
+
+
+def initialize(producer: Producer) -> None:
+    """Claim the transactional.id. SinkError if the broker does not allow its timeout."""
+    try:
+        producer.init_transactions(keep=False)
+    except KafkaError as error:
+        if error.code is not ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            raise
+        raise SinkError(f'found a transactionTimeout of {producer.settings.transaction_timeout_ms} ms, which is more '
+                        'than the broker allows: set a lower one, or raise transaction.max.timeout.ms of the broker'
+                        ) from error
 
 
 def _highest(staged: Sequence[Staged]) -> dict[str, int]:

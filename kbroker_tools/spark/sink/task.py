@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker_tools.spark.sink.options import SinkOptions
 from kbroker_tools.spark.sink.rows import RowChecks, Stage, send_rows, staged_batches
-from kbroker_tools.spark.sink.store import BrokerStore
+from kbroker_tools.spark.sink.store import BrokerStore, initialize
 from kbroker_tools.spark.sink.values import TOO_LARGE, Commit, Handle, Plan, SinkError, Staged, Unit, tasks_of
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ class RowsToTopics:
         except BaseException:
             self._store.close()
             raise
+
+    def check_cluster(self, planned: str | None) -> None:
+        """SinkError unless the rows go to the cluster of the plan."""
+        self._store.check_cluster(planned)
 
     def send(self, batches: Iterable[pa.RecordBatch], checks: RowChecks) -> None:
         """Queue rows that `checks` has accepted. SinkError if their topic or partition does not exist."""
@@ -109,7 +113,8 @@ class Task:
                             'may not open a transaction. Raise it, or use `repartition` for fewer tasks')
         timeout_ms = None if self._plan.is_two_phase else self._options.task_timeout_ms
         target = self._target = RowsToTopics(self._options, self._transactional_id, timeout_ms)
-        target.producer.init_transactions(keep=False)
+        target.check_cluster(self._plan.cluster_id)
+        initialize(target.producer)
         target.producer.begin_transaction()
         return target
 
