@@ -4,7 +4,6 @@ Additional options are `--json`, and `--data-dir`, which reads a log directory w
 """
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -70,16 +69,7 @@ def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Pa
     shown = make_formatter(formatter, parse_properties('--formatter-property', formatter_property), as_json)
     source = open_source(bootstrap_server, data_dir, command_config, overrides, wanted, group)
     printer = Printer(shown, max_messages, report_skipped if skip_message_on_error else None)
-    try:
-        printer.print_all(source)
-    except KeyboardInterrupt:
-        source.hurry()
-        raise
-    finally:
-        try:
-            source.close()
-        finally:
-            print(f'Processed a total of {printer.count} messages', file=sys.stderr)
+    printer.print_and_close(source)
 
 
 def check_wanted(wanted: Wanted, group: str | None) -> None:

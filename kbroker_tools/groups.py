@@ -12,7 +12,8 @@ from kbroker_tools.group_work.command_frame import (
     COMMON,
     GroupCommand,
     action_options,
-    execute_option,
+    chosen_groups,
+    execution_options,
     export_option,
     last_options,
     offsets_option,
@@ -55,8 +56,7 @@ GROUPS = GroupCommand(GOES_WITH, 'tables', 'changes', check_change, check_descri
     reset_offsets='Move the offsets of groups without members. --topic or --all-topics selects them, and one of the '
                   'options from --to-earliest on gives the new ones.',
     delete_offsets='Delete the offsets of a group in the topics of --topic.')
-@click.option('--group', multiple=True, metavar='GROUP', help='The group; may be repeated.')
-@click.option('--all-groups', is_flag=True, help='All groups.')
+@chosen_groups('All groups')
 @click.option('--topic', multiple=True, metavar='TOPIC[:N,...]', help='A topic, or some partitions of it; may be '
               'repeated.')
 @click.option('--all-topics', is_flag=True, help='All partitions in which the group has offsets.')
@@ -70,8 +70,7 @@ GROUPS = GroupCommand(GOES_WITH, 'tables', 'changes', check_change, check_descri
               help='With read_committed, also describe the records that a read_committed consumer has yet to read, and '
               'the transactions that hold back the rest. This reads the partitions from the offset of the group on.')
 @actions.offset_options
-@click.option('--dry-run', is_flag=True, help='Print the new offsets and change nothing. This is the default.')
-@execute_option
+@execution_options(' This is the default.')
 @export_option
 @last_options
 def main(as_json: bool, **options: Any) -> None:

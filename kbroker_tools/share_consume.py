@@ -4,7 +4,6 @@ An additional option is `--json`.
 """
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,16 +62,7 @@ def main(bootstrap_server: str, command_config: Path | None, topic: str, as_json
         overrides['group.id'] = options['group']
     source = open_share_group(bootstrap_server, command_config, overrides, topic, outcome, options['timeout_ms'])
     printer = Printer(shown, options['max_messages'], source.reject if options['reject_message_on_error'] else None)
-    try:
-        printer.print_all(source)
-    except KeyboardInterrupt:
-        source.hurry()
-        raise
-    finally:
-        try:
-            source.close()
-        finally:
-            print(f'Processed a total of {printer.count} messages', file=sys.stderr)
+    printer.print_and_close(source)
 
 
 if __name__ == '__main__':

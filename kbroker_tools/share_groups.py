@@ -12,7 +12,8 @@ from kbroker_tools.group_work.command_frame import (
     COMMON,
     GroupCommand,
     action_options,
-    execute_option,
+    chosen_groups,
+    execution_options,
     last_options,
     offsets_option,
     state_option,
@@ -49,8 +50,7 @@ GROUPS = GroupCommand(GOES_WITH, 'share_tables', 'share_changes', check_change)
                   'partitions, and one of the options from --to-earliest on gives the offsets. A group that does not '
                   'exist is created.',
     delete_offsets='Let a group without members forget the topics of --topic.')
-@click.option('--group', multiple=True, metavar='GROUP', help='The group; may be repeated.')
-@click.option('--all-groups', is_flag=True, help='All share groups.')
+@chosen_groups('All share groups')
 @click.option('--topic', multiple=True, metavar='TOPIC[:N,...]', help='A topic; may be repeated. With --reset-offsets, '
               'some partitions of it.')
 @click.option('--all-topics', is_flag=True, help='All partitions in which the group has offsets.')
@@ -62,8 +62,7 @@ GROUPS = GroupCommand(GOES_WITH, 'share_tables', 'share_changes', check_change)
 @click.option('--to-latest', is_flag=True, help='Begin at the end of the log.')
 @click.option('--to-datetime', metavar='TIME', help='Begin at the first record at or after a time, '
               'YYYY-MM-DDThh:mm:ss.sss, which is UTC unless it ends with an offset.')
-@click.option('--dry-run', is_flag=True, help='Print the new offsets and change nothing.')
-@execute_option
+@execution_options()
 @last_options
 def main(as_json: bool, **options: Any) -> None:
     """List and describe share groups, delete them and their offsets.

@@ -12,7 +12,8 @@ from kbroker_tools.group_work.command_frame import (
     COMMON,
     GroupCommand,
     action_options,
-    execute_option,
+    chosen_groups,
+    execution_options,
     export_option,
     last_options,
     offsets_option,
@@ -51,9 +52,7 @@ GROUPS = GroupCommand(GOES_WITH, 'streams_tables', 'streams_changes', check_chan
                   'one of the options from --to-earliest on gives the new ones.',
     delete_offsets='Delete the offsets of a group without members in the topics of --input-topic or '
                    '--all-input-topics.')
-@click.option('--group', multiple=True, metavar='GROUP', help='The group, which is the application.id; may be '
-              'repeated.')
-@click.option('--all-groups', is_flag=True, help='All streams groups.')
+@chosen_groups('All streams groups', 'The group, which is the application.id')
 @click.option('--input-topic', multiple=True, metavar='TOPIC[:N,...]', help='A topic that the application reads, or '
               'some partitions of it; may be repeated.')
 @click.option('--all-input-topics', is_flag=True, help='All partitions of input topics in which the group has offsets.')
@@ -66,8 +65,7 @@ GROUPS = GroupCommand(GOES_WITH, 'streams_tables', 'streams_changes', check_chan
 @click.option('--delete-all-internal-topics', is_flag=True, help='With --delete, or with --reset-offsets --execute, '
               'delete all topics that the application made.')
 @actions.offset_options
-@click.option('--dry-run', is_flag=True, help='Print the new offsets and change nothing.')
-@execute_option
+@execution_options()
 @export_option
 @last_options
 def main(as_json: bool, **options: Any) -> None:

@@ -100,6 +100,16 @@ def broker(start_broker):
     return start_broker()
 
 
+@pytest.fixture
+def cluster(broker):
+    """Connections of our client to `broker`, which may be one that a module has for all its tests."""
+    from kbroker.client.cluster import Cluster
+    from kbroker.client.config import ClientConfig
+    cluster = Cluster(ClientConfig.load(broker.address))
+    yield cluster
+    cluster.close()
+
+
 @pytest.fixture(scope='module')
 def shared_broker(request, tmp_path_factory):
     """One broker for all tests of a module. Each test uses its own topics, groups and transactional ids."""

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from support.broker_process import ROOT, BrokerProcess
+from support.spark_machine import quick_start
 
 sys.path.append(str(ROOT / 'bench'))
 
@@ -80,7 +81,7 @@ def test_the_bench_of_dump_log_prints_its_table():
 @pytest.mark.jvm
 @pytest.mark.timeout(600)
 def test_the_bench_of_spark_prints_its_tables():
-    lines = run(['bench/spark.py', '--quick']).splitlines()
+    lines = run(['bench/spark.py', '--quick'], quick_start()).splitlines()
     tables = [[cell.strip() for cell in line.strip('| ').split(' | ')] for line in lines if line.startswith('| ')]
     heads = {number: len(row) for number, row in enumerate(tables) if row[0] == 'cell'}
     assert list(heads.values()) == [5, 7]
@@ -311,8 +312,9 @@ def test_the_bench_of_what_transactions_cost_prints_its_table():
     assert '**failed**' not in lines
 
 
-def run(arguments):
-    """Run Python in the project's directory. Return its output."""
-    result = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+def run(arguments, variables=None):
+    """Run Python in the project's directory, with further variables of the environment. Return its output."""
+    result = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=os.environ | (variables or {}),
+                            capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

@@ -5,9 +5,10 @@ settings by a program refuses them (`client/opening`).
 """
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from kbroker.errors import ConfigError
 from kbroker.record.compression import Compression
@@ -39,8 +40,31 @@ NOT_WITH_SHARE = (
 AutoOffsetReset = Literal['earliest', 'latest', 'none']
 
 
+class _Settings(ABC):
+    """Settings that are built from properties by reading them one by one."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """Build from properties. Raises ConfigError for a value that is invalid or contradicts another."""
+        return cls._read(_Reader(properties))
+
+    @classmethod
+    def defaults(cls) -> dict[str, str]:
+        """Return the names of all settings with their defaults; '' is the default of one that is not set."""
+        read = _Reader({})
+        cls._read(read)
+        return read.defaults
+
+    @classmethod
+    @abstractmethod
+    def _read(cls, read: _Reader) -> Self:
+        """Build from a reader. ConfigError."""
+
+
 @dataclass(frozen=True, slots=True)
-class ProducerSettings:
+class ProducerSettings(_Settings):
     acks: int = -1
     """-1 (all), 1 (the leader) or 0 (no answer)."""
     enable_idempotence: bool = True
@@ -61,19 +85,7 @@ class ProducerSettings:
     """Transactions have no timeout, and `init_transactions` keeps the one that it finds open (KIP-939)."""
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> ProducerSettings:
-        """Build from properties. Raises ConfigError for a value that is invalid or contradicts another."""
-        return cls._read(_Reader(properties))
-
-    @classmethod
-    def defaults(cls) -> dict[str, str]:
-        """Return the names of all settings with their defaults; '' is the default of one that is not set."""
-        read = _Reader({})
-        cls._read(read)
-        return read.defaults
-
-    @classmethod
-    def _read(cls, read: _Reader) -> ProducerSettings:
+    def _read(cls, read: _Reader) -> Self:
         transactional_id = read.text('transactional.id')
         acks = {'all': -1, '-1': -1, '1': 1, '0': 0}[read.one_of('acks', ('all', '-1', '1', '0'), 'all')]
         max_in_flight = read.integer('max.in.flight.requests.per.connection', MOST_IN_FLIGHT, 1)
@@ -110,7 +122,7 @@ class ProducerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerSettings:
+class ConsumerSettings(_Settings):
     group_id: str | None = None
     group_instance_id: str | None = None
     isolation_level: str = 'read_uncommitted'
@@ -134,19 +146,7 @@ class ConsumerSettings:
     """The assignors of the members, with group_protocol `classic`, by preference."""
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> ConsumerSettings:
-        """Build from properties. Raises ConfigError for a value that is invalid or contradicts another."""
-        return cls._read(_Reader(properties))
-
-    @classmethod
-    def defaults(cls) -> dict[str, str]:
-        """Return the names of all settings with their defaults; '' is the default of one that is not set."""
-        read = _Reader({})
-        cls._read(read)
-        return read.defaults
-
-    @classmethod
-    def _read(cls, read: _Reader) -> ConsumerSettings:
+    def _read(cls, read: _Reader) -> Self:
         protocol = read.one_of('group.protocol', ('classic', 'consumer'), 'classic')
         for name in NOT_WITH[protocol]:
             if read.is_set(name):

@@ -15,6 +15,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from kbroker.wire.bytes cimport put_unsigned_varint
 
 cdef enum:
+    FIRST = 0               # the place of the offset in a batch
+    LAST = 1
     BATCH_BYTES = 20        # in a row
     MOST_COUNT_BYTES = 10
     TAG_BYTES = 7
@@ -26,13 +28,13 @@ def merge_batches(tuple old not None, new, int64_t start_offset):
     Everything below `start_offset` is cut. Where batches overlap, the higher delivery count wins, then the higher
     state. Neighbours with the same state and count are joined.
     """
-    cdef Py_ssize_t kept = first_ending_from(old, start_offset), low, high
+    cdef Py_ssize_t kept = first_from(old, LAST, start_offset), low, high
     cdef list added = cut_below(in_order(list(new)), start_offset)
     if not added:
         return tuple(cut_below(list(old[kept:]), start_offset))
     # Only the batches that the new ones touch change. Their neighbours may join.
-    low = max(kept, first_ending_from(old, <int64_t>added[0][0] - 1))
-    high = max(low, first_beginning_from(old, <int64_t>added[len(added) - 1][1] + 2))
+    low = max(kept, first_from(old, LAST, <int64_t>added[0][0] - 1))
+    high = max(low, first_from(old, FIRST, <int64_t>added[len(added) - 1][1] + 2))
     return (*cut_below(list(old[kept:low]), start_offset),
             *overlaid(cut_below(list(old[low:high]), start_offset), added), *old[high:])
 
@@ -54,24 +56,12 @@ cdef list in_order(list batches):
     return overlaid(in_order(batches[:half]), in_order(batches[half:]))
 
 
-cdef Py_ssize_t first_ending_from(tuple batches, int64_t offset) except -1:
-    """Return the position of the first batch that ends at `offset` or behind it."""
+cdef Py_ssize_t first_from(tuple batches, Py_ssize_t end, int64_t offset) except -1:
+    """Return the position of the first batch whose FIRST or LAST offset is `offset` or behind it."""
     cdef Py_ssize_t low = 0, high = len(batches), middle
     while low < high:
         middle = (low + high) >> 1
-        if <int64_t>(<tuple>batches[middle])[1] < offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-cdef Py_ssize_t first_beginning_from(tuple batches, int64_t offset) except -1:
-    """Return the position of the first batch that begins at `offset` or behind it."""
-    cdef Py_ssize_t low = 0, high = len(batches), middle
-    while low < high:
-        middle = (low + high) >> 1
-        if <int64_t>(<tuple>batches[middle])[0] < offset:
+        if <int64_t>(<tuple>batches[middle])[end] < offset:
             low = middle + 1
         else:
             high = middle

@@ -46,6 +46,19 @@ class Printer:
             if self._left == 0:
                 return
 
+    def print_and_close(self, source: Source) -> None:
+        """Print all, close the source, and say how many records were processed."""
+        try:
+            self.print_all(source)
+        except KeyboardInterrupt:
+            source.hurry()
+            raise
+        finally:
+            try:
+                source.close()
+            finally:
+                print(f'Processed a total of {self.count} messages', file=sys.stderr)
+
     def _print_first(self, unshown: deque[DeliveredRecords]) -> None:
         batch = unshown[0]
         records = batch.records if self._left is None else batch.records[:self._left]

@@ -80,9 +80,27 @@ def action_options(kind: str, **texts: str) -> Callable[[F], F]:
     return decorate
 
 
+def chosen_groups(all_groups: str, group: str = 'The group') -> Callable[[F], F]:
+    """Return the decorator of --group and --all-groups, whose help begins with these words."""
+    def decorate(function: F) -> F:
+        function = click.option('--all-groups', is_flag=True, help=f'{all_groups}.')(function)
+        return click.option('--group', multiple=True, metavar='GROUP', help=f'{group}; may be repeated.')(function)
+
+    return decorate
+
+
+def execution_options(more: str = '') -> Callable[[F], F]:
+    """Return the decorator of --dry-run and --execute. `more` ends the help of the former."""
+    def decorate(function: F) -> F:
+        function = click.option('--execute', is_flag=True, help='Change the offsets.')(function)
+        return click.option('--dry-run', is_flag=True, help=f'Print the new offsets and change nothing.{more}')(
+            function)
+
+    return decorate
+
+
 offsets_option = click.option('--offsets', is_flag=True,
                               help='Describe offsets and lag. This is the default of --describe.')
-execute_option = click.option('--execute', is_flag=True, help='Change the offsets.')
 export_option = click.option('--export', is_flag=True, help='Print the new offsets as CSV.')
 
 

@@ -30,13 +30,6 @@ def broker(tmp_path_factory):
 
 
 @pytest.fixture
-def cluster(broker):
-    found = Cluster(ClientConfig.load(broker.address))
-    yield found
-    found.close()
-
-
-@pytest.fixture
 def topic(cluster, request):
     assert Admin(cluster).create_topics([NewTopic(request.node.name, 3)]) == {request.node.name: None}
     return request.node.name

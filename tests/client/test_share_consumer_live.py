@@ -30,13 +30,6 @@ def broker(tmp_path_factory):
 
 
 @pytest.fixture
-def cluster(broker):
-    found = Cluster(ClientConfig.load(broker.address))
-    yield found
-    found.close()
-
-
-@pytest.fixture
 def topic(cluster, request):
     """A topic of two partitions, from whose start the group of the same name begins."""
     name = request.node.name

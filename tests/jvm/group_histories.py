@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -332,18 +333,27 @@ class Leave:
 
 
 @dataclasses.dataclass(frozen=True)
-class Crash:
+class MemberCrash(ABC):
     """The session of a member ends. Its last heartbeat starts a short one; those of the others stay long."""
 
     slot: str
 
+    @abstractmethod
+    def last_beat(self) -> Any:
+        """Return the last heartbeat of the member."""
+
     def run(self, side: Side) -> Any:
         side.configure(SET)
-        answer = Beat(self.slot).run(side)
+        answer = self.last_beat().run(side)
         side.configure(DELETE)
         if answer['error_code'] == 'NONE':
             side.await_end_of(self.slot)
         return answer
+
+
+class Crash(MemberCrash):
+    def last_beat(self) -> Beat:
+        return Beat(self.slot)
 
 
 @dataclasses.dataclass(frozen=True)

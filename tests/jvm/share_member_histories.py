@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import group_histories
-from group_histories import DELETE, LONG_SESSION_MS, SET, SHARE_STATES, SHORT_SESSION_MS, Side
+from group_histories import LONG_SESSION_MS, SET, SHARE_STATES, SHORT_SESSION_MS, MemberCrash, Side
 from raw_peer import NOW_MS
 from support.message_builder import batch_of
 
@@ -159,19 +159,9 @@ class ShareLeave:
         return [side.beat(slot, member_epoch=-1) for slot in self.slots]
 
 
-@dataclasses.dataclass(frozen=True)
-class ShareCrash:
-    """The session of a member ends. Its last heartbeat starts a short one; those of the others stay long."""
-
-    slot: str
-
-    def run(self, side: ShareSide) -> Any:
-        side.configure(SET)
-        answer = ShareBeat(self.slot).run(side)
-        side.configure(DELETE)
-        if answer['error_code'] == 'NONE':
-            side.await_end_of(self.slot)
-        return answer
+class ShareCrash(MemberCrash):
+    def last_beat(self) -> ShareBeat:
+        return ShareBeat(self.slot)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,16 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from group_histories import GROWN, PARTITIONS, REBALANCE_TIMEOUT_MS, SET, SHORT_SESSION_MS, Side, TooSlow
+from group_histories import (
+    GROWN,
+    PARTITIONS,
+    REBALANCE_TIMEOUT_MS,
+    SET,
+    SHORT_SESSION_MS,
+    MemberCrash,
+    Side,
+    TooSlow,
+)
 
 from kbroker.errors import ErrorCode
 from kbroker.group.topology import Status
@@ -444,19 +453,9 @@ class StreamsLeave:
         return side.beat(self.slot, member_epoch=self.epoch, **dict(self.changes))
 
 
-@dataclasses.dataclass(frozen=True)
-class StreamsCrash:
-    """The session of a member ends. Its last heartbeat starts a short one; those of the others stay long."""
-
-    slot: str
-
-    def run(self, side: StreamsSide) -> Any:
-        side.configure(SET)
-        answer = StreamsBeat(self.slot).run(side)
-        side.configure(1)
-        if answer['error_code'] == 'NONE':
-            side.await_end_of(self.slot)
-        return answer
+class StreamsCrash(MemberCrash):
+    def last_beat(self) -> StreamsBeat:
+        return StreamsBeat(self.slot)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,6 @@ from support.broker_process import serving
 from support.command_runner import run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
-from kbroker.client.cluster import Cluster
-from kbroker.client.config import ClientConfig
 from kbroker.client.producer import Producer
 from kbroker.client.share_consumer import ShareConsumer
 from kbroker.client.share_sessions import AcknowledgeType
@@ -30,13 +28,6 @@ WAIT_MS = 120_000
 def broker(tmp_path_factory):
     with serving(tmp_path_factory.mktemp('share-holds'), SETTINGS) as broker:
         yield broker
-
-
-@pytest.fixture
-def cluster(broker):
-    cluster = Cluster(ClientConfig.load(broker.address))
-    yield cluster
-    cluster.close()
 
 
 @pytest.fixture
