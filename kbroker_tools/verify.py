@@ -85,6 +85,7 @@ def main(bootstrap_server: str | None, minutes: float, nemesis: tuple[str, ...] 
         return
     if bootstrap_server is None:
         raise click.UsageError('give --bootstrap-server HOST:PORT, or --check-history FILE')
+    address = address_of(bootstrap_server)
     faults = chosen_faults(nemesis, broker_command is not None)
     plan = Plan(bootstrap_server, minutes * 60, faults, workloads, clients or clients_available(),
                 seed=seed if isinstance(seed, int) else time.time_ns() % 1_000_000)
@@ -92,7 +93,7 @@ def main(bootstrap_server: str | None, minutes: float, nemesis: tuple[str, ...] 
         raise ToolError('found no confluent-kafka, expected it for --clients confluent: pip install confluent-kafka')
     output.mkdir(parents=True, exist_ok=True)
     clock_file = output / CLOCK if 'clock' in faults else None
-    with running(broker_command, address_of(bootstrap_server), output, clock_file) as broker, \
+    with running(broker_command, address, output, clock_file) as broker, \
             progress(plan.seconds) as advance:
         outcome = Run(plan, output / HISTORY, broker, clock_file, advance).run()
     report(output / HISTORY, output, outcome.problems)

@@ -44,6 +44,8 @@ def page(timeline: Timeline) -> str:
         'facts': _facts(timeline),
         'axes': _AXES,
         'marked': 'epoch jumped: started again, or wrote elsewhere',
+        'open': 'open',
+        'waiting': 'after the last record, until the marker',
         'label': escape(f'Transactions of {name}, a lane for each producer. '
                         + '; '.join([*extent(timeline), stability(timeline)])),
         'tables': _tables(timeline),
@@ -129,9 +131,9 @@ def _cells(timeline: Timeline, one: PartitionTransaction) -> list[str]:
             f'{one.records:,}', words_for_time(one.begin_timestamp_ms), words_for_duration(duration_ms)]
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of these texts."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], kind: str = 'numbers') -> str:
+    """Return a table of these texts. `kind` is numbers or texts, which are wrapped."""
     def line(tag: str, cells: Sequence[str]) -> str:
         return '<tr>' + ''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells) + '</tr>\n'
-    return ('<div class="scroll"><table>\n<thead>' + line('th', columns) + '</thead>\n<tbody>\n'
+    return (f'<div class="scroll"><table class="{kind}">\n<thead>' + line('th', columns) + '</thead>\n<tbody>\n'
             + ''.join(line('td', row) for row in rows) + '</tbody></table></div>')

@@ -41,6 +41,7 @@ def timeline_page(history: History, verdict: Verdict) -> str:
         'summary': ''.join(f'<p>{escape(line)}</p>\n' for line in summary)
                    + f'<p class="muted">started {words_for_time(started_ms)}</p>',
         'facts': facts_of(facts), 'axes': '', 'marked': 'evidence of an anomaly',
+        'open': 'end unknown', 'waiting': 'after the request to commit',
         'label': escape('Transactions of the run, a lane for each transactional id. ' + summary[0]),
         'tables': _tables(verdict), 'made': f'kbroker-verify, kbroker {__version__}. Times are UTC.',
     }, _data(history, shown, evidence, started_ms))
@@ -104,4 +105,4 @@ def _tables(verdict: Verdict) -> str:
     found = dict(verdict.found)
     rows = [(kind.title, f'{found[kind].count:,}' if kind in found else 'none',
              found[kind].evidence.text if kind in found else kind.meaning) for kind in Kind]
-    return '<h2>Anomalies</h2>\n' + table(('Kind', 'Found', 'Smallest evidence, or meaning'), rows)
+    return '<h2>Anomalies</h2>\n' + table(('Kind', 'Found', 'Smallest evidence, or meaning'), rows, 'texts')
