@@ -100,6 +100,12 @@ def test_the_sink_needs_a_broker_and_a_prefix(missing):
         parse_sink_options(given, is_stream=True)
 
 
+def test_the_plan_of_a_job_has_the_decision_of_its_own_key_only():
+    for key, found in (({'idempotencyKey': 'a'}, ['job.a']), ({}, [])):
+        writer = KafkaLogDataSource(NEEDED | key).writer(VALUE, False)
+        assert [owner for owner in ('job.', 'job.a', 'job.ab', 'query.a') if writer.is_owner(owner)] == found
+
+
 def test_only_appending_writes_exist():
     source = KafkaLogDataSource(NEEDED)
     for make in (source.writer, source.streamWriter):
