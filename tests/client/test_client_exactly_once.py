@@ -1,9 +1,10 @@
 """The client where connections are cut and the broker is killed: each record once. Also runs against Apache Kafka."""
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 
 import pytest
+from support.copying_members import LIMIT_MS, PATIENT, CopyingMember, Fates
 from support.cutting_proxy import CuttingProxy
 
 from kbroker.client import (
@@ -17,18 +18,22 @@ from kbroker.client import (
 from kbroker.client.admin import NewTopic
 
 RECORDS = 80
-PATIENT = {'request_timeout_ms': 5000, 'retry_backoff_ms': 20}
-LIMIT_MS = 60_000
 
 
 @pytest.fixture
-def proxied(start_broker):
+def proxy_of():
+    """A function that makes a proxy."""
+    with ExitStack() as stack:
+        yield lambda *arguments, **options: stack.enter_context(closing(CuttingProxy(*arguments, **options)))
+
+
+@pytest.fixture
+def proxied(start_broker, proxy_of):
     """A broker that advertises the address of a proxy."""
-    proxy = CuttingProxy(seed=939)
+    proxy = proxy_of(seed=939)
     broker = start_broker({'advertised.listeners': f'PLAINTEXT://{proxy.address}'})
     proxy.target = broker.address
-    yield broker, proxy
-    proxy.close()
+    return broker, proxy
 
 
 def make_topics(address, *names, partitions=2):
@@ -75,54 +80,63 @@ def test_records_arrive_once_and_in_order_though_connections_are_cut(proxied):
     assert [value for value in found if value in set(values[::2])] == values[::2]
 
 
-def copy(address, note):
-    """Copy `in` to `out`, a transaction for each poll, until there is nothing left. Call `note` after each."""
-    options = {'isolation_level': 'read_committed', 'auto_offset_reset': 'earliest', 'enable_auto_commit': False}
-    with (Producer(address, transactional_id='copier', linger_ms=0, max_block_ms=LIMIT_MS, **PATIENT) as producer,
-          Consumer(address, group_id='copier', max_partition_fetch_bytes=1, **options, **PATIENT) as consumer):
-        wanted = [('in', 0), ('in', 1)]
-        consumer.assign(wanted)
-        ends = consumer.end_offsets(wanted)
-        while True:
-            batches = consumer.poll(100)
-            if not batches and all(consumer.position(*partition) == end for partition, end in ends.items()):
-                return
-            with producer.transaction() as transaction:
-                for batch in batches:
-                    for record in batch.records():
-                        producer.send('out', record.value, partition=batch.partition)
-                transaction.send_offsets(consumer)
-            note()
+PROTOCOLS = {
+    'range': {'partition_assignment_strategy': 'range', 'session_timeout_ms': 6000, 'heartbeat_interval_ms': 100},
+    'cooperative': {'partition_assignment_strategy': 'cooperative-sticky', 'session_timeout_ms': 6000,
+                    'heartbeat_interval_ms': 100},
+    'consumer': {'group_protocol': 'consumer'},
+    'static': {'group_instance_id': 'static', 'heartbeat_interval_ms': 100},
+}
+"""The last one waits for no session of a dead member: its next start takes its place."""
+SHORT_SESSIONS = {
+    'group.consumer.session.timeout.ms': '6000', 'group.consumer.min.session.timeout.ms': '6000',
+    'group.consumer.heartbeat.interval.ms': '100', 'group.consumer.min.heartbeat.interval.ms': '100',
+    'group.initial.rebalance.delay.ms': '0',
+}
+LOOPS = [('static', 1, RECORDS), *(pytest.param(name, seed, 4 * RECORDS, marks=pytest.mark.soak)
+                                   for name in PROTOCOLS for seed in range(1, 6))]
 
 
-def test_a_program_that_reads_processes_and_writes_is_exact_though_connections_are_cut_and_the_broker_killed(proxied):
-    """The program does what its page advises: after an error that ends its transaction, it starts again."""
-    broker, proxy = proxied
+def committed_offset(address):
+    """Return the sum of the group's offsets; 0 while the coordinator does not answer."""
+    with Admin(address, default_api_timeout_ms=5000, **PATIENT) as admin, suppress(KafkaError, OSError):
+        return sum(found.offset for found in admin.list_group_offsets('copiers').values())
+    return 0
+
+
+@pytest.mark.parametrize(('protocol', 'seed', 'count'), LOOPS)
+def test_a_group_that_reads_processes_and_writes_is_exact_whatever_dies(start_broker, proxy_of, protocol, seed, count):
+    """Connections are cut and the broker is killed. Members die, abort, and lose their place in the group."""
+    proxy = proxy_of(seed, most_bytes=4000)
+    broker = start_broker({'advertised.listeners': f'PLAINTEXT://{proxy.address}', **SHORT_SESSIONS})
+    proxy.target = broker.address
     make_topics(proxy.address, 'in', 'out')
-    values = [b'%d' % number * 10 for number in range(RECORDS)]
+    values = [b'%d' % number * 10 for number in range(count)]
     with Producer(proxy.address, batch_size=0, linger_ms=0) as producer:
         for number, value in enumerate(values):
             producer.send('in', value, partition=number % 2)
     proxy.cuts = True
-    transactions, starts, is_done = 0, 0, False
-
-    def note():
-        nonlocal transactions
-        transactions += 1
-        if transactions in (5, 15):
-            broker.kill9()
-            broker.start()
-            proxy.target = broker.address
-
-    while not is_done:
-        starts += 1
-        assert starts < 100
-        with suppress(KafkaError, OSError):
-            copy(proxy.address, note)
-            is_done = True
-    proxy.cuts = False
+    fates = Fates(seed, count * 3 // 4, count // RECORDS)
+    members = [CopyingMember(proxy.address, f'copier-{number}', fates, PROTOCOLS[protocol]) for number in range(2)]
+    kills_at, deadline, committed = [count // 2, count // 5], time.monotonic() + 4 * LIMIT_MS / 1000, 0
+    try:
+        while committed < len(values):
+            assert time.monotonic() < deadline, (committed, fates.ended)
+            assert not [member.error for member in members if member.error is not None]
+            if kills_at and committed > kills_at[-1]:
+                kills_at.pop()
+                broker.kill9()
+                broker.start()
+                proxy.target = broker.address
+            committed = committed_offset(proxy.address)
+    finally:
+        proxy.cuts = False
+        for member in members:
+            member.stop()
+    assert not [member.error for member in members if member.error is not None]
     assert proxy.count > 3
-    assert transactions > 15
+    assert protocol == 'static' or 'loses its place' not in fates.ended, 'the group refuses offsets of such a member'
+    assert committed == count
     assert Counter(read_committed(proxy.address, 'out')) == Counter(values)
 
 

@@ -13,11 +13,11 @@ class CuttingProxy(TcpProxy):
     The seed fixes the share of each connection, by its number. A cut may fall anywhere in a request or an answer.
     """
 
-    def __init__(self, seed):
+    def __init__(self, seed, most_bytes=MOST_BYTES):
         self.cuts = False
         self.count = 0
         """The connections that were cut."""
-        self._seed = seed
+        self._seed, self._most_bytes = seed, most_bytes
         self._shares = {}
         super().__init__()
 
@@ -37,6 +37,6 @@ class CuttingProxy(TcpProxy):
 
     def _is_spent(self, number, size):
         if number not in self._shares:
-            self._shares[number] = random.Random(f'{self._seed} {number}').randint(FEWEST_BYTES, MOST_BYTES)
+            self._shares[number] = random.Random(f'{self._seed} {number}').randint(FEWEST_BYTES, self._most_bytes)
         self._shares[number] -= size
         return self._shares[number] < 0
