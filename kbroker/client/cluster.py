@@ -218,6 +218,9 @@ class Cluster:
         answer = connection.call(messages.MetadataRequest(topics=wanted,
                                                           allow_auto_topic_creation=allow_auto_topic_creation))
         check(answer.error_code, f'broker {connection.address}: Metadata')
+        if None not in (self.cluster_id, answer.cluster_id) and self.cluster_id != answer.cluster_id:
+            raise ClientError(f'{connection.address} belongs to cluster {answer.cluster_id}, expected '
+                              f'{self.cluster_id}, which this client has used before', is_lasting=True)
         self.nodes = {row.node_id: Node(row.node_id, row.host, row.port, row.rack) for row in answer.brokers}
         self.cluster_id, self.controller_id = answer.cluster_id, answer.controller_id
         if topics is None:

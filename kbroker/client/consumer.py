@@ -337,8 +337,12 @@ class Consumer:
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while True:
             due_ms = min(self._keep_membership(), deadline_ms)
-            self._find_positions()
-            self._send_fetches()
+            try:
+                self._find_positions()
+                self._send_fetches()
+            except KafkaError as error:
+                if not self._passes(error):
+                    raise
             wait_ms = max(due_ms - self._clock.monotonic_ms(), 0)
             for fetched in self._fetcher.receive(wait_ms):
                 self._accept(fetched)
@@ -363,6 +367,13 @@ class Consumer:
         positions = {partition: offset for partition, offset in self._positions.items()
                      if offset is not None and partition not in self._paused}
         self._cluster.retrying(lambda: self._fetcher.send(positions), 'Fetch')
+
+    def _passes(self, error: KafkaError) -> bool:
+        """Return whether the next rebalance mends an error: a topic of the subscription was deleted."""
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not self._is_subscribed():
+            return False
+        self._metadata_due_ms = 0
+        return True
 
     def _accept(self, fetched: FetchedPartition) -> None:
         """Queue the records of an answer, and move the position behind them. Drop the answer for another position."""
@@ -615,7 +626,8 @@ class Consumer:
         try:
             self.commit()
         except KafkaError as error:
-            if error.code not in self._member.lost_place or not self._is_subscribed():
+            has_moved_on = error.code in self._member.lost_place and self._is_subscribed()
+            if not has_moved_on and not self._passes(error):
                 raise error from None
 
     def _group(self) -> GroupMember:

@@ -181,6 +181,15 @@ def test_after_the_deadline_the_last_error_is_reported():
 
 # ---- a live broker
 
+def test_another_cluster_at_the_same_address_is_refused(shared_broker):
+    """A broker that was set up again has other topics and knows no sequence numbers."""
+    with Routes(shared_broker.address.rpartition(':')[2]) as cluster:
+        found = cluster.refresh().cluster_id
+        cluster.cluster_id = 'another'
+        with pytest.raises(ClientError, match=f'belongs to cluster {found}, expected another, which this client'):
+            cluster.retrying(cluster.refresh, 'Metadata')
+
+
 def test_a_live_broker_is_described(shared_broker):
     host, port = shared_broker.address.rsplit(':', 1)
     cluster = Cluster(ClientConfig.load(shared_broker.address))

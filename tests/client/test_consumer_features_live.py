@@ -287,6 +287,31 @@ def test_a_topic_that_begins_to_match_a_pattern_is_read(address, topic, protocol
         poll_until([consumer], lambda: (f'{topic}-later', 0) in consumer.assignment)
 
 
+@pytest.mark.parametrize('protocol', [{}, {'group_protocol': 'consumer'}], ids=['classic', 'consumer'])
+def test_a_subscription_goes_on_without_a_topic_that_was_deleted(address, topic, protocol):
+    doomed = f'{topic}-doomed'
+    with (Admin(address) as admin, Producer(address, linger_ms=0) as producer,
+          Consumer(address, group_id=topic, auto_offset_reset='earliest', **protocol) as consumer):
+        admin.create_topics({doomed: 1})
+        consumer.subscribe([topic, doomed])
+        poll_until([consumer], lambda: 10 in consumer._positions.values() and (doomed, 0) in consumer.assignment)
+        assert admin.delete_topics([doomed]) == {doomed: None}
+        poll_until([consumer], lambda: (doomed, 0) not in consumer.assignment)
+        producer.send(topic, b'later', partition=0)
+        producer.flush()
+        poll_until([consumer], lambda: consumer._positions.get((topic, 0)) == 11)
+
+
+def test_a_consumer_of_chosen_partitions_reports_that_their_topic_was_deleted(address, topic):
+    with Admin(address) as admin, Consumer(address, auto_offset_reset='earliest') as consumer:
+        consumer.assign([(topic, 0)])
+        consumer.poll(LIMIT_S * 1000)
+        admin.delete_topics([topic])
+        with pytest.raises(KafkaError, match=f'topic {topic}: UNKNOWN_TOPIC_OR_PARTITION'):
+            while True:
+                consumer.poll(1000)
+
+
 def test_a_cooperative_group_is_shared_with_librdkafka(address, topic):
     """Each client is the leader once: the one that joins first leads, and the other one after it has left."""
     options = {'group_id': topic, 'heartbeat_interval_ms': 100, 'session_timeout_ms': 30_000,
