@@ -1,4 +1,4 @@
-"""The work of a producer for each record stays short, in instructions."""
+"""The work of a producer and a consumer for each record stays short, in instructions."""
 import sys
 
 import pytest
@@ -6,22 +6,26 @@ from callgrind import COUNTS_LATER, LIMIT_S, callgrind, read_total, run_program
 from support.attempts import TooSlow
 
 RECORDS = 10_000
-INSTRUCTIONS = {(3, 11): 40_000_000}  # 33,965,559 for `send` and 3,085,732 for `send_batch`
-"""The most instructions of so many sends of 100 bytes and one `send_batch` of as many rows, by version of Python."""
+INSTRUCTIONS = {(3, 11): {'send': 3_800, 'send_batch': 360, 'consume': 750}}  # 3,423, 325 and 680
+"""The most instructions for a record of 100 bytes, by version of Python."""
+
+
+@pytest.fixture(scope='module')
+def bytecode(tmp_path_factory):
+    """The directory of the compiled modules, which are not compiled while callgrind counts."""
+    directory = tmp_path_factory.mktemp('bytecode')
+    run_program('client_work.py', 'send', 0, bytecode=directory)
+    return directory
 
 
 @pytest.mark.valgrind
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.skipif(sys.version_info[:2] not in INSTRUCTIONS,
                     reason='gates: bounds on instructions were measured with other versions of Python')
-def test_sending_takes_no_more_instructions(tmp_path):
-    counts = []
-    run_program('client_sends.py', 0, 0, bytecode=tmp_path / 'bytecode')
-    for records in (0, RECORDS):
-        run_program('client_sends.py', records, records, under=callgrind(tmp_path / 'out', COUNTS_LATER),
-                    bytecode=tmp_path / 'bytecode')
-        counts.append(read_total(tmp_path / 'out'))
-    found, bound = counts[1] - counts[0], INSTRUCTIONS[sys.version_info[:2]]
-    print(f'{RECORDS} sends and a send_batch of {RECORDS} rows: {found} instructions, at most {bound} expected')
+@pytest.mark.parametrize('work', ['send', 'send_batch', 'consume'])
+def test_a_record_takes_no_more_instructions(work, bytecode, tmp_path):
+    run_program('client_work.py', work, RECORDS, under=callgrind(tmp_path / 'out', COUNTS_LATER), bytecode=bytecode)
+    found, bound = read_total(tmp_path / 'out') / RECORDS, INSTRUCTIONS[sys.version_info[:2]][work]
+    print(f'{work}: {found:.0f} instructions for a record, at most {bound} expected')
     if found > bound:
-        raise TooSlow(f'{RECORDS} sends and a send_batch: found {found} instructions, expected at most {bound}')
+        raise TooSlow(f'{work}: found {found:.0f} instructions for a record of 100 bytes, expected at most {bound}')

@@ -1,0 +1,71 @@
+"""Sends or consumes records without a broker, so that callgrind counts the work of the client alone.
+
+Arguments: `send`, `send_batch` or `consume`, and a number of records.
+"""
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
+
+from callgrind import count_from_now_on  # noqa: E402
+from support.fake_cluster import FakeCluster  # noqa: E402
+
+from kbroker.client.consumed import FetchedPartition, FetchedRecords  # noqa: E402
+from kbroker.client.producer import Producer  # noqa: E402
+from kbroker.client.stream_settings import ProducerSettings  # noqa: E402
+from kbroker.clock import ManualClock  # noqa: E402
+from kbroker.record.batch import encode_batch  # noqa: E402
+
+VALUE = b'x' * 100
+BATCH_BYTES = 16 << 20
+"""No batch of the run is full, so that none is sent."""
+ROWS_OF_A_BATCH = 100
+POLL_RECORDS = 500
+
+
+def producer() -> Producer:
+    return Producer(FakeCluster(), ProducerSettings(batch_size_bytes=BATCH_BYTES), clock=ManualClock())
+
+
+def send(count: int) -> Callable[[], None]:
+    sender = producer()
+
+    def work() -> None:
+        for _ in range(count):
+            sender.send('t', VALUE)
+    return work
+
+
+def send_batch(count: int) -> Callable[[], None]:
+    sender, values = producer(), [VALUE] * count
+    return lambda: sender.send_batch('t', values)
+
+
+def consume(count: int) -> Callable[[], None]:
+    row = SimpleNamespace(aborted_transactions=None, records=b''.join(
+        bytes(encode_batch([(0, None, VALUE)] * ROWS_OF_A_BATCH, base_offset=offset))
+        for offset in range(0, count, ROWS_OF_A_BATCH)))
+
+    def work() -> None:
+        found, rows = FetchedRecords(FetchedPartition('t', 0, 0, row), True, POLL_RECORDS), 0
+        while not found.is_finished:
+            batch = found.take()
+            rows += 0 if batch is None else len(batch.values)
+        assert rows == count, rows
+    return work
+
+
+def main() -> None:
+    name, count = sys.argv[1:]
+    work = {'send': send, 'send_batch': send_batch, 'consume': consume}[name](int(count))
+    count_from_now_on()
+    work()
+    os._exit(0)     # the end of the interpreter is not counted
+
+
+if __name__ == '__main__':
+    main()
