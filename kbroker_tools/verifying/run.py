@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,8 +26,7 @@ PARTITIONS = {LIST: 4, INPUT: 2, OUTPUT: 2}
 WORKLOADS = ('list', 'transform', 'fence')
 CLIENTS = ('kbroker', 'confluent')
 JOIN_S = 90
-STABLE_LIMIT_S = 60
-READ_LIMIT_S = 60
+PATIENCE_S = 60
 READ_POLL_S = 0.3
 LOOK_AGAIN_S = 0.2
 PROGRESS_S = 1
@@ -46,10 +45,12 @@ class Plan:
     seed: int = 0
     workers: int = 2
     """List appenders of each client."""
+    patience_s: float = PATIENCE_S
+    """How long the end waits for transactions that do not end, and for a reader that gets nothing."""
 
 
 @dataclass
-class Outcome:
+class RunResult:
     """Faults of the run itself. They say nothing about the broker."""
 
     problems: list[str] = field(default_factory=list)
@@ -84,7 +85,7 @@ class Run:
                         for name, count in PARTITIONS.items() for partition in range(count)]
         self._problems: list[str] = []
 
-    def run(self) -> Outcome:
+    def run(self) -> RunResult:
         """Carry the plan out. Everything that it started has ended when it returns."""
         self._create_topics()
         host, _, port = self._plan.servers.split(',')[0].rpartition(':')
@@ -103,7 +104,7 @@ class Run:
                 self._problems.append(f'the proxy failed: {proxy.problem!r}')
             if not self._problems:
                 recorder.finish()
-        return Outcome(self._problems)
+        return RunResult(self._problems)
 
     def _description(self) -> dict[str, object]:
         plan = self._plan
@@ -213,7 +214,7 @@ class Run:
 
     def _record_offsets(self, recorder: Recorder) -> None:
         """Record the committed offsets of the transforms, or that a transaction holds them for ever."""
-        deadline = time.monotonic() + STABLE_LIMIT_S
+        deadline = time.monotonic() + self._plan.patience_s
         while True:
             try:
                 committed = self._reader_of_offsets(self._plan.servers)(self._group)
@@ -231,7 +232,7 @@ class Run:
     def _await_stable(self) -> dict[int, tuple[int, int]]:
         """Return last stable offset and high watermark of each partition, when they are equal or do not meet."""
         places: dict[tuple[str, int], int] = dict.fromkeys(self._places, LATEST)
-        deadline = time.monotonic() + STABLE_LIMIT_S
+        deadline = time.monotonic() + self._plan.patience_s
         with Admin(self._plan.servers) as admin:
             while True:
                 committed = admin.list_offsets(places, IsolationLevel.READ_COMMITTED)
@@ -249,7 +250,7 @@ class Run:
         getter = maker.getter(isolation)
         begin, sought = dict.fromkeys(ends, 0), [number for index in ends for number in (index, 0)]
         reached = dict(begin)
-        deadline = time.monotonic() + READ_LIMIT_S
+        deadline = time.monotonic() + self._plan.patience_s
         try:
             getter.seek(begin)
             while time.monotonic() < deadline and any(reached[index] < end for index, end in ends.items()):
@@ -258,17 +259,10 @@ class Run:
                 if reads:
                     recorder.poll(reader, at, reads, seek=sought)
                     sought = []
-                    deadline = time.monotonic() + READ_LIMIT_S
+                    deadline = time.monotonic() + self._plan.patience_s
                 reached = {index: getter.position(index) for index in ends}
         except ClientFailure as error:
             self._problems.append(f'the final read failed: {error}')
         finally:
             getter.close()
         recorder.end(reader, [number for index, end in ends.items() for number in (index, reached[index], end)])
-
-
-def heal(broker: BrokerCommand | None) -> None:
-    """Stop a broker that the run has started. Never raises for one that is gone."""
-    if broker is not None:
-        with suppress(OSError, KafkaError):
-            broker.stop()

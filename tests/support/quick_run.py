@@ -21,6 +21,7 @@ SLOW = (
     'tests/tools/test_tools_dump_limits.py',
     'tests/topics/test_many_partitions.py',
     'tests/transaction/test_any_history.py',
+    'tests/verifying/test_planted_bugs.py',
 )
 """Places that take a third of the time of all that need nothing more."""
 

@@ -82,7 +82,8 @@ def test_an_acknowledged_write_that_a_power_cut_takes_is_found(tmp_path):
 def test_writes_that_are_acknowledged_before_their_sync_are_found(tmp_path):
     program = [str(ROOT / 'tests' / 'support' / 'power_cut.py'), str(tmp_path / 'data'), '', '--']
     with broker(tmp_path, {'kbroker.durability': 'page-cache'}, program=program) as (servers, command):
-        find(tmp_path, servers, command, {Kind.LOST_WRITE}, seconds=10, nemesis=('kill',), pause_s=(0.3, 0.6))
+        find(tmp_path, servers, command, {Kind.LOST_WRITE}, seconds=10, nemesis=('kill',), pause_s=(0.3, 0.6),
+             patience_s=5)
 
 
 WANTED = {
@@ -99,7 +100,8 @@ WANTED = {
 def test_a_planted_bug_is_found(tmp_path, bug):
     place = build(bug, tmp_path / 'planted')
     with broker(tmp_path, place=place) as (servers, command):
-        find(tmp_path, servers, command, WANTED[bug.name], seconds=10, nemesis=('cut',), pause_s=(0.1, 0.5))
+        find(tmp_path, servers, command, WANTED[bug.name], seconds=10, nemesis=('cut',), pause_s=(0.1, 0.5),
+             patience_s=5)
 
 
 @pytest.mark.soak
