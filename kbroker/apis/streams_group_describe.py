@@ -5,7 +5,7 @@ another type, is GROUP_ID_NOT_FOUND. A group that is named twice is described on
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kbroker.apis.authorization import require
@@ -18,7 +18,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.assignors.sticky import Key, Role
 from kbroker.group.streams_group import StreamsGroup
 from kbroker.group.streams_member import NOTHING, StreamsMember
-from kbroker.group.topology import InternalTopic, Subtopology
+from kbroker.group.topology import InternalTopic, Subtopology, configure, required_topics
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType
@@ -66,30 +66,48 @@ class Description:
         """Return the topology, with the partitions of its internal topics once they are validated."""
         if group.topology is None:
             return None
-        is_ready = group.validated_epoch == group.topology.epoch
+        is_validated = group.validated_epoch == group.topology.epoch
+        counts = (yield from self._counts(group.topology.subtopologies)) if is_validated else {}
         parts = []
         for part in group.topology.subtopologies:
-            parts.append(self._subtopology(part, is_ready))
+            parts.append(self._subtopology(part, counts))
             if self.pace.spend():
                 yield
         return response_class().Topology(epoch=group.topology.epoch, subtopologies=parts)
 
-    def _subtopology(self, part: Subtopology, is_ready: bool) -> Any:
+    def _counts(self, parts: Sequence[Subtopology]) -> Steps:
+        """Return the partitions of the topics of a validated topology.
+
+        A topic that was deleted since has the number that it gets when it is created again.
+        """
+        existing, names = {}, required_topics(parts)
+        for name in names:
+            topic = self._request.node.topics.topic(name)
+            if topic is not None:
+                existing[name] = len(topic.partitions)
+            if self.pace.spend():
+                yield
+        if len(existing) == len(names):
+            return existing
+        configured = yield from configure(parts, existing)
+        return existing | {topic.name: topic.partitions for topic in configured.missing}
+
+    def _subtopology(self, part: Subtopology, counts: Mapping[str, int]) -> Any:
         return response_class().Subtopology(
             subtopology_id=part.subtopology_id, source_topics=list(part.source_topics),
             repartition_sink_topics=list(part.repartition_sink_topics),
-            state_changelog_topics=self._topics(part.changelogs, is_ready, frozenset(part.sources())),
-            repartition_source_topics=self._topics(part.repartition_source_topics, is_ready))
+            state_changelog_topics=self._topics(part.changelogs, counts, frozenset(part.sources())),
+            repartition_source_topics=self._topics(part.repartition_source_topics, counts))
 
-    def _topics(self, topics: Iterable[InternalTopic], is_ready: bool, sources: Collection[str] = ()) -> list[Any]:
-        """Return internal topics. The numbers of those that exist are known, except of sources that are changelogs."""
+    def _topics(self, topics: Iterable[InternalTopic], counts: Mapping[str, int], sources: Collection[str] = ()
+                ) -> list[Any]:
+        """Return internal topics with these numbers of partitions, except of sources that are changelogs."""
         found = []
         for topic in topics:
-            is_known = is_ready and topic.name not in sources
-            existing = self._request.node.topics.topic(topic.name) if is_known else None
             self._room.take(1 + len(topic.configs), len(topic.name))
             found.append(response_class().TopicInfo(
-                name=topic.name, partitions=topic.partitions if existing is None else len(existing.partitions),
+                name=topic.name,
+                partitions=topic.partitions if topic.name in sources else counts.get(topic.name, topic.partitions),
                 replication_factor=topic.replication_factor,
                 topic_configs=[response_class().KeyValue(key=key, value=value) for key, value in topic.configs]))
         return found

@@ -1,4 +1,7 @@
-"""StreamsGroupHeartbeat over the wire: topologies that are refused, and internal topics that cannot be created."""
+"""StreamsGroupHeartbeat over the wire: topologies that are refused, and internal topics that cannot be created.
+
+StreamsGroupDescribe: the numbers of partitions of internal topics.
+"""
 import pytest
 from api_client import ApiClient
 
@@ -26,20 +29,27 @@ def together(*indexes, repartition=()):
     return {'source_topics': list(indexes), 'source_topic_regex': [], 'repartition_source_topics': list(repartition)}
 
 
+class Heart:
+    """Sends a heartbeat with each call, and other requests with its client."""
+
+    def __init__(self, client):
+        self.client = client
+
+    def __call__(self, **fields):
+        return self.client.ask('StreamsGroupHeartbeat', 0, endpoint_information_epoch=0, shutdown_application=False,
+                               **fields)
+
+
 @pytest.fixture
 def beat(start_node):
-    """A function that starts a broker with these settings, and returns one that sends a heartbeat there."""
+    """A function that starts a broker with these settings, and returns a Heart there."""
     def start(**settings):
         client = ApiClient(start_node(group_streams_initial_rebalance_delay_ms='0',
                                       group_streams_assignment_interval_ms='0',
                                       group_streams_min_assignment_interval_ms='0', **settings))
         client.create_topic()
         client.ask('FindCoordinator', coordinator_keys=['g'])
-
-        def send(**fields):
-            return client.ask('StreamsGroupHeartbeat', 0, endpoint_information_epoch=0, shutdown_application=False,
-                              **fields)
-        return send
+        return Heart(client)
     return start
 
 
@@ -96,6 +106,23 @@ def test_missing_internal_topics_are_created_with_their_configs(beat):
     answer = send(**BEAT)
     assert statuses(answer) == {}
     assert [(tasks.subtopology_id, tasks.partitions) for tasks in answer.active_tasks] == [('0', [0])]
+
+
+def test_the_number_of_a_changelog_is_described_although_the_topic_was_deleted_since(beat):
+    send = beat()
+
+    def described_number():
+        answer = send.client.ask('StreamsGroupDescribe', 0, group_ids=['g'], include_authorized_operations=False)
+        return answer.groups[0].topology.subtopologies[0].state_changelog_topics[0].partitions
+
+    send.client.create_topic('wide', 3)
+    logged = part(source_topics=['wide'], state_changelog_topics=[internal('log')])
+    send(**JOIN, topology=topology(logged))
+    assert statuses(send(**BEAT)) == {}
+    assert described_number() == 3
+    deleted = send.client.ask('DeleteTopics', topics=[{'name': 'log'}], timeout_ms=1000)
+    assert deleted.responses[0].error_code == 0
+    assert described_number() == 3
 
 
 def test_a_group_whose_internal_topic_has_another_number_of_partitions_waits(beat):

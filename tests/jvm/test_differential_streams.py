@@ -164,6 +164,8 @@ JOINED = [StreamsJoin('A', 'a'), StreamsJoin('B', 'a'), StreamsBeat('A'), Stream
                  id='three members without a task get some at once'),
     pytest.param([*JOINED, StreamsBeat('A', shutdown=True), StreamsBeat('B', shutdown=True), StreamsBeat('A'),
                   StreamsLeave('A'), StreamsBeat('B'), StreamsLeave('B'), StreamsJoin('B', 'a')], id='a shutdown'),
+    pytest.param([StreamsJoin('A', 'count'), StreamsBeat('A', 'last'), StreamsLeave('A'), DeleteInternal('s'),
+                  Ask('describe')], id='a changelog is deleted when the members have left'),
     pytest.param([StreamsJoin('A', 'a', epoch=1), StreamsJoin('B', 'a', epoch=0), StreamsJoin('C', 'a, b', epoch=0),
                   StreamsJoin('D', 'a', epoch=2), StreamsJoin('D', 'a, b', epoch=1), StreamsBeat('B'),
                   Ask('describe')], id='topologies of other epochs'),
