@@ -117,7 +117,8 @@ class ConfluentWriter:
             self._producer.purge()
             self._producer.poll(0)
         if self._group is not None:
-            self._group.close()
+            with suppress(KafkaException):
+                self._group.close()
 
 
 class ConfluentGetter:
@@ -155,7 +156,8 @@ class ConfluentGetter:
         return reads
 
     def close(self) -> None:
-        self._consumer.close()
+        with suppress(KafkaException):
+            self._consumer.close()
 
 
 class ConfluentMaker:
