@@ -2,22 +2,17 @@
 
 Times are processor times of this thread, so the load of the machine does not count.
 """
-
-import gc
-
 import pytest
 from support.attempts import assert_within
 from support.group_coordinator import GROUP, Answer, Client, World, subscription
-from support.measured_world import MeasuredWorld
+from support.measured_world import LONGEST_TURN_S, large_world
 
 from kbroker.errors import ErrorCode
 from kbroker.group.classic import MOST_MEMBERS
 from kbroker.protocol.messages import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 MEMBERS = 10_000
-LONGEST_TURN_S = 0.010
 ORDERS = subscription('orders')
-MIB = 1024 * 1024
 GATHERED_MS = 7_000
 """After this time the first rebalance has waited long enough for members."""
 
@@ -25,10 +20,8 @@ GATHERED_MS = 7_000
 @pytest.fixture
 def world():
     """A world whose first rebalance waits for members. Rows of ten thousand members fit."""
-    gc.collect()
-    gc.disable()
-    yield MeasuredWorld(message_max_bytes=20 * MIB, group_initial_rebalance_delay_ms=3000)
-    gc.enable()
+    with large_world(group_initial_rebalance_delay_ms=3000) as found:
+        yield found
 
 
 def join_request(member_id='', metadata=ORDERS):

@@ -3,31 +3,22 @@
 The members act outside of the turns, which do the work of their heartbeats in parts. Times are processor times of this
 thread, so the load of the machine does not count.
 """
-
-import gc
-
 import pytest
 from support.attempts import assert_within
-from support.measured_world import MeasuredWorld
+from support.measured_world import LONGEST_TURN_S, large_world
 from support.streams_groups import StreamsClient, streams_group, told_active, topology
 
-LONGEST_TURN_S = 0.010
 TASKS = 20_000
-MIB = 1024 * 1024
 
 
 @pytest.fixture
 def world():
-    """A world in which every heartbeat may compute a target, and in which large rows fit."""
-    gc.collect()
-    gc.disable()
-    found = MeasuredWorld(message_max_bytes=20 * MIB, group_streams_assignment_interval_ms=0,
-                          group_streams_min_assignment_interval_ms=0, group_streams_initial_rebalance_delay_ms=0,
-                          group_streams_num_standby_replicas=1)
-    found.topics.create('t', TASKS)
-    found.topics.create('log', TASKS)
-    yield found
-    gc.enable()
+    """A world in which every heartbeat may compute a target."""
+    with large_world(group_streams_assignment_interval_ms=0, group_streams_min_assignment_interval_ms=0,
+                     group_streams_initial_rebalance_delay_ms=0, group_streams_num_standby_replicas=1) as found:
+        found.topics.create('t', TASKS)
+        found.topics.create('log', TASKS)
+        yield found
 
 
 def test_no_turn_of_a_group_with_twenty_thousand_tasks_is_long(world):

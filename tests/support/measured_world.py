@@ -1,8 +1,10 @@
 """A group coordinator whose turns are measured in processor time."""
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from support.group_coordinator import World
@@ -10,6 +12,21 @@ from support.group_coordinator import World
 from kbroker.clock import Timers
 from kbroker.long_work import LongWork
 from kbroker.turn_watch import TurnWatch
+
+LONGEST_TURN_S = 0.010
+"""The bound on the processor time of a turn."""
+LARGE_ROW_BYTES = 20 * 1024 * 1024
+
+
+@contextmanager
+def large_world(**settings: Any) -> Iterator[MeasuredWorld]:
+    """Open a world in which large rows fit. Python's garbage collector is off, which makes turns long at random."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield MeasuredWorld(message_max_bytes=LARGE_ROW_BYTES, **settings)
+    finally:
+        gc.enable()
 
 
 class MeasuredWorld(World):
