@@ -37,6 +37,17 @@ def _fields(place: pathlib.Path) -> list[str]:
     return (place / 'stat').read_text().rpartition(')')[2].split()
 
 
+def children_of(parent: int) -> list[int]:
+    """Return the processes that this one has started and that run."""
+    found = []
+    for place in PROC.glob('[0-9]*'):
+        with suppress(OSError):
+            fields = _fields(place)
+            if int(fields[PARENT_FIELD]) == parent and fields[STATE_FIELD] not in GONE:
+                found.append(int(place.name))
+    return found
+
+
 def virtual_machine_above(pid: int) -> int:
     """Return the nearest ancestor that runs Java: the executor of a Python worker."""
     while (PROC / str(pid) / 'comm').read_text().strip() != 'java':

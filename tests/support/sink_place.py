@@ -25,8 +25,9 @@ LEDGER = '__kbroker_spark_commits'
 DECISION = 'EndTxn driver commit answer'
 _SIDES = ('request', 'answer')
 STEPS = {
-    DRIVER: [f'{step} {side}' for step in ('InitProducerId driver', 'Produce driver rows', 'Produce driver ledger',
-                                           'EndTxn driver commit') for side in _SIDES],
+    DRIVER: [f'{step} {side}' for step in (
+        'InitProducerId driver', 'ListTransactions', 'Produce driver rows', 'Produce driver ledger',
+        'EndTxn driver commit') for side in _SIDES],
     PREPARED: [f'{step} {side}' for step in (
         'InitProducerId driver', 'ListTransactions', 'InitProducerId task', 'Produce task rows',
         'DescribeTransactions task', 'Produce driver ledger', 'EndTxn driver commit', 'EndTxn task commit')

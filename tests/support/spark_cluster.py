@@ -53,6 +53,10 @@ class SparkCluster:
                 r'Successfully registered with master', 'worker.Worker', host, '--cores', '1', '--memory', '700m',
                 '--work-dir', str(directory / f'work{number}'), self.address))
 
+    def worker_pids(self) -> list[int]:
+        """Return the process ids of the workers. Their children are the executors."""
+        return [daemon.pid for daemon in self._daemons[1:]]
+
     def close(self) -> None:
         for daemon in reversed(self._daemons):
             daemon.kill9()

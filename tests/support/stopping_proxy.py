@@ -16,7 +16,7 @@ from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import decode, decode_prefix
 
-LIMIT_S = 180
+LIMIT_S = 400
 JUDGE = 'judge'
 """The client.id of the test. Its requests are no steps."""
 STEPS = {ApiKey.PRODUCE: 'Produce', ApiKey.INIT_PRODUCER_ID: 'InitProducerId', ApiKey.END_TXN: 'EndTxn',
