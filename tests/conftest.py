@@ -24,6 +24,8 @@ from support.quick_run import is_quick  # noqa: E402
 def pytest_addoption(parser):
     parser.addoption('--against', choices=('kbroker', 'apache-kafka'), default='kbroker',
                      help='the broker that the judges meet; Apache Kafka shows whether the judges are right')
+    parser.addoption('--soak-minutes', type=float, default=60, help='how long each soak test with a duration runs')
+    parser.addoption('--soak-seed', type=int, default=1, help='the seed of such a test')
     parser.addoption('--quick', action='store_true',
                      help='leave out what needs a JVM, Node.js, a browser, Valgrind or strace, and what takes long')
 
@@ -116,3 +118,13 @@ def shared_broker(request, tmp_path_factory):
     brokers = Brokers(request.config.getoption('--against'), tmp_path_factory.mktemp('shared'))
     yield brokers.start()
     brokers.end()
+
+
+@pytest.fixture
+def soak_minutes(request):
+    return request.config.getoption('--soak-minutes')
+
+
+@pytest.fixture
+def soak_seed(request):
+    return request.config.getoption('--soak-seed')

@@ -10,6 +10,7 @@ Requests that take long share the loop as works of `long_work`, which hold a dec
 - a longer body waits for one of two places before it is decoded, if it exceeds AT_ONCE_BYTES or its handler may be long
 - a body of more than MEDIUM_BYTES waits for the one place of such bodies
 """
+import functools
 import logging
 from functools import partial
 from inspect import isgeneratorfunction
@@ -422,8 +423,7 @@ cdef class Api:
         name, max_version = self.with_setting
         if not getattr(config, name.replace('.', '_')):
             return self
-        return Api(self.key, self.min_version, max_version, self.handle, self.error_response,
-                   self.advertised_min_version)
+        return up_to(self, max_version)
 
     @property
     def request_class(self):
@@ -438,3 +438,9 @@ cdef class Api:
         if hasattr(response, 'error_message'):
             response.error_message = message
         return response
+
+
+@functools.cache
+def up_to(Api api not None, int max_version):
+    """Return the declaration with more versions. Each ApiVersions asks for it, so it is made once."""
+    return Api(api.key, api.min_version, max_version, api.handle, api.error_response, api.advertised_min_version)

@@ -3,9 +3,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from late_commits import EXECUTED, REFUSED, effect_of_a_late_commit
 from raw_peer import RawPeer
 from support.apache_kafka import KafkaProcess, run_several_tools, run_tools
-from support.broker_process import PROMPT, BrokerProcess
+from support.broker_process import PROMPT, BrokerProcess, serving
 from support.sample_topic import LIMIT_S
 
 from kbroker.client import Producer
@@ -115,6 +116,14 @@ def answers_without_a_keep(address, transactional_id):
         peer.close()
 
 
+@pytest.mark.parametrize(('is_checked', 'effect'), [('true', REFUSED), ('false', EXECUTED)])
+def test_a_late_commit_ends_the_next_transaction_unless_it_is_refused(tmp_path, is_checked, effect):
+    """Apache Kafka executes it: the test below asks the Kafka that runs there."""
+    settings = {**PROMPT, 'kbroker.transaction.stale.request.check.enable': is_checked}
+    with serving(tmp_path / 'data', settings) as broker:
+        assert effect_of_a_late_commit(broker.address, 'late') == effect
+
+
 def test_kafka_opens_a_directory_with_a_kept_transaction_describes_it_and_ends_it_by_force(broker):
     """It answers version 6 as kbroker does, as long as no client keeps a transaction: that it refuses."""
     token = java_step(broker, 'prepare', 'moved', 'moved')['token']
@@ -137,6 +146,7 @@ def test_kafka_opens_a_directory_with_a_kept_transaction_describes_it_and_ends_i
         assert 'Ongoing' not in listed.output
         assert committed_values(kafka.address, 'moved') == []
         assert answers_without_a_keep(kafka.address, 'compared-2') == answers
+        assert effect_of_a_late_commit(kafka.address, 'late') == EXECUTED
         kafka.stop()
     finally:
         kafka.kill9()

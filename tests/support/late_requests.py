@@ -7,8 +7,9 @@ from contextlib import closing, contextmanager
 from support.broker_process import PROMPT, BrokerProcess
 from support.holding_proxy import HoldingProxy
 from support.in_process_broker import read_answer
+from support.line_producer import LineProducer
 
-from kbroker.client import Admin
+from kbroker.client import Admin, Consumer
 from kbroker.client.admin import NewTopic
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages
@@ -104,3 +105,26 @@ def check_lost_answer(broker, proxy, producer, topic, send_offsets, api_key):
 
 
 COMMITTED_AFTER_LOST_ANSWER = {f'v{number}' for number in range(4)}
+
+
+def check_of_lines(broker, proxy, command, api_key, course):
+    """Run the course `late` or `lost` with a producer of `line_producer`, and check what is committed afterwards."""
+    check, committed = {'late': (check_late_request, COMMITTED_AFTER_LATE_REQUEST),
+                        'lost': (check_lost_answer, COMMITTED_AFTER_LOST_ANSWER)}[course]
+    topic = group = f'{api_key.name}-{course}'
+    create_topic(broker.address, topic)
+
+    def send_offsets(producer, offset):
+        producer.send_offsets(group, topic, offset)
+
+    with LineProducer([*command, proxy.address, topic]) as producer:
+        check(broker, proxy, producer, topic, send_offsets, api_key)
+    with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest',
+                  group_id=group) as consumer:
+        consumer.assign([(topic, 0)])
+        found = []
+        while len(found) < len(committed):
+            found += [record.value.decode() for batch in consumer.poll(1000) for record in batch.records()]
+        assert sorted(found) == sorted(committed)
+        last = max(int(value[1:]) for value in committed) + 1
+        assert consumer.committed([(topic, 0)])[topic, 0].offset == last

@@ -12,6 +12,8 @@ class Link:
 
     def __init__(self, number, client, broker):
         self.number, self.client, self.broker = number, client, broker
+        self.notes = {}
+        """What a subclass remembers of the link."""
         self.keeps_broker = False
         """True: the client's connection may end alone."""
 

@@ -1,0 +1,45 @@
+"""A commit of transaction 1 that reaches the broker in transaction 2, of a client from before KIP-890."""
+from contextlib import ExitStack, closing
+
+from raw_peer import NOW_MS, RawPeer
+from support.message_builder import batch_of
+
+from kbroker.errors import ErrorCode
+
+EXECUTED = [ErrorCode.NONE, 'CompleteCommit', ErrorCode.INVALID_TXN_STATE]
+"""Transaction 2 is committed half-way, and its client cannot abort it any more."""
+REFUSED = [ErrorCode.NOT_COORDINATOR, 'Ongoing', ErrorCode.NONE]
+
+
+def effect_of_a_late_commit(address, topic):
+    """Return the answer to the late commit, the state of transaction 2 after it, and the answer to its abort."""
+    with ExitStack() as stack:
+        old, new = (stack.enter_context(closing(RawPeer(address, topic))) for _ in range(2))
+        old.create_topic()              # a peer connects with its first request
+        new.prepare('FindCoordinator', 4, coordinator_keys=[topic], key_type=1)
+        producer = new.ask_settled('InitProducerId', 4, transactional_id=topic, transaction_timeout_ms=60_000)
+        pair = dict(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
+
+        def begin(peer, sequence):
+            added = peer.prepare('AddPartitionsToTxn', 3, v3_and_below_transactional_id=topic,
+                                 v3_and_below_topics=[dict(name=topic, partitions=[0])],
+                                 **{f'v3_and_below_{name}': value for name, value in pair.items()})
+            partition = added.results_by_topic_v3_and_below[0].results_by_partition[0]
+            records = batch_of(NOW_MS, b'value', base_sequence=sequence, transactional=True, **pair)
+            written = peer.ask('Produce', 11, transactional_id=topic, acks=-1, timeout_ms=60_000, topic_data=[
+                dict(name=topic, partition_data=[dict(index=0, records=records)])])
+            assert [partition.partition_error_code,
+                    written.responses[0].partition_responses[0].error_code] == [ErrorCode.NONE] * 2
+
+        def end(peer, committed):
+            return peer.ask('EndTxn', 4, transactional_id=topic, committed=committed, **pair).error_code
+
+        begin(old, 0)
+        assert end(new, True) == ErrorCode.NONE     # the repetition of the commit that is late on `old`
+        begin(new, 1)
+        late = end(old, True)
+        is_open = late == ErrorCode.NOT_COORDINATOR
+        state = new.ask_until(
+            lambda answer: is_open or answer.transaction_states[0].transaction_state.startswith('Complete'),
+            'DescribeTransactions', 0, transactional_ids=[topic]).transaction_states[0].transaction_state
+        return [late, state, end(new, False)]

@@ -1,0 +1,49 @@
+"""Transactional producers in processes of their own, which take one command a line and answer each with one line.
+
+`begin`, `send TOPIC PARTITION VALUE`, `flush`, `offsets GROUP TOPIC PARTITION OFFSET`, `commit` and `abort`. The answer
+is `ok`, or `failed` with the reason. The first line says that the producer is ready. It ends with its input.
+"""
+import subprocess
+
+
+class LineProducer:
+    """A producer of `behaviours`, in a process that the given command starts."""
+
+    def __init__(self, command):
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self._await_ok()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def _await_ok(self):
+        answer = self._process.stdout.readline().strip()
+        if answer != 'ok':
+            raise AssertionError(answer or 'the producer has ended')
+
+    def _ask(self, *words):
+        print(*words, file=self._process.stdin, flush=True)
+        self._await_ok()
+
+    def begin(self):
+        self._ask('begin')
+
+    def send(self, topic, partition, value):
+        self._ask('send', topic, partition, value)
+
+    def flush(self):
+        self._ask('flush')
+
+    def send_offsets(self, group, topic, offset):
+        self._ask('offsets', group, topic, 0, offset)
+
+    def commit(self):
+        self._ask('commit')
+
+    def abort(self):
+        self._ask('abort')
