@@ -119,12 +119,12 @@ def check_of_lines(broker, proxy, command, api_key, course):
 
     with LineProducer([*command, proxy.address, topic]) as producer:
         check(broker, proxy, producer, topic, send_offsets, api_key)
-    with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest',
-                  group_id=group) as consumer:
+    with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
         consumer.assign([(topic, 0)])
         found = []
         while len(found) < len(committed):
             found += [record.value.decode() for batch in consumer.poll(1000) for record in batch.records()]
         assert sorted(found) == sorted(committed)
+    with Consumer(broker.address, group_id=group) as consumer:
         last = max(int(value[1:]) for value in committed) + 1
         assert consumer.committed([(topic, 0)])[topic, 0].offset == last

@@ -15,7 +15,7 @@ from support.broker_process import ROOT
 JUDGES = ROOT / 'build' / 'judges'
 """The directory that keeps fetched and compiled judges between runs."""
 
-TOOLS = {'jvm': ('java', 'javac', 'mvn'), 'node': ('node', 'npm'), 'browser': ('chromium',),
+TOOLS = {'jvm': ('java', 'javac', 'mvn'), 'node': ('node', 'npm'), 'go': ('go',), 'browser': ('chromium',),
          'valgrind': ('valgrind',), 'strace': ('strace',), 'fish': ('fish',), 'zsh': ('zsh',), 'mandoc': ('mandoc',)}
 """The programs that a test needs, by its marker."""
 

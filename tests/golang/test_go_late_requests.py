@@ -1,0 +1,59 @@
+"""Clients of Go: late requests of sarama, and franz-go where version 6 of InitProducerId is served."""
+import functools
+import subprocess
+from contextlib import closing
+
+import pytest
+from support.broker_process import PROMPT, ROOT, serving
+from support.late_requests import LATE, broker_behind_proxy, check_of_lines, create_topic, run_transaction
+from support.line_producer import LineProducer
+from support.machine_requirements import JUDGES, fetching
+
+from kbroker.client import Consumer
+from kbroker.protocol.api_keys import ApiKey
+
+pytestmark = [pytest.mark.go, pytest.mark.soak, pytest.mark.timeout(600)]
+
+
+@functools.cache
+def program():
+    """Compile the producers, and return the path of their program."""
+    path = JUDGES / 'go' / 'producers'
+    with fetching():
+        subprocess.run(['go', 'build', '-o', str(path), '.'], cwd=ROOT / 'tests' / 'golang' / 'producers', check=True,
+                       stdin=subprocess.DEVNULL, timeout=500)
+    return str(path)
+
+
+@pytest.fixture(scope='module')
+def proxied(tmp_path_factory):
+    with broker_behind_proxy(tmp_path_factory.mktemp('late') / 'data') as found:
+        yield found
+
+
+LATE_AND_COUNTED = [key for key in LATE if key is not ApiKey.TXN_OFFSET_COMMIT]
+"""sarama sends its offsets when a transaction ends. Late ones find one without offsets, and are refused for that."""
+
+
+@pytest.mark.parametrize(('api_key', 'course'), [
+    *((key, 'late') for key in LATE_AND_COUNTED), *((key, 'lost') for key in LATE)],
+    ids=lambda value: getattr(value, 'name', value))
+def test_a_late_request_of_sarama_is_refused_and_one_without_an_answer_executed_once(proxied, api_key, course):
+    check_of_lines(*proxied, [program(), 'sarama'], api_key, course)
+
+
+def test_franz_go_sees_no_difference_if_two_phase_commit_is_served(tmp_path):
+    with serving(tmp_path / 'data', PROMPT | {'transaction.two.phase.commit.enable': 'true'}) as broker:
+        create_topic(broker.address, 'franz')
+        with LineProducer([program(), 'franz-go', broker.address, 'franz']) as producer:
+            for numbers, end in ((range(3), producer.commit), (range(3, 6), producer.abort),
+                                 (range(6, 9), producer.commit)):
+                run_transaction(producer, 'franz', numbers, lambda *_: None)
+                end()
+        with closing(Consumer(broker.address, isolation_level='read_committed',
+                              auto_offset_reset='earliest')) as consumer:
+            consumer.assign([('franz', 0)])
+            found = []
+            while len(found) < 6:
+                found += [record.value.decode() for batch in consumer.poll(1000) for record in batch.records()]
+        assert found == [f'v{number}' for number in (0, 1, 2, 6, 7, 8)]

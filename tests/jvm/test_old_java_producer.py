@@ -1,0 +1,37 @@
+"""A Java producer from before KIP-890: its late requests are refused, and one without an answer is executed once."""
+import functools
+import subprocess
+
+import pytest
+from support.apache_kafka import classpath
+from support.late_requests import LATE, broker_behind_proxy, check_of_lines
+from support.machine_requirements import JUDGES, fetching
+
+pytestmark = [pytest.mark.jvm, pytest.mark.soak, pytest.mark.timeout(600)]
+
+VERSION = '3.7.2'
+
+
+@functools.cache
+def command():
+    """Return the command that runs the producer with the old client, which comes first in the class path."""
+    directory = JUDGES / 'jvm'
+    with fetching():
+        if not (directory / f'kafka-clients-{VERSION}.jar').exists():
+            subprocess.run(['mvn', '-q', '-B', 'dependency:copy', f'-DoutputDirectory={directory}',
+                            f'-Dartifact=org.apache.kafka:kafka-clients:{VERSION}'], check=True,
+                           stdin=subprocess.DEVNULL, timeout=500)
+    return ['java', '-Xmx256m', '-Djava.net.preferIPv4Stack=true', '-Dorg.slf4j.simpleLogger.defaultLogLevel=off',
+            '-cp', f'{directory}/kafka-clients-{VERSION}.jar:{classpath()}', 'kbroker.LineProducer']
+
+
+@pytest.fixture(scope='module')
+def proxied(tmp_path_factory):
+    with broker_behind_proxy(tmp_path_factory.mktemp('late') / 'data') as found:
+        yield found
+
+
+@pytest.mark.parametrize('course', ['late', 'lost'])
+@pytest.mark.parametrize('api_key', LATE, ids=lambda key: key.name)
+def test_a_late_request_of_an_old_java_producer_is_refused(proxied, api_key, course):
+    check_of_lines(*proxied, command(), api_key, course)
