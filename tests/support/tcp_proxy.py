@@ -13,7 +13,7 @@ class Link:
     def __init__(self, number, client, broker):
         self.number, self.client, self.broker = number, client, broker
         self.notes = {}
-        """What a subclass remembers of the link."""
+        """The notes of a subclass about the link."""
         self.keeps_broker = False
         """True: the client's connection may end alone."""
 
