@@ -36,7 +36,7 @@ RECORD_COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'head
 
 cdef enum:
     RELEASE_GIL_BYTES = 8192
-    LEAST_BYTES = 4096
+    LEAST_BYTES = 128   # a batch of one record has about ten buffers
 
 
 cdef class Buffer:
