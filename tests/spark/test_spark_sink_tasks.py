@@ -116,6 +116,17 @@ def test_an_abort_ends_the_transactions_of_a_unit_that_is_not_decided(make, admi
     assert values_in(two_phase_broker, 'stopped') == [b'replayed'] and open_ids(admin, 'stopped') == []
 
 
+def test_an_abort_without_results_ends_the_transactions_of_the_last_plan(make, admin, monkeypatch, two_phase_broker):
+    given = make('unfinished')
+    task = planned(given)
+    for attempt in range(2):
+        staged(monkeypatch, task, 0, 'unfinished', attempt=attempt)
+    KafkaLogDataSource(given).streamWriter(VALUE, False).abort([None, None], 0)
+    assert open_ids(admin, 'unfinished') == []
+    commit(given, 0, staged(monkeypatch, planned(given), 0, 'replayed'))
+    assert values_in(two_phase_broker, 'unfinished') == [b'replayed']
+
+
 def test_a_task_that_fails_aborts_its_transaction(make, admin, monkeypatch):
     given = make('fails')
     task = planned(given)

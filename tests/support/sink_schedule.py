@@ -8,7 +8,7 @@ from itertools import count
 from support.sink_model import Coordinator, MemoryStore, Process
 
 from kbroker.errors import KafkaError
-from kbroker_tools.spark.sink.protocol import Bounds, Wanted, abort, commit, finish, plan
+from kbroker_tools.spark.sink.protocol import Bounds, Wanted, abort, abort_last, commit, finish, plan
 from kbroker_tools.spark.sink.values import (
     NO_TIMEOUT_MS,
     QUERY,
@@ -115,15 +115,25 @@ class Schedule:
                 break
         if committing.has_succeeded:
             return
-        aborting = self._spawn(lambda other: abort(self._store(other), found) and None)
+        self._abort(process, found)
+        raise KafkaError(0, 'the query has failed')     # type: ignore[arg-type]
+
+    def _abort(self, process: Process, found: Plan) -> None:
+        """Abort in a process of its own, which does not always know the plan."""
+        if self.rng.random() < 0.3:
+            aborting = self._spawn(lambda other: abort_last(self._store(other), PREFIX) and None)
+        else:
+            aborting = self._spawn(lambda other: abort(self._store(other), found) and None)
         while not aborting.is_over:
             process.turn()
-        raise KafkaError(0, 'the query has failed')     # type: ignore[arg-type]
 
     def _run_tasks(self, process: Process, found: Plan, unit: Unit) -> list[Staged | None]:
         results: list[Staged | None] = [None] * TASKS
         attempts: dict[int, list[Process]] = {task: [] for task in range(TASKS)}
         while None in results:
+            if self.rng.random() < 0.002:
+                self._abort(process, found)
+                raise KafkaError(0, 'the query was stopped')        # type: ignore[arg-type]
             for task, result in enumerate(results):
                 running = [each for each in attempts[task] if not each.is_over]
                 if result is None and (not running or self.rng.random() < 0.01):

@@ -139,6 +139,16 @@ def abort(store: Store, plan: Plan) -> Settlement:
     return ending.settle(last if last is not None and last.pair == plan.pair else None)
 
 
+def abort_last(store: Store, prefix: str) -> Settlement:
+    """Abort the unit of the plan that has the prefix now, for a caller that does not know its own plan.
+
+    Spark's abort knows none if no task has finished. If a newer driver has the prefix, it fails and has to repeat.
+    """
+    if store.broker(prefix).transaction_version < HANDLE_LEVEL:
+        return Settlement()
+    return abort(store, Plan(prefix, None, store.pair(prefix), {}, Commit.PREPARED))
+
+
 class Finished(NamedTuple):
     """The result of `finish`."""
 

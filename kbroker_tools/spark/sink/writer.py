@@ -20,7 +20,7 @@ from kbroker_tools.spark.sink.protocol import Bounds, Wanted
 from kbroker_tools.spark.sink.rows import RowChecks, check_schema
 from kbroker_tools.spark.sink.store import BrokerStore
 from kbroker_tools.spark.sink.task import Attempt, RowsToTopics, Task, largest_record_bytes
-from kbroker_tools.spark.sink.values import JOB, QUERY, Plan, SinkError, Staged, Unit
+from kbroker_tools.spark.sink.values import JOB, QUERY, Commit, Plan, SinkError, Staged, Unit
 from kbroker_tools.spark.tasks import freeze_imports
 
 if TYPE_CHECKING:
@@ -82,11 +82,15 @@ class _Planned:
             protocol.commit(store, _staged(messages), bounds)
 
     def withdraw(self, messages: Messages) -> None:
-        """End the transactions of the tasks, if any task has said under which plan."""
+        """End the transactions of the tasks."""
+        if self.options.commit is Commit.DRIVER:
+            return      # tasks have written nothing, and the next plan ends the driver's transaction
         plan = next((staged.plan for staged in _staged(messages) if staged is not None), self.plan)
-        if plan is not None:
-            with closing(BrokerStore(self.options)) as store:
+        with closing(BrokerStore(self.options)) as store:
+            if plan is not None:
                 protocol.abort(store, plan)
+            else:
+                protocol.abort_last(store, self.options.prefix)
 
 
 def _staged(messages: Messages) -> list[Staged | None]:
