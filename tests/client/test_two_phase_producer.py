@@ -11,6 +11,7 @@ from kbroker.client import (
     TransactionError,
 )
 from kbroker.client.errors import ClientError
+from kbroker.client.transaction_handle import end_all_by_handle
 from kbroker.client.transaction_state import IllegalProducerState, ProducerState
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode
@@ -234,6 +235,26 @@ def test_a_handle_of_another_transaction_is_refused(code, kind):
     with pytest.raises(kind, match=r"committing 9:3 of transactional\.id 'other'") as raised:
         Producer(cluster).end_prepared('other', 9, 3)
     assert type(raised.value) is kind
+
+
+def test_of_many_handles_those_without_an_answer_are_repeated_alone():
+    cluster = FakeCluster()
+    cluster.codes['EndTxn'] = [ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS]
+    cluster.retrying = repeating
+    pairs = {name: PreparedTransaction(9, number) for number, name in enumerate('abc')}
+    refused = end_all_by_handle(cluster, pairs, True, 1000)
+    assert [request.transactional_id for _, request in cluster.calls] == ['a', 'b', 'c', 'c']
+    assert {name: type(error) for name, error in refused.items()} == {'b': ProducerFencedError}
+    assert end_all_by_handle(cluster, {}, True, 1000) == {}
+
+
+def repeating(operation, what, also=(), timeout_ms=None):
+    """Run the operation again after a transient error, once."""
+    try:
+        return operation()
+    except KafkaError as error:
+        assert error.code in also
+        return operation()
 
 
 @pytest.mark.parametrize('code', [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
