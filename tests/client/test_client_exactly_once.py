@@ -97,9 +97,9 @@ LOOPS = [('static', 1, RECORDS), *(pytest.param(name, seed, 4 * RECORDS, marks=p
                                    for name in PROTOCOLS for seed in range(1, 6))]
 
 
-def committed_offset(address):
+def committed_offset(admin):
     """Return the sum of the group's offsets; 0 while the coordinator does not answer."""
-    with Admin(address, default_api_timeout_ms=5000, **PATIENT) as admin, suppress(KafkaError, OSError):
+    with suppress(KafkaError, OSError):
         return sum(found.offset for found in admin.list_group_offsets('copiers').values())
     return 0
 
@@ -118,6 +118,7 @@ def test_a_group_that_reads_processes_and_writes_is_exact_whatever_dies(start_br
     proxy.cuts = True
     fates = Fates(seed, count * 3 // 4, count // RECORDS)
     members = [CopyingMember(proxy.address, f'copier-{number}', fates, PROTOCOLS[protocol]) for number in range(2)]
+    admin = Admin(proxy.address, default_api_timeout_ms=5000, **PATIENT)
     kills_at, deadline, committed = [count // 2, count // 5], time.monotonic() + 4 * LIMIT_MS / 1000, 0
     try:
         while committed < len(values):
@@ -128,9 +129,12 @@ def test_a_group_that_reads_processes_and_writes_is_exact_whatever_dies(start_br
                 broker.kill9()
                 broker.start()
                 proxy.target = broker.address
-            committed = committed_offset(proxy.address)
+            fates.changed.wait(1)
+            fates.changed.clear()
+            committed = committed_offset(admin)
     finally:
         proxy.cuts = False
+        admin.close()
         for member in members:
             member.stop()
     assert not [member.error for member in members if member.error is not None]

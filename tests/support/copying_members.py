@@ -30,6 +30,11 @@ class Fates:
         self._drawn = 0
         self.ended = []
         """The transactions that came to their end."""
+        self.changed = threading.Event()
+
+    def note(self, fate):
+        self.ended.append(fate)
+        self.changed.set()
 
     def draw(self):
         with self._lock:
@@ -94,13 +99,13 @@ class CopyingMember:
                     consumer._member.give_up()      # as after max.poll.interval.ms
             transaction.send_offsets(consumer)
             if fate == 'aborts':
-                self._fates.ended.append(fate)
+                self._fates.note(fate)
                 raise Refused
             if fate == 'dies before':
-                self._fates.ended.append(fate)
+                self._fates.note(fate)
                 self._die(producer, consumer)
                 raise Died
-        self._fates.ended.append(fate)
+        self._fates.note(fate)
         if fate == 'dies after':
             raise Died
 
