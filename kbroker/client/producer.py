@@ -432,6 +432,7 @@ class Producer:
 
     def _due_by_leader(self, now_ms: int) -> dict[int, list[PartitionQueue]]:
         due: dict[int, list[PartitionQueue]] = {}
+        has_room: dict[int, bool] = {}
         for queue in self._queues:
             due_ms = queue.due_ms(self.settings.linger_ms)
             if due_ms is None or due_ms > now_ms or not self._may_send(queue):
@@ -445,7 +446,9 @@ class Producer:
                     raise
                 queue.waiting[0].retry_at_ms = now_ms + self._cluster.config.retry_backoff_ms
                 continue
-            if self._requests.has_room(leader_id):
+            if leader_id not in has_room:
+                has_room[leader_id] = self._requests.has_room(leader_id)
+            if has_room[leader_id]:
                 due.setdefault(leader_id, []).append(queue)
         return due
 
