@@ -45,6 +45,7 @@ def passes_by_itself(error: BaseException) -> bool:
         return error.code in RETRIED
     lines = str(error).splitlines()
     raised = [match for line in _ends_of_tracebacks(lines) if (match := _RAISED.match(line))]
+    raised += [match for line in lines if (match := _ALONE.search(line))]
     return any(match[1] in _OF_THE_NETWORK or (match[1] == _OF_A_BROKER and any(
         f': {code.name}:' in match[2] for code in RETRIED)) for match in raised)
 

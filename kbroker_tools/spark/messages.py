@@ -1,4 +1,4 @@
-"""Errors in the options of a query, which Spark reports by their messages alone, and what the workers' Python lacks."""
+"""Errors of a query that Spark reports by their messages alone, and what the workers' Python lacks."""
 from __future__ import annotations
 
 import os
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from kbroker.errors import ConfigError
+from kbroker.client.errors import ClientError
+from kbroker.errors import ConfigError, KafkaError
 
 WORKER = 'PYTHON_WORKER_FACTORY_'
 """The first part of the names of variables that Spark gives the environment of its Python workers."""
@@ -22,16 +23,20 @@ class MissingPackageError(Exception):
     """The Python of Spark's workers lacks a package."""
 
 
+EXPLAINED = (ConfigError, ColumnError, MissingPackageError, KafkaError, ClientError)
+"""Errors that say what was found and expected: of the user, of a broker, or of the network."""
+
+
 @contextmanager
-def message_first() -> Iterator[None]:
-    """Have PySpark leave out the traceback of an error that the user corrects, which would stand above its message.
+def message_first(*more: type[Exception]) -> Iterator[None]:
+    """Have PySpark leave out the traceback of an `EXPLAINED` error or one of `more`. It would stand above the message.
 
     PySpark reads the variable from the environment of the worker. A worker process ends with its first error, so the
     variable affects no other. In a process that is no worker, this does nothing.
     """
     try:
         yield
-    except (ConfigError, ColumnError, MissingPackageError):
+    except (*EXPLAINED, *more):
         if any(name.startswith(WORKER) for name in os.environ):
             os.environ[HIDE_TRACEBACK] = '1'
         raise

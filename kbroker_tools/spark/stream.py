@@ -75,7 +75,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---- offsets, on the driver
 
-    @message_first()
+    @message_first(DataLossError)
     def initialOffset(self) -> dict[str, dict[str, int]]:
         place = self._refreshed_place()
         chosen = chosen_partitions(place, self.options)
@@ -90,7 +90,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self.options['maxBytesPerTrigger'])
         return ReadAllAvailable()
 
-    @message_first()
+    @message_first(DataLossError)
     def latestOffset(self, start: dict[str, dict[str, int]] | None = None,
                      limit: ReadLimit | None = None) -> dict[str, dict[str, int]]:
         """Return the end of the next micro-batch, which is not below `start` and within the limits."""
@@ -125,10 +125,12 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_s = now_s
         return False
 
+    @message_first(DataLossError)
     def reportLatestOffset(self) -> dict[str, dict[str, int]]:
         """Return the readable ends, for progress reports."""
         return to_json(self._ends(self._refreshed_place()))
 
+    @message_first(DataLossError)
     def prepareForTriggerAvailableNow(self) -> None:
         """Store the ends, without checks: a micro-batch from before the restart must not fail here."""
         self._target = self._ends(self._refreshed_place())
@@ -159,6 +161,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---- reading
 
+    @message_first(DataLossError)
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[InputPartition]:
         place, skipped = self._refreshed_place(), Skipped()
         slices = list(self._slices(place, from_json(start), from_json(end), skipped))

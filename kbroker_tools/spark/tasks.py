@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
-from kbroker_tools.spark.file_ranges import ReadOptions
+from kbroker_tools.spark.file_ranges import DataLossError, ReadOptions
+from kbroker_tools.spark.messages import message_first
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.planning import Place
 from kbroker_tools.spark.schema import Field
@@ -39,8 +40,9 @@ def read_task(task: Any, name: str, fields: list[Field], options: Options) -> It
     """Yield the rows of one task, then write the skipped records under `name`. OSError."""
     freeze_imports()
     skipped = Skipped()
-    yield from task.read(fields, ReadOptions(options['batchRows'], options['batchBytes'], options['checkCrcs'],
-                                             options['failOnDataLoss'], options.is_read_committed, skipped))
+    with message_first(DataLossError):
+        yield from task.read(fields, ReadOptions(options['batchRows'], options['batchBytes'], options['checkCrcs'],
+                                                 options['failOnDataLoss'], options.is_read_committed, skipped))
     write_skipped(skipped, options, name)
 
 
