@@ -27,7 +27,8 @@ CONNECTOR = 'connector'
 SINKS: dict[str, dict[str, str]] = {
     FLOOR: {},
     CONNECTOR: {},
-    'ours, driver': {},
+    'ours, driver': {'commit': 'driver'},
+    'ours, prepared': {'commit': 'prepared'},
 }
 TARGETS = {'ours, driver': 0.7, 'ours, prepared': 1.0}
 """The least multiple of the connector's rows/s."""
@@ -51,7 +52,7 @@ class Job:
         return f'{self.record_bytes} B{keys}, {self.codec}, batches of {self.batch_bytes // 1024} KiB'
 
     def producer(self) -> dict[str, str]:
-        return {'kafka.batch.size': str(self.batch_bytes), 'kafka.compression.type': self.codec}
+        return {'kafka.acks': 'all', 'kafka.batch.size': str(self.batch_bytes), 'kafka.compression.type': self.codec}
 
 
 @dataclass

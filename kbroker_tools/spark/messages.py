@@ -34,9 +34,10 @@ def message_first(*more: type[Exception]) -> Iterator[None]:
     PySpark reads the variable from the environment of the worker. A worker process ends with its first error, so the
     variable affects no other. In a process that is no worker, this does nothing.
     """
+    kinds: tuple[type[Exception], ...] = (*EXPLAINED, *more)
     try:
         yield
-    except (*EXPLAINED, *more):
+    except kinds:
         if any(name.startswith(WORKER) for name in os.environ):
             os.environ[HIDE_TRACEBACK] = '1'
         raise

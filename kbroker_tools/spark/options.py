@@ -243,6 +243,8 @@ BY_NAME = {row.name.lower(): row for row in ROWS}
 ALIASES = {'logdir': 'path', 'includetxn': 'includeTransactions'}
 IGNORED = {'checkpointlocation', 'queryname'}
 """Options that Spark itself adds to those of a stream."""
+OF_A_TABLE = 'provider'
+"""An option that Spark itself adds to those of CREATE TABLE."""
 
 
 @dataclass(frozen=True)
@@ -287,6 +289,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
         lower = ALIASES.get(name.lower(), name).lower()
         if lower in IGNORED:
             continue
+        if lower == OF_A_TABLE:
+            raise OptionError(name, f'found {text!r} of CREATE TABLE, whose options do not reach its queries: use '
+                              'CREATE TEMPORARY VIEW ... USING kbroker instead')
         if lower in WITHOUT_EFFECT:
             logger.warning('option %s has no effect: %s', name, WITHOUT_EFFECT[lower])
             continue

@@ -152,6 +152,9 @@ class TaskError(Exception):
                'LEADER_NOT_AVAILABLE: There is no leader\n'), True),
     (TaskError('Traceback (most recent call last):\n  File x\nkbroker.errors.KafkaError: fetching t-0: '
                'UNKNOWN_TOPIC_OR_PARTITION: gone\n'), False),
+    (TaskError('Job aborted: org.apache.spark.api.python.PythonException: kbroker.client.errors.ClientError: '
+               'localhost:1: refused\n\tat java\n'), True),
+    (TaskError('[STREAM_FAILED] kbroker.errors.KafkaError: topic t: TOPIC_AUTHORIZATION_FAILED: no'), False),
     (TaskError('No space left'), False),
 ])
 def test_what_passes_by_itself_is_waited_for(error, passes):

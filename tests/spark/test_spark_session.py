@@ -1,5 +1,6 @@
 """The data source inside Spark: lookup by name, planning, streams and restarts."""
 import json
+import re
 import shutil
 from collections import Counter
 
@@ -110,6 +111,27 @@ def test_errors_arrive_in_the_driver(spark, twenty, options, text):
         read(spark, **options).load(str(twenty.path)).count()
     assert text in str(error.value)
     assert 'Traceback' not in str(error.value)
+
+
+@pytest.mark.parametrize('use', [
+    lambda spark, options: spark.read.format('kbroker').options(**options, subscribe='t').load().count(),
+    lambda spark, options: spark.range(1).selectExpr("'x' AS value").write.format('kbroker').mode('append').options(
+        **options, topic='t', transactionalIdPrefix='p').save(),
+], ids=['reader', 'sink'])
+def test_a_broker_that_is_not_there_is_a_message_without_a_traceback(spark, use):
+    with pytest.raises(Exception) as error:
+        use(spark, {'kafka.bootstrap.servers': '127.0.0.1:1', 'kafka.default.api.timeout.ms': '100'})
+    first = str(error.value).splitlines()[0]
+    assert re.search(r'ClientError: 127\.0\.0\.1:1 cannot be reached', first)
+    assert 'Traceback' not in str(error.value)
+
+
+def test_sql_reads_by_a_view_and_refuses_a_table_whose_options_would_be_lost(spark, twenty):
+    words = f"USING kbroker OPTIONS (path '{twenty.path}')"
+    spark.sql(f'CREATE TEMPORARY VIEW of_a_log {words}')
+    assert spark.sql('SELECT count(*) AS rows FROM of_a_log').collect()[0].rows == 20
+    with pytest.raises(Exception, match='use CREATE TEMPORARY VIEW'):
+        spark.sql(f'CREATE TABLE table_of_a_log {words}')
 
 
 # ---- streams

@@ -10,6 +10,8 @@ import pytest
 from spark_rows import LogFiles
 from support.broker_process import ROOT
 
+from kbroker.client.errors import ClientError
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker_tools import spark_startup
 from kbroker_tools.spark.messages import HIDE_TRACEBACK, ColumnError, MissingPackageError, message_first, require_arrow
 
@@ -204,8 +206,13 @@ def test_only_a_worker_leaves_out_the_traceback_of_an_error_that_the_user_correc
     with pytest.raises(KeyError), message_first():
         raise KeyError
     assert os.environ[HIDE_TRACEBACK] == ''
-    with pytest.raises(ColumnError), message_first():
-        raise ColumnError
+    for error in (ColumnError(), ClientError('refused'), KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, 'no')):
+        monkeypatch.setenv(HIDE_TRACEBACK, '')
+        with pytest.raises(type(error)), message_first():
+            raise error
+        assert os.environ[HIDE_TRACEBACK] == (hidden or '')
+    with pytest.raises(KeyError), message_first(KeyError):
+        raise KeyError
     assert os.environ[HIDE_TRACEBACK] == (hidden or '')
 
 

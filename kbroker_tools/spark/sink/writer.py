@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from kbroker_tools.spark.messages import message_first
 from kbroker_tools.spark.sink import protocol
 from kbroker_tools.spark.sink.id_counts import warn_of_many_ids
 from kbroker_tools.spark.sink.options import SinkOptions
@@ -49,6 +50,7 @@ class _Planned:
         """Report whether the tasks need the decision of this owner."""
         raise NotImplementedError
 
+    @message_first()
     def __getstate__(self) -> dict[str, Any]:
         if self.plan is None:
             with closing(BrokerStore(self.options)) as store:
@@ -57,6 +59,7 @@ class _Planned:
                 warn_of_many_ids(store, self.plan)
         return self.__dict__
 
+    @message_first()
     def run_task(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         """Stage or write the rows of a task. The rows of a decided unit are only consumed."""
         if self.plan is None:
@@ -75,12 +78,14 @@ class _Planned:
                 task.add(batch)
             return TaskResult(task.result(unit))
 
+    @message_first()
     def decide(self, messages: Messages) -> None:
         """Write the staged rows and the decision in one transaction, then end the transactions of the tasks."""
         bounds = Bounds(self.options.max_driver_bytes, self.options.decision_margin_ms)
         with closing(BrokerStore(self.options)) as store:
             protocol.commit(store, _staged(messages), bounds)
 
+    @message_first()
     def withdraw(self, messages: Messages) -> None:
         """End the transactions of the tasks."""
         if self.options.commit is Commit.DRIVER:
@@ -148,6 +153,7 @@ class _Direct:
 
     options: SinkOptions
 
+    @message_first()
     def run_task(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         freeze_imports()
         checks = RowChecks(self.options.topic, largest_record_bytes(self.options))
