@@ -285,13 +285,13 @@ def parse_options(given: Mapping[str, str]) -> Options:
     values = {row.name.lower(): row.default for row in ROWS}
     kafka: dict[str, str] = {}
     names = set()
+    if OF_A_TABLE in map(str.lower, given):
+        raise OptionError(OF_A_TABLE, 'not allowed here: Spark adds it to the options of CREATE TABLE, which do not '
+                          'reach the queries of the table; use CREATE TEMPORARY VIEW ... USING kbroker instead')
     for name, text in given.items():
         lower = ALIASES.get(name.lower(), name).lower()
         if lower in IGNORED:
             continue
-        if lower == OF_A_TABLE:
-            raise OptionError(name, f'found {text!r} of CREATE TABLE, whose options do not reach its queries: use '
-                              'CREATE TEMPORARY VIEW ... USING kbroker instead')
         if lower in WITHOUT_EFFECT:
             logger.warning('option %s has no effect: %s', name, WITHOUT_EFFECT[lower])
             continue
