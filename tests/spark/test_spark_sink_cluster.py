@@ -5,7 +5,7 @@ import socket
 
 import pytest
 from support.process_sessions import pid_of_port, virtual_machine_above
-from support.sink_place import APACHE_KAFKA, DECISION, DRIVER, KBROKER, PREPARED, SinkPlace, SinkRun
+from support.sink_place import APACHE_KAFKA, DECISION, DRIVER, KBROKER, PREPARED, SinkRun, serving
 from support.sink_query import TASK_WAITS, THE_END
 from support.spark_cluster import SETTINGS, SparkCluster
 from support.spark_driver import SparkDriver
@@ -21,12 +21,8 @@ SPECULATION = {'spark.speculation': 'true', 'spark.speculation.interval': '100ms
 
 @pytest.fixture(scope='module', params=[KBROKER, APACHE_KAFKA])
 def place(request, tmp_path_factory):
-    place = SinkPlace(request.param, tmp_path_factory.mktemp('place') / 'data')
-    try:
-        place.start()
+    with serving(request.param, tmp_path_factory.mktemp('place') / 'data') as place:
         yield place
-    finally:
-        place.close()
 
 
 @pytest.fixture(scope='module')

@@ -6,7 +6,7 @@ dies that it belongs to. The source of a query ends after some micro-batches, wi
 import shutil
 
 import pytest
-from support.sink_place import APACHE_KAFKA, DECISION, DRIVER, KBROKER, PREPARED, STEPS, SinkPlace, SinkRun
+from support.sink_place import APACHE_KAFKA, DECISION, DRIVER, KBROKER, PREPARED, STEPS, SinkRun, serving
 from support.sink_query import (
     COMMIT_RAISES_AFTER,
     COMMIT_RAISES_BEFORE,
@@ -29,33 +29,24 @@ KILLED = {DRIVER: 'EndTxn driver commit answer', PREPARED: 'EndTxn task commit a
 
 @pytest.fixture(scope='module', params=[KBROKER, pytest.param(APACHE_KAFKA, marks=pytest.mark.soak)])
 def place(request, tmp_path_factory):
-    place = SinkPlace(request.param, tmp_path_factory.mktemp('place') / 'data')
-    try:
-        place.start()
+    with serving(request.param, tmp_path_factory.mktemp('place') / 'data') as place:
         yield place
-    finally:
-        place.close()
 
 
 class Drivers:
-    """Drivers in processes of their own. The next one makes its session before the test needs it."""
+    """Drivers in processes of their own, which tests may kill or give back."""
 
     def __init__(self, directory):
         self._directory = directory
-        self._count = 0
         self._started = []
         self._idle = []
 
     def take(self):
         """Return a driver without a query."""
-        if not self._idle:
-            self._start()
-        return self._idle.pop(0)
-
-    def prepare(self):
-        """Begin to start a driver, if none is idle."""
-        if not self._idle:
-            self._start()
+        if self._idle:
+            return self._idle.pop()
+        self._started.append(SparkDriver(self._directory / str(len(self._started))).start())
+        return self._started[-1]
 
     def give_back(self, driver):
         self._idle.append(driver)
@@ -63,12 +54,6 @@ class Drivers:
     def close(self):
         for driver in self._started:
             driver.kill9()
-
-    def _start(self):
-        self._count += 1
-        driver = SparkDriver(self._directory / str(self._count)).start()
-        self._started.append(driver)
-        self._idle.append(driver)
 
 
 @pytest.fixture(scope='module')

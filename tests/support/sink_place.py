@@ -1,9 +1,11 @@
 """A broker behind a stopping proxy, for queries of the Spark sink, and the judgement of what they leave."""
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from support.apache_kafka import KafkaProcess
@@ -59,6 +61,17 @@ class SinkPlace:
         self.proxy.close()
         self.broker.kill9()
         assert self.broker.tracebacks() == []
+
+
+@contextlib.contextmanager
+def serving(kind: str, directory: pathlib.Path) -> Iterator[SinkPlace]:
+    """Run a broker behind its proxy. It may log no traceback."""
+    place = SinkPlace(kind, directory)
+    try:
+        place.start()
+        yield place
+    finally:
+        place.close()
 
 
 class SinkRun:
