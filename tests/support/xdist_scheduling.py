@@ -6,7 +6,8 @@ from typing import Any
 from xdist.scheduler import LoadScopeScheduling
 
 SESSION = tuple(f'tests/spark/test_spark_{name}.py'
-                for name in ('session', 'ingest', 'judged', 'secured', 'protobuf', 'sink', 'sink_faults', 'pipeline'))
+                for name in ('session', 'ingest', 'judged', 'secured', 'protobuf', 'sink', 'sink_faults', 'pipeline',
+                             'pipeline_kills'))
 """The files that share a Spark session. One process runs them all."""
 WAITING = (*SESSION, 'tests/spark/', 'tests/jvm/', 'tests/test_examples.py', 'tests/node/', 'tests/clients/')
 """The slow places whose tests wait for other programs much of the time, the slowest first."""
