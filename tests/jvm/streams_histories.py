@@ -33,6 +33,7 @@ from kbroker.group.topology import Status
 SETTINGS = {
     'offsets.topic.num.partitions': '1',
     'group.coordinator.append.linger.ms': '0',
+    'offsets.retention.check.interval.ms': '86400000',  # a check ends a group without members
     'group.streams.assignment.interval.ms': '0',
     'group.streams.min.assignment.interval.ms': '0',
     'group.streams.min.session.timeout.ms': SHORT_SESSION_MS,

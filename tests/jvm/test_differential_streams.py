@@ -126,6 +126,7 @@ def test_kbroker_and_kafka_answer_a_history_alike(addresses, history):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 @soaked(300)
 @given(histories())
 def test_many_histories_are_answered_alike(addresses, history):
