@@ -98,7 +98,7 @@ def test_a_micro_batch_takes_the_steps_at_which_the_other_tests_stop(place, sess
     run = SinkRun(place, f'steps-{writer}', writer)
     assert run_to_the_end(session_driver(), run, tmp_path / 'checkpoint') == []
     run.assert_exactly_once(BATCHES)
-    assert sorted(set(map(str, place.proxy.steps))) == sorted(STEPS[writer])
+    assert set(STEPS[writer]) <= set(map(str, place.proxy.steps))
 
 
 def killed_steps(*writers):
