@@ -171,3 +171,7 @@ def report(history_path: Path, output: Path, problems: list[str]) -> None:
     click.echo(f'History: {history_path}. Timeline: {output / TIMELINE}')
     if problems or len(verdict.found) or not verdict.is_conclusive:
         click.get_current_context().exit(1)
+
+
+if __name__ == '__main__':
+    main(prog_name='kbroker-verify')

@@ -16,6 +16,7 @@ from support.pages import PAGES, ROOT, blocks, text_of
 from support.spark_machine import quick_start
 
 from kbroker.main import serve
+from kbroker_tools.spark.sink.options import LEDGER_TOPIC
 
 
 def examples_of_the_man_pages():
@@ -70,7 +71,7 @@ def test_the_examples_of_the_man_pages_do_what_they_say(guarded_shell):
             elif lines.startswith('kbroker-acls --data-dir'):       # needs a stopped broker
                 main_of('acls').make_context('acls', shlex.split(lines.replace('/var/lib/kbroker', '/tmp'))[1:])
             elif lines.startswith('kbroker-verify'):                # takes minutes
-                main_of('verify').make_context('verify', shlex.split(lines)[1:])
+                main_of('verify').make_context('verify', shlex.split(lines.replace('\\\n', ''))[1:])
             else:
                 if not can_run(lines):
                     continue
@@ -101,6 +102,8 @@ def test_the_commands_of_the_documents_run(broker, tmp_path):
     subprocess.run([sys.executable, '-c', program], check=True, capture_output=True, timeout=180)
     shell = shell_on(broker, tmp_path / 'examples')
     shell('kbroker-topics --bootstrap-server localhost:9092 --create --topic events')
+    shell(f'kbroker-topics --bootstrap-server localhost:9092 --create --topic {LEDGER_TOPIC} '
+          '--config cleanup.policy=compact')
     Producer({'bootstrap.servers': broker.address, 'transactional.id': 'word-count~d'}).init_transactions()
     lines = [line for page in PAGES for block in blocks(page, 'sh') for line in block.splitlines()]
     assert len(lines) > 20

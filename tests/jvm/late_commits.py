@@ -9,6 +9,16 @@ from kbroker.errors import ErrorCode
 EXECUTED = [ErrorCode.NONE, 'CompleteCommit', ErrorCode.INVALID_TXN_STATE]
 """Transaction 2 is committed half-way, and its client cannot abort it any more."""
 REFUSED = [ErrorCode.NOT_COORDINATOR, 'Ongoing', ErrorCode.NONE]
+UNVERIFIED = ErrorCode.NOT_ENOUGH_REPLICAS
+"""The answer of Kafka to a batch while it cannot ask the coordinator whether the transaction is open."""
+
+
+def code_of_addition(answer):
+    return answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+
+
+def code_of_produce(answer):
+    return answer.responses[0].partition_responses[0].error_code
 
 
 def effect_of_a_late_commit(address, topic):
@@ -21,15 +31,16 @@ def effect_of_a_late_commit(address, topic):
         pair = dict(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
 
         def begin(peer, sequence):
-            added = peer.prepare('AddPartitionsToTxn', 3, v3_and_below_transactional_id=topic,
-                                 v3_and_below_topics=[dict(name=topic, partitions=[0])],
-                                 **{f'v3_and_below_{name}': value for name, value in pair.items()})
-            partition = added.results_by_topic_v3_and_below[0].results_by_partition[0]
+            peer.prepare_until(
+                lambda answer: code_of_addition(answer) != ErrorCode.CONCURRENT_TRANSACTIONS, 'AddPartitionsToTxn', 3,
+                v3_and_below_transactional_id=topic, v3_and_below_topics=[dict(name=topic, partitions=[0])],
+                **{f'v3_and_below_{name}': value for name, value in pair.items()})
             records = batch_of(NOW_MS, b'value', base_sequence=sequence, transactional=True, **pair)
-            written = peer.ask('Produce', 11, transactional_id=topic, acks=-1, timeout_ms=60_000, topic_data=[
-                dict(name=topic, partition_data=[dict(index=0, records=records)])])
-            assert [partition.partition_error_code,
-                    written.responses[0].partition_responses[0].error_code] == [ErrorCode.NONE] * 2
+            written = peer.ask_until(
+                lambda answer: code_of_produce(answer) != UNVERIFIED, 'Produce', 11, transactional_id=topic, acks=-1,
+                timeout_ms=60_000, topic_data=[dict(name=topic, partition_data=[dict(index=0, records=records)])])
+            code = code_of_produce(written)
+            assert code == ErrorCode.NONE, code
 
         def end(peer, committed):
             return peer.ask('EndTxn', 4, transactional_id=topic, committed=committed, **pair).error_code

@@ -128,10 +128,7 @@ def test_a_task_that_writes_too_late_is_ended_by_the_tool(place, start_driver, t
     driver.run(run.options, tmp_path / 'checkpoint', BATCHES)
     os.kill(virtual_machine_above(pid_of_port(stop.wait().port)), signal.SIGKILL)
     assert THE_END in driver.ended()
-    answer = place.proxy.stop_at('Produce task rows answer')
     stop.release()
-    answer.wait()
-    assert len(run.open_transactions()) == 1
-    answer.release()
+    run.await_open(1)
     assert '1 aborted' in run.finish()
     run.assert_exactly_once(BATCHES)

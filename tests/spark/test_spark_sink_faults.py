@@ -221,7 +221,7 @@ def test_a_transaction_that_times_out_before_the_decision(place, session_driver,
         bounds |= {'twoPhase': 'off', 'decisionMargin': '1ms'}
     driver.run(run.options | bounds, tmp_path / 'checkpoint', BATCHES)
     stop.wait()
-    run.await_timeout()
+    run.await_open(0)
     stop.release()
     assert error in driver.ended()
     assert run_to_the_end(driver, run, tmp_path / 'checkpoint') == []
@@ -237,12 +237,12 @@ def test_transactions_that_time_out_after_the_decision_are_an_error_until_their_
     driver = session_driver()
     driver.run(run.options, tmp_path / 'checkpoint', BATCHES)
     stop.wait()
-    run.await_timeout()
+    run.await_open(0)
     stop.release()
     for _ in range(2):
         failure = driver.ended()
         assert 'is decided, but 3 transactions of its tasks were aborted' in failure
-        assert "batch=0" in failure and f'{run.prefix}~t.' in failure
+        assert 'micro-batch 0 of query' in failure and f'{run.prefix}~t.' in failure
         driver.run(run.options, tmp_path / 'checkpoint', BATCHES)
     driver.ended()
     run.finish('--accept-loss')

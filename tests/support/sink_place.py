@@ -101,12 +101,12 @@ class SinkRun:
             found = admin.list_transactions(state_filters=['Ongoing'])
         return [row.transactional_id for _, row in found if row.transactional_id.startswith(f'{self.prefix}~')]
 
-    def await_timeout(self) -> None:
-        """Wait until the broker has aborted all open transactions of the prefix because their time was up."""
+    def await_open(self, count: int) -> None:
+        """Wait until that many transactions of the prefix are open: after a timeout none, after a late write one."""
         deadline = time.monotonic() + LIMIT_S
-        while still := self.open_transactions():
-            assert time.monotonic() < deadline, f'{still} have not timed out'
-            time.sleep(0.1)     # the broker reports the end of a transaction only to requests
+        while len(still := self.open_transactions()) != count:
+            assert time.monotonic() < deadline, f'found {still} open, expected {count} of the prefix'
+            time.sleep(0.1)     # the broker reports the state of a transaction only to requests
 
     def values(self) -> Counter[int]:
         """Return the committed values with their counts. AssertionError if an open transaction hides some of them."""
@@ -129,7 +129,7 @@ class SinkRun:
         done = run_in_process('transactions', '--bootstrap-server', self.place.proxy.address, 'finish-spark',
                               '--prefix', self.prefix, *options)
         assert done.returncode == 0, done.stdout + done.stderr
-        return str(done.stdout)
+        return str(done.stdout + done.stderr)
 
     def assert_exactly_once(self, batches: int, first: int = 0) -> None:
         """Assert that each row of the micro-batches is committed once, and that nothing is open under the prefix."""

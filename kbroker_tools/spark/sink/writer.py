@@ -6,13 +6,15 @@ micro-batch runs in another process, on a writer that was not pickled and has no
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from kbroker.client.errors import ClientError
+from kbroker.errors import KafkaError
 from kbroker_tools.spark.messages import message_first
 from kbroker_tools.spark.sink import protocol
 from kbroker_tools.spark.sink.id_counts import warn_of_many_ids
@@ -85,13 +87,15 @@ class _Planned:
         with closing(BrokerStore(self.options)) as store:
             protocol.commit(store, _staged(messages), bounds)
 
-    @message_first()
     def withdraw(self, messages: Messages) -> None:
-        """End the transactions of the tasks."""
+        """End the transactions of the tasks, as far as it is possible now. The next plan ends the others.
+
+        It raises nothing: of a failed commit, Spark would then report only that the job has failed.
+        """
         if self.options.commit is Commit.DRIVER:
             return      # tasks have written nothing, and the next plan ends the driver's transaction
         plan = next((staged.plan for staged in _staged(messages) if staged is not None), self.plan)
-        with closing(BrokerStore(self.options)) as store:
+        with suppress(KafkaError, ClientError), closing(BrokerStore(self.options)) as store:
             if plan is not None:
                 protocol.abort(store, plan)
             else:
