@@ -173,7 +173,6 @@ class Connection:
         """
         renewal_at_ms = self._renewal_at_ms
         if renewal_at_ms is not None and self._clock.monotonic_ms() >= renewal_at_ms:
-            self._kept = bytearray()  # the caller may still use the last answer
             self._await_all()
             self._authenticate()
         self._send(request, self.version_of(type(request), max_version, min_version), expect_response)
@@ -181,8 +180,8 @@ class Connection:
     def receive(self, timeout_ms: int | None = None, *, reuses_buffer: bool = False) -> Any:
         """Return the answer to the oldest request. After AnswerTimeout the request is still in flight: call again.
 
-        `timeout_ms` defaults to request.timeout.ms. With `reuses_buffer`, views into the answer are valid only until
-        the next call, which reuses its buffer: memory new to the process costs more than the bytes written to it.
+        `timeout_ms` defaults to request.timeout.ms. With `reuses_buffer`, views into the answer are valid until the
+        next call with it, which writes to their memory: memory new to the process costs more than the bytes written.
         """
         if self._early:
             return self._early.popleft()
@@ -290,7 +289,9 @@ class Connection:
         if self._frame_bytes is None:
             self._fill(SIZE_BYTES, deadline_ms, timeout_ms)
             self._frame_bytes = self._checked_size(bytes(self._buffer))
-            self._buffer, self._kept = self._kept, bytearray()
+            self._buffer = bytearray()
+            if reuses_buffer:       # other answers leave the memory of a transient one alone: it may be in use
+                self._buffer, self._kept = self._kept, self._buffer
             if not self._buffer:
                 self._buffer = bytearray(min(self._frame_bytes, FIRST_READ_BYTES))
             self._filled = 0

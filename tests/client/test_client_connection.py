@@ -225,9 +225,23 @@ def test_answers_that_pass_share_their_memory_and_others_keep_theirs():
         larger = receive(300_000)
         assert larger.obj is not first.obj
         kept = receive(30_000, reuses_buffer=False)
-        assert receive(100_000).obj is not kept.obj
+        assert receive(100_000).obj is larger.obj
+        assert kept.obj is not larger.obj
         receive(100_000)
         assert bytes(kept) == (30).to_bytes(2) * 15_000
+
+
+def test_another_request_on_the_connection_leaves_fetched_records_as_they_are():
+    """A consumer holds them while it asks for metadata, perhaps on the connection that they came by."""
+    response = messages.FetchResponse
+    broker = ScriptedBroker()
+    broker.answers['Fetch'] = lambda request: response(responses=[response.FetchableTopicResponse(
+        topic='t', partitions=[response.PartitionData(partition_index=0, records=b'r' * 1000)])])
+    with running(broker), connect_to(broker) as connection:
+        connection.send(messages.FetchRequest(), max_version=12)
+        records = connection.receive(reuses_buffer=True).responses[0].partitions[0].records
+        assert connection.call(messages.MetadataRequest(topics=[])).brokers
+        assert bytes(records) == b'r' * 1000
 
 
 def test_an_answer_to_another_request_ends_the_connection():
