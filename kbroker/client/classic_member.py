@@ -108,7 +108,8 @@ class ClassicMember(GroupMember):
         if answer.skip_assignment:      # KIP-814: a static leader came back; the others keep their partitions
             return []
         members = [decode_member(row.member_id, row.group_instance_id, row.metadata) for row in answer.members]
-        known = self._cluster.refresh({topic for member in members for topic in member.topics}).topics
+        wanted = {topic for member in members for topic in member.topics}
+        known = self._retrying(lambda: self._cluster.refresh(wanted), 'Metadata').topics
         counts = {topic.name: len(topic.partitions) for topic in known if not topic.error_code}
         return [messages.SyncGroupRequest.SyncGroupRequestAssignment(member_id=member_id,
                                                                      assignment=encode_assignment(partitions))
@@ -149,7 +150,9 @@ class ClassicMember(GroupMember):
     def leave(self) -> None:
         """Release the partitions at once. A static member keeps its place until its session ends."""
         self._has_generation = False
-        if self.generation_id < 0 or self._settings.group_instance_id is not None:
+        # A member that has not joined yet has an id, too, and the next rebalance would await it for its whole session.
+        is_known = self.generation_id >= 0 or bool(self.member_id)
+        if not is_known or self._settings.group_instance_id is not None:
             return
         connection = self._coordinator()
         if connection.version_of(messages.LeaveGroupRequest) < 3:

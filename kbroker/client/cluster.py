@@ -24,6 +24,8 @@ JITTER = 0.2
 KEYS_AT_ONCE = 1_000
 """The transactional ids of one request."""
 FIND_COORDINATOR_VERSION_OF_SEVERAL = 4
+TOPICS_BY_ID_VERSION = 12
+"""The first version of Metadata that takes ids without names. Brokers that assign partitions by id have it."""
 
 RETRIED = frozenset({
     ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REPLICA_NOT_AVAILABLE,
@@ -253,6 +255,15 @@ class Cluster:
         answer = self.refresh(names)
         return {topic.name: self._topics.get(topic.name) for topic in answer.topics
                 if topic.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
+
+    def names_of(self, topic_ids: Collection[bytes]) -> dict[bytes, str]:
+        """Fetch the names of topics by id. Those that do not exist, or that may not be described, are missing."""
+        request, connection = messages.MetadataRequest, self.any()
+        answer = connection.call(request(allow_auto_topic_creation=False, topics=[
+            request.MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in topic_ids]),
+            min_version=TOPICS_BY_ID_VERSION)
+        check(answer.error_code, f'broker {connection.address}: Metadata')
+        return {topic.topic_id: topic.name for topic in answer.topics if not topic.error_code}
 
     def forget(self) -> None:
         """Drop cached leaders and coordinators, which may be out of date; they are requested again when needed."""

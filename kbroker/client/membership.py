@@ -139,6 +139,4 @@ class EpochMember(Membership):
         """Return the names of the topics that the metadata names; others may follow."""
         if not topic_ids:
             return {}
-        answer = self._retrying(self._cluster.refresh, 'Metadata')
-        return {topic.topic_id: topic.name for topic in answer.topics
-                if topic.topic_id in topic_ids and not topic.error_code}
+        return self._retrying(lambda: self._cluster.names_of(topic_ids), 'Metadata')

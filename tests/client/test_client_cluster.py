@@ -4,6 +4,7 @@ import pytest
 from support.free_ports import free_port
 from support.scripted_broker import ScriptedBroker, running
 
+from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster, KeyType
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import ClientError
@@ -198,6 +199,16 @@ def test_a_live_broker_is_described(shared_broker):
         assert [(node.host, str(node.port)) for node in cluster.nodes.values()] == [(host, port)]
         assert cluster.controller().api_versions.keys() >= {0, 1, 2, 3}
         assert cluster.retrying(lambda: cluster.coordinator(KeyType.TRANSACTION, 'pay'), 'finding').port == int(port)
+    finally:
+        cluster.close()
+
+
+def test_topics_are_named_by_their_ids(broker):
+    cluster = Cluster(ClientConfig.load(broker.address))
+    try:
+        Admin(cluster).create_topics({'one': 1, 'two': 1, 'three': 1})
+        found = {topic.topic_id: name for name, topic in cluster.topics(['one', 'two']).items()}
+        assert cluster.names_of([*found, b'an unknown topic']) == found
     finally:
         cluster.close()
 

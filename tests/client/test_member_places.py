@@ -1,6 +1,5 @@
 """Members that lose their place in a group: the positions that they keep, and the place in whose name they commit."""
 from collections import deque
-from types import SimpleNamespace
 
 import pytest
 
@@ -59,8 +58,8 @@ class Coordinator:
     def retrying(self, operation, *_):
         return operation()
 
-    def refresh(self):
-        return SimpleNamespace(topics=[SimpleNamespace(topic_id=TOPIC_ID, name='t', error_code=0)])
+    def names_of(self, topic_ids):
+        return dict.fromkeys(topic_ids, 't')
 
 
 def epoch_member(coordinator):
@@ -122,6 +121,29 @@ def test_a_member_that_left_commits_in_the_name_of_its_former_place(make, genera
     assert member.metadata == place
     member.give_up()
     assert member.metadata == place
+
+
+def test_a_member_that_is_interrupted_while_it_joins_leaves_its_group():
+    """The coordinator knows it already. The next member would wait until its session has timed out."""
+    coordinator = Coordinator()
+    member = classic_member(coordinator)
+    member.leave()
+    assert coordinator.requests == []
+    coordinator.codes.append(ErrorCode.MEMBER_ID_REQUIRED)
+    answer = coordinator.JoinGroupRequest
+
+    def interrupted(request, code):
+        if request.member_id:
+            raise KeyboardInterrupt
+        return answer(request, code)
+
+    coordinator.JoinGroupRequest = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        member.join(['t'])
+    member.leave_quietly()
+    farewell = coordinator.requests[-1]
+    assert isinstance(farewell, messages.LeaveGroupRequest)
+    assert [left.member_id for left in farewell.members] == ['m']
 
 
 def test_a_member_whose_farewell_is_refused_joins_again():
