@@ -1,5 +1,6 @@
 """Columns become the batches that one send for each row would make."""
 from array import array
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -73,10 +74,13 @@ def test_keyed_rows_go_to_the_partitions_of_their_keys_in_order(rows, partitions
 
 def test_rows_without_keys_fill_one_batch_after_the_other():
     cluster, told = FakeCluster(3), []
+    rows = [b'%02d' % number * 45 for number in range(40)]
     with started(cluster, told, batch_size_bytes=1000) as producer:
-        producer.send_batch('t', [b'x' * 90] * 40)
-    assert sorted(len(values) for *_, values in cluster.broker.sent) == [4, 9, 9, 9, 9]
-    assert len({partition for partition, *_ in cluster.broker.sent}) > 1
+        producer.send_batch('t', rows)
+    batches = sorted((values, partition) for partition, _, _, values in cluster.broker.sent)
+    assert [value for values, _ in batches for value in values] == rows
+    assert [len(values) for values, _ in batches] == [9, 9, 9, 9, 4]
+    assert all(before != after for (_, before), (_, after) in pairwise(batches))
     assert sum(delivery.records_count for delivery in told) == 40
 
 
