@@ -40,6 +40,10 @@ class BackgroundHeartbeats:
             failure, self._failure = self._failure, None
             raise failure
 
+    def note_join(self) -> None:
+        """Restart max.poll.interval.ms: a join may have waited long for the other members."""
+        self._polled_ms = self._clock.monotonic_ms()
+
     def start(self) -> None:
         """Start the thread, if it does not run."""
         if self._thread is None:

@@ -145,22 +145,32 @@ class Consumer:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions, independent of any group."""
         self._check_use()
-        was_subscribed = self._is_subscribed()
-        self.unsubscribe()
-        kept = {} if was_subscribed else self._positions
-        self._positions = {partition: kept.get(partition) for partition in partitions}
+        self._forget_waiting()
+        kept = {} if self._is_subscribed() else self._positions
+        wanted = {partition: kept.get(partition) for partition in partitions}
+        try:
+            self.unsubscribe()
+        finally:
+            self._positions = wanted
 
     def unsubscribe(self) -> None:
         """Read nothing more. A member commits its positions if enable.auto.commit is true, and leaves its group."""
         self._check_use()
         self._forget_waiting()
-        if self._member is not None and self._is_subscribed():
-            self._give_partitions_back(self._member, self.settings.enable_auto_commit)
+        try:
+            if self._member is not None and self._is_subscribed():
+                self._end_subscription(self._member)
+        finally:
+            self._positions = {}
+            self._paused.clear()
+            self._topics, self._pattern, self._regex, self._partition_counts = frozenset(), None, None, {}
+
+    def _end_subscription(self, member: GroupMember) -> None:
+        try:
+            self._give_partitions_back(member, self.settings.enable_auto_commit)
+        finally:
             with self._member_lock:
-                self._member.leave_for_good()
-            self._positions.clear()
-        self._paused.clear()
-        self._topics, self._pattern, self._regex, self._partition_counts = frozenset(), None, None, {}
+                member.leave_for_good()
 
     def subscribe(self, topics: Iterable[str] = (), pattern: re.Pattern[str] | str | None = None,
                   regex: str | None = None, listener: RebalanceListener | None = None) -> None:
@@ -177,11 +187,11 @@ class Consumer:
         if regex is not None and self.settings.group_protocol != 'consumer':
             raise ConfigError('group.protocol', 'found an expression for the broker, which needs '
                               'group.protocol=consumer')
+        compiled = re.compile(pattern) if isinstance(pattern, str) else pattern
         if not self._is_subscribed():       # partitions of `assign` have no place in a subscription
             self._forget_waiting()
             self._positions.clear()
-        self._topics, self._regex = topics, regex
-        self._pattern = re.compile(pattern) if isinstance(pattern, str) else pattern
+        self._topics, self._pattern, self._regex = topics, compiled, regex
         self._listener = listener or self._listener
         self._metadata_due_ms = 0
         with self._member_lock:
@@ -242,11 +252,7 @@ class Consumer:
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch nothing from these partitions until `resume`. They stay assigned. Raises KeyError for others."""
-        self._use.check()
-        for partition in partitions:
-            if partition not in self._positions:
-                raise KeyError(partition)
-            self._paused.add(partition)
+        self._paused |= set(self._chosen(list(partitions)))
         self._forget_waiting()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -320,16 +326,20 @@ class Consumer:
         return batch
 
     def _take_all_waiting(self) -> list[ConsumedBatch]:
+        """Return all of the fetched records. After Ctrl-C the positions are those before, since none was returned."""
         batches: list[ConsumedBatch] = []
-        while self._waiting:
-            try:
+        try:
+            while self._waiting:
                 batch = self._take_waiting()
-            except KafkaError:
-                if not batches:
-                    raise
-                break   # the next poll raises it
-            if batch is not None:
-                batches.append(batch)
+                if batch is not None:
+                    batches.append(batch)
+        except BaseException as error:
+            if batches and isinstance(error, KafkaError):
+                return batches      # the next poll raises it
+            self._forget_waiting()
+            for batch in reversed(batches):
+                self._positions[batch.topic, batch.partition] = batch.offsets[0]
+            raise
         return batches
 
     def _fetch(self, timeout_ms: int) -> None:
@@ -534,8 +544,8 @@ class Consumer:
         finally:
             self._heartbeats.lock.release()
         if self._member.must_join:
-            self._rebalance(self._member)
-            self._heartbeats.note_poll()    # a join may have waited long for the other members
+            self._rebalance(self._member, self._heartbeats)
+            self._heartbeats.note_poll()    # the listener may have taken long
         self._heartbeats.start()
         return self._member.next_heartbeat_ms()
 
@@ -544,7 +554,7 @@ class Consumer:
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._metadata_due_ms:
             self._metadata_due_ms = now_ms + self.settings.metadata_max_age_ms
-            self._watch_topics()
+            self._cluster.retrying(self._watch_topics, 'Metadata')
         member.heartbeat_if_due()
         self._commit_if_due(member.must_join)
 
@@ -555,7 +565,7 @@ class Consumer:
             self._commit_due_ms = now_ms + self.settings.auto_commit_interval_ms
             self._commit_if_still_member()
 
-    def _rebalance(self, member: GroupMember) -> None:
+    def _rebalance(self, member: GroupMember, heartbeats: BackgroundHeartbeats) -> None:
         """Join, and let the listener handle each partition that goes or comes. It is called without the lock."""
         with self._listening() as report:
             if member.has_lost_place:
@@ -566,6 +576,7 @@ class Consumer:
                 self._drop(going, self._listener.on_partitions_revoked, report)
             with self._member_lock:
                 assigned = member.join(self._topics, list(self._positions))
+                heartbeats.note_join()      # before the thread can have the lock
                 keeps_positions = member.keeps_positions
             self._counts.add('rebalance_total')
             if not keeps_positions:

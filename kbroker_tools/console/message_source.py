@@ -86,11 +86,20 @@ class BrokerSource:
             found = self._consumer.poll(IDLE_POLL_MS if self._timeout_ms is None else self._timeout_ms)
             if not found and self._timeout_ms is not None:
                 return
-            yield [DeliveredRecords(batch.topic, batch.partition, batch.records()) for batch in found]
+            try:
+                delivered = [DeliveredRecords(batch.topic, batch.partition, batch.records()) for batch in found]
+            except BaseException:       # such as Ctrl-C: nothing of them was shown, and `close` commits the positions
+                for batch in reversed(found):
+                    self._go_back(batch.topic, batch.partition, batch.offsets[0])
+                raise
+            yield delivered
 
     def unread(self, batch: DeliveredRecords) -> None:
-        if (batch.topic, batch.partition) in self._consumer.assignment:
-            self._consumer.seek(batch.topic, batch.partition, batch.records[0].offset)
+        self._go_back(batch.topic, batch.partition, batch.records[0].offset)
+
+    def _go_back(self, topic: str, partition: int, offset: int) -> None:
+        if (topic, partition) in self._consumer.assignment:
+            self._consumer.seek(topic, partition, offset)
 
     def hurry(self) -> None:
         """Shorten the timeout of the last offset commit, in case the coordinator is gone."""

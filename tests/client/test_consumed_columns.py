@@ -203,6 +203,27 @@ class DamagedLog(ScriptedBroker):
             records=b''.join(batch for base, batch in self.batches.items() if base >= offset))])])
 
 
+def test_what_an_interrupted_poll_has_not_returned_is_not_read(monkeypatch):
+    take, taken = FetchedRecords.take, []
+
+    def interrupted(records):
+        if taken:
+            raise KeyboardInterrupt
+        taken.append(take(records))
+        return taken[-1]
+
+    with running(DamagedLog()) as broker, Consumer(f'127.0.0.1:{broker.port}', max_poll_records=1,
+                                                   check_crcs=False) as consumer:
+        consumer.assign([('orders', 0)])
+        consumer.seek('orders', 0, 0)
+        monkeypatch.setattr(FetchedRecords, 'take', interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(LIMIT_MS)
+        assert consumer.position('orders', 0) == 0
+        monkeypatch.setattr(FetchedRecords, 'take', take)
+        assert values_of(consumer.poll(LIMIT_MS)) == [b'a', b'b', b'c', b'e', b'e']
+
+
 def test_the_position_stays_at_a_damaged_batch_until_the_program_seeks():
     with running(DamagedLog()) as broker, Consumer(f'127.0.0.1:{broker.port}', max_poll_records=1) as consumer:
         consumer.assign([('orders', 0)])

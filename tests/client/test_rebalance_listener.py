@@ -1,10 +1,13 @@
 """The calls of a rebalance listener: which partitions, in which order, and what it may do. The group is scripted."""
+import re
 import threading
 
 import pytest
 
 from kbroker.client import Consumer, KafkaError, RebalanceListener
 from kbroker.client.background_heartbeats import BackgroundHeartbeats
+from kbroker.client.cluster import Node
+from kbroker.client.errors import ClientError
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode
@@ -219,6 +222,38 @@ def test_a_join_that_fails_is_repeated_without_a_second_revocation():
     assert scene.taken_notes() == [('join', []), ('assigned', ALL)]
 
 
+def test_a_join_that_took_longer_than_max_poll_interval_ms_keeps_the_place():
+    """The thread may run as soon as the join is over, before the poll has come to its end."""
+    scene = Scene()
+    join = scene.member.join
+
+    def wait_and_join(topics, owned):
+        scene.clock.advance(400_000)
+        return join(topics, owned)
+
+    scene.member.join = wait_and_join
+    scene.member.give_up = lambda: pytest.fail('the consumer polls')
+    scene.listener.acts = lambda partitions: scene.consumer._heartbeats.step()
+    scene.rebalance(*ALL)
+    assert scene.consumer.assignment == {*ALL}
+
+
+def test_metadata_that_a_broken_connection_did_not_bring_is_asked_for_again():
+    scene = Scene(sleep=lambda seconds: None)
+    scene.rebalance(*ALL)
+    failures = [ClientError('the broker restarts')] * 2
+
+    def watch():
+        if failures:
+            raise failures.pop()
+
+    scene.consumer._cluster.nodes = {1: Node(1, 'h', 1)}    # it was reached before
+    scene.consumer._watch_topics = watch
+    scene.clock.advance(300_000)
+    scene.consumer._keep_membership()
+    assert failures == []
+
+
 # ---- the end of a subscription
 
 @pytest.mark.parametrize('commits', [True, False])
@@ -254,6 +289,40 @@ def test_a_consumer_that_unsubscribes_leaves_its_group_and_reads_nothing():
     assert scene.consumer.assignment == frozenset()
     scene.consumer.unsubscribe()
     assert scene.taken_notes() == []
+
+
+def test_partitions_that_were_chosen_are_no_longer_read_either():
+    consumer = Consumer('h:1')
+    consumer.assign(ALL)
+    consumer.pause(ALL[:1])
+    consumer.seek(*ALL[1], 5)
+    consumer.assign(ALL[1:])
+    assert (consumer.position(*ALL[1]), consumer.position(*ALL[2]), consumer.paused) == (5, None, frozenset())
+    consumer.unsubscribe()
+    assert consumer.assignment == frozenset()
+
+
+@pytest.mark.parametrize(('end', 'left'), [(lambda consumer: consumer.unsubscribe(), []),
+                                           (lambda consumer: consumer.assign(ALL[:1]), ALL[:1])])
+def test_the_error_of_a_listener_does_not_keep_a_consumer_in_its_group(end, left):
+    scene = Scene()
+    scene.rebalance(*ALL)
+    scene.taken_notes()
+    scene.listener.acts = lambda partitions: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        end(scene.consumer)
+    assert scene.taken_notes() == [('revoked', ALL), 'leave for good']
+    assert scene.consumer.assignment == {*left}
+    scene.consumer.close()
+    assert scene.taken_notes() == []
+
+
+def test_a_pause_that_is_refused_pauses_nothing():
+    consumer = Consumer('h:1')
+    consumer.assign(ALL[:2])
+    with pytest.raises(KeyError):
+        consumer.pause(ALL)
+    assert consumer.paused == frozenset()
 
 
 def test_a_consumer_that_chooses_its_partitions_has_left_its_group():
@@ -293,7 +362,8 @@ def test_another_subscription_makes_the_member_join_again():
 @pytest.mark.parametrize(('subscription', 'kind', 'message'), [
     ({}, ValueError, 'found no topics, pattern or regex'), ({'topics': []}, ValueError, 'found no topics'),
     ({'topics': [b't']}, TypeError, 'found bytes as a topic'), ({'pattern': 5}, TypeError, 'found int as pattern'),
-    ({'topics': ['t'], 'pattern': 'u'}, ValueError, 'found a pattern beside topics')])
+    ({'topics': ['t'], 'pattern': 'u'}, ValueError, 'found a pattern beside topics'),
+    ({'pattern': '('}, re.error, 'unterminated subpattern')])
 def test_a_subscription_that_means_nothing_is_refused_and_leaves_the_former_one(subscription, kind, message):
     scene = Scene()
     with pytest.raises(kind, match=message):

@@ -2,6 +2,7 @@
 import json
 import signal
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 from support.command_runner import ROOT, command_line, run_command
@@ -15,7 +16,7 @@ from kbroker.client.stream_settings import ProducerSettings
 from kbroker.record.batch import encode_batch
 from kbroker.record.records import decode_records
 from kbroker_tools.command import ToolError
-from kbroker_tools.console.message_source import include_pattern
+from kbroker_tools.console.message_source import BrokerSource, include_pattern
 from kbroker_tools.console.message_text import SWITCHES, make_formatter
 
 LIMIT_S = 120
@@ -188,6 +189,24 @@ def test_ctrl_c_commits_what_was_shown_and_leaves_the_group(filled):
     assert group.members == []
     assert admin.list_group_offsets('leaves')['mixed', 0].offset >= 6
     cluster.close()
+
+
+def test_ctrl_c_before_fetched_records_are_shown_leaves_them_to_the_group():
+    class Fetched(SimpleNamespace):
+        topic, partition = 't', 0
+
+        def records(self):
+            if self.offsets[0] == 5:
+                raise KeyboardInterrupt
+            return []
+
+    positions = {('t', 0): 9}
+    consumer = SimpleNamespace(poll=lambda timeout_ms: [Fetched(offsets=[3, 4]), Fetched(offsets=[5])],
+                               assignment=positions.keys(),
+                               seek=lambda topic, partition, offset: positions.update({(topic, partition): offset}))
+    with pytest.raises(KeyboardInterrupt):
+        next(BrokerSource(consumer, SimpleNamespace(timeout_ms=None)).batches())
+    assert positions == {('t', 0): 3}
 
 
 def test_ctrl_c_does_not_wait_for_a_coordinator_that_is_gone(broker):
