@@ -16,6 +16,7 @@ order:
    to a broker. While a batch of a partition is being retried, only that batch is in flight.
 5. The turn waits for answers, for room to send, or for the next due batch. The answers of a connection are taken in the
    order of its requests. A batch is finished, put back before all later ones, or failed; `on_delivery` follows at once.
+   An error that it raises comes out of the turn when the turn is complete.
 6. Steps 1 to 4 are repeated, so that an answer makes room for the next batches.
 
 The other requests of a transaction (InitProducerId, TxnOffsetCommit, EndTxn) are calls between two turns, one at a
@@ -124,6 +125,7 @@ class Producer:
         self._sleep = sleep
         self._on_delivery = on_delivery or self._keep_failure
         self._failure: KafkaError | None = None
+        self._raised: BaseException | None = None
         self._appender = RecordAppender(self.settings, self._clock, self._find_topic, self._await_room)
         self._metadata_due_ms = self._clock.monotonic_ms() + self.settings.metadata_max_age_ms
         self._queues = self._appender.queues
@@ -241,6 +243,7 @@ class Producer:
             delays.append(timeout_ms)
         woken = self._receive(max(min(delays), 0) if delays else None, wake_on)
         self._send_due()
+        self._raise_reported()
         return woken
 
     def stats(self) -> dict[str, int]:
@@ -321,6 +324,7 @@ class Producer:
         self._lost_numbers.clear()
         self.transactions.end(committed=False)
         self._counts.add('abort_total')
+        self._raise_reported()
 
     def _flush_transaction(self) -> None:
         """Flush. A record that was not written is a TransactionError here, or a FatalProducerError."""
@@ -622,8 +626,18 @@ class Producer:
               record_errors: dict[int, str] | None = None) -> None:
         self._appender.release(batch.reserved_bytes)
         self._counts.add('record_send_total' if error is None else 'record_error_total', batch.records_count)
-        self._on_delivery(Delivery(queue.topic, queue.partition, batch.contexts, batch.records_count, base_offset,
-                                   error, record_errors or {}))
+        delivery = Delivery(queue.topic, queue.partition, batch.contexts, batch.records_count, base_offset, error,
+                            record_errors or {})
+        try:
+            self._on_delivery(delivery)
+        except BaseException as raised:     # the other batches of the answer have to be finished, too
+            self._raised = self._raised or raised
+
+    def _raise_reported(self) -> None:
+        """Raise the first error of `on_delivery` since the last call."""
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
 
     def _is_idle(self) -> bool:
         return all(queue.is_empty for queue in self._queues)

@@ -156,6 +156,42 @@ def test_without_anybody_to_tell_a_failure_is_raised_by_the_next_call():
     producer.flush()
 
 
+@pytest.mark.parametrize('error', [ZeroDivisionError, KeyboardInterrupt])
+def test_an_error_of_a_report_is_raised_and_loses_no_other_batch_of_the_answer(error):
+    """A batch without its report would count as in flight, and the end of the producer would wait for it for ever."""
+    cluster, told = FakeCluster(partitions=3), []
+
+    def on_delivery(delivery):
+        told.append(delivery.contexts)
+        if len(told) == 1:
+            raise error
+
+    producer = Producer(cluster, ProducerSettings(linger_ms=60_000), on_delivery, ManualClock())
+    for partition in range(3):
+        producer.send('t', b'a', partition=partition, context=partition)
+    with pytest.raises(error):
+        producer.flush()
+    assert producer.stats()['requests_in_flight'] == 0
+    producer.close()
+    assert sorted(told) == [[0], [1], [2]]
+    assert len(cluster.broker.sent) == 3 and producer._is_idle()
+
+
+def test_an_error_of_a_report_is_raised_when_the_transaction_is_aborted():
+    def on_delivery(delivery):
+        raise ZeroDivisionError
+
+    producer = Producer(FakeCluster(), ProducerSettings(transactional_id='x', linger_ms=60_000), on_delivery,
+                        ManualClock())
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send('t', b'a')
+    with pytest.raises(ZeroDivisionError):
+        producer.abort_transaction()
+    assert producer.stats()['abort_total'] == 1
+    producer.close()
+
+
 def test_a_record_over_the_limit_is_refused_at_once():
     producer, _ = started(FakeCluster(), max_request_size_bytes=1000)
     with pytest.raises(KafkaError, match=r'the record takes 2024 bytes, max\.request\.size is 1000'):
