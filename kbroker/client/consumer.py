@@ -10,7 +10,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -29,7 +29,7 @@ from kbroker.client.classic_member import ClassicMember
 from kbroker.client.cluster import RETRIED, Cluster
 from kbroker.client.consumed import ConsumedBatch, FetchedPartition, FetchedRecords, next_offset
 from kbroker.client.consumer_member import ConsumerMember
-from kbroker.client.errors import error_of, known_code
+from kbroker.client.errors import ClientError, error_of, known_code
 from kbroker.client.exclusive_use import ExclusiveUse
 from kbroker.client.fetcher import Fetcher
 from kbroker.client.group_member import GroupMember
@@ -357,7 +357,7 @@ class Consumer:
             for fetched in self._fetcher.receive(wait_ms):
                 self._accept(fetched)
             if self._waiting:
-                self._send_fetches()
+                self._send_fetches_ahead()
                 return
             if self._clock.monotonic_ms() >= deadline_ms:
                 return
@@ -374,9 +374,17 @@ class Consumer:
         self._waiting.clear()
 
     def _send_fetches(self) -> None:
-        positions = {partition: offset for partition, offset in self._positions.items()
-                     if offset is not None and partition not in self._paused}
+        positions = self._positions_to_fetch()
         self._cluster.retrying(lambda: self._fetcher.send(positions), 'Fetch')
+
+    def _send_fetches_ahead(self) -> None:
+        """Ask for what follows the records that wait. An error must not hold them up: the next fetch meets it, too."""
+        with suppress(KafkaError, ClientError):
+            self._fetcher.send(self._positions_to_fetch())
+
+    def _positions_to_fetch(self) -> dict[TopicPartition, int]:
+        return {partition: offset for partition, offset in self._positions.items()
+                if offset is not None and partition not in self._paused}
 
     def _passes(self, error: KafkaError) -> bool:
         """Return whether the next rebalance mends an error: a topic of the subscription was deleted."""

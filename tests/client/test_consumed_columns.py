@@ -203,6 +203,35 @@ class DamagedLog(ScriptedBroker):
             records=b''.join(batch for base, batch in self.batches.items() if base >= offset))])])
 
 
+def test_records_are_returned_before_the_error_of_another_topic():
+    """In one answer, one topic has records, and the other one was deleted."""
+    broker = DamagedLog()
+    fetch, metadata, missing = broker.fetch, broker.metadata, []
+
+    def fetch_and_delete(request):
+        answer, response = fetch(request), messages.FetchResponse
+        missing.append('gone')
+        answer.responses.append(response.FetchableTopicResponse(topic='gone', partitions=[response.PartitionData(
+            partition_index=0, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]))
+        return answer
+
+    def metadata_of_the_rest(request):
+        answer = metadata(request)
+        for topic in answer.topics:
+            if topic.name in missing:
+                topic.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return answer
+
+    broker.answers |= {'Fetch': fetch_and_delete, 'Metadata': metadata_of_the_rest}
+    with running(broker), Consumer(f'127.0.0.1:{broker.port}', check_crcs=False) as consumer:
+        consumer.assign([('orders', 0), ('gone', 0)])
+        for partition in consumer.assignment:
+            consumer.seek(*partition, 0)
+        assert values_of(consumer.poll(LIMIT_MS)) == [b'a', b'b', b'c', b'e', b'e']
+        with pytest.raises(KafkaError, match='topic gone: UNKNOWN_TOPIC_OR_PARTITION'):
+            consumer.poll(LIMIT_MS)
+
+
 def test_what_an_interrupted_poll_has_not_returned_is_not_read(monkeypatch):
     take, taken = FetchedRecords.take, []
 
