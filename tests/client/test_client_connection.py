@@ -240,7 +240,8 @@ def test_another_request_on_the_connection_leaves_fetched_records_as_they_are():
     with running(broker), connect_to(broker) as connection:
         connection.send(messages.FetchRequest(), max_version=12)
         records = connection.receive(reuses_buffer=True).responses[0].partitions[0].records
-        assert connection.call(messages.MetadataRequest(topics=[])).brokers
+        topic = messages.MetadataRequest.MetadataRequestTopic(name='x' * 500)
+        assert connection.call(messages.MetadataRequest(topics=[topic])).topics
         assert bytes(records) == b'r' * 1000
 
 
