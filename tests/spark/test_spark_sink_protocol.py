@@ -104,6 +104,17 @@ def test_a_planner_that_pauses_between_the_list_and_the_confirmation_ends_nothin
     older.kill()
 
 
+def test_a_decided_transaction_that_a_list_lacks_is_committed_before_the_next_decision():
+    """The next decision replaces the row of the ledger. Then the transaction would count as undecided."""
+    coordinator = Coordinator()
+    store, unit = MemoryStore(coordinator), Unit(QUERY_1, 0)
+    found = planned(store)
+    message = written(store, found, unit, b'a')
+    store.write([message], Decision('p', unit, 1, found.pair, (message.handle,)), lambda: None)  # then the driver dies
+    moving = MemoryStore(coordinator, lacks_one=lambda: True)
+    assert planned(moving).is_decided(unit) and states(store) == ['CompleteCommit']
+
+
 def test_an_abort_beside_its_own_commit_leaves_a_unit_whole_or_undecided():
     """A query that is stopped calls abort in another process, while the one of the commit still runs."""
     outcomes = set()

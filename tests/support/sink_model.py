@@ -116,13 +116,18 @@ class Coordinator:
 
 
 class MemoryStore:
-    """The protocol's store. `turn` is called before each effect, and `loses_answer` tells whether an answer is lost."""
+    """The protocol's store.
+
+    `turn` is called before each effect. `loses_answer` returns whether the answer to a decision is lost, and
+    `lacks_one` whether a list lacks a transaction, as while its coordinator moves.
+    """
 
     def __init__(self, coordinator: Coordinator, turn: Callable[[], None] = lambda: None,
-                 loses_answer: Callable[[], bool] = lambda: False):
+                 loses_answer: Callable[[], bool] = lambda: False, lacks_one: Callable[[], bool] = lambda: False):
         self.coordinator = coordinator
         self._turn = turn
         self._loses_answer = loses_answer
+        self._lacks_one = lacks_one
 
     def broker(self, prefix: str) -> BrokerFacts:
         self._turn()
@@ -162,12 +167,15 @@ class MemoryStore:
         if decision.pair != self.coordinator.drivers_pair:
             raise SinkError('fenced')
 
-    def open_transactions(self, beginning: str, longer_than_ms: int = -1) -> list[OpenTransaction]:
+    def open_transactions(self, beginning: str, longer_than_ms: int = -1,
+                          also: Collection[Handle] = ()) -> list[OpenTransaction]:
         self._turn()
-        return [OpenTransaction(Handle(name, task.pair), task.timeout_ms)
-                for name, task in self.coordinator.tasks.items()
-                if name.startswith(beginning) and task.state == 'Ongoing'
-                and self.coordinator.now_ms - task.began_ms > longer_than_ms]
+        found = {Handle(name, task.pair): task for name, task in self.coordinator.tasks.items()
+                 if task.state == 'Ongoing'}
+        return [OpenTransaction(handle, task.timeout_ms) for handle, task in found.items()
+                if handle in also or (
+                    handle.transactional_id.startswith(beginning)
+                    and self.coordinator.now_ms - task.began_ms > longer_than_ms and not self._lacks_one())]
 
     def end(self, handles: Collection[Handle], commit: bool) -> list[Handle]:
         refused = []

@@ -87,7 +87,8 @@ class Schedule:
         return process
 
     def _store(self, process: Process) -> MemoryStore:
-        return MemoryStore(self.coordinator, process.turn, lambda: self.rng.random() < 0.05)
+        return MemoryStore(self.coordinator, process.turn, lambda: self.rng.random() < 0.05,
+                           lambda: self.rng.random() < 0.02)
 
     # ---- the processes
 

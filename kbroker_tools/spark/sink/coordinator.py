@@ -53,9 +53,16 @@ class TaskTransactions:
             found = self._admin.list_transactions(state_filters, (), longer_than_ms)    # patterns came with 4.1
         return [row.transactional_id for _, row in found if row.transactional_id.startswith(beginning)]
 
-    def open_transactions(self, beginning: str, longer_than_ms: int = -1) -> list[OpenTransaction]:
-        described = self._admin.describe_transactions(self.ids(beginning, [ONGOING], longer_than_ms))
-        rows = [found[1] for found in described.values() if not isinstance(found, KafkaError)]
+    def open_transactions(self, beginning: str, longer_than_ms: int = -1,
+                          also: Collection[Handle] = ()) -> list[OpenTransaction]:
+        listed = self.ids(beginning, [ONGOING], longer_than_ms)
+        described = self._admin.describe_transactions([*listed, *(handle.transactional_id for handle in also)])
+        rows = []
+        for found in described.values():
+            if not isinstance(found, KafkaError):
+                rows.append(found[1])
+            elif found.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise found
         return [OpenTransaction(Handle(row.transactional_id, ProducerIdAndEpoch(row.producer_id, row.producer_epoch)),
                                 row.transaction_timeout_ms) for row in rows if row.transaction_state == ONGOING]
 

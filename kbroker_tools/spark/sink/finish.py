@@ -44,9 +44,11 @@ def finish_spark(prefix: str, ledger_topic: str, accept_loss: bool, as_json: boo
         raise click.UsageError('`finish-spark` writes through a broker: give --bootstrap-server, not --data-dir')
     live: LiveView = view  # type: ignore[assignment]
     row = _driver(live.admin, prefix)
-    options = parse_sink_options({
-        'kafka.bootstrap.servers': str(place['bootstrap_server']), 'transactionalIdPrefix': prefix,
-        'ledgerTopic': ledger_topic, 'transactionTimeout': str(row.transaction_timeout_ms)}, is_stream=True)
+    given = {'kafka.bootstrap.servers': str(place['bootstrap_server']), 'transactionalIdPrefix': prefix,
+             'ledgerTopic': ledger_topic}
+    if row is not None:
+        given['transactionTimeout'] = str(row.transaction_timeout_ms)
+    options = parse_sink_options(given, is_stream=True)
     if not Ledger(live.admin.cluster, ledger_topic).exists():
         raise ToolError(f'found no topic {ledger_topic!r}, expected the ledger of the query: give --ledger-topic')
     output = Output(as_json)
@@ -58,28 +60,34 @@ def finish_spark(prefix: str, ledger_topic: str, accept_loss: bool, as_json: boo
 
 
 def _driver(admin: Admin, prefix: str) -> Any:
-    """Return the description of the drivers' transactional id."""
+    """Return the description of the drivers' transactional id. None if the broker does not know the id."""
     name = driver_id(prefix)
     found = admin.describe_transactions([name])[name]
     if not isinstance(found, KafkaError):
         return found[1]
     if found.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
         raise found
-    raise ToolError(f'found no transactional id {name!r}: no query of this prefix has written to this cluster')
+    return None
 
 
 def _finish(store: BrokerStore, prefix: str, row: Any, accept_loss: bool) -> tuple[str, list[Decision]]:
-    """End what is open under the prefix. Return what was found, in words, and the last decisions."""
+    """End what is open under the prefix. Return what was found, in words, and the last decisions.
+
+    The drivers' id expires when it is idle. A transaction of a task in two-phase commit outlives it.
+    """
     name = driver_id(prefix)
     has_handles = store.broker(prefix).transaction_version >= HANDLE_LEVEL
     tasks = store.open_transactions(tasks_of(prefix)) if has_handles else []
-    if row.transaction_state in SETTLED and not tasks and not accept_loss:
+    if row is None and not tasks:
+        raise ToolError(f'found no transactional id {name!r}: no query of this prefix has written to this cluster')
+    if row is not None and row.transaction_state in SETTLED and not tasks and not accept_loss:
         decisions = store.decisions(prefix)
         if decisions and has_handles:
             check_none_lost(decisions[-1], store.aborted(decisions[-1].handles))
         return f'{name!r} has no open transaction ({row.transaction_state}), and its tasks have none', decisions
     done = protocol.finish(store, prefix, accept_loss)
-    return (f'{name!r} had a transaction in state {row.transaction_state}, {row.producer_id}:{row.producer_epoch}. It '
-            f'is settled, and its driver is fenced: the id has the pair {done.pair.producer_id}:'
+    was = (f'{name!r} has expired' if row is None else f'{name!r} had a transaction in state {row.transaction_state}, '
+           f'{row.producer_id}:{row.producer_epoch}')
+    return (f'{was}. It is settled, and its driver is fenced: the id has the pair {done.pair.producer_id}:'
             f'{done.pair.producer_epoch}. Of the transactions of its tasks, {done.ended.committed} were committed and '
             f'{done.ended.aborted} aborted; {len(done.ended.lost)} decided ones are lost', done.decisions)

@@ -119,7 +119,7 @@ class UnitEnding:
         Without a decision of it, its transactions are undecided, or a later plan has settled the decided ones.
         """
         self._check_can_enter(Phase.SETTLED)
-        found = self._store.open_transactions(tasks_of(self._plan.prefix, self._plan.pair))
+        found = self._store.open_transactions(tasks_of(self._plan.prefix, self._plan.pair), also=_decided(decision))
         ended = _end(self._store, found, decision)
         check_none_lost(decision, ended.lost)
         self.phase = Phase.SETTLED
@@ -137,15 +137,20 @@ def settle_all(store: Store, prefix: str, pair: ProducerIdAndEpoch, last: Decisi
     SinkError if a newer plan exists. The pair is confirmed after the list was made: the list then has only transactions
     of this plan and of older ones, however late they are ended.
     """
-    found = store.open_transactions(tasks_of(prefix))
+    found = store.open_transactions(tasks_of(prefix), also=_decided(last))
     if found and store.pair(prefix) != pair:
         raise SinkError(f'another query or driver has taken the prefix {prefix!r} since the plan of this write')
     return _end(store, found, last)
 
 
+def _decided(decision: Decision | None) -> tuple[Handle, ...]:
+    """Return the transactions that must be committed. After the next decision, they would count as undecided."""
+    return decision.handles if decision is not None else ()
+
+
 def _end(store: Store, found: Sequence[OpenTransaction], last: Decision | None) -> Settlement:
     """Commit the decided ones of these transactions, and abort the others."""
-    decided = set(last.handles) if last is not None else set()
+    decided = set(_decided(last))
     is_open = {each.handle for each in found}
     commits, aborts, others = sorted(is_open & decided), sorted(is_open - decided), sorted(decided - is_open)
     lost = store.end(commits, commit=True) if commits else []

@@ -209,8 +209,13 @@ class Store(Protocol):
         `check` is called between the rows and the decision. If it raises, nothing is decided.
         """
 
-    def open_transactions(self, beginning: str, longer_than_ms: int = -1) -> list[OpenTransaction]:
-        """Return the open transactions whose ids begin so, or those of them that are open for longer."""
+    def open_transactions(self, beginning: str, longer_than_ms: int = -1,
+                          also: Collection[Handle] = ()) -> list[OpenTransaction]:
+        """Return the open transactions whose ids begin so, or those of them that are open for longer.
+
+        A list can lack a transaction whose coordinator moves to another broker. Those of `also` are returned if they
+        are open, whether the list has them or not.
+        """
 
     def end(self, handles: Collection[Handle], commit: bool) -> list[Handle]:
         """Commit or abort transactions. Return those that the broker has ended the other way, or no longer knows."""
