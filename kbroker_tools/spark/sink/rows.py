@@ -60,6 +60,7 @@ class RowChecks:
         """Return the rows as `send_rows` takes them. SinkError names the first row that cannot be written."""
         batch = _narrowed(batch, drop_topic=self._topic is not None)
         self._check_sizes(batch)
+        _check_times(batch)
         self._note_partitions(batch)
         self.rows += batch.num_rows
         return batch
@@ -122,6 +123,15 @@ def _narrowed(batch: pa.RecordBatch, drop_topic: bool) -> pa.RecordBatch:
         names.append(name)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _check_times(batch: pa.RecordBatch) -> None:
+    """Raise SinkError for a time that no record can have."""
+    import pyarrow.compute as pc
+    if 'timestamp' in batch.schema.names:
+        earliest = pc.min(batch['timestamp']).as_py()
+        if earliest is not None and earliest < 0:
+            raise SinkError(f'found a row with the timestamp {earliest} ms, expected none before 1970')
 
 
 def _header_bytes(column: pa.Array) -> pa.Array:

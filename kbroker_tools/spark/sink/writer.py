@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from pickle import PickleError
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -15,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from kbroker.client.errors import ClientError
 from kbroker.errors import KafkaError
-from kbroker_tools.spark.messages import message_first
+from kbroker_tools.spark.messages import EXPLAINED, message_first
 from kbroker_tools.spark.sink import protocol
 from kbroker_tools.spark.sink.id_counts import warn_of_many_ids
 from kbroker_tools.spark.sink.options import SinkOptions
@@ -42,6 +43,11 @@ class TaskResult(WriterCommitMessage):
     staged: Staged
 
 
+class PlanError(PickleError):
+    """A plan has failed. PySpark raises a PickleError again, and prints the traceback of any other error of pickling.
+    """
+
+
 class _Planned:
     """The common part of both writers: the plan is made when Spark pickles the writer for the tasks."""
 
@@ -52,14 +58,21 @@ class _Planned:
         """Report whether the tasks need the decision of this owner."""
         raise NotImplementedError
 
-    @message_first()
+    @message_first(PlanError)
     def __getstate__(self) -> dict[str, Any]:
         if self.plan is None:
-            with closing(BrokerStore(self.options)) as store:
-                self.plan = protocol.plan(store, self.options.prefix, self.is_owner,
-                                          Wanted(self.options.commit, self.options.two_phase))
-                warn_of_many_ids(store, self.plan)
+            try:
+                self.plan = self._make_plan()
+            except EXPLAINED as error:
+                raise PlanError(f'{type(error).__name__}: {error}') from error
         return self.__dict__
+
+    def _make_plan(self) -> Plan:
+        with closing(BrokerStore(self.options)) as store:
+            made = protocol.plan(store, self.options.prefix, self.is_owner,
+                                 Wanted(self.options.commit, self.options.two_phase))
+            warn_of_many_ids(store, made)
+            return made
 
     @message_first()
     def run_task(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> TaskResult:
