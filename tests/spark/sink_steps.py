@@ -4,12 +4,13 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
+from support.committed_records import committed_records
 
-from kbroker.client import Admin, Consumer
+from kbroker.client import Admin
 from kbroker.client.admin import LATEST, NewTopic
 from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.sink import writer
-from kbroker_tools.spark.sink.writer import BATCH_ID, QUERY_ID
+from kbroker_tools.spark.sink.writer import BATCH_ID, QUERY_ID, PlanError
 
 VALUE = StructType([StructField('value', BinaryType())])
 
@@ -28,8 +29,12 @@ def options(broker, topic, **more):
 
 
 def planned(given):
-    """Return a stream's writer as the tasks have it."""
-    return pickle.loads(pickle.dumps(KafkaLogDataSource(given).streamWriter(VALUE, False)))
+    """Return a stream's writer as the tasks have it. Raises the error of the plan."""
+    try:
+        pickled = pickle.dumps(KafkaLogDataSource(given).streamWriter(VALUE, False))
+    except PlanError as error:
+        raise error.__cause__ from None
+    return pickle.loads(pickled)
 
 
 def staged(monkeypatch, task, number, *values, partition=0, attempt=0):
@@ -46,15 +51,8 @@ def commit(given, number, *results):
 
 
 def values_in(broker, topic):
-    """Return the committed values. A commit is answered before its markers are written, so the end is the log's end."""
-    found = []
     with Admin(broker.address) as admin:
-        end = end_offset(admin, topic)
-    with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
-        consumer.assign([(topic, 0)])
-        while (consumer.position(topic, 0) or 0) < end:
-            found += [record.value for each in consumer.poll(500) for record in each.records()]
-    return found
+        return [record.value for _, record in committed_records(admin, topic)]
 
 
 def end_offset(admin, topic):

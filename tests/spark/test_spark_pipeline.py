@@ -2,10 +2,11 @@
 import json
 
 import pytest
+from support.committed_records import committed_records
 from support.pages import blocks
 
-from kbroker.client import Admin, Consumer, Producer
-from kbroker.client.admin import LATEST, NewTopic
+from kbroker.client import Admin, Producer
+from kbroker.client.admin import NewTopic
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -15,16 +16,8 @@ def pay(broker, amounts):
         producer.send_batch('payments', [json.dumps({'customer': 'c', 'cents': cents}).encode() for cents in amounts])
 
 
-def large_payments(admin, address):
-    """Return the committed amounts in the target. A commit is answered before its markers are written."""
-    partition = ('large-payments', 0)
-    end = admin.list_offsets({partition: LATEST})[partition].offset
-    found = []
-    with Consumer(address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
-        consumer.assign([partition])
-        while (consumer.position(*partition) or 0) < end:
-            found += [json.loads(record.value)['cents'] for each in consumer.poll(500) for record in each.records()]
-    return found
+def large_payments(admin):
+    return [json.loads(record.value)['cents'] for _, record in committed_records(admin, 'large-payments')]
 
 
 def test_the_pipeline_of_the_page_writes_each_payment_once_after_any_repetition(spark, shared_broker, tmp_path):
@@ -36,9 +29,9 @@ def test_the_pipeline_of_the_page_writes_each_payment_once_after_any_repetition(
         assert not any(admin.create_topics([NewTopic(name, 1) for name in ('payments', 'large-payments')]).values())
         pay(shared_broker, [5, 100_000, 250_000])
         exec(program, {})
-        assert large_payments(admin, shared_broker.address) == [100_000, 250_000]
+        assert large_payments(admin) == [100_000, 250_000]
         for path in (checkpoint / 'commits').iterdir():     # as if the driver had died before it wrote them
             path.unlink()
         pay(shared_broker, [300_000])
         exec(program, {})
-        assert large_payments(admin, shared_broker.address) == [100_000, 250_000, 300_000]
+        assert large_payments(admin) == [100_000, 250_000, 300_000]

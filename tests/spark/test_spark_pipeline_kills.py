@@ -10,14 +10,15 @@ from collections import Counter
 
 import pytest
 from support.broker_process import PROMPT, BrokerProcess
+from support.committed_records import committed_records
 from support.pages import blocks
 from support.process_sessions import children_of, kill_session
 from support.sink_place import DECISION, DRIVER, KBROKER, PREPARED, STEPS, SinkPlace
 from support.spark_cluster import SETTINGS, VARIABLES, SparkCluster
 from support.spark_machine import quick_start
 
-from kbroker.client import Admin, Consumer, Producer
-from kbroker.client.admin import LATEST, NewTopic
+from kbroker.client import Admin, Producer
+from kbroker.client.admin import NewTopic
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 PARTITIONS = 3
@@ -26,7 +27,6 @@ PAYMENTS = 60
 LARGE = 100_000
 LIMIT_S = 400
 ROUNDS = 10
-EMPTY_POLLS = 120
 
 
 class Pipeline:
@@ -78,21 +78,11 @@ class Pipeline:
 
     def arrived(self):
         """Return the committed amounts in the target, with their counts."""
-        assigned = [('large-payments', partition) for partition in range(PARTITIONS)]
-        found = Counter()
         with Admin(self.target.proxy.address, client_id='judge') as admin:
             ongoing = [row.transactional_id for _, row in admin.list_transactions(state_filters=['Ongoing'])]
             assert ongoing == []
-            ends = admin.list_offsets(dict.fromkeys(assigned, LATEST))
-            with Consumer(admin.cluster, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
-                consumer.assign(assigned)
-                left = EMPTY_POLLS
-                while any((consumer.position(*each) or 0) < ends[each].offset for each in assigned):
-                    batches = consumer.poll(500)
-                    left -= not batches
-                    assert left, 'the target is not readable up to its end'
-                    found.update(json.loads(record.value)['cents'] for each in batches for record in each.records())
-        return found
+            return Counter(json.loads(record.value)['cents']
+                           for _, record in committed_records(admin, 'large-payments', PARTITIONS))
 
 
 @pytest.fixture

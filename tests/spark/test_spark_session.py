@@ -128,10 +128,22 @@ def test_a_broker_that_is_not_there_is_a_message_without_a_traceback(spark, use)
 
 def test_sql_reads_by_a_view_and_refuses_a_table_whose_options_would_be_lost(spark, twenty):
     words = f"USING kbroker OPTIONS (path '{twenty.path}')"
-    spark.sql(f'CREATE TEMPORARY VIEW of_a_log {words}')
+    spark.sql(f'CREATE OR REPLACE TEMPORARY VIEW of_a_log {words}')
     assert spark.sql('SELECT count(*) AS rows FROM of_a_log').collect()[0].rows == 20
     with pytest.raises(Exception, match='use CREATE TEMPORARY VIEW'):
         spark.sql(f'CREATE TABLE table_of_a_log {words}')
+
+
+def test_a_table_with_columns_is_created_and_its_queries_fail(spark, twenty):
+    """Spark asks the source only for a table without columns. This test detects a Spark that passes the options on."""
+    spark.sql(f"CREATE TABLE with_columns (value STRING) USING kbroker OPTIONS (path '{twenty.path}')")
+    try:
+        for query in ('SELECT * FROM with_columns', "INSERT INTO with_columns VALUES ('x')"):
+            with pytest.raises(Exception, match=r'option .*: ') as error:
+                spark.sql(query).collect()
+            assert 'Traceback' not in str(error.value)
+    finally:
+        spark.sql('DROP TABLE with_columns')
 
 
 # ---- streams

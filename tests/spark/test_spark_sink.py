@@ -1,50 +1,16 @@
-"""The sink through Spark: jobs, micro-batches, and the deaths of a driver around the decision."""
-import sys
+"""The sink through Spark: jobs, micro-batches, and commits that fail around the decision."""
 from collections import Counter
-from contextlib import closing
 
 import pytest
-from pyspark import cloudpickle
-from pyspark.errors import StreamingQueryException
+from support.committed_records import committed_records
+from support.sink_query import COMMIT_RAISES_AFTER, COMMIT_RAISES_BEFORE, ROWS, THE_END, error_of, start_query
 
-from kbroker.client import Admin, Consumer
-from kbroker.client.admin import LATEST, NewTopic
-from kbroker_tools.spark import KafkaLogDataSource
-from kbroker_tools.spark.sink.options import parse_sink_options
-from kbroker_tools.spark.sink.protocol import Wanted, plan
-from kbroker_tools.spark.sink.store import BrokerStore
-from kbroker_tools.spark.sink.values import driver_id, tasks_of
-from kbroker_tools.spark.sink.writer import StreamWriter
+from kbroker.client import Admin
+from kbroker.client.admin import NewTopic
+from kbroker_tools.spark.sink.values import tasks_of
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers do not find the modules of tests
-
-
-class DyingWriter(StreamWriter):
-    """A driver that dies at the commit of one batch, before or after its decision."""
-
-    def __init__(self, options, schema, dies):
-        super().__init__(options, schema)
-        self.dies, self.at = dies
-
-    def commit(self, messages, batchId):
-        if batchId == self.at and self.dies == 'before':
-            raise RuntimeError('died before')
-        super().commit(messages, batchId)
-        if batchId == self.at and self.dies == 'after':
-            raise RuntimeError('died after')
-
-
-class DyingSource(KafkaLogDataSource):
-    @classmethod
-    def name(cls):
-        return 'kbroker-dying'
-
-    def streamWriter(self, schema, overwrite):
-        given = dict(self.options)
-        dies = given.pop('dies'), int(given.pop('at'))
-        return DyingWriter(parse_sink_options(given, is_stream=True), schema, dies)
+PARTITIONS = 4
 
 
 @pytest.fixture
@@ -53,22 +19,12 @@ def kafka(shared_broker):
         yield admin
 
 
-def create(admin, topic, partitions=4, **configs):
-    assert admin.create_topics([NewTopic(topic, partitions, 1, configs=configs)])[topic] is None
+def create(admin, topic):
+    assert admin.create_topics([NewTopic(topic, PARTITIONS)])[topic] is None
 
 
-def committed(admin, topic, partitions=4):
-    """Return the committed records. A commit is answered before its markers are written, so the end is the log's end.
-    """
-    found = []
-    assigned = [(topic, partition) for partition in range(partitions)]
-    ends = admin.list_offsets(dict.fromkeys(assigned, LATEST))
-    with Consumer(admin.cluster, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
-        consumer.assign(assigned)
-        while any((consumer.position(*each) or 0) < ends[each].offset for each in assigned):
-            for batch in consumer.poll(500):
-                found += [(batch.partition, record) for record in batch.records()]
-    return found
+def committed(admin, topic):
+    return committed_records(admin, topic, PARTITIONS)
 
 
 def options(broker, topic, **more):
@@ -118,34 +74,15 @@ def test_at_least_once_needs_no_prefix(spark, shared_broker, kafka):
     assert sorted(int(record.value) for _, record in committed(kafka, 'at-least-once')) == list(range(100))
 
 
-def run_stream(spark, options, checkpoint, batches, source='kbroker'):
-    """Run micro-batches of 40 rows until `batches` have been committed."""
-    frame = (spark.readStream.format('rate-micro-batch').option('rowsPerBatch', 40).option('numPartitions', 2).load()
-             .selectExpr('CAST(value AS STRING) AS value'))
-    query = frame.writeStream.format(source).options(**options).option('checkpointLocation', str(checkpoint)).start()
-    try:
-        while query.isActive and (query.lastProgress is None or query.lastProgress['batchId'] < batches - 1):
-            query.awaitTermination(0.1)
-        if not query.isActive:
-            raise query.exception()
-    finally:
-        query.stop()
-
-
-@pytest.mark.parametrize(('dies', 'way'), [('before', 'prepared'), ('after', 'auto')])
-def test_a_driver_that_dies_around_the_decision_leaves_each_row_once(spark, shared_broker, kafka, tmp_path, dies, way):
-    topic = f'dies-{dies}-{way}'
+@pytest.mark.parametrize(('fault', 'way'), [(COMMIT_RAISES_BEFORE, 'prepared'), (COMMIT_RAISES_AFTER, 'auto')])
+def test_a_commit_that_fails_around_the_decision_leaves_each_row_once(
+        spark, shared_broker, kafka, tmp_path, fault, way):
+    topic = f'{fault.replace(" ", "-")}-{way}'
     create(kafka, topic)
-    spark.dataSource.register(DyingSource)
-    given = options(shared_broker, topic, commit=way)
-    with pytest.raises(StreamingQueryException, match=f'died {dies}'):
-        run_stream(spark, {**given, 'dies': dies, 'at': '1'}, tmp_path, 3, 'kbroker-dying')
-    run_stream(spark, given, tmp_path, 3)
-    with closing(BrokerStore(parse_sink_options(given, is_stream=True))) as store:
-        plan(store, given['transactionalIdPrefix'], bool, Wanted())  # the query may have been stopped during a commit
-    counts = Counter(int(record.value) for _, record in committed(kafka, topic))
-    assert set(counts.values()) == {1}
-    assert sorted(counts) == list(range(len(counts))) and len(counts) >= 120
-    found = kafka.describe_transactions([driver_id(given['transactionalIdPrefix'])])
-    assert [row.transaction_state for _, row in found.values()] == ['Empty']
+    given = options(shared_broker, topic, commit=way, fault=fault, flag=str(tmp_path / 'flag'))
+    checkpoint = str(tmp_path / 'checkpoint')
+    assert f'FaultError: {fault}' in error_of(start_query(spark, given, checkpoint, 3))
+    assert THE_END in error_of(start_query(spark, given, checkpoint, 3))
     assert not kafka.list_transactions(['Ongoing'], transactional_id_pattern=f'{given["transactionalIdPrefix"]}~.*')
+    counts = Counter(int(record.value) for _, record in committed(kafka, topic))
+    assert counts == dict.fromkeys(range(3 * ROWS), 1)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -31,6 +32,7 @@ from kbroker_tools.spark.sink.protocol import Wanted
 from kbroker_tools.spark.sink.rows import RowChecks, Stage, check_schema, send_rows, staged_batches
 from kbroker_tools.spark.sink.store import BrokerStore
 from kbroker_tools.spark.sink.values import QUERY, Commit, Decision, SinkError, Staged, Unit, driver_id
+from kbroker_tools.spark.sink.writer import PlanError
 from kbroker_tools.transactions import main
 
 PAGE = (ROOT / 'docs' / 'spark.md').read_text()
@@ -104,6 +106,13 @@ def test_the_plan_of_a_job_has_the_decision_of_its_own_key_only():
     for key, found in (({'idempotencyKey': 'a'}, ['job.a']), ({}, [])):
         writer = KafkaLogDataSource(NEEDED | key).writer(VALUE, False)
         assert [owner for owner in ('job.', 'job.a', 'job.ab', 'query.a') if writer.is_owner(owner)] == found
+
+
+def test_pyspark_prints_no_traceback_of_a_plan_that_fails(capsys):
+    given = NEEDED | {'kafka.bootstrap.servers': '127.0.0.1:1', 'kafka.default.api.timeout.ms': '100'}
+    with pytest.raises(PlanError, match=r'^ClientError: 127\.0\.0\.1:1 cannot be reached'):
+        CloudPickleSerializer().dumps(KafkaLogDataSource(given).streamWriter(VALUE, False))
+    assert capsys.readouterr().err == ''
 
 
 def test_only_appending_writes_exist():
@@ -181,6 +190,8 @@ def test_a_row_without_a_time_gets_the_present_one():
     (None, {'topic': ['a', None], 'value': ['x', 'y']}, 'found null in the column topic'),
     ('t', {'value': ['x'], 'partition': pa.array([-1], pa.int32())}, 'found partition -1 in a row of topic t'),
     ('t', {'value': ['x', 'y' * 2000]}, r'a row of 2,\d+ bytes, expected at most 9\d\d: raise kafka.max.request.size'),
+    ('t', {'value': ['x', 'y'], 'timestamp': pa.array([0, -1], pa.timestamp('ms', 'UTC'))},
+     'found a row with the timestamp -1 ms, expected none before 1970'),
     ('t', {'value': ['x'], 'headers': [[{'key': None, 'value': b''}]]}, 'a header whose key is null'),
 ])
 def test_a_row_that_cannot_be_written_is_refused_in_its_task(topic, columns, text):
@@ -331,3 +342,5 @@ def test_finish_spark_settles_the_transaction_of_a_dead_driver(shared_broker, ad
     assert not admin.list_transactions(['Ongoing'], transactional_id_pattern='dead~.*')
     assert values_in(shared_broker, 'dead') == []
     assert 'has no open transaction' in finish('dead').output
+    with closing(dying), pytest.raises(FatalProducerError):
+        dying.commit_transaction()

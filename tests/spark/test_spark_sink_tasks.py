@@ -7,7 +7,7 @@ from sink_steps import VALUE, batch, commit, create, options, planned, staged, v
 from support.apache_kafka import KafkaProcess
 from support.broker_process import PROMPT, BrokerProcess
 
-from kbroker.client import Admin, Consumer
+from kbroker.client import Admin, Consumer, Producer
 from kbroker.protocol import messages
 from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.sink import id_counts, protocol
@@ -183,6 +183,18 @@ def test_finish_spark_ends_the_transactions_of_tasks_as_the_ledger_decides(
     assert done.exit_code == 0 and '1 were committed and 1 aborted; 0 decided ones are lost' in done.output
     assert values_in(two_phase_broker, 'finished') == [b'decided'] and open_ids(admin, 'finished') == []
     assert 'and its tasks have none' in finish(two_phase_broker, 'finished').output
+
+
+def test_finish_spark_ends_a_transaction_that_has_outlived_the_id_of_its_drivers(make, admin, two_phase_broker):
+    planned(make('other'))      # creates the ledger
+    create(admin, 'outlived', 1)
+    with Producer(two_phase_broker.address, transactional_id='outlived~t.9.0.0.0') as writer:
+        writer.begin_transaction()
+        writer.send('outlived', b'x')
+        writer.flush()
+        done = finish(two_phase_broker, 'outlived')
+        assert done.exit_code == 0 and "'outlived~d' has expired" in done.output and '1 aborted' in done.output
+        assert open_ids(admin, 'outlived') == []
 
 
 def test_a_decided_transaction_that_was_aborted_stops_the_query_until_the_loss_is_accepted(

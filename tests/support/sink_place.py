@@ -11,17 +11,17 @@ from typing import Any
 from support.apache_kafka import KafkaProcess
 from support.broker_process import PROMPT, BrokerProcess
 from support.command_runner import run_in_process
+from support.committed_records import committed_records
 from support.sink_query import ROWS
 from support.stopping_proxy import JUDGE, StoppingProxy
 
-from kbroker.client import Admin, Consumer
-from kbroker.client.admin import LATEST, NewTopic
+from kbroker.client import Admin
+from kbroker.client.admin import NewTopic
 
 KBROKER, APACHE_KAFKA = 'kbroker', 'apache-kafka'
 DRIVER, PREPARED = 'driver', 'prepared'
 """The writers of the sink."""
 PARTITIONS = 4
-EMPTY_POLLS = 120
 LIMIT_S = 180
 LEDGER = '__kbroker_spark_commits'
 DECISION = 'EndTxn driver commit answer'
@@ -110,19 +110,8 @@ class SinkRun:
 
     def values(self) -> Counter[int]:
         """Return the committed values with their counts. AssertionError if an open transaction hides some of them."""
-        assigned = [(self.topic, partition) for partition in range(PARTITIONS)]
-        found: Counter[int] = Counter()
-        with self.admin() as admin, Consumer(admin.cluster, isolation_level='read_committed',
-                                             auto_offset_reset='earliest') as consumer:
-            ends = admin.list_offsets(dict.fromkeys(assigned, LATEST))
-            consumer.assign(assigned)
-            left = EMPTY_POLLS
-            while any((consumer.position(*each) or 0) < ends[each].offset for each in assigned):
-                batches = consumer.poll(500)
-                left -= not batches
-                assert left, f'{self.topic} is not readable up to its end'
-                found.update(int(record.value) for batch in batches for record in batch.records())
-        return found
+        with self.admin() as admin:
+            return Counter(int(record.value) for _, record in committed_records(admin, self.topic, PARTITIONS))
 
     def finish(self, *options: str) -> str:
         """Run the tool that settles what a driver has left. Return its report."""

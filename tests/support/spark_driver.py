@@ -12,7 +12,6 @@ import sys
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[2]
-LIMIT_S = 300
 
 
 class SparkDriver:
