@@ -5,6 +5,7 @@ Exit codes: 0 no anomaly, 1 an anomaly or an incomplete run, 2 wrong usage.
 from __future__ import annotations
 
 import glob
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,6 +42,16 @@ def names_of(choice: tuple[str, ...]) -> Callable[[click.Context, click.Paramete
     return convert
 
 
+def checked_command(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuse a command line that no program can be started with."""
+    try:
+        if value is not None and not shlex.split(value):
+            raise ValueError('found no word')
+    except ValueError as error:
+        raise click.BadParameter(f'{error}, expected the words of a command', ctx, param) from None
+    return value
+
+
 @click.command(cls=Command, context_settings=SETTINGS)
 @click.option('--bootstrap-server', '--bootstrap-servers', 'bootstrap_server', metavar='HOST:PORT',
               help='The broker to verify. Its listener has to be PLAINTEXT without logins.')
@@ -49,7 +60,7 @@ def names_of(choice: tuple[str, ...]) -> Callable[[click.Context, click.Paramete
 @click.option('--nemesis', callback=names_of(FAULTS), metavar='NAME,...',
               help=f'The faults: {", ".join(FAULTS)}. The default is all of the network ('
                    f'{", ".join(NETWORK_FAULTS)}), and with --broker-command kill and pause.')
-@click.option('--broker-command', metavar='COMMAND',
+@click.option('--broker-command', callback=checked_command, metavar='COMMAND',
               help='Starts the broker, in the foreground. The command is started now, killed and paused by the '
                    'nemesis, and stopped at the end.')
 @click.option('--workloads', callback=names_of(WORKLOADS), default=','.join(WORKLOADS), show_default=True,
@@ -111,7 +122,7 @@ def chosen_faults(nemesis: tuple[str, ...] | None, has_command: bool) -> tuple[s
 
 def address_of(bootstrap_server: str) -> tuple[str, int]:
     host, _, port = bootstrap_server.split(',')[0].rpartition(':')
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise click.UsageError(f'--bootstrap-server: found {bootstrap_server!r}, expected HOST:PORT')
     return host.strip('[]'), int(port)
 

@@ -18,7 +18,7 @@ LAST_LINES = 5
 
 
 class BrokerCommandError(Exception):
-    """The broker did not start."""
+    """The broker did not start, or it ended by itself."""
 
 
 class BrokerCommand:
@@ -32,26 +32,52 @@ class BrokerCommand:
         self._environment = {**os.environ, **(environment or {})}
         self._sleep = sleep
         self._process: subprocess.Popen[bytes] | None = None
+        self._was_killed = False
 
     def start(self) -> None:
         """Start the broker and wait until it accepts connections. BrokerCommandError, OSError."""
+        self._await_silence()
         with self._log.open('ab') as log:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                              start_new_session=True, env=self._environment)
         deadline = time.monotonic() + START_LIMIT_S
         while not self._accepts():
-            code = self._process.poll()
-            if code is not None:
-                raise BrokerCommandError(f'the broker command ended with code {code}; {self._log} ends: {self._tail()}')
+            self.check()
             if time.monotonic() > deadline:
                 raise BrokerCommandError(f'{self._address[0]}:{self._address[1]} accepted no connection within '
                                          f'{START_LIMIT_S} s of the start of the broker command')
             self._sleep(LOOK_AGAIN_S)
 
+    def _await_silence(self) -> None:
+        """Wait until a killed broker accepts no connections any more.
+
+        BrokerCommandError for another server at the address: it would be taken for the broker, and no fault would reach
+        it.
+        """
+        deadline = time.monotonic() + (STOP_LIMIT_S if self._was_killed else 0)
+        while self._accepts():
+            if time.monotonic() > deadline:
+                raise BrokerCommandError(f'{self._address[0]}:{self._address[1]} accepts connections, expected none '
+                                         'before the start of the broker command')
+            self._sleep(LOOK_AGAIN_S)
+
+    def check(self) -> None:
+        """BrokerCommandError if the broker has ended by itself."""
+        code = None if self._process is None else self._process.poll()
+        if code is not None:
+            raise BrokerCommandError(f'the broker command ended with code {code}; {self._log} ends: {self._tail()}')
+
     def kill(self) -> None:
-        """End the processes with SIGKILL."""
+        """End the processes with SIGKILL. BrokerCommandError if the broker has ended by itself."""
+        self.check()
+        self._kill()
+
+    def _kill(self) -> None:
         self._signal(signal.SIGKILL)
-        self._wait()
+        self._was_killed = True
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
 
     def pause(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -69,17 +95,12 @@ class BrokerCommand:
             self._process.wait(STOP_LIMIT_S)
             self._process = None
         except subprocess.TimeoutExpired:
-            self.kill()
+            self._kill()
 
     def _signal(self, number: int) -> None:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
-
-    def _wait(self) -> None:
-        if self._process is not None:
-            self._process.wait()
-            self._process = None
 
     def _accepts(self) -> bool:
         try:

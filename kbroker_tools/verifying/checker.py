@@ -20,8 +20,14 @@ class Verdict:
 
     found: Collector
     cycles: Cycles
-    is_conclusive: bool
+    is_finished: bool
     """False if the run was interrupted, so that absent records prove nothing."""
+    idle_clients: tuple[str, ...] = ()
+    """The clients without any acknowledged record: nothing of them was checked."""
+
+    @property
+    def is_conclusive(self) -> bool:
+        return self.is_finished and not self.idle_clients
 
 
 def check(history: History) -> Verdict:
@@ -31,7 +37,16 @@ def check(history: History) -> Verdict:
     checks = _Checks(history, ends, found, words)
     checks.run()
     check_polls(history, ends, found, words)
-    return Verdict(found, check_cycles(history, ends, found, words), history.is_finished)
+    return Verdict(found, check_cycles(history, ends, found, words), history.is_finished, _idle_clients(history))
+
+
+def _idle_clients(history: History) -> tuple[str, ...]:
+    writes = history.writes
+    active = {producer for producer, offset in zip(writes.producer, writes.offset, strict=True)
+              if offset != NOT_ACKNOWLEDGED}
+    clients = {instance.client for instance in history.producers.values()}
+    clients |= {reader.client for reader in history.readers.values() if not reader.is_final}
+    return tuple(sorted(clients - {history.producers[number].client for number in active & history.producers.keys()}))
 
 
 class _Checks:
@@ -163,12 +178,19 @@ class _Checks:
         for number, transaction in enumerate(self._history.writes.transaction):
             if transaction in suspects and self._visible[number] == NONE:
                 hidden[transaction].append(number)
-        readable_to = [log.end for log in self._ends.committed]
         for transaction in sorted(suspects):
-            missing = [number for number in hidden[transaction]
-                       if self._everywhere[number] < readable_to[self._history.writes.partition[number]]]
+            missing = [number for number in hidden[transaction] if self._is_readable(number)]
             if missing:
                 self._report_hidden(transaction, missing)
+
+    def _is_readable(self, number: int) -> bool:
+        """Return whether the final reader in read_committed has passed the place of a record."""
+        partition, place = self._history.writes.partition[number], self._everywhere[number]
+        if place == NONE and not self._ends.everything[partition].is_complete:
+            place = self._history.writes.offset[number]
+            if place < 0:       # not known: the record may lie behind what was read
+                return self._ends.committed[partition].is_complete
+        return place < self._ends.committed[partition].end
 
     def _report_hidden(self, transaction: int, missing: list[int]) -> None:
         transactions = self._history.transactions
@@ -252,7 +274,7 @@ class _Checks:
                 self._found.add(Kind.OUTPUT_WITHOUT_OFFSET, Evidence(
                     f'{self._words.record(number)} is the output of {self._words.partition(partition)} offset '
                     f'{offset}, and group {group!r} has committed offset {end}', self._words.transactions_of(number)))
-        if all(log.is_complete for log in self._ends.committed):
+        if self._history.is_finished and all(log.is_complete for log in self._ends.committed):
             for partition, (group, end) in committed.items():
                 self._check_outputs(partition, group, end, outputs[partition])
 

@@ -157,7 +157,7 @@ class History:
 
 def load(path: Path) -> History:
     """Read a history. HistoryError, OSError."""
-    with path.open(encoding='utf-8') as lines:
+    with path.open(encoding='utf-8', errors='replace') as lines:
         return read(lines)
 
 
@@ -171,7 +171,7 @@ def read(lines: Iterable[str]) -> History:
         try:
             row = json.loads(line)
             add[row['type']](history, row)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             raise HistoryError(f'line {number}: found {line[:80]!r}, expected a line of a history '
                                f'({error!r})') from error
     return history

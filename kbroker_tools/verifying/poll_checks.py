@@ -108,8 +108,9 @@ class _PollChecks:
         if not everything.is_complete or (is_committed and offset >= self._ends.committed[partition].end):
             return
         if is_foreign(self._history, number):
-            self._found.add(Kind.FOREIGN_RECORD, Evidence(f'{where} got a foreign record at offset {offset}', (),
-                                                          poll.end))
+            if self._history.is_finished:
+                self._found.add(Kind.FOREIGN_RECORD, Evidence(f'{where} got a foreign record at offset {offset}', (),
+                                                              poll.end))
             return
         got = f'{where} got {self._words.record(number)} at offset {offset} and {self._words.time(poll.end)}'
         if everything.number_at(offset) != number:

@@ -312,4 +312,7 @@ class Proxy:
             link, frame = self._held.popleft()
             if not link.is_closed:
                 self.counts['released'] += 1
-                self._queue(link, link.broker, frame)
+                try:
+                    self._queue(link, link.broker, frame)
+                except OSError:     # the broker has closed the connection
+                    self._close(link)

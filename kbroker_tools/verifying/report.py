@@ -53,7 +53,9 @@ def _conclusion(verdict: Verdict, problems: Sequence[str]) -> Iterator[str]:
         yield from textwrap.wrap(f'! {printable(problem)}', WIDTH, subsequent_indent='  ')
     if len(verdict.found):
         yield f'Verdict: {words_for_count(len(verdict.found), "kind")} of anomalies.'
-    elif not verdict.is_conclusive:
+    elif not verdict.is_finished:
         yield 'Verdict: none. The run was not completed, so records that are missing prove nothing.'
+    elif verdict.idle_clients:
+        yield f'Verdict: none. No record of {" and ".join(verdict.idle_clients)} was acknowledged.'
     else:
         yield 'Verdict: no anomaly.'

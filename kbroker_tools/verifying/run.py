@@ -12,11 +12,11 @@ from pathlib import Path
 from kbroker.client import Admin, KafkaError
 from kbroker.client.admin import LATEST, IsolationLevel, NewTopic
 from kbroker.errors import ErrorCode
-from kbroker_tools.verifying.broker_command import BrokerCommand
+from kbroker_tools.verifying.broker_command import BrokerCommand, BrokerCommandError
 from kbroker_tools.verifying.clients.face import ClientFailure, Maker, Place
 from kbroker_tools.verifying.clients.own import CONNECTION, OwnMaker
 from kbroker_tools.verifying.lines import READ_COMMITTED, READ_UNCOMMITTED
-from kbroker_tools.verifying.nemesis import Nemesis
+from kbroker_tools.verifying.nemesis import LONGEST_CLOCK_JUMP_S, Nemesis
 from kbroker_tools.verifying.proxy import Proxy
 from kbroker_tools.verifying.recorder import Recorder
 from kbroker_tools.verifying.workloads import Fencer, ListAppender, Sender, Setting, Tail, Transformer, Worker
@@ -25,6 +25,7 @@ LIST, INPUT, OUTPUT = 'list', 'input', 'output'
 PARTITIONS = {LIST: 4, INPUT: 2, OUTPUT: 2}
 WORKLOADS = ('list', 'transform', 'fence')
 CLIENTS = ('kbroker', 'confluent')
+KEEP_EVERYTHING = {'cleanup.policy': 'delete', 'retention.ms': '-1', 'retention.bytes': '-1'}
 JOIN_S = 90
 PATIENCE_S = 60
 READ_POLL_S = 0.3
@@ -51,7 +52,7 @@ class Plan:
 
 @dataclass
 class RunResult:
-    """Faults of the run itself. They say nothing about the broker."""
+    """Faults of the run itself, and a broker that ended by itself. They leave the history without an end."""
 
     problems: list[str] = field(default_factory=list)
 
@@ -83,7 +84,8 @@ class Run:
         self._prefix = f'kbroker-verify-{time.time_ns() // 1_000_000:x}'
         self._places = [Place(f'{self._prefix}-{name}', partition)
                         for name, count in PARTITIONS.items() for partition in range(count)]
-        self._problems: list[str] = []
+        self.problems: list[str] = []
+        """The reasons for which the history has no end."""
 
     def run(self) -> RunResult:
         """Carry the plan out. Everything that it started has ended when it returns."""
@@ -98,13 +100,13 @@ class Run:
             stop = threading.Event()
             setting = Setting(recorder, stop, self._places, self._reader_of_offsets(proxy.address))
             workers = self._workers(setting, proxy.address)
-            self._work(workers, stop, recorder, proxy)
-            self._read_to_the_end(recorder)
+            if self.work(workers, stop, recorder, proxy):
+                self.read_to_the_end(recorder)
             if proxy.problem is not None:
-                self._problems.append(f'the proxy failed: {proxy.problem!r}')
-            if not self._problems:
+                self.problems.append(f'the proxy failed: {proxy.problem!r}')
+            if not self.problems:
                 recorder.finish()
-        return RunResult(self._problems)
+        return RunResult(self.problems)
 
     def _description(self) -> dict[str, object]:
         plan = self._plan
@@ -115,7 +117,7 @@ class Run:
     # ---- before
 
     def _create_topics(self) -> None:
-        topics = [NewTopic(f'{self._prefix}-{name}', count, 1, None, {'retention.ms': '-1'})
+        topics = [NewTopic(f'{self._prefix}-{name}', count, 1, None, KEEP_EVERYTHING)
                   for name, count in PARTITIONS.items()]
         with Admin(self._plan.servers) as admin:
             for error in admin.create_topics(topics).values():
@@ -170,7 +172,8 @@ class Run:
 
     # ---- the work
 
-    def _work(self, workers: Sequence[Worker], stop: threading.Event, recorder: Recorder, proxy: Proxy) -> None:
+    def work(self, workers: Sequence[Worker], stop: threading.Event, recorder: Recorder, proxy: Proxy) -> bool:
+        """Run the workers until the time is up. Returns False if some go on, so that no read is final."""
         nemesis = Nemesis(self._plan.nemesis, recorder, random.Random(self._rng.random()), proxy, self._broker,
                           self._clock_file)
         failures: list[BaseException] = []
@@ -194,16 +197,28 @@ class Run:
             stop.set()
             if thread.ident is not None:
                 thread.join(JOIN_S)
-        self._problems += [f'the nemesis failed: {error}' for error in failures]
+        self.problems += [f'the nemesis failed: {error}' for error in failures]
+        have_stopped = True
         for worker in workers:
             if not worker.join(JOIN_S):
-                self._problems.append(f'the worker {worker.name!r} did not stop within {JOIN_S} s')
+                have_stopped = False
+                self.problems.append(f'the worker {worker.name!r} did not stop within {JOIN_S} s')
             elif worker.error is not None:
-                self._problems.append(f'the worker {worker.name!r} failed: {worker.error!r}')
+                self.problems.append(f'the worker {worker.name!r} failed: {worker.error!r}')
+        return have_stopped
 
     # ---- after
 
-    def _read_to_the_end(self, recorder: Recorder) -> None:
+    def read_to_the_end(self, recorder: Recorder) -> None:
+        """Record the final logs. A broker that cannot be read is a problem of the run."""
+        try:
+            if self._broker is not None:
+                self._broker.check()
+            self._read_final(recorder)
+        except (BrokerCommandError, KafkaError, OSError) as error:
+            self.problems.append(f'the final reads failed: {error}')
+
+    def _read_final(self, recorder: Recorder) -> None:
         stable = self._await_stable()
         for index, (last_stable, high) in stable.items():
             recorder.stable(index, last_stable, high)
@@ -233,6 +248,8 @@ class Run:
         """Return last stable offset and high watermark of each partition, when they are equal or do not meet."""
         places: dict[tuple[str, int], int] = dict.fromkeys(self._places, LATEST)
         deadline = time.monotonic() + self._plan.patience_s
+        if 'clock' in self._plan.nemesis:   # a transaction that began amid a jump times out that much later
+            deadline += LONGEST_CLOCK_JUMP_S
         with Admin(self._plan.servers) as admin:
             while True:
                 committed = admin.list_offsets(places, IsolationLevel.READ_COMMITTED)
@@ -262,7 +279,7 @@ class Run:
                     deadline = time.monotonic() + self._plan.patience_s
                 reached = {index: getter.position(index) for index in ends}
         except ClientFailure as error:
-            self._problems.append(f'the final read failed: {error}')
+            self.problems.append(f'the final read failed: {error}')
         finally:
             getter.close()
         recorder.end(reader, [number for index, end in ends.items() for number in (index, reached[index], end)])

@@ -22,7 +22,6 @@ ABORTED_SHARE = 0.25
 READING_SHARE = 0.3
 LONGEST_PAUSE_S = 0.03
 MOST_WRITES = 6
-MOST_INPUTS = 20
 RESEEK_SHARE = 0.01
 
 
@@ -124,21 +123,35 @@ class Attempt:
 
 
 class Session:
-    """A reader's client, with the number under which its polls are recorded."""
+    """A reader's client, with the number under which its polls are recorded.
+
+    A poll that fails may have taken records with it. The next one begins where the last one that succeeded ended.
+    """
 
     def __init__(self, recorder: Recorder, maker: Maker, isolation: str):
         self._recorder = recorder
         self._getter: Getter = maker.getter(isolation)
         self._number = recorder.reader(isolation, maker.name)
+        self._positions: dict[int, int] = {}
+        self._has_failed = False
         self._sought: list[int] = []
 
     def seek(self, positions: Mapping[int, int]) -> None:
         self._getter.seek(positions)
+        self._positions = dict(positions)
+        self._has_failed = False
         self._sought = [number for pair in positions.items() for number in pair]
 
     def poll(self, timeout_s: float, transaction: int | None = None) -> Sequence[tuple[int, list[int], list[int]]]:
         begin = self._recorder.now()
-        reads = self._getter.poll(timeout_s)
+        if self._has_failed:
+            self.seek(self._positions)
+        try:
+            reads = self._getter.poll(timeout_s)
+        except ClientFailure:
+            self._has_failed = True
+            raise
+        self._positions |= {partition: offsets[-1] + 1 for partition, offsets, _ in reads}
         if reads:
             self._recorder.poll(self._number, begin, reads, seek=self._sought, transaction=transaction)
             self._sought = []

@@ -12,13 +12,11 @@ from kbroker.record.batch import iter_batches
 
 def cut_last_batch(log: pathlib.Path) -> None:
     data = log.read_bytes()
-    position = 0
-    for header, batch in iter_batches(memoryview(data)):
-        if header.last_offset >= 0:
-            position, last = position + len(batch), len(batch)
-    if data:
-        with log.open('r+b') as file:
-            file.truncate(position - last)
+    end = last = 0
+    for _, batch in iter_batches(memoryview(data)):
+        end, last = end + len(batch), len(batch)
+    with log.open('r+b') as file:
+        file.truncate(end - last)
 
 
 def cut(directory: pathlib.Path, topic: str) -> None:

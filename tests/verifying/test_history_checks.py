@@ -209,6 +209,35 @@ def test_records_behind_a_stable_offset_that_stands_still_are_not_called_lost():
     assert kinds_in(rows) == {Kind.STABLE_OFFSET}
 
 
+def test_records_that_both_final_readers_did_not_reach_are_not_called_torn():
+    rows = ModelledRun(1, STEPS).rows()
+    plants = Plants(rows, random.Random(1))
+    for row in plants.of_type('end'):
+        row['ends'][1] = 5
+    for isolation in plants.final:
+        for partition, offsets, numbers in plants.final_chunks(isolation):
+            if partition == 0:
+                kept = sum(offset < 5 for offset in offsets)
+                del offsets[kept:], numbers[kept:]
+    assert kinds_in(rows) == {Kind.UNREADABLE}
+
+
+def test_what_an_interrupted_run_did_not_record_is_no_fault_of_the_broker():
+    rows = ModelledRun(1, STEPS).rows()
+    row = next(row for row in Plants(rows, random.Random(1)).transactions('committed') if 'sources' in row)
+    rows = [other for other in rows if other is not row and other['type'] != 'finish']
+    assert kinds_in(rows) == set()
+
+
+def test_a_client_without_an_acknowledged_record_leaves_the_verdict_open():
+    rows = ModelledRun(1, 300).rows()
+    rows.insert(1, {'type': 'reader', 'reader': 10**6, 'isolation': 'read_committed', 'client': 'idle',
+                    'is_final': False})
+    verdict = verdict_of(rows)
+    assert len(verdict.found) == 0
+    assert verdict.idle_clients == ('idle',) and not verdict.is_conclusive
+
+
 def test_each_kind_of_anomaly_has_a_plant():
     assert set(PLANTS.values()) == set(Kind)
 

@@ -31,8 +31,8 @@ def broker(directory, settings=None, program=('-m', 'kbroker'), place=ROOT):
     for name, value in (SETTINGS | (settings or {})).items():
         words += ['--set', f'{name}={value}']
     found = BrokerCommand(shlex.join(words), address, directory / 'log', {'PYTHONPATH': str(place)})
-    found.start()
     try:
+        found.start()
         yield f'{address[0]}:{address[1]}', found
     finally:
         found.stop()

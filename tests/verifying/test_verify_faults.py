@@ -1,9 +1,10 @@
 """The faults of kbroker-verify that concern the broker's process and its clock."""
 import io
 import random
+import socket
 import sys
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 from click import ClickException
@@ -14,6 +15,8 @@ from kbroker_tools.verifying.broker_command import BrokerCommand, BrokerCommandE
 from kbroker_tools.verifying.nemesis import Nemesis
 from kbroker_tools.verifying.proxy import Proxy
 from kbroker_tools.verifying.recorder import Recorder
+from kbroker_tools.verifying.run import Plan, Run
+from kbroker_tools.verifying.workloads import Setting, Worker
 
 LISTENS = '''
 import socket
@@ -33,12 +36,61 @@ def command_for(tmp_path, program, port):
 
 def test_a_broker_that_was_killed_starts_again(tmp_path):
     broker = command_for(tmp_path, LISTENS, free_port())
-    broker.start()
-    broker.kill()
-    broker.start()
-    broker.pause()
-    broker.stop()
+    with ExitStack() as stack:
+        stack.callback(broker.stop)
+        broker.start()
+        broker.kill()
+        broker.start()
+        broker.pause()
     assert (tmp_path / 'log').exists()
+
+
+def test_another_server_at_the_address_is_not_taken_for_the_broker(tmp_path):
+    with socket.create_server(('127.0.0.1', 0)) as other:
+        broker = command_for(tmp_path, LISTENS, other.getsockname()[1])
+        with pytest.raises(BrokerCommandError, match='accepts connections, expected none before'):
+            broker.start()
+    broker.stop()
+
+
+def test_a_broker_that_ended_by_itself_is_reported_and_not_replaced(tmp_path):
+    broker = command_for(tmp_path, LISTENS.replace('while True:\n    listener.accept()', 'listener.accept()'),
+                         free_port())
+    broker.start()
+    with pytest.raises(BrokerCommandError, match='ended with code 0'):
+        while True:
+            broker.check()
+    with pytest.raises(BrokerCommandError, match='ended with code 0'):
+        broker.kill()
+    broker.stop()
+
+
+def test_a_broker_that_is_gone_at_the_end_leaves_the_history_without_an_end(tmp_path):
+    broker = command_for(tmp_path, 'raise SystemExit(3)', free_port())
+    with pytest.raises(BrokerCommandError):
+        broker.start()
+    run = Run(Plan('127.0.0.1:1', 0), tmp_path / 'history', broker)
+    run.read_to_the_end(Recorder(io.StringIO(), [], {}))
+    assert 'the final reads failed: the broker command ended with code 3' in run.problems[0]
+
+
+class BusyWorker(Worker):
+    """A worker that does not stop."""
+
+    def start(self):
+        pass
+
+    def join(self, timeout_s):
+        return False
+
+
+def test_nothing_is_final_while_a_worker_goes_on(tmp_path):
+    run, stop = Run(Plan('127.0.0.1:1', 0), tmp_path / 'history'), threading.Event()
+    recorder = Recorder(io.StringIO(), [], {})
+    worker = BusyWorker('busy', Setting(recorder, stop, [], dict), random.Random(1))
+    with closing(Proxy('127.0.0.1', 1, random.Random(1))) as proxy:
+        assert not run.work([worker], stop, recorder, proxy)
+    assert "the worker 'busy' did not stop" in run.problems[0]
 
 
 def test_a_broker_command_that_ends_is_reported_with_its_last_lines(tmp_path):
@@ -65,7 +117,7 @@ def test_the_clock_goes_back_after_its_jump_and_the_fault_is_recorded(tmp_path):
         nemesis = Nemesis(('clock',), recorder, random.Random(1), proxy, None, tmp_path / 'clock')
         thread = threading.Thread(target=nemesis.run, args=(stop, (0, 0)))
         thread.start()
-        while recorder.counts['faults'] < 1:
+        while thread.is_alive() and recorder.counts['faults'] < 1:
             thread.join(0.01)
         stop.set()
         thread.join()

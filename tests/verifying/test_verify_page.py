@@ -53,10 +53,22 @@ def test_an_interrupted_run_is_not_called_sound(recorded):
     assert 'The run was not completed' in done.output
 
 
-def test_a_damaged_history_is_one_line(recorded, tmp_path):
+def test_a_run_in_which_no_record_was_acknowledged_is_not_called_sound(recorded):
+    def refuse_all(rows):
+        rows[:] = [row for row in rows if row['type'] in ('start', 'reader', 'finish')]
+
+    done = CliRunner().invoke(main, recorded(refuse_all))
+    assert done.exit_code == 1
+    assert 'Verdict: none. No record of model was acknowledged.' in done.output
+
+
+@pytest.mark.parametrize('damage', [
+    b'{"type":"po', b'\xff', b'{"type":"poll","reads":[[0,[9223372036854775808],[0]]]}',
+], ids=['torn', 'binary', 'number'])
+def test_a_damaged_history_is_one_line(recorded, tmp_path, damage):
     arguments = recorded()
-    with (tmp_path / 'history.jsonl').open('a') as file:
-        file.write('{"type":"po')
+    with (tmp_path / 'history.jsonl').open('ab') as file:
+        file.write(damage)
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 1 and 'expected a line of a history' in done.output
 
@@ -64,6 +76,9 @@ def test_a_damaged_history_is_one_line(recorded, tmp_path):
 @pytest.mark.parametrize(('arguments', 'message'), [
     ([], 'give --bootstrap-server'),
     (['--bootstrap-server', 'here'], "found 'here', expected HOST:PORT"),
+    (['--bootstrap-server', 'localhost:65536'], "found 'localhost:65536', expected HOST:PORT"),
+    (['--bootstrap-server', 'localhost:1', '--broker-command', "kbroker 'serve"], 'No closing quotation, expected'),
+    (['--bootstrap-server', 'localhost:1', '--broker-command', ' '], 'found no word, expected'),
     (['--bootstrap-server', 'localhost:1', '--nemesis', 'kill'], '--nemesis kill needs --broker-command'),
     (['--bootstrap-server', 'localhost:1', '--nemesis', 'rain'], "found 'rain', expected some of cut,"),
     (['--bootstrap-server', 'localhost:1', '--check-history', __file__], '--check-history needs no broker'),

@@ -21,6 +21,7 @@ from kbroker_tools.verifying.clients.face import (
 from kbroker_tools.verifying.lines import ACKNOWLEDGED_WITHOUT_OFFSET
 
 MOST_RECORDS = 500
+PURGE_POLL_S = 0.05
 COMMON = {'socket.timeout.ms': REQUEST_TIMEOUT_MS, 'reconnect.backoff.ms': 20, 'reconnect.backoff.max.ms': 200,
           'retry.backoff.ms': 20, 'log_level': 0,
           # After a new bootstrap, librdkafka 2.16 waits forever for the group coordinator that it knew before.
@@ -115,7 +116,11 @@ class ConfluentWriter:
     def close(self) -> None:
         with suppress(KafkaException):
             self._producer.purge()
-            self._producer.poll(0)
+            for _ in range(TRIES):
+                self._producer.poll(0)
+                if len(self._producer) == 0:    # a record without its report keeps the producer's threads alive
+                    break
+                self._producer.poll(PURGE_POLL_S)
         if self._group is not None:
             with suppress(KafkaException):
                 self._group.close()
