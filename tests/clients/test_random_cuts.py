@@ -78,8 +78,10 @@ class Loop:
 
 
 def read_committed(address, topic):
+    """Read up to the high watermark: a transaction that a client has left open has to time out first."""
+    with Consumer(address) as every:
+        end = every.end_offsets([(topic, 0)])[topic, 0]
     with Consumer(address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
-        end = consumer.end_offsets([(topic, 0)])[topic, 0]
         consumer.assign([(topic, 0)])
         found = Counter()
         while (consumer.position(topic, 0) or 0) < end:

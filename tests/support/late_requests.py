@@ -125,6 +125,6 @@ def check_of_lines(broker, proxy, command, api_key, course):
         while len(found) < len(committed):
             found += [record.value.decode() for batch in consumer.poll(1000) for record in batch.records()]
         assert sorted(found) == sorted(committed)
-    with Consumer(broker.address, group_id=group) as consumer:
+    with Consumer(broker.address, group_id=group, isolation_level='read_committed') as consumer:    # awaits markers
         last = max(int(value[1:]) for value in committed) + 1
         assert consumer.committed([(topic, 0)])[topic, 0].offset == last

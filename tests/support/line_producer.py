@@ -11,7 +11,11 @@ class LineProducer:
 
     def __init__(self, command):
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-        self._await_ok()
+        try:
+            self._await_ok()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self):
         return self
