@@ -87,7 +87,7 @@ def test_the_session_of_the_page_of_commands_prints_what_the_page_says(shell):
         'kbroker'}
     for line, expected in filter(lambda row: can_run(row[0]), commands):
         done = shell(line)
-        assert done.returncode == 0, (line, done.stderr)
+        assert done.returncode == 0, f'$ {line}\n{done.stdout}{done.stderr}'
         assert expected in ('', done.stdout) or expected.replace('\\\n', '') == done.stdout, line
 
 

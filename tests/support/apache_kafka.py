@@ -191,6 +191,14 @@ class KafkaProcess(Process):
         self.stop()
         self.start()
 
+    def errors(self) -> list[str]:
+        """Return the lines of errors in the log.
+
+        The controller registers with itself while it starts. It logs an error, and tries again, if it is not active
+        yet: on a slow machine only.
+        """
+        return [line for line in self.lines if ' ERROR ' in line and 'apiKey=CONTROLLER_REGISTRATION' not in line]
+
     def tracebacks(self) -> list[str]:
         """Return nothing: these tests do not judge Apache Kafka's own log."""
         return []

@@ -1,10 +1,11 @@
-"""The sessions of kbroker-verify: a client that drops records makes no skip of the broker."""
+"""The clients of kbroker-verify: a fault of a client is none of the broker, and does not end the run."""
 import io
 import json
 
 import pytest
 
-from kbroker_tools.verifying.clients.face import ClientFailure
+from kbroker_tools.verifying.clients.confluent import ConfluentWriter
+from kbroker_tools.verifying.clients.face import ClientFailure, InstanceFailure
 from kbroker_tools.verifying.lines import READ_COMMITTED
 from kbroker_tools.verifying.recorder import Recorder
 from kbroker_tools.verifying.workloads import Session
@@ -49,3 +50,15 @@ def test_a_poll_after_one_that_failed_begins_behind_the_last_record_that_was_ret
     assert [row['seek'] for row in polls] == [[0, 3, 1, 7], [0, 4, 1, 8], []]
     assert [row['reads'] for row in polls] == [
         [[0, [offset], [offset]], [1, [offset + 4], [offset + 4]]] for offset in (3, 4, 5)]
+
+
+def test_a_flush_of_confluent_kafka_that_lost_its_exception_asks_for_a_new_producer(monkeypatch):
+    """The flush of a fenced producer did so in one of ten runs: it ended the worker, and so the run had no verdict."""
+    class Fenced:
+        def flush(self, timeout_s):
+            raise SystemError('flush returned NULL without setting an exception')
+
+    writer = ConfluentWriter('127.0.0.1:1', [], None)
+    monkeypatch.setattr(writer, '_producer', Fenced())
+    with pytest.raises(InstanceFailure, match='returned NULL'):
+        writer.flush()

@@ -42,6 +42,8 @@ def _failures() -> Iterator[None]:
         raise (InstanceFailure if error.args[0].fatal() else ClientFailure)(str(error)) from error
     except BufferError as error:
         raise ClientFailure(str(error)) from error
+    except SystemError as error:    # confluent-kafka 2.16 sometimes loses the exception that a fatal error makes
+        raise InstanceFailure(str(error)) from error
 
 
 class ConfluentWriter:
