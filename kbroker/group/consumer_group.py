@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, ClassVar, Self
 
 from kbroker.group import consumer_rows as rows
@@ -11,8 +12,10 @@ from kbroker.group.group import Group
 from kbroker.group.modern import ModernGroup, Row, RowHandler, RowModule, Steps, subscription_bytes
 from kbroker.group.reconcile import FREE
 from kbroker.group.reconciled_group import ReconciledGroup
+from kbroker.long_work import run_to_end
 
 MEMBERS_A_PART = 64
+NAMES_A_PART = 1_000
 NO_TOPICS: frozenset[str] = frozenset()
 
 
@@ -152,18 +155,22 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return self
 
     def apply_regex(self, key: Any, value: Any) -> Group | None:
-        before = after = NO_TOPICS
-        resolved = self.resolved.pop(key.regular_expression, None)
-        if resolved is not None:
-            before = resolved.topics
-        if value is not None:
-            resolved = self.resolved[key.regular_expression] = rows.read_regex(value)
-            after = resolved.topics
-        added, removed = after - before, before - after
-        self.count_names(added, 1)
-        self.count_names(removed, -1)
-        self.hold(subscription_bytes(added) - subscription_bytes(removed))
+        run_to_end(self.resolve(key.regular_expression, None if value is None else rows.read_regex(value)))
         return self
+
+    def resolve(self, regex: str, resolved: Resolved | None) -> Steps[None]:
+        """Set the topics that a regular expression matches, in parts. None removes them."""
+        known = self.resolved.pop(regex, None)
+        before = NO_TOPICS if known is None else known.topics
+        after = NO_TOPICS if resolved is None else resolved.topics
+        if resolved is not None:
+            self.resolved[regex] = resolved
+        for names, sign in ((after - before, 1), (before - after, -1)):
+            rest = iter(names)
+            while part := tuple(islice(rest, NAMES_A_PART)):
+                yield
+                self.count_names(part, sign)
+                self.hold(sign * subscription_bytes(part))
 
     def put_member(self, member_id: str, member: ConsumerMember | None) -> None:
         before = self.members.get(member_id)

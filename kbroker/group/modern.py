@@ -280,6 +280,6 @@ class ModernGroup(Group, Generic[M, T]):
                 yield name
 
 
-def subscription_bytes(names: frozenset[str]) -> int:
+def subscription_bytes(names: Collection[str]) -> int:
     """Return the memory of a subscription, which the members that name the same topics share."""
     return sum(map(len, names)) + NAME_BYTES * len(names)

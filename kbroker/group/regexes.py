@@ -110,6 +110,7 @@ class Regexes:
         if not isinstance(group, ConsumerGroup):
             return Outcome()
         rows: list[Row] = []
+        made = group.copy()
         bumps = False
         for regex, resolved in found.items():
             if regex not in group.regexes:
@@ -119,10 +120,13 @@ class Regexes:
             before = group.resolved.get(regex)
             bumps = bumps or (frozenset() if before is None else before.topics) != resolved.topics
             yield
+            yield from made.resolve(regex, resolved)
         new_hash = yield from self._hash_with(found, group)
         if bumps or new_hash != group.metadata_hash:
-            rows.append(consumer_rows.epoch_row(group.group_id, group.epoch + 1, new_hash))
-        return Outcome(rows)
+            epoch_row = consumer_rows.epoch_row(group.group_id, group.epoch + 1, new_hash)
+            made.apply(*epoch_row)
+            rows.append(epoch_row)
+        return Outcome(rows, group=made)
 
     def _stored(self, group_id: str, error: KafkaError | None, _result: object) -> None:
         """Forget the attempt: the rows have its time, and end with the last member that uses the expressions."""

@@ -50,4 +50,5 @@ class TopicChanges:
                 found.append(HashedTopic(topic.topic_id, topic.name, len(topic.partitions)))
             if pace.spend():
                 yield
-        return (yield from metadata_hash(found))
+        # To free all at once takes milliseconds.
+        return (yield from metadata_hash(found.pop() for _ in range(len(found))))
