@@ -1,5 +1,6 @@
 """Requests of clients from before KIP-890 that arrive late, on a connection that the client has given up."""
 import itertools
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -250,6 +251,16 @@ def test_a_new_group_of_another_producer_leaves_the_other_groups_of_a_producer_k
     for pair in ((1, 'a'), (1, 'b'), (1, 'c'), (2, 'a')):
         commit(*pair)
     assert [is_refused(1, 'b'), is_refused(1, 'c')] == [True, True]
+
+
+def test_no_group_id_is_kept(two_groups_at_most):
+    """It may be long. Two groups of one producer with the same hash count as one."""
+    commit, is_refused = two_groups_at_most
+    group_id = 'g' * 32_000
+    references = sys.getrefcount(group_id)
+    commit(1, group_id)
+    assert sys.getrefcount(group_id) == references
+    assert is_refused(1, group_id)
 
 
 def test_an_addition_that_waited_is_judged_when_its_wait_ends():
