@@ -118,29 +118,32 @@ cdef class Blobs:
     cdef Buffer validity
     cdef readonly Buffer ends
     cdef readonly Buffer data
-    cdef Py_ssize_t count
+    cdef Py_ssize_t rows
     cdef Py_ssize_t nulls
 
+    index = Sequence.index
+    count = Sequence.count
+
     def __len__(self):
-        return self.count
+        return self.rows
 
     def __getitem__(self, index):
         cdef Py_ssize_t row
         if isinstance(index, slice):
-            return [self.item(row) for row in range(*index.indices(self.count))]
-        row = index if index >= 0 else index + self.count
-        if not 0 <= row < self.count:
-            raise IndexError(f'found index {index}, expected one within {self.count} values')
+            return [self.item(row) for row in range(*index.indices(self.rows))]
+        row = index if index >= 0 else index + self.rows
+        if not 0 <= row < self.rows:
+            raise IndexError(f'found index {index}, expected one within {self.rows} values')
         return self.item(row)
 
     def __iter__(self):
         cdef Py_ssize_t row
-        for row in range(self.count):
+        for row in range(self.rows):
             yield self.item(row)
 
     def __arrow_c_array__(self, requested_schema=None):
         """Return the column for Arrow's C data interface, as binary. Nothing is copied."""
-        return binary_capsules(self.count, self.nulls, NULL if self.nulls == 0 else self.validity.at, self.ends.at,
+        return binary_capsules(self.rows, self.nulls, NULL if self.nulls == 0 else self.validity.at, self.ends.at,
                                self.data.at, self)
 
     cdef bytes item(self, Py_ssize_t row):
@@ -149,28 +152,28 @@ cdef class Blobs:
             return None
         return PyBytes_FromStringAndSize(<const char *>self.data.at + end[0], end[1] - end[0])
 
-    cdef int reserve(self, Py_ssize_t rows, Py_ssize_t bytes_) except -1 nogil:
-        cdef Py_ssize_t old = self.validity.size, wanted = (self.count + rows + 7) // 8
+    cdef int reserve(self, Py_ssize_t more, Py_ssize_t bytes_) except -1 nogil:
+        cdef Py_ssize_t old = self.validity.size, wanted = (self.rows + more + 7) // 8
         self.validity.reserve(wanted - old)
         if wanted > old:
             memset(self.validity.at + old, 0, wanted - old)
             self.validity.size = wanted
-        self.ends.reserve(4 * rows)
+        self.ends.reserve(4 * more)
         return self.data.reserve(bytes_)
 
     cdef inline void put(self, const uint8_t *data, Py_ssize_t size) noexcept nogil:
         if size < 0:
             self.nulls += 1
         else:
-            self.validity.set_bit(self.count)
+            self.validity.set_bit(self.rows)
             self.data.put(data, size)
-        self.count += 1
+        self.rows += 1
         self.ends.put_int32(<int32_t>self.data.size)
 
     cdef void cut(self, Py_ssize_t count) noexcept:
         """Keep the first `count` values."""
         cdef Py_ssize_t i
-        self.count = self.nulls = count
+        self.rows = self.nulls = count
         self.ends.size = 4 * (count + 1)
         self.data.size = (<int32_t *>self.ends.at)[count]
         self.validity.cut_bits(count)
@@ -178,8 +181,8 @@ cdef class Blobs:
             self.nulls -= (self.validity.at[i >> 3] >> (i & 7)) & 1
 
     cdef tuple taken(self):
-        self.validity.size = (self.count + 7) // 8
-        return (self.count, self.nulls, None if self.nulls == 0 else self.validity, self.ends, self.data)
+        self.validity.size = (self.rows + 7) // 8
+        return (self.rows, self.nulls, None if self.nulls == 0 else self.validity, self.ends, self.data)
 
 
 Sequence.register(Blobs)
@@ -446,7 +449,7 @@ cdef class ColumnDecoder:
             self.header_values.reserve(1, max(size, <Py_ssize_t>0))
             self.header_values.put(value, size)
         self.header_ends.reserve(4)
-        self.header_ends.put_int32(<int32_t>self.header_keys.count)
+        self.header_ends.put_int32(<int32_t>self.header_keys.rows)
         return 0
 
     def take(self):

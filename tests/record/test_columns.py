@@ -1,5 +1,6 @@
 """Conversion of batches to columns. Damaged fields are never trusted."""
 import random
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from kbroker.errors import KafkaError
 from kbroker.record.batch import CorruptBatchError, encode_batch
 from kbroker.record.batch_filter import BatchFilter, TransactionRanges
-from kbroker.record.columns import COLUMNS, ColumnDecoder
+from kbroker.record.columns import COLUMNS, RECORD_COLUMNS, ColumnDecoder, RecordColumns
 from kbroker.record.records import decode_records
 from kbroker.wire.crc32c import crc32c
 from kbroker_tools.spark.schema import FIELDS, Assembler
@@ -121,6 +122,17 @@ def test_a_column_that_is_not_requested_is_absent():
     assert decoder.take()[1].keys() == {'value'}
     with pytest.raises(ValueError, match="found columns \\['keys'\\]"):
         ColumnDecoder(['keys'])
+
+
+def test_a_column_of_values_is_searched_like_any_sequence():
+    decoder = ColumnDecoder(RECORD_COLUMNS)
+    decoder.feed(batch_of([(T, None, value, []) for value in (b'a', None, b'b', b'a')]), BatchFilter())
+    values = RecordColumns(decoder).values
+    assert isinstance(values, Sequence)
+    assert (values.index(b'a'), values.index(b'a', 1), values.index(None, 0, 2)) == (0, 3, 1)
+    assert [values.count(value) for value in (b'a', None, b'b', b'c')] == [2, 1, 1, 0]
+    with pytest.raises(ValueError):
+        values.index(b'b', -1)
 
 
 def test_arrow_takes_over_the_buffers_as_they_are():
