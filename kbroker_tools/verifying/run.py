@@ -13,8 +13,8 @@ from kbroker.client import Admin, KafkaError
 from kbroker.client.admin import LATEST, IsolationLevel, NewTopic
 from kbroker.errors import ErrorCode
 from kbroker_tools.verifying.broker_command import BrokerCommand, BrokerCommandError
+from kbroker_tools.verifying.clients import own
 from kbroker_tools.verifying.clients.face import ClientFailure, Maker, Place
-from kbroker_tools.verifying.clients.own import CONNECTION, OwnMaker
 from kbroker_tools.verifying.lines import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker_tools.verifying.nemesis import LONGEST_CLOCK_JUMP_S, Nemesis
 from kbroker_tools.verifying.proxy import Proxy
@@ -128,7 +128,7 @@ class Run:
         indexes = {place: index for index, place in enumerate(self._places)}
 
         def committed_offsets(group: str) -> Mapping[int, int]:
-            with Admin(servers, CONNECTION) as admin:
+            with Admin(servers, own.CONNECTION) as admin:
                 return {indexes[Place(*place)]: row.offset
                         for place, row in admin.list_group_offsets(group, require_stable=True).items()}
 
@@ -137,10 +137,11 @@ class Run:
     def _makers(self, servers: str) -> list[Maker]:
         makers: list[Maker] = []
         if 'kbroker' in self._plan.clients:
-            makers.append(OwnMaker(servers, self._places))
+            makers.append(Maker(own.NAME, own.OwnWriter, own.OwnGetter, servers, self._places))
         if 'confluent' in self._plan.clients:
-            from kbroker_tools.verifying.clients.confluent import ConfluentMaker
-            makers.append(ConfluentMaker(servers, self._places))
+            from kbroker_tools.verifying.clients import confluent
+            makers.append(Maker(confluent.NAME, confluent.ConfluentWriter, confluent.ConfluentGetter, servers,
+                                self._places))
         return makers
 
     def _workers(self, setting: Setting, servers: str) -> list[Worker]:
@@ -228,7 +229,10 @@ class Run:
             self._record_offsets(recorder)
 
     def _record_offsets(self, recorder: Recorder) -> None:
-        """Record the committed offsets of the transforms, or that a transaction holds them for ever."""
+        """Record the committed offsets of the transforms, or that a transaction holds them for ever.
+
+        A try ends after default.api.timeout.ms. Until then, the client pauses between its requests.
+        """
         deadline = time.monotonic() + self._plan.patience_s
         while True:
             try:
@@ -258,13 +262,12 @@ class Run:
                          for index, place in enumerate(self._places)}
                 if all(stable == end for stable, end in found.values()) or time.monotonic() > deadline:
                     return found
-                time.sleep(LOOK_AGAIN_S)
+                time.sleep(LOOK_AGAIN_S)    # a broker sends no event when its last stable offset moves
 
     def _read_all(self, recorder: Recorder, isolation: str, ends: Mapping[int, int]) -> None:
         """Read each partition from its start to its end."""
-        maker = OwnMaker(self._plan.servers, self._places)
-        reader = recorder.reader(isolation, maker.name, is_final=True)
-        getter = maker.getter(isolation)
+        reader = recorder.reader(isolation, own.NAME, is_final=True)
+        getter = own.OwnGetter(self._plan.servers, self._places, isolation)
         begin, sought = dict.fromkeys(ends, 0), [number for index in ends for number in (index, 0)]
         reached = dict(begin)
         deadline = time.monotonic() + self._plan.patience_s

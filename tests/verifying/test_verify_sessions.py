@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kbroker_tools.verifying.clients.confluent import ConfluentWriter
-from kbroker_tools.verifying.clients.face import ClientFailure, InstanceFailure
+from kbroker_tools.verifying.clients.face import ClientFailure, InstanceFailure, Maker
 from kbroker_tools.verifying.lines import READ_COMMITTED
 from kbroker_tools.verifying.recorder import Recorder
 from kbroker_tools.verifying.workloads import Session
@@ -30,16 +30,10 @@ class DroppingGetter:
         return reads
 
 
-class DroppingMaker:
-    name = 'dropping'
-
-    def getter(self, isolation):
-        return DroppingGetter()
-
-
 def test_a_poll_after_one_that_failed_begins_behind_the_last_record_that_was_returned():
     out = io.StringIO()
-    session = Session(Recorder(out, [], {}), DroppingMaker(), READ_COMMITTED)
+    maker = Maker('dropping', NotImplemented, lambda *arguments: DroppingGetter(), '', [])
+    session = Session(Recorder(out, [], {}), maker, READ_COMMITTED)
     session.seek({0: 3, 1: 7})
     session.poll(0)
     with pytest.raises(ClientFailure):

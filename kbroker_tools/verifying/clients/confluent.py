@@ -20,6 +20,7 @@ from kbroker_tools.verifying.clients.face import (
 )
 from kbroker_tools.verifying.lines import ACKNOWLEDGED_WITHOUT_OFFSET
 
+NAME = 'confluent-kafka'
 MOST_RECORDS = 500
 PURGE_POLL_S = 0.05
 COMMON = {'socket.timeout.ms': REQUEST_TIMEOUT_MS, 'reconnect.backoff.ms': 20, 'reconnect.backoff.max.ms': 200,
@@ -165,17 +166,3 @@ class ConfluentGetter:
     def close(self) -> None:
         with suppress(KafkaException):
             self._consumer.close()
-
-
-class ConfluentMaker:
-    name = 'confluent-kafka'
-
-    def __init__(self, servers: str, places: Sequence[Place]):
-        self._servers = servers
-        self._places = places
-
-    def writer(self, transactional_id: str | None) -> ConfluentWriter:
-        return ConfluentWriter(self._servers, self._places, transactional_id)
-
-    def getter(self, isolation: str) -> ConfluentGetter:
-        return ConfluentGetter(self._servers, self._places, isolation)

@@ -1,7 +1,8 @@
 """The interface between the workloads and a client. Each stock client has an adapter with these methods."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 TRANSACTION_TIMEOUT_MS = 10_000
@@ -64,14 +65,21 @@ class Getter(Protocol):
     def close(self) -> None: ...
 
 
-class Maker(Protocol):
-    """Makes clients of one kind."""
+@dataclass(frozen=True)
+class Maker:
+    """Makes clients of one kind, which work on the places of a run. Its methods raise ClientFailure."""
 
     name: str
+    writer_type: Callable[[str, Sequence[Place], str | None], Writer]
+    getter_type: Callable[[str, Sequence[Place], str], Getter]
+    servers: str
+    places: Sequence[Place]
 
-    def writer(self, transactional_id: str | None) -> Writer: ...
+    def writer(self, transactional_id: str | None) -> Writer:
+        return self.writer_type(self.servers, self.places, transactional_id)
 
-    def getter(self, isolation: str) -> Getter: ...
+    def getter(self, isolation: str) -> Getter:
+        return self.getter_type(self.servers, self.places, isolation)
 
 
 def number_in(value: bytes | None) -> int:

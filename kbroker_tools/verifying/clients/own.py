@@ -25,6 +25,8 @@ from kbroker_tools.verifying.lines import ACKNOWLEDGED_WITHOUT_OFFSET
 CONNECTION = {'request.timeout.ms': str(REQUEST_TIMEOUT_MS), 'retry.backoff.ms': '20', 'retry.backoff.max.ms': '200',
               'default.api.timeout.ms': str(CALL_TIMEOUT_S * 1000)}
 
+NAME = 'kbroker'
+
 
 @contextmanager
 def _failures() -> Iterator[None]:
@@ -124,17 +126,3 @@ class OwnGetter:
     def close(self) -> None:
         with suppress(KafkaError, OSError):
             self._consumer.close()
-
-
-class OwnMaker:
-    name = 'kbroker'
-
-    def __init__(self, servers: str, places: Sequence[Place]):
-        self._servers = servers
-        self._places = places
-
-    def writer(self, transactional_id: str | None) -> OwnWriter:
-        return OwnWriter(self._servers, self._places, transactional_id)
-
-    def getter(self, isolation: str) -> OwnGetter:
-        return OwnGetter(self._servers, self._places, isolation)
