@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,7 @@ class Setting:
         return [index for index, place in enumerate(self.places) if place.topic == topic]
 
 
-class Worker:
+class Worker(ABC):
     """A thread with a workload. `error` is what ended it before the run did: a fault of this program."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random):
@@ -70,9 +71,9 @@ class Worker:
         except BaseException as error:
             self.error = error
 
+    @abstractmethod
     def work(self) -> None:
         """Work with new clients until the run stops or a client fails."""
-        raise NotImplementedError
 
 
 class Attempt:

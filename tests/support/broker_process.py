@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -21,7 +22,7 @@ PROMPT = {'group.initial.rebalance.delay.ms': '0', 'group.min.session.timeout.ms
 """Settings that make a broker act at once where the defaults wait for seconds."""
 
 
-class Process:
+class Process(ABC):
     """A child process that is ready when it prints a certain line. Its output is kept."""
 
     def __init__(self) -> None:
@@ -53,8 +54,9 @@ class Process:
                 self._ready.set()
         self._ready.set()
 
+    @abstractmethod
     def is_ready_line(self, line: str) -> bool:
-        raise NotImplementedError
+        """Return whether the process is ready once it has printed this line."""
 
     @property
     def pid(self) -> int:

@@ -2,6 +2,7 @@
 import itertools
 import socket
 import threading
+from abc import ABC, abstractmethod
 from contextlib import suppress
 
 AFTER_FAILURE_S = 0.05
@@ -23,7 +24,7 @@ class Link:
             shut(self.broker)
 
 
-class TcpProxy:
+class TcpProxy(ABC):
     """A proxy on a port of 127.0.0.1 for the broker at `target`, an address that may change.
 
     A subclass forwards: `to_broker` and `to_client` run in threads of their own, until a connection ends or they
@@ -40,11 +41,13 @@ class TcpProxy:
         self._thread = threading.Thread(target=self._accept_all, daemon=True)
         self._thread.start()
 
+    @abstractmethod
     def to_broker(self, link):
-        raise NotImplementedError
+        """Forward what the client sends."""
 
+    @abstractmethod
     def to_client(self, link):
-        raise NotImplementedError
+        """Forward what the broker sends."""
 
     def close(self):
         self._is_closed.set()

@@ -77,6 +77,9 @@ def test_a_broker_that_is_gone_at_the_end_leaves_the_history_without_an_end(tmp_
 class BusyWorker(Worker):
     """A worker that does not stop."""
 
+    def work(self):
+        pass
+
     def start(self):
         pass
 

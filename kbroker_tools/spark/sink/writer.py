@@ -5,6 +5,7 @@ micro-batch runs in another process, on a writer that was not pickled and has no
 """
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -48,15 +49,15 @@ class PlanError(PickleError):
     """
 
 
-class _Planned:
+class _Planned(ABC):
     """The common part of both writers: the plan is made when Spark pickles the writer for the tasks."""
 
     options: SinkOptions
     plan: Plan | None = None
 
+    @abstractmethod
     def is_owner(self, owner: str) -> bool:
         """Report whether the tasks need the decision of this owner."""
-        raise NotImplementedError
 
     @message_first(PlanError)
     def __getstate__(self) -> dict[str, Any]:
