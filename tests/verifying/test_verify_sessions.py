@@ -49,10 +49,13 @@ def test_a_poll_after_one_that_failed_begins_behind_the_last_record_that_was_ret
 def test_a_flush_of_confluent_kafka_that_lost_its_exception_asks_for_a_new_producer(monkeypatch):
     """The flush of a fenced producer did so in one of ten runs: it ended the worker, and so the run had no verdict."""
     class Fenced:
-        def flush(self, timeout_s):
+        def flush(self, *timeout_s):
             raise SystemError('flush returned NULL without setting an exception')
+
+        purge = flush
 
     writer = ConfluentWriter('127.0.0.1:1', [], None)
     monkeypatch.setattr(writer, '_producer', Fenced())
     with pytest.raises(InstanceFailure, match='returned NULL'):
         writer.flush()
+    writer.close()

@@ -117,7 +117,7 @@ class ConfluentWriter:
             raise last
 
     def close(self) -> None:
-        with suppress(KafkaException):
+        with suppress(ClientFailure), _failures():
             self._producer.purge()
             for _ in range(TRIES):
                 self._producer.poll(0)
@@ -125,7 +125,7 @@ class ConfluentWriter:
                     break
                 self._producer.poll(PURGE_POLL_S)
         if self._group is not None:
-            with suppress(KafkaException):
+            with suppress(ClientFailure), _failures():
                 self._group.close()
 
 
@@ -164,5 +164,5 @@ class ConfluentGetter:
         return reads
 
     def close(self) -> None:
-        with suppress(KafkaException):
+        with suppress(ClientFailure), _failures():
             self._consumer.close()
