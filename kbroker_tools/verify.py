@@ -56,7 +56,8 @@ def checked_command(ctx: click.Context, param: click.Parameter, value: str | Non
 @click.option('--bootstrap-server', '--bootstrap-servers', 'bootstrap_server', metavar='HOST:PORT',
               help='The broker to verify. Its listener has to be PLAINTEXT without logins.')
 @click.option('--minutes', type=click.FloatRange(min=0, min_open=True), default=10, show_default=True,
-              help='How long the clients work. The final reads come after it.')
+              help='How long the clients work. They go on for up to a minute more if one of them has not written yet, '
+                   'and have up to 5 minutes for their last calls. The final reads come after it.')
 @click.option('--nemesis', callback=names_of(FAULTS), metavar='NAME,...',
               help=f'The faults: {", ".join(FAULTS)}. The default is all of the network ('
                    f'{", ".join(NETWORK_FAULTS)}), and with --broker-command kill and pause.')

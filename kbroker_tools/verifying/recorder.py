@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
-from kbroker_tools.verifying.lines import FORMAT, Outcome
+from kbroker_tools.verifying.lines import FORMAT, NOT_ACKNOWLEDGED, Outcome
 
 Reads = Sequence[tuple[int, Sequence[int], Sequence[int]]]
 """A poll: partition, offsets and numbers of the records of each partition."""
@@ -28,6 +28,9 @@ class Recorder:
         self._producers = itertools.count()
         self._readers = itertools.count()
         self.counts = {'written': 0, 'read': 0, 'committed': 0, 'aborted': 0, 'unknown': 0, 'faults': 0}
+        self.active_clients: set[str] = set()
+        """The clients of which a record was acknowledged."""
+        self._client_of: dict[int, str] = {}
         self._write({'type': 'start', 'format': FORMAT, 'partitions': list(partitions), 'run': dict(run)})
 
     def now(self) -> int:
@@ -45,18 +48,21 @@ class Recorder:
 
     def producer(self, number: int, transactional_id: str | None, client: str, begin: int) -> None:
         """Record that a producer has claimed its transactional id, which took from `begin` until now."""
+        self._client_of[number] = client
         self._write({'type': 'producer', 'producer': number, 'transactional_id': transactional_id, 'client': client,
                      'begin': begin, 'end': self.now()})
 
     def transaction(self, number: int, producer: int, begin: int, commit: int | None, outcome: Outcome,
                     writes: Sequence[int], **transform: Any) -> None:
         """Record a transaction that ends now. A transform adds `group`, `consumed` and `sources`."""
+        self._note_acknowledged(producer, writes)
         name = outcome.name.lower()
         self._write({'type': 'transaction', 'transaction': number, 'producer': producer, 'begin': begin,
                      'commit': commit, 'end': self.now(), 'outcome': name, 'writes': list(writes), **transform},
                     written=len(writes) // 4, **{name: 1})
 
     def sends(self, producer: int, writes: Sequence[int]) -> None:
+        self._note_acknowledged(producer, writes)
         self._write({'type': 'sends', 'producer': producer, 'writes': list(writes)}, written=len(writes) // 4)
 
     def reader(self, isolation: str, client: str, *, is_final: bool = False) -> int:
@@ -92,6 +98,10 @@ class Recorder:
         """Record that the run is complete."""
         self._write({'type': 'finish'})
         self._out.flush()
+
+    def _note_acknowledged(self, producer: int, writes: Sequence[int]) -> None:
+        if any(offset != NOT_ACKNOWLEDGED for offset in writes[2::4]):
+            self.active_clients.add(self._client_of[producer])
 
     def _write(self, row: dict[str, Any], **counted: int) -> None:
         line = json.dumps(row, separators=(',', ':')) + '\n'

@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from kbroker.errors import ErrorCode
 from kbroker_tools.verifying.broker_command import BrokerCommand, BrokerCommandError
 from kbroker_tools.verifying.clients import own
 from kbroker_tools.verifying.clients.face import ClientFailure, Maker, Place
+from kbroker_tools.verifying.final_read import read_to_ends
 from kbroker_tools.verifying.lines import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker_tools.verifying.nemesis import LONGEST_CLOCK_JUMP_S, Nemesis
 from kbroker_tools.verifying.proxy import Proxy
@@ -26,9 +27,9 @@ PARTITIONS = {LIST: 4, INPUT: 2, OUTPUT: 2}
 WORKLOADS = ('list', 'transform', 'fence')
 CLIENTS = ('kbroker', 'confluent')
 KEEP_EVERYTHING = {'cleanup.policy': 'delete', 'retention.ms': '-1', 'retention.bytes': '-1'}
-JOIN_S = 90
+FINISH_S = 300
+"""How long the end waits for the last calls of the clients, and for the broker to be started again."""
 PATIENCE_S = 60
-READ_POLL_S = 0.3
 LOOK_AGAIN_S = 0.2
 PROGRESS_S = 1
 
@@ -47,7 +48,9 @@ class Plan:
     workers: int = 2
     """List appenders of each client."""
     patience_s: float = PATIENCE_S
-    """How long the end waits for transactions that do not end, and for a reader that gets nothing."""
+    """How long the run waits for a client without any acknowledged record, for transactions that do not end, and for a
+    reader that gets nothing.
+    """
 
 
 @dataclass
@@ -84,6 +87,8 @@ class Run:
         self._prefix = f'kbroker-verify-{time.time_ns() // 1_000_000:x}'
         self._places = [Place(f'{self._prefix}-{name}', partition)
                         for name, count in PARTITIONS.items() for partition in range(count)]
+        self.writers: set[str] = set()
+        """The names of the clients that write: each of them has to, or nothing of it is checked."""
         self.problems: list[str] = []
         """The reasons for which the history has no end."""
 
@@ -98,7 +103,7 @@ class Run:
             proxy = Proxy(host.strip('[]'), int(port), random.Random(self._rng.random()))
             stack.callback(proxy.close)
             stop = threading.Event()
-            setting = Setting(recorder, stop, self._places, self._reader_of_offsets(proxy.address))
+            setting = Setting(recorder, stop, self._places, self._reader_of_offsets(proxy.address, own.CONNECTION))
             workers = self._workers(setting, proxy.address)
             if self.work(workers, stop, recorder, proxy):
                 self.read_to_the_end(recorder)
@@ -124,11 +129,12 @@ class Run:
                 if error is not None:
                     raise error
 
-    def _reader_of_offsets(self, servers: str) -> Callable[[str], Mapping[int, int]]:
+    def _reader_of_offsets(self, servers: str,
+                           settings: Mapping[str, str]) -> Callable[[str], Mapping[int, int]]:
         indexes = {place: index for index, place in enumerate(self._places)}
 
         def committed_offsets(group: str) -> Mapping[int, int]:
-            with Admin(servers, own.CONNECTION) as admin:
+            with Admin(servers, settings) as admin:
                 return {indexes[Place(*place)]: row.offset
                         for place, row in admin.list_group_offsets(group, require_stable=True).items()}
 
@@ -146,6 +152,7 @@ class Run:
 
     def _workers(self, setting: Setting, servers: str) -> list[Worker]:
         makers = self._makers(servers)
+        self.writers = {maker.name for maker in makers}
         list_topic, input_topic, output_topic = (f'{self._prefix}-{name}' for name in (LIST, INPUT, OUTPUT))
         workers: list[Worker] = []
 
@@ -174,7 +181,10 @@ class Run:
     # ---- the work
 
     def work(self, workers: Sequence[Worker], stop: threading.Event, recorder: Recorder, proxy: Proxy) -> bool:
-        """Run the workers until the time is up. Returns False if some go on, so that no read is final."""
+        """Run the workers until the time is up, and each client has had a record acknowledged.
+
+        Returns False if some workers go on, so that no read is final.
+        """
         nemesis = Nemesis(self._plan.nemesis, recorder, random.Random(self._rng.random()), proxy, self._broker,
                           self._clock_file)
         failures: list[BaseException] = []
@@ -191,22 +201,30 @@ class Run:
             for worker in workers:
                 worker.start()
             thread.start()
-            while (spent := time.monotonic() - begin) < self._plan.seconds and thread.is_alive() | (not failures):
-                stop.wait(min(PROGRESS_S, self._plan.seconds - spent))
-                self._progress(spent, recorder.counts)
+            while (left := self._seconds_left(time.monotonic() - begin, recorder)) > 0 and not failures:
+                stop.wait(min(PROGRESS_S, left))
+                self._progress(min(time.monotonic() - begin, self._plan.seconds), recorder.counts)
         finally:
             stop.set()
+            deadline = time.monotonic() + FINISH_S
             if thread.ident is not None:
-                thread.join(JOIN_S)
+                thread.join(FINISH_S)
         self.problems += [f'the nemesis failed: {error}' for error in failures]
-        have_stopped = True
-        for worker in workers:
-            if not worker.join(JOIN_S):
-                have_stopped = False
-                self.problems.append(f'the worker {worker.name!r} did not stop within {JOIN_S} s')
-            elif worker.error is not None:
-                self.problems.append(f'the worker {worker.name!r} failed: {worker.error!r}')
-        return have_stopped
+        ended = [worker for worker in workers if worker.join(max(0, deadline - time.monotonic()))]
+        self.problems += [f'the worker {worker.name!r} did not stop within {FINISH_S} s' for worker in workers
+                          if worker not in ended]
+        self.problems += [f'the worker {worker.name!r} failed: {worker.error!r}' for worker in ended
+                          if worker.error is not None]
+        if thread.is_alive():
+            self.problems.append(f'the last fault did not end within {FINISH_S} s')
+        return len(ended) == len(workers) and not thread.is_alive()
+
+    def _seconds_left(self, spent: float, recorder: Recorder) -> float:
+        """Return how long to wait. The time of the plan is exceeded while a client has no record acknowledged."""
+        left = self._plan.seconds - spent
+        if left > 0 or self.writers <= recorder.active_clients:
+            return left
+        return min(LOOK_AGAIN_S, left + self._plan.patience_s)
 
     # ---- after
 
@@ -231,22 +249,18 @@ class Run:
     def _record_offsets(self, recorder: Recorder) -> None:
         """Record the committed offsets of the transforms, or that a transaction holds them for ever.
 
-        A try ends after default.api.timeout.ms. Until then, the client pauses between its requests.
+        The client asks again, with pauses, for as long as the run is patient.
         """
-        deadline = time.monotonic() + self._plan.patience_s
-        while True:
-            try:
-                committed = self._reader_of_offsets(self._plan.servers)(self._group)
-            except KafkaError as error:
-                if error.code is not ErrorCode.UNSTABLE_OFFSET_COMMIT:
-                    raise
-                if time.monotonic() > deadline:
-                    recorder.unstable(self._group)
-                    return
-            else:
-                recorder.committed(self._group, {index: committed.get(index, 0) for index, place
-                                                 in enumerate(self._places) if place.topic.endswith(INPUT)})
-                return
+        settings = {'default.api.timeout.ms': str(round(self._plan.patience_s * 1000))}
+        try:
+            committed = self._reader_of_offsets(self._plan.servers, settings)(self._group)
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                raise
+            recorder.unstable(self._group)
+        else:
+            recorder.committed(self._group, {index: committed.get(index, 0) for index, place
+                                             in enumerate(self._places) if place.topic.endswith(INPUT)})
 
     def _await_stable(self) -> dict[int, tuple[int, int]]:
         """Return last stable offset and high watermark of each partition, when they are equal or do not meet."""
@@ -267,22 +281,8 @@ class Run:
     def _read_all(self, recorder: Recorder, isolation: str, ends: Mapping[int, int]) -> None:
         """Read each partition from its start to its end."""
         reader = recorder.reader(isolation, own.NAME, is_final=True)
-        getter = own.OwnGetter(self._plan.servers, self._places, isolation)
-        begin, sought = dict.fromkeys(ends, 0), [number for index in ends for number in (index, 0)]
-        reached = dict(begin)
-        deadline = time.monotonic() + self._plan.patience_s
         try:
-            getter.seek(begin)
-            while time.monotonic() < deadline and any(reached[index] < end for index, end in ends.items()):
-                at = recorder.now()
-                reads = getter.poll(READ_POLL_S)
-                if reads:
-                    recorder.poll(reader, at, reads, seek=sought)
-                    sought = []
-                    deadline = time.monotonic() + self._plan.patience_s
-                reached = {index: getter.position(index) for index in ends}
+            with closing(own.OwnGetter(self._plan.servers, self._places, isolation)) as getter:
+                read_to_ends(recorder, reader, getter, ends, self._plan.patience_s)
         except ClientFailure as error:
             self.problems.append(f'the final read failed: {error}')
-        finally:
-            getter.close()
-        recorder.end(reader, [number for index, end in ends.items() for number in (index, reached[index], end)])

@@ -96,6 +96,33 @@ def test_nothing_is_final_while_a_worker_goes_on(tmp_path):
     assert "the worker 'busy' did not stop" in run.problems[0]
 
 
+class LateWriter(Worker):
+    """A worker whose first record is acknowledged when the time of the run is over."""
+
+    def work(self):
+        self._stop.wait(0.01)
+        self._recorder.producer(0, None, 'late', 0)
+        self._recorder.sends(0, [0, 0, 5, 0])
+        self._stop.wait()
+
+
+def test_a_run_goes_on_until_each_client_has_had_a_record_acknowledged(tmp_path):
+    run, stop = Run(Plan('127.0.0.1:1', 0), tmp_path / 'history'), threading.Event()
+    run.writers = {'late'}
+    recorder = Recorder(io.StringIO(), [], {})
+    worker = LateWriter('late', Setting(recorder, stop, [], dict), random.Random(1))
+    with closing(Proxy('127.0.0.1', 1, random.Random(1))) as proxy:
+        assert run.work([worker], stop, recorder, proxy)
+    assert recorder.active_clients == {'late'} and run.problems == []
+
+
+def test_a_run_does_not_wait_for_ever_for_a_client_that_writes_nothing(tmp_path):
+    run, stop = Run(Plan('127.0.0.1:1', 0, patience_s=0.01), tmp_path / 'history'), threading.Event()
+    run.writers = {'silent'}
+    with closing(Proxy('127.0.0.1', 1, random.Random(1))) as proxy:
+        assert run.work([], stop, Recorder(io.StringIO(), [], {}), proxy)
+
+
 def test_a_broker_command_that_ends_is_reported_with_its_last_lines(tmp_path):
     broker = command_for(tmp_path, 'raise SystemExit("no such setting")', free_port())
     with pytest.raises(BrokerCommandError, match=r'ended with code 1; .* ends: no such setting'):

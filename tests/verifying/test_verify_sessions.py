@@ -6,6 +6,7 @@ import pytest
 
 from kbroker_tools.verifying.clients.confluent import ConfluentWriter
 from kbroker_tools.verifying.clients.face import ClientFailure, InstanceFailure, Maker
+from kbroker_tools.verifying.final_read import read_to_ends
 from kbroker_tools.verifying.lines import READ_COMMITTED
 from kbroker_tools.verifying.recorder import Recorder
 from kbroker_tools.verifying.workloads import Session
@@ -44,6 +45,33 @@ def test_a_poll_after_one_that_failed_begins_behind_the_last_record_that_was_ret
     assert [row['seek'] for row in polls] == [[0, 3, 1, 7], [0, 4, 1, 8], []]
     assert [row['reads'] for row in polls] == [
         [[0, [offset], [offset]], [1, [offset + 4], [offset + 4]]] for offset in (3, 4, 5)]
+
+
+class PositionedGetter(DroppingGetter):
+    def position(self, partition):
+        return self.positions[partition]
+
+
+def test_a_final_read_goes_on_after_a_poll_that_failed():
+    out = io.StringIO()
+    read_to_ends(Recorder(out, [], {}), 0, PositionedGetter(), {0: 3, 1: 2}, 60)
+    rows = [json.loads(line) for line in out.getvalue().splitlines()]
+    polls = [row for row in rows if row['type'] == 'poll']
+    assert [(row['seek'], row['reads'][0]) for row in polls] == [
+        ([0, 0, 1, 0], [0, [0], [0]]), ([0, 1, 1, 1], [0, [1], [1]]), ([], [0, [2], [2]])]
+    assert rows[-1] == {'type': 'end', 'reader': 0, 'ends': [0, 3, 3, 1, 3, 2]}
+
+
+class BrokenGetter(PositionedGetter):
+    def poll(self, timeout_s):
+        raise ClientFailure('broken')
+
+
+def test_a_final_read_that_always_fails_ends_with_the_failure_and_records_how_far_it_got():
+    out = io.StringIO()
+    with pytest.raises(ClientFailure, match='broken'):
+        read_to_ends(Recorder(out, [], {}), 0, BrokenGetter(), {0: 3}, 0.01)
+    assert '"ends":[0,0,3]' in out.getvalue()
 
 
 def test_a_flush_of_confluent_kafka_that_lost_its_exception_asks_for_a_new_producer(monkeypatch):
