@@ -1,0 +1,323 @@
+"""A broker is killed around every row and marker of transactions in two-phase commit (KIP-939).
+
+An application writes a transaction, prepares it, and stores its token. Its successors keep the transaction twice. Then
+an external system decides, and the application ends the transaction so. The broker kills itself at one of the writes
+that this takes. After a restart, a producer of `kbroker.client` completes what is prepared by the stored token.
+"""
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.broker_process import PROMPT
+from support.killing_broker import (
+    COMPLETE,
+    EMPTY,
+    KEPT,
+    MARKER,
+    ONGOING,
+    PREPARE,
+    RECORDS,
+    KillingBroker,
+    Point,
+)
+from support.message_builder import batch_of, build
+from support.promises import findings_in
+from support.raw_client import RawClient
+
+from kbroker.client import Admin, Consumer, Producer
+from kbroker.client.admin import IsolationLevel, NewTopic
+from kbroker.errors import ErrorCode
+from kbroker.record.batch import iter_batches
+from kbroker.record.control import read_end_txn_marker
+
+LIMIT_S = 120
+NEVER_MS = 2147483647
+TOPIC = 'orders'
+ORDERS = ((TOPIC, 0), (TOPIC, 1))
+STATE, OFFSETS, FIRST, SECOND = '__transaction_state-0', '__consumer_offsets-0', 'orders-0', 'orders-1'
+SETTINGS = {**PROMPT, 'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1',
+            'transaction.two.phase.commit.enable': 'true'}
+BUSY = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+"""The errors of a broker that has not completed an earlier request."""
+TIMELY = {'request_timeout_ms': 5000, 'retry_backoff_ms': 20}
+
+WRITING = ((STATE, EMPTY, 1), (STATE, ONGOING, 1), (FIRST, RECORDS, 1), (STATE, ONGOING, 2), (SECOND, RECORDS, 1),
+           (STATE, ONGOING, 3), (OFFSETS, RECORDS, 1))
+KEEPING = ((STATE, KEPT, 1), (STATE, KEPT, 2))
+DECIDING = ((STATE, PREPARE, 1),)
+ENDING = ((FIRST, MARKER, 1), (SECOND, MARKER, 1), (OFFSETS, MARKER, 1), (STATE, COMPLETE, 1))
+EVERYTHING = [Point(*place, moment) for place in (*WRITING, *KEEPING, *DECIDING, *ENDING)
+              for moment in ('before', 'torn', 'after')]
+SAMPLE = [Point(STATE, KEPT, 1, 'after'), Point(STATE, PREPARE, 1, 'torn'), Point(STATE, PREPARE, 1, 'after'),
+          Point(SECOND, MARKER, 1, 'before'), Point(STATE, COMPLETE, 1, 'before')]
+
+
+def place_of(point: Point) -> tuple[str, str, int]:
+    return point.partition, point.thing, point.number
+
+
+def leaves_open(point: Point) -> bool:
+    """Return whether the broker finds the transaction not decided after the kill."""
+    return place_of(point) in WRITING + KEEPING or (place_of(point) in DECIDING and point.moment != 'after')
+
+
+TWICE = [(first, second)
+         for first in EVERYTHING if place_of(first) not in WRITING and first.moment != 'torn'
+         and (place_of(first), first.moment) != (ENDING[-1], 'after')
+         for place in ([KEEPING[0], *DECIDING, *ENDING] if leaves_open(first) else ENDING)
+         for second in (Point(*place, 'before'), Point(*place, 'after'))]
+"""A kill, and another one while the broker or the application recovers from it."""
+
+
+@dataclass
+class Story:
+    """A transaction, and the things that the external system has stored about it."""
+
+    name: str
+    is_to_commit: bool
+    points: tuple[Point, ...]
+    pair: tuple[int, int] = (-1, -1)
+    """The pair of the client."""
+    producer: tuple[int, int] = (-1, -1)
+    """The pair of the transaction."""
+    token: str | None = None
+    has_asked_to_end: bool = False
+
+    @property
+    def is_committed(self) -> bool:
+        return self.token is not None and self.is_to_commit
+
+    @property
+    def decided(self) -> str | None:
+        return self.token if self.is_to_commit else None
+
+    @property
+    def most_markers(self) -> int:
+        """A kill between a marker and the Complete row costs a repetition of the markers."""
+        return 1 + sum(place_of(point) in ENDING for point in self.points)
+
+    def write(self, client: RawClient) -> None:
+        """Write the transaction and prepare it."""
+        self.initialize(client, keeps=False)
+        self.producer = self.pair
+        for partition in (0, 1):
+            batch = batch_of(time.time_ns() // 1_000_000, self.name.encode(), producer_id=self.pair[0],
+                             producer_epoch=self.pair[1], base_sequence=0, transactional=True)
+            ask(client, 'Produce', 12, transactional_id=self.name, acks=-1, timeout_ms=1000, topic_data=[
+                dict(name=TOPIC, partition_data=[dict(index=partition, records=batch)])])
+        ask(client, 'TxnOffsetCommit', 5, transactional_id=self.name, group_id=self.name, producer_id=self.pair[0],
+            producer_epoch=self.pair[1], topics=[dict(name=TOPIC, partitions=[
+                dict(partition_index=0, committed_offset=5)])])
+        self.token = f'{self.pair[0]}:{self.pair[1]}'
+
+    def initialize(self, client: RawClient, keeps: bool) -> str:
+        """Initialise a client. Return the token of the transaction that it finds."""
+        answer = ask(client, 'InitProducerId', 6, transactional_id=self.name, transaction_timeout_ms=60_000,
+                     producer_id=-1, producer_epoch=-1, enable2_pc=True, keep_prepared_txn=keeps)
+        self.pair = answer.producer_id, answer.producer_epoch
+        return f'{answer.ongoing_txn_producer_id}:{answer.ongoing_txn_producer_epoch}'
+
+    def end(self, client: RawClient) -> None:
+        self.has_asked_to_end = True
+        ask(client, 'EndTxn', 5, transactional_id=self.name, producer_id=self.pair[0], producer_epoch=self.pair[1],
+            committed=self.is_to_commit)
+
+    def run(self, client: RawClient) -> None:
+        self.write(client)
+        for _ in KEEPING:
+            assert self.initialize(client, keeps=True) == self.token
+        self.end(client)
+
+    def recover(self, client: RawClient) -> None:
+        """End the transaction if it is not decided."""
+        if self.initialize(client, keeps=True) == self.token:
+            self.end(client)
+
+
+def ask(client: RawClient, name: str, version: int, **fields: Any) -> Any:
+    """Send a request, again while the broker is busy. Return the answer, which has no error."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        answer = client.ask(build(f'{name}Request', **fields), version)
+        codes = set(codes_in(answer))
+        if not codes & BUSY:
+            assert codes == {ErrorCode.NONE}, answer
+            return answer
+        assert time.monotonic() < deadline, answer
+
+
+def codes_in(answer: Any) -> list[int]:
+    if hasattr(answer, 'error_code'):
+        return [answer.error_code]
+    topics = getattr(answer, 'responses', None) or answer.topics
+    return [partition.error_code for topic in topics
+            for partition in getattr(topic, 'partition_responses', None) or topic.partitions]
+
+
+class Place:
+    """A broker, and the stories that it was killed in."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self.broker = KillingBroker(directory, SETTINGS)
+        self.stories: list[Story] = []
+
+    def run(self, rounds: Iterable[tuple[Point, ...]]) -> None:
+        """Run a story for each round, and check what the next broker makes of it. Then check all of them together."""
+        self.stories = [Story(f'tx-{number} {" and ".join(map(str, points))}', number % 2 == 0, points)
+                        for number, points in enumerate(rounds)]
+        self.start(self.stories[0])
+        self.make_topics()
+        for story, following in zip_longest(self.stories, self.stories[1:]):
+            self.kill(story)
+            self.start(following)
+            self.check_recovery(story)
+        self.check_visible()
+        self.broker.stop()
+        self.check_files()
+
+    def start(self, story: Story | None) -> None:
+        """Start a broker that will be killed in this story. Without one, start an unmodified broker."""
+        self.arm(story, 0)
+        self.broker.start()
+
+    def arm(self, story: Story | None, number: int) -> None:
+        self.broker.point = None if story is None else story.points[number]
+        self.broker.transactional_id = '' if story is None else story.name
+
+    def kill(self, story: Story) -> None:
+        """Run the story up to its kill. Kill the broker again while it recovers, if the story has another point."""
+        with self.connected() as client, suppress(ConnectionError):
+            story.run(client)
+        self.broker.wait_killed()
+        for number in range(1, len(story.points)):
+            self.arm(story, number)
+            if not leaves_open(story.points[0]):
+                self.broker.start_until_killed()
+                continue
+            self.broker.start()
+            with self.connected() as client, suppress(ConnectionError):
+                story.recover(client)
+            self.broker.wait_killed()
+
+    def make_topics(self) -> None:
+        with Admin(self.broker.address, **TIMELY) as admin:
+            assert admin.create_topics([NewTopic(TOPIC, 2, 1)]) == {TOPIC: None}
+        with self.connected() as client:
+            for key_type in (0, 1):
+                while client.ask(build('FindCoordinatorRequest', coordinator_keys=['any'], key_type=key_type),
+                                 6).coordinators[0].error_code:
+                    pass
+
+    def connected(self) -> RawClient:
+        host, port = self.broker.address.split(':')
+        return RawClient(host, int(port), LIMIT_S)
+
+    def check_recovery(self, story: Story) -> None:
+        with Admin(self.broker.address, **TIMELY) as admin:
+            if story.token is not None and all(map(leaves_open, story.points)):
+                self.check_prepared(story, admin)
+            with Producer(self.broker.address, transactional_id=story.name, two_phase_commit=True, linger_ms=0,
+                          **TIMELY) as heir:
+                found = heir.prepared
+                assert found is None or str(found) == (story.token or f'{story.producer[0]}:{story.producer[1]}')
+                if story.token is not None:
+                    assert (found is not None) == all(map(leaves_open, story.points)), story
+                assert heir.complete(story.decided) == (found is not None)
+                assert not heir.complete(story.decided)
+                with heir.transaction():
+                    for partition in (0, 1):
+                        heir.send(TOPIC, f'after {story.name}'.encode(), partition=partition)
+            self.await_stable(admin)
+            offsets = admin.list_group_offsets(story.name, require_stable=True)
+            assert [row.offset for row in offsets.values()] == [5] * story.is_committed, story
+
+    def check_prepared(self, story: Story, admin: Admin) -> None:
+        """Check that the transaction is open with its pair and without a timeout, and that nothing of it is visible."""
+        _, row = admin.describe_transactions([story.name])[story.name]
+        assert (f'{row.producer_id}:{row.producer_epoch}', row.transaction_state, row.transaction_timeout_ms) == (
+            story.token, 'Ongoing', NEVER_MS), story
+        assert {(topic.topic, number) for topic in row.topics for number in topic.partitions} == {
+            *ORDERS, ('__consumer_offsets', 0)}
+        stable, ends = self.ends(admin)
+        assert all(stable[partition] < ends[partition] for partition in ORDERS), story
+
+    def ends(self, admin: Admin) -> tuple[dict[Any, int], dict[Any, int]]:
+        """Return the last stable offset and the high watermark of each partition."""
+        times = dict.fromkeys(ORDERS, 'latest')
+        stable = {at: row.offset for at, row in admin.list_offsets(times, IsolationLevel.READ_COMMITTED).items()}
+        return stable, {at: row.offset for at, row in admin.list_offsets(times).items()}
+
+    def await_stable(self, admin: Admin) -> None:
+        """Wait until the last stable offsets have reached the ends: the broker replies before it writes markers."""
+        deadline = time.monotonic() + LIMIT_S
+        while len(set(map(str, found := self.ends(admin)))) > 1:
+            assert time.monotonic() < deadline, found
+
+    def check_visible(self) -> None:
+        """Check that a reader sees each record of a committed transaction once, and no other."""
+        found: Counter[str] = Counter()
+        with Consumer(self.broker.address, isolation_level='read_committed', auto_offset_reset='earliest',
+                      **TIMELY) as consumer:
+            ends = consumer.end_offsets(ORDERS)
+            consumer.assign(ORDERS)
+            while any((consumer.position(*partition) or 0) < end for partition, end in ends.items()):
+                found.update(record.value.decode() for batch in consumer.poll(1000) for record in batch.records())
+        values = [f'after {story.name}' for story in self.stories]
+        values += [story.name for story in self.stories if story.is_committed]
+        assert found == Counter(values * 2)
+
+    def check_files(self) -> None:
+        """Check that each partition has the markers of each transaction, all of one kind and none too often."""
+        for partition in (FIRST, SECOND, OFFSETS):
+            markers = self.markers_in(partition)
+            for story in self.stories:
+                kinds = markers.get((story.producer[0], story.producer[1] + 1), [])
+                assert len(kinds) <= story.most_markers, (partition, story, kinds)
+                if story.token is not None:
+                    assert set(kinds) == {'COMMIT' if story.is_committed else 'ABORT'}, (partition, story, kinds)
+        assert self.broker.tracebacks() == []
+        assert findings_in(str(self.directory)) == []
+
+    def markers_in(self, partition: str) -> dict[tuple[int, int], list[str]]:
+        found: dict[tuple[int, int], list[str]] = {}
+        for path in (self.directory / partition).glob('*.log'):
+            for header, batch in iter_batches(path.read_bytes()):
+                if header.is_control:
+                    found.setdefault((header.producer_id, header.producer_epoch), []).append(
+                        read_end_txn_marker(batch).control_type.name)
+        return found
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = Place(tmp_path / 'data')
+    yield place
+    place.broker.kill9()
+
+
+def test_a_prepared_transaction_ends_once_although_the_broker_is_killed_at_its_rows_and_markers(place):
+    place.run([(point,) for point in SAMPLE])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize('turn', [0, 1])
+def test_a_prepared_transaction_ends_once_wherever_the_broker_is_killed(place, turn):
+    """Each second transaction is aborted: `turn` exchanges them."""
+    place.run([(SAMPLE[0],)] * turn + [(point,) for point in EVERYTHING])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_a_prepared_transaction_ends_once_wherever_the_broker_is_killed_twice(place):
+    place.run(TWICE)
