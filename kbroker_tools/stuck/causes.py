@@ -162,7 +162,7 @@ def _is_overdue(facts: Facts) -> bool:
 
 
 def _has_lost_marker(facts: Facts) -> bool:
-    """True if the coordinator saw this transaction's marker become durable here, but the log has none."""
+    """True if the coordinator completed this transaction, as if its marker were durable here, but the log has none."""
     decision, log = facts.decision, facts.log
     if decision is None or log is None or not log.is_whole:
         return False
@@ -366,9 +366,10 @@ def _why_marker_lost(facts: Facts) -> str:
     decision = facts.decision
     assert decision is not None
     ending = 'committed' if decision.state == 'PrepareCommit' else 'aborted'
-    return (f'the coordinator {ending} the transaction at {words_for_time(decision.timestamp_ms)}, and its marker was '
-            'written to this partition, but this log has none: it was restored from an older copy, it lost its tail, '
-            'or the topic was deleted and created again')
+    return (f'the coordinator {ending} the transaction at {words_for_time(decision.timestamp_ms)} and completed it, '
+            'but this log has no marker of it: the log was restored from an older copy, it lost its tail, the topic '
+            'was deleted and created again, or an Apache Kafka broker was killed before it wrote the marker, and '
+            'skipped it after its start')
 
 
 def _why_add_skipped(facts: Facts) -> str:
