@@ -54,6 +54,22 @@ def waiting_task():
         yield listener
 
 
+@pytest.fixture
+def killed_executor(start_driver, tmp_path):
+    """A function that runs a query up to a step of a task, and kills the executor there. The query runs to its end.
+
+    It returns the stop, at which the Python worker of the dead executor still waits.
+    """
+    def run_and_kill(run, step):
+        stop = run.place.proxy.stop_at(step, after=DECISION)
+        driver = start_driver()
+        driver.run(run.options, tmp_path / 'checkpoint', BATCHES)
+        os.kill(virtual_machine_above(pid_of_port(stop.wait().port)), signal.SIGKILL)
+        assert THE_END in driver.ended()
+        return stop
+    return run_and_kill
+
+
 def fault_options(listener):
     host, port = listener.getsockname()
     return {'fault': TASK_WAITS, 'flag': f'{host}:{port}'}
@@ -107,27 +123,19 @@ def test_the_driver_is_killed_while_an_executor_has_a_task(place, start_driver, 
     run.assert_exactly_once(BATCHES)
 
 
-def test_an_executor_is_killed_while_it_writes(place, start_driver, tmp_path):
+def test_an_executor_is_killed_while_it_writes(place, killed_executor):
     """Its Python worker has sent rows and awaits their answer, which comes after the query has ended."""
     run = SinkRun(place, 'writing', PREPARED)
-    stop = place.proxy.stop_at('Produce task rows answer', after=DECISION)
-    driver = start_driver()
-    driver.run(run.options, tmp_path / 'checkpoint', BATCHES)
-    os.kill(virtual_machine_above(pid_of_port(stop.wait().port)), signal.SIGKILL)
-    assert THE_END in driver.ended()
+    stop = killed_executor(run, 'Produce task rows answer')
     stop.release()
     run.finish()
     run.assert_exactly_once(BATCHES)
 
 
-def test_a_task_that_writes_too_late_is_ended_by_the_tool(place, start_driver, tmp_path):
+def test_a_task_that_writes_too_late_is_ended_by_the_tool(place, killed_executor):
     """Its executor is killed, and its rows reach the broker when the query has ended."""
     run = SinkRun(place, 'too-late', PREPARED)
-    stop = place.proxy.stop_at('Produce task rows request', after=DECISION)
-    driver = start_driver()
-    driver.run(run.options, tmp_path / 'checkpoint', BATCHES)
-    os.kill(virtual_machine_above(pid_of_port(stop.wait().port)), signal.SIGKILL)
-    assert THE_END in driver.ended()
+    stop = killed_executor(run, 'Produce task rows request')
     stop.release()
     run.await_open(1)
     assert '1 aborted' in run.finish()
