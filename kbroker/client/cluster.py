@@ -84,6 +84,8 @@ class Cluster:
         self._clock = clock or Clock()
         self._sleep = sleep
         self._connections: dict[tuple[str, int, str], Connection] = {}
+        self._proven: set[tuple[str, int]] = set()
+        """The addresses that have answered under these settings. Their later failures are no fault of the settings."""
         self._topics: dict[str, TopicMetadata] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
 
@@ -198,7 +200,12 @@ class Cluster:
         self._close_idle()
         connection = self._connections.get((host, port, purpose))
         if connection is None or not connection.is_open:
-            connection = Connection(host, port, self.config, node_id, self._clock)
+            try:
+                connection = Connection(host, port, self.config, node_id, self._clock)
+            except ClientError as error:
+                error.is_lasting = error.is_lasting and (host, port) not in self._proven
+                raise
+            self._proven.add((host, port))
             self._connections[host, port, purpose] = connection
         return connection
 

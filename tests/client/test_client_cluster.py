@@ -162,6 +162,25 @@ def test_a_broken_connection_is_opened_again():
         assert broker.asked.count('ApiVersions') == 2
 
 
+def test_a_known_address_whose_connections_are_closed_while_its_broker_restarts_is_tried_again():
+    """So does a load balancer without a broker behind it."""
+    with running(ScriptedBroker()) as broker, Routes(broker.port) as cluster:
+        cluster.refresh()
+        closed = iter([None] * 3)
+        broker.answers['Metadata'] = lambda request: broker.answers.update(Metadata=broker.metadata)
+        broker.answers['ApiVersions'] = lambda request: next(closed, broker.api_versions(request))
+        assert cluster.retrying(lambda: cluster.topics(['orders']), 'describing').keys() == {'orders'}
+        assert broker.asked.count('ApiVersions') == 5
+
+
+def test_an_unknown_address_that_closes_connections_is_reported_at_once():
+    broker = ScriptedBroker()
+    broker.answers['ApiVersions'] = lambda request: None
+    with running(broker), Routes(broker.port) as cluster, pytest.raises(ClientError) as caught:
+        cluster.any()
+    assert caught.value.is_lasting
+
+
 def test_a_cluster_that_was_never_reached_is_not_tried_again():
     routes = Routes(free_port())
     with routes as cluster, pytest.raises(ClientError, match='cannot be reached'):
