@@ -8,7 +8,8 @@ BINDIR ?= $(PREFIX)/bin
 DESTDIR ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
-WORKERS ?= 2
+# Two cores serve three: a third of the time, a process that runs tests waits for a broker or a client in Java.
+WORKERS ?= 3
 
 # Bytecode is kept, whatever the shell says: the tests start hundreds of brokers and commands.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,7 +30,7 @@ build: $(VENV)/installed  ## Compile what changed, in place.
 quick: $(VENV)/installed-for-tests build  ## The tests for use while editing: no JVM, Node.js, Spark, browser, crash loop or bench.
 	$(PY) -m pytest -n $(WORKERS) --quick $(PYTEST_ARGS)
 
-test: $(VENV)/installed-for-tests build  ## All tests but the long runs. WORKERS=2 processes; PYTEST_ARGS='tests/log -x' runs a part.
+test: $(VENV)/installed-for-tests build  ## All tests but the long runs. WORKERS=3 processes; PYTEST_ARGS='tests/log -x' runs a part.
 	$(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 check: $(VENV)/installed-for-tests build  ## Check style and types.

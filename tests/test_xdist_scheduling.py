@@ -3,6 +3,7 @@ import pathlib
 import re
 from types import SimpleNamespace
 
+import pytest
 from support.xdist_scheduling import LONGEST, SESSION, Scheduler, priority
 
 TESTS = pathlib.Path(__file__).parent
@@ -21,19 +22,22 @@ class Node:
         self.sent += indexes
 
 
-def test_one_process_begins_with_files_that_wait_and_the_next_one_with_files_that_are_busy():
+@pytest.mark.parametrize(('count', 'expected'), [
+    (2, [[SESSION[0], SESSION[1]], ['tests/hostile/test_a.py']]),
+    (3, [[SESSION[0], SESSION[1]], ['tests/hostile/test_a.py'], ['tests/jvm/test_a.py']])])
+def test_every_second_process_begins_with_files_that_are_busy_and_the_others_with_files_that_wait(count, expected):
     files = ['tests/log/test_a.py', 'tests/gates/test_a.py', 'tests/hostile/test_a.py', 'tests/jvm/test_a.py',
              SESSION[1], SESSION[0]]
     tests = [f'{file}::test_{number}' for file in sorted(files, key=priority) for number in range(3)]
-    specifications = ['popen', 'popen']
+    specifications = ['popen'] * count
     scheduler = Scheduler(SimpleNamespace(option=SimpleNamespace(), getvalue=lambda name: specifications))
-    nodes = [Node(), Node()]
+    nodes = [Node() for _ in range(count)]
     for node in nodes:
         scheduler.add_node(node)
         scheduler.add_node_collection(node, tests)
     scheduler.schedule()
     begun = [[tests[index].partition('::')[0] for index in node.sent[::3]] for node in nodes]
-    assert begun == [[SESSION[0], SESSION[1]], ['tests/hostile/test_a.py']]
+    assert begun == expected
     for index in nodes[1].sent[:]:
         scheduler.mark_test_complete(nodes[1], index)
     assert tests[nodes[1].sent[-1]].startswith('tests/gates/')

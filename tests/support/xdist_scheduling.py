@@ -9,8 +9,11 @@ SESSION = tuple(f'tests/spark/test_spark_{name}.py'
                 for name in ('session', 'ingest', 'judged', 'secured', 'protobuf', 'sink', 'sink_faults', 'pipeline',
                              'pipeline_kills'))
 """The files that share a Spark session. One process runs them all."""
-WAITING = (*SESSION, 'tests/spark/', 'tests/jvm/', 'tests/test_examples.py', 'tests/node/', 'tests/clients/')
-"""The slow places whose tests wait for other programs much of the time, the slowest first."""
+WAITING = (*SESSION, 'tests/jvm/', 'tests/spark/', 'tests/test_examples.py', 'tests/node/', 'tests/clients/')
+"""The slow places whose tests wait for other programs much of the time, in the order in which they are begun.
+
+Those of `tests/jvm` wait most. They come second, so that they run beside the Spark session, which waits least.
+"""
 BUSY = ('tests/crash/', 'tests/test_benches.py', 'tests/gates/', 'tests/hostile/')
 """The slow places whose tests use a processor all the time, the slowest last."""
 LONGEST = (*WAITING, *BUSY)
@@ -22,6 +25,8 @@ class Scheduler(LoadScopeScheduling):
     The first process, and every second one after it, takes files from the front of the queue, where tests wait. The
     others take files from its end, where tests are busy. So neither kind runs alone, and the short files, in the
     middle, come last: a slow one that started late would keep one process busy after the others have ended.
+
+    Three processes suit two cores: two of them mostly wait.
     """
 
     def __init__(self, config: Any, log: Any = None):
