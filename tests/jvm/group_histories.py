@@ -14,6 +14,7 @@ from typing import Any
 
 from hypothesis.errors import UnsatisfiedAssumption
 from raw_peer import DAY_MS, NOW_MS, RawPeer
+from support.beside_kafka import at_once
 
 from kbroker.errors import ErrorCode
 from kbroker.record.batch import iter_batches
@@ -479,19 +480,18 @@ def run(addresses: list[str], history: Sequence[Any], side_class: type[Side] = S
     """
     names = (f'h{number}-{NOW_MS % 100_000}' for number in _numbers)
     group = next(name for name in names if partition_for(name, side_class.lanes) == lane)
-    sides = [side_class(address, group) for address in addresses]
+    sides = at_once(lambda address: side_class(address, group), addresses)
     sides[0].is_kafka = True
     try:
         for operation in history:
-            answers = [operation.run(side) for side in sides]
+            answers = at_once(operation.run, sides)
             found = differences(*answers) + settled_row_differences(sides)
             if any(side.resolved_s and time.monotonic() - side.resolved_s > REGEX_INTERVAL_S for side in sides):
                 raise TooSlow
             if found:
                 return [] if sides[0].has_another_choice(sides[1]) else [f'{operation}: {line}' for line in found]
     finally:
-        for side in sides:
-            side.close()
+        at_once(side_class.close, sides)
     return []
 
 
@@ -504,9 +504,9 @@ def differences(kafka: Any, ours: Any, path: str = 'answer') -> list[str]:
 def settled_row_differences(sides: list[Side]) -> list[str]:
     """Compare the rows since the last step. Wait for those that a broker writes after its answer."""
     deadline_s = time.monotonic() + SETTLE_LIMIT_S
-    rows = [side.rows() for side in sides]
+    rows = at_once(lambda side: side.rows(), sides)
     while (found := row_differences(*map(with_whole_deletions, rows))) and time.monotonic() < deadline_s:
-        rows = [side.with_later_rows(known) for side, known in zip(sides, rows, strict=True)]
+        rows = at_once(lambda both: both[0].with_later_rows(both[1]), list(zip(sides, rows, strict=True)))
     return found
 
 

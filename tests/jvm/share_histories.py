@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from raw_peer import DAY_MS, NOW_MS, RawPeer
+from support.beside_kafka import at_once
 from support.message_builder import batch_of, build
 from support.raw_client import RawClient
 
@@ -354,7 +355,7 @@ def settled_states(sides: list[Side]) -> list[Any]:
     """Return the states once they are equal, or after a while: Kafka answers the end of a session before its row."""
     deadline = time.monotonic() + SETTLE_LIMIT_S
     while True:
-        states = [side.state() for side in sides]
+        states = at_once(Side.state, sides)
         if states[0] == states[1] or time.monotonic() > deadline:
             return states
         sides[0].peer._wait_for_a_record()
@@ -366,16 +367,15 @@ def run(addresses: list[str], history: list[Operation], lane: int = 0) -> list[s
     Histories of several lanes do not disturb each other: each has its own topic and group.
     """
     name = f's{lane}-{next(_numbers)}-{NOW_MS % DAY_MS}'
-    sides = [Side(address, name) for address in addresses]
+    sides = at_once(lambda address: Side(address, name), addresses)
     try:
         for operation in history:
-            answers = [operation.run(side) for side in sides]
+            answers = at_once(operation.run, sides)
             states = settled_states(sides)
             found = [f'{what}: Kafka {kafka!r}, kbroker {ours!r}'
                      for what, (kafka, ours) in (('answer', answers), ('state', states)) if kafka != ours]
             if found:
                 return [f'{operation}: {line}' for line in found]
     finally:
-        for side in sides:
-            side.close()
+        at_once(Side.close, sides)
     return []

@@ -4,13 +4,16 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
 from support.apache_kafka import KafkaProcess
 from support.broker_process import BrokerProcess
 
+Given = TypeVar('Given')
+Done = TypeVar('Done')
 PHASES = (Phase.explicit, Phase.generate)
 OPTIONS: dict[str, Any] = dict(deadline=None, database=None, suppress_health_check=[
     HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
@@ -32,6 +35,15 @@ def running(kafka: KafkaProcess, ours: BrokerProcess) -> Iterator[list[KafkaProc
             broker.start()
         yield [kafka, ours]
         assert ours.tracebacks() == []
+
+
+def at_once(work: Callable[[Given], Done], given: Sequence[Given]) -> list[Done]:
+    """Do work for both brokers at the same time: each mostly waits for its broker. Return the results.
+
+    An exception is raised once neither works any more.
+    """
+    with ThreadPoolExecutor(len(given)) as pool:
+        return list(pool.map(work, given))
 
 
 def repeated(examples: int) -> settings:
