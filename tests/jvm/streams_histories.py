@@ -45,6 +45,8 @@ SETTINGS = {
 DETAILS = ('Source topics ', 'Internal topics are missing: ', "The member's topology", 'Streams group member ',
            'Assignment delayed ')
 """The beginnings of the details whose words are compared."""
+FAILED = '; Creation failed'
+"""The beginning of what a detail says of topics that cannot be created."""
 ROLES = ('active', 'standby', 'warmup')
 Tasks = dict[str, list[dict[str, Any]] | None]
 Task = tuple[str, str, int]
@@ -194,6 +196,8 @@ class StreamsSide(Side):
 
     def __init__(self, address: str, group: str):
         self._looks = itertools.count()
+        self._known_missing: set[str] = set()
+        """The internal topics that an answer has said are missing."""
         super().__init__(address, group)
         self.shapes: dict[str, list[dict[str, Any]]] = {}
         """Member -> the topology that it joined with last."""
@@ -315,18 +319,31 @@ class StreamsSide(Side):
                 self.tasks_before[slot] = self.tasks.get(slot, {})
                 self.tasks[slot] = {role: [dict(subtopology_id=tasks.subtopology_id, partitions=list(tasks.partitions))
                                            for tasks in getattr(answer, f'{role}_tasks') or ()] for role in ROLES}
+            if self.is_kafka:
+                self.forget_early_failures(answer)
             self.await_internal_topics(answer)
         return self.comparable(answer)
+
+    def forget_early_failures(self, answer: Any) -> None:
+        """Remove the failed creation of internal topics from the first answer in which they are missing.
+
+        Kafka creates them in the background. On a busy machine, this sometimes fails before that answer is sent.
+        """
+        for status in answer.status or ():
+            if status.status_code == Status.MISSING_INTERNAL_TOPICS:
+                missing = set(missing_topics(status))
+                if not missing <= self._known_missing:
+                    status.status_detail = status.status_detail.partition(FAILED)[0]
+                self._known_missing |= missing
 
     def await_internal_topics(self, answer: Any) -> None:
         """Wait until the internal topics exist, or until an error that hinders that is in the answers.
 
         Kafka does not repeat a creation that met the deletion of the same topic. Such a history is not judged.
         """
-        missing = [status.status_detail for status in answer.status or ()
-                   if status.status_code == Status.MISSING_INTERNAL_TOPICS]
+        missing = [status for status in answer.status or () if status.status_code == Status.MISSING_INTERNAL_TOPICS]
         if missing:
-            names = missing[0].partition(': ')[2].partition(';')[0].split(', ')
+            names = missing_topics(missing[0])
             refused = [parts for parts in self.shapes.values() if any(
                 self.is_refused(topic) and topic['name'] in names for each in parts
                 for topic in (*each['state_changelog_topics'], *each['repartition_source_topics']))]
@@ -390,7 +407,7 @@ class StreamsSide(Side):
             return '*'
         if name != 'status_detail':
             return super().comparable(value, name)
-        detail, _, failure = value.replace(self.group, 'g').partition('; Creation failed')
+        detail, _, failure = value.replace(self.group, 'g').partition(FAILED)
         return (sorted(detail.replace(',', '').split()) if detail.startswith(DETAILS) else '*'), bool(failure)
 
     def described(self) -> Any:
@@ -401,6 +418,12 @@ class StreamsSide(Side):
         is_short = operation == SET
         self.set_configs({'streams.session.timeout.ms': SHORT_SESSION_MS if is_short else None,
                           'streams.heartbeat.interval.ms': '500' if is_short else None})
+
+
+def missing_topics(status: Any) -> list[str]:
+    """Return the names of the internal topics that a status says are missing."""
+    names: list[str] = status.status_detail.partition(': ')[2].partition(';')[0].split(', ')
+    return names
 
 
 # ---- operations
