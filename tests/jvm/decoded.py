@@ -1,9 +1,7 @@
 """The records of files as text, from Kafka's dump tool and from kbroker's decoders."""
-import os
 import re
-import subprocess
 
-from support.apache_kafka import TOOL_LIMIT_S, java
+from support.apache_kafka import run_tools
 
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
@@ -17,13 +15,10 @@ OPTIONS = {'string': '--print-data-log', 'offsets': '--offsets-decoder', 'transa
 
 def kafkas_text(name, files):
     """Return Kafka's lines of records in the files, without those of batches."""
-    command = java('org.apache.kafka.tools.DumpLogSegments', OPTIONS[name], '--skip-record-metadata', '--files',
-                   ','.join(map(str, files)))
-    done = subprocess.run(command, capture_output=True, timeout=TOOL_LIMIT_S, check=False,
-                          env={**os.environ, 'LC_ALL': 'C.UTF-8'})
-    assert done.returncode == 0, done.stderr.decode()
-    lines = done.stdout.decode().split('\n')
-    return [REASON.sub(r'\1', line) for line in lines if line.startswith('| ')]
+    done, = run_tools('org.apache.kafka.tools.DumpLogSegments', [
+        OPTIONS[name], '--skip-record-metadata', '--files', ','.join(map(str, files))])
+    assert done.code == 0, done.errors
+    return [REASON.sub(r'\1', line) for line in done.output.split('\n') if line.startswith('| ')]
 
 
 def our_text(name, files):

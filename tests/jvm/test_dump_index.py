@@ -1,9 +1,8 @@
 """Every line of kafka-dump-log for sound and damaged index and snapshot files, and its final report."""
 import io
-import subprocess
 
 import pytest
-from support.apache_kafka import TOOL_LIMIT_S, java
+from support.apache_kafka import run_tools
 from support.segment_files import damaged_copies, damaged_snapshots, two_segments
 
 from kbroker.errors import CorruptLogError
@@ -23,10 +22,7 @@ DUMPS = {'.index': dump_index, '.timeindex': dump_time_index, '.txnindex': dump_
 
 
 def kafkas(files, *options):
-    done = subprocess.run(java('org.apache.kafka.tools.DumpLogSegments', *options, '--files',
-                               ','.join(map(str, files))),
-                          capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=False)
-    return done.returncode, done.stdout, done.stderr
+    return run_tools('org.apache.kafka.tools.DumpLogSegments', [*options, '--files', ','.join(map(str, files))])[0]
 
 
 def ours(files, **options):

@@ -4,7 +4,7 @@ import sys
 import tarfile
 
 import pytest
-from support.apache_kafka import TOOL_LIMIT_S, KafkaProcess, java
+from support.apache_kafka import TOOL_LIMIT_S, KafkaProcess, run_tools
 from support.broker_process import ROOT, BrokerProcess
 from support.sample_topic import sample_topic
 from support.segment_corpus import corpus, damaged
@@ -19,18 +19,15 @@ DECODERS = {'__consumer_offsets': '--offsets-decoder', '__transaction_state': '-
             '__cluster_metadata': '--cluster-metadata-decoder'}
 
 
-def run(command):
-    done = subprocess.run(command, capture_output=True, timeout=TOOL_LIMIT_S, check=False)
-    return done.returncode, done.stdout, done.stderr.decode()
-
-
 def kafkas(files, *options):
-    command = java('org.apache.kafka.tools.DumpLogSegments', *options, '--files', ','.join(map(str, files)))
-    return run([command[0], '-Dfile.encoding=UTF-8', *command[1:]])
+    done, = run_tools('org.apache.kafka.tools.DumpLogSegments', [*options, '--files', ','.join(map(str, files))])
+    return done.code, done.output.encode(), done.errors
 
 
 def ours(files, *options):
-    return run([sys.executable, '-m', 'kbroker_tools.dump.start', *options, '--files', ','.join(map(str, files))])
+    command = [sys.executable, '-m', 'kbroker_tools.dump.start', *options, '--files', ','.join(map(str, files))]
+    done = subprocess.run(command, capture_output=True, timeout=TOOL_LIMIT_S, check=False)
+    return done.returncode, done.stdout, done.stderr.decode()
 
 
 def sections(report):

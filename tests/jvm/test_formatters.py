@@ -3,15 +3,13 @@
 These are the console consumer with its message formatters, and the dump tool. The console consumer prints no end of
 line between its objects, kbroker prints one after each.
 """
-import subprocess
-
 import confluent_kafka
 import pytest
 import streams_histories
 from decoded import kafkas_text, our_text
 from group_histories import Commit
 from streams_histories import Standbys, StreamsBeat, StreamsJoin, StreamsLeave, StreamsSide
-from support.apache_kafka import TOOL_LIMIT_S, KafkaProcess, java
+from support.apache_kafka import KafkaProcess, run_tools
 from support.broker_process import BrokerProcess
 from support.command_runner import run_command
 from support.sample_topic import LIMIT_S, sample_topic
@@ -77,12 +75,11 @@ def count_of_records(directory, topic):
 
 def kafkas(broker, topic, formatter):
     """Return Kafka's output for all records. The tool does not stop at the end, so their number is passed to it."""
-    done = subprocess.run(java(f'{CONSUMER}.ConsoleConsumer', '--bootstrap-server', broker.address, '--topic', topic,
-                               '--partition', '0', '--offset', 'earliest', '--formatter', f'{CONSUMER}.{formatter}',
-                               '--max-messages', str(count_of_records(broker.directory, topic))),
-                          capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    done, = run_tools(f'{CONSUMER}.ConsoleConsumer', [
+        '--bootstrap-server', broker.address, '--topic', topic, '--partition', '0', '--offset', 'earliest',
+        '--formatter', f'{CONSUMER}.{formatter}', '--max-messages', str(count_of_records(broker.directory, topic))])
+    assert done.code == 0, done.errors
+    return done.output
 
 
 def ours(*arguments):

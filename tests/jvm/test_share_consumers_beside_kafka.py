@@ -6,7 +6,7 @@ import time
 import pytest
 from support.apache_kafka import java, run_tools
 from support.beside_kafka import both_brokers
-from support.command_runner import command_line, run_in_process
+from support.command_runner import run_command, run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
@@ -75,19 +75,23 @@ def test_both_tools_print_the_same_on_both_brokers(brokers, outcome):
     """A released record comes five times: group.share.delivery.count.limit."""
     texts = [f'v{number}' for number in range(4)]
     count = str(len(texts) * (5 if '--release' in outcome else 1))
+    more = [*PARTS, *outcome, '--max-messages', count, '--timeout-ms', '30000']
     found = []
     for broker in brokers:
-        for tool in ('java', 'kbroker'):
-            topic = f'printed-{tool}{"".join(outcome)}'
-            options = prepared(broker, topic, texts=texts)
-            more = [*PARTS, *outcome, '--max-messages', count, '--timeout-ms', '30000']
-            command = (java(CONSOLE, *options, *more) if tool == 'java'
-                       else command_line('share-consume', *options, *more))
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
-                                  check=True)
-            found.append((lines(done.stdout), lag(options)))
+        theirs, ours = (prepared(broker, f'printed-{tool}{"".join(outcome)}', texts=texts) for tool in ('java', 'ours'))
+        found.append((lines(shown_by_kafkas_tool(theirs, more)), lag(theirs)))
+        done = run_command('share-consume', *ours, *more, timeout=LIMIT_S)
+        assert done.returncode == 0, done.stderr
+        found.append((lines(done.stdout), lag(ours)))
     assert all(each == found[0] for each in found), found
     assert len(found[0][0]) == int(count) and found[0][1] == 0
+
+
+def shown_by_kafkas_tool(options, more):
+    """Return what the console share consumer prints."""
+    done, = run_tools(CONSOLE, [*options, *more])
+    assert done.code == 0, done.errors
+    return done.output
 
 
 def settled(ask, is_settled):
@@ -137,9 +141,7 @@ def test_read_committed_hides_aborted_records_on_both_brokers(brokers):
         for number, commits in enumerate((True, False, True)):
             write(cluster, 'committed', [f'{number}a', f'{number}b'], transactional_id='writer', commits=commits)
         cluster.close()
-        done = subprocess.run(java(CONSOLE, *options, *PARTS, '--max-messages', '4', '--timeout-ms', '30000'),
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=True)
-        found.append(lines(done.stdout))
+        found.append(lines(shown_by_kafkas_tool(options, [*PARTS, '--max-messages', '4', '--timeout-ms', '30000'])))
     assert found[0] == found[1]
     assert [line[-1] for line in found[0]] == ['0a', '0b', '2a', '2b']
 

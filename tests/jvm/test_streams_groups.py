@@ -5,6 +5,7 @@ import contextlib
 import random
 import subprocess
 import threading
+import time
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -17,8 +18,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 APPLICATION, WORDS, COUNTS = 'counting', 'words', 'counts'
 PARTITIONS = 4
 WAIT_S = 180
-MOST_LOOKS = 20
-"""The times that the tool is asked until members have standby tasks, which they get after the active ones."""
+TOOL = 'org.apache.kafka.tools.streams.StreamsGroupCommand'
 SETTINGS = {'group.streams.min.session.timeout.ms': 5000, 'group.streams.session.timeout.ms': 6000,
             'group.streams.min.heartbeat.interval.ms': 500, 'group.streams.heartbeat.interval.ms': 1000,
             'group.streams.initial.rebalance.delay.ms': 500, 'group.streams.num.standby.replicas': 1}
@@ -91,9 +91,12 @@ def read_counts(consumer, expected, instances):
     raise AssertionError(f'{differing}\n' + '\n'.join(instance.output[-3000:] for instance in instances))
 
 
-def tool(broker, *options):
-    return run_tool('org.apache.kafka.tools.streams.StreamsGroupCommand', '--bootstrap-server', broker.address,
-                    '--describe', '--group', APPLICATION, *options)
+def await_description(broker, expected, *options):
+    """Look with Kafka's tool until it shows what is expected: members get standby tasks after the active ones."""
+    end = time.monotonic() + WAIT_S
+    while expected not in (text := run_tool(TOOL, '--bootstrap-server', broker.address, '--describe', '--group',
+                                            APPLICATION, *options)):
+        assert time.monotonic() < end, text
 
 
 def test_words_are_counted_exactly_once_while_an_instance_is_killed(broker, tmp_path):
@@ -108,19 +111,19 @@ def test_words_are_counted_exactly_once_while_an_instance_is_killed(broker, tmp_
             ends.callback(instance.kill)
         for instance in instances:
             instance.wait_until_running()
-        assert 'Stable' in tool(broker, '--state')
+        await_description(broker, 'Stable', '--state')
         consumer = Consumer({'bootstrap.servers': broker.address, 'group.id': 'reader',
                              'isolation.level': 'read_committed', 'auto.offset.reset': 'earliest'})
         ends.callback(consumer.close)
         consumer.subscribe([COUNTS])
         produce(broker.address, words[:3000])
-        described = tool(broker, '--members', '--verbose')
+        described = run_tool(TOOL, '--bootstrap-server', broker.address, '--describe', '--group', APPLICATION,
+                             '--members', '--verbose')
         assert described.count(f'{APPLICATION}-') >= 2, described
         instances[0].kill()
         produce(broker.address, words[3000:])
         read_counts(consumer, collections.Counter(words), instances)
-        state = tool(broker, '--state')
-        assert 'Stable' in state
+        await_description(broker, 'Stable', '--state')
     assert {f'{APPLICATION}-words-repartition', f'{APPLICATION}-KSTREAM-AGGREGATE-STATE-STORE-0000000002-changelog'
             } <= set(admin.list_topics(timeout=60).topics)
 
@@ -150,7 +153,7 @@ def test_words_are_counted_exactly_once_by_instances_with_standbys_while_the_bro
         broker.start()
         produce(broker.address, words[2000:4000])
         read_counts(consumer, collections.Counter(words[:4000]), instances)
-        assert any('STANDBY:' in tool(broker, '--members') for _ in range(MOST_LOOKS))
+        await_description(broker, 'STANDBY:', '--members')
         for number in range(3):
             instances[number].stop()
             produce(broker.address, words[4000 + 600 * number:4600 + 600 * number])

@@ -70,8 +70,10 @@ def _train(options: list[str]) -> None:
 
 
 def run_tool(main_class: str, *arguments: str) -> str:
-    """Run one of Kafka's tools and return its output. Raise AssertionError with the output if it fails."""
-    return _run(java(main_class, *arguments), TOOL_LIMIT_S)
+    """Run one of Kafka's tools and return what it wrote to either stream. Raise AssertionError if it fails."""
+    done, = run_tools(main_class, arguments)
+    assert done.code == 0, f'{main_class} exited with {done.code}:\n{done.output}{done.errors}'
+    return done.output + done.errors
 
 
 class ToolRun(NamedTuple):
@@ -95,12 +97,17 @@ class ToolMachine:
     """A virtual machine that runs tools one after the other. The first run is slow: it loads the common classes."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._complaints = tempfile.TemporaryFile('w+')  # noqa: SIM115
         self._process = subprocess.Popen(java('kbroker.ToolRuns'), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          stderr=self._complaints, text=True)
 
     def run(self, run: Sequence[str]) -> ToolRun:
         """Run a tool. Raise AssertionError if the machine ends. A run that takes too long ends the machine."""
+        with self._lock:
+            return self._run(run)
+
+    def _run(self, run: Sequence[str]) -> ToolRun:
         assert self._process.stdin is not None and self._process.stdout is not None
         watch = threading.Timer(TOOL_LIMIT_S, self._process.kill)
         watch.start()
