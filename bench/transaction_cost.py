@@ -103,7 +103,8 @@ class Bench:
     def measure(self, name: str, site: Site) -> None:
         client = CLIENTS[name](site)
         try:
-            until = time.monotonic() + (self.sizes.warm_up_s if site.peer.needs_warm_up or name == 'Java' else 1)
+            until = time.monotonic() + (self.sizes.warm_up_s if site.peer.needs_warm_up or name == 'Java'
+                                        else min(self.sizes.warm_up_s, 1))
             with site.topic(f'filled-{name}', 1) as topic:
                 fill(site, topic, self.sizes.records)
                 while time.monotonic() < until:

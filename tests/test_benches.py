@@ -254,7 +254,7 @@ STOPPED = {
     'peers': ['bench/peers.py', '--peers', 'kbroker', '--cells', 'round trip', '--rounds', '10000', '--seconds', '0.1',
               '--out', '{directory}/out/peers.jsonl'],
     'transaction_cost': ['bench/transaction_cost.py', '--peers', 'kbroker', '--clients', 'confluent-kafka', '--blocks',
-                         '10000', '--slice', '0.2'],
+                         '10000', '--slice', '0.2', '--records', '20000', '--warm-up', '0'],
 }
 
 
