@@ -17,6 +17,7 @@ from kbroker_tools.command import SETTINGS, Command, ToolError, version_option
 from kbroker_tools.render import Output, words_for_duration
 from kbroker_tools.verifying.broker_command import BrokerCommand, BrokerCommandError
 from kbroker_tools.verifying.checker import check
+from kbroker_tools.verifying.clients.java import JavaEnded
 from kbroker_tools.verifying.history import HistoryError, load
 from kbroker_tools.verifying.html import timeline_page
 from kbroker_tools.verifying.nemesis import FAULTS, NETWORK_FAULTS, PROCESS_FAULTS
@@ -69,7 +70,10 @@ def checked_command(ctx: click.Context, param: click.Parameter, value: str | Non
               help='list: transactions that append to several partitions and read. transform: consume, transform, '
                    'produce. fence: a fenced producer goes on writing.')
 @click.option('--clients', callback=names_of(CLIENTS), metavar='NAME,...',
-              help='kbroker, confluent. The default is those that are installed.')
+              help='kbroker, confluent, java. The default is those that are installed.')
+@click.option('--java-classpath', metavar='PATH',
+              help='The jars of Kafka\'s Java client, as java takes them: "kafka/libs/*". Java compiles a program with '
+                   'them, so a JDK is needed.')
 @click.option('--seed', type=int, help='Fixes the random choices of faults and transactions. Threads still differ.')
 @click.option('--output', type=click.Path(file_okay=False, path_type=Path), default=Path('kbroker-verify'),
               show_default=True, metavar='DIR',
@@ -78,7 +82,8 @@ def checked_command(ctx: click.Context, param: click.Parameter, value: str | Non
               help='Only check a history that was recorded before.')
 @version_option
 def main(bootstrap_server: str | None, minutes: float, nemesis: tuple[str, ...] | None, broker_command: str | None,
-         workloads: tuple[str, ...], clients: tuple[str, ...] | None, **files: Path | int | None) -> None:
+         workloads: tuple[str, ...], clients: tuple[str, ...] | None, java_classpath: str | None,
+         **files: Path | int | None) -> None:
     """Verify that a broker keeps Kafka's promises while the network and the broker fail.
 
     Transactional producers and consumers of several clients work on new topics. A proxy between them and the broker
@@ -99,16 +104,29 @@ def main(bootstrap_server: str | None, minutes: float, nemesis: tuple[str, ...] 
         raise click.UsageError('give --bootstrap-server HOST:PORT, or --check-history FILE')
     address = address_of(bootstrap_server)
     faults = chosen_faults(nemesis, broker_command is not None)
-    plan = Plan(bootstrap_server, minutes * 60, faults, workloads, clients or clients_available(),
-                seed=seed if isinstance(seed, int) else time.time_ns() % 1_000_000)
-    if 'confluent' in plan.clients and 'confluent' not in clients_available():
-        raise ToolError('found no confluent-kafka, expected it for --clients confluent: pip install confluent-kafka')
+    plan = Plan(bootstrap_server, minutes * 60, faults, workloads, chosen_clients(clients, java_classpath),
+                java_classpath, seed=seed if isinstance(seed, int) else time.time_ns() % 1_000_000)
     output.mkdir(parents=True, exist_ok=True)
     clock_file = output / CLOCK if 'clock' in faults else None
     with running(broker_command, address, output, clock_file) as broker, \
             progress(plan.seconds) as advance:
-        outcome = Run(plan, output / HISTORY, broker, clock_file, advance).run()
+        try:
+            outcome = Run(plan, output / HISTORY, broker, clock_file, advance).run()
+        except JavaEnded as error:
+            raise ToolError(str(error)) from None
     report(output / HISTORY, output, outcome.problems)
+
+
+def chosen_clients(clients: tuple[str, ...] | None, java_classpath: str | None) -> tuple[str, ...]:
+    """Return the clients of the run. ToolError and click.UsageError for one that is not there."""
+    available = clients_available(java_classpath)
+    if clients is None:
+        return available
+    if 'java' in clients and 'java' not in available:
+        raise click.UsageError('--clients java needs --java-classpath, the jars of the Java client')
+    if 'confluent' in clients and 'confluent' not in available:
+        raise ToolError('found no confluent-kafka, expected it for --clients confluent: pip install confluent-kafka')
+    return clients
 
 
 def chosen_faults(nemesis: tuple[str, ...] | None, has_command: bool) -> tuple[str, ...]:

@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from kbroker.client import Admin, KafkaError
 from kbroker.client.admin import LATEST, IsolationLevel, NewTopic
 from kbroker.errors import ErrorCode
 from kbroker_tools.verifying.broker_command import BrokerCommand, BrokerCommandError
-from kbroker_tools.verifying.clients import own
+from kbroker_tools.verifying.clients import java, own
 from kbroker_tools.verifying.clients.face import ClientFailure, Maker, Place
 from kbroker_tools.verifying.final_read import read_to_ends
 from kbroker_tools.verifying.lines import READ_COMMITTED, READ_UNCOMMITTED
@@ -24,8 +26,9 @@ from kbroker_tools.verifying.workloads import Fencer, ListAppender, Sender, Sett
 
 LIST, INPUT, OUTPUT = 'list', 'input', 'output'
 PARTITIONS = {LIST: 4, INPUT: 2, OUTPUT: 2}
+"""The fewest partitions. Each client transforms a partition of the input."""
 WORKLOADS = ('list', 'transform', 'fence')
-CLIENTS = ('kbroker', 'confluent')
+CLIENTS = ('kbroker', 'confluent', 'java')
 KEEP_EVERYTHING = {'cleanup.policy': 'delete', 'retention.ms': '-1', 'retention.bytes': '-1'}
 FINISH_S = 300
 """How long the end waits for the last calls of the clients, and for the broker to be started again."""
@@ -42,7 +45,9 @@ class Plan:
     seconds: float
     nemesis: tuple[str, ...] = ()
     workloads: tuple[str, ...] = WORKLOADS
-    clients: tuple[str, ...] = CLIENTS
+    clients: tuple[str, ...] = CLIENTS[:2]
+    java_classpath: str | None = None
+    """The jars of Kafka's clients, if Java is one of the clients."""
     pause_s: tuple[float, float] = (0.5, 4)
     seed: int = 0
     workers: int = 2
@@ -64,17 +69,18 @@ Progress = Callable[[float, Mapping[str, int]], None]
 """Is called about once a second with the seconds since the start and the counts of the recorder."""
 
 
-def clients_available() -> tuple[str, ...]:
+def clients_available(java_classpath: str | None = None) -> tuple[str, ...]:
     """Return the clients that are installed."""
-    try:
-        import confluent_kafka  # noqa: F401
-    except ImportError:
-        return CLIENTS[:1]
-    return CLIENTS
+    is_installed = {'kbroker': True, 'confluent': find_spec('confluent_kafka') is not None,
+                    'java': java_classpath is not None}
+    return tuple(name for name in CLIENTS if is_installed[name])
 
 
 class Run:
-    """One run against a broker that is up. KafkaError and OSError if the topics cannot be created."""
+    """One run against a broker that is up.
+
+    KafkaError and OSError if the topics cannot be created, JavaEnded and OSError if Java does not start.
+    """
 
     def __init__(self, plan: Plan, history: Path, broker: BrokerCommand | None = None, clock_file: Path | None = None,
                  progress: Progress = lambda seconds, counts: None):
@@ -85,8 +91,9 @@ class Run:
         self._progress = progress
         self._rng = random.Random(plan.seed)
         self._prefix = f'kbroker-verify-{time.time_ns() // 1_000_000:x}'
+        self._partitions = PARTITIONS | {INPUT: max(PARTITIONS[INPUT], len(plan.clients))}
         self._places = [Place(f'{self._prefix}-{name}', partition)
-                        for name, count in PARTITIONS.items() for partition in range(count)]
+                        for name, count in self._partitions.items() for partition in range(count)]
         self.writers: set[str] = set()
         """The names of the clients that write: each of them has to, or nothing of it is checked."""
         self.problems: list[str] = []
@@ -104,7 +111,7 @@ class Run:
             stack.callback(proxy.close)
             stop = threading.Event()
             setting = Setting(recorder, stop, self._places, self._reader_of_offsets(proxy.address, own.CONNECTION))
-            workers = self._workers(setting, proxy.address)
+            workers = self._workers(setting, self._makers(stack, proxy.address))
             if self.work(workers, stop, recorder, proxy):
                 self.read_to_the_end(recorder)
             if proxy.problem is not None:
@@ -123,7 +130,7 @@ class Run:
 
     def _create_topics(self) -> None:
         topics = [NewTopic(f'{self._prefix}-{name}', count, 1, None, KEEP_EVERYTHING)
-                  for name, count in PARTITIONS.items()]
+                  for name, count in self._partitions.items()]
         with Admin(self._plan.servers) as admin:
             for error in admin.create_topics(topics).values():
                 if error is not None:
@@ -140,7 +147,7 @@ class Run:
 
         return committed_offsets
 
-    def _makers(self, servers: str) -> list[Maker]:
+    def _makers(self, stack: ExitStack, servers: str) -> list[Maker]:
         makers: list[Maker] = []
         if 'kbroker' in self._plan.clients:
             makers.append(Maker(own.NAME, own.OwnWriter, own.OwnGetter, servers, self._places))
@@ -148,10 +155,14 @@ class Run:
             from kbroker_tools.verifying.clients import confluent
             makers.append(Maker(confluent.NAME, confluent.ConfluentWriter, confluent.ConfluentGetter, servers,
                                 self._places))
+        if self._plan.java_classpath is not None and 'java' in self._plan.clients:
+            machine = java.Machine(self._plan.java_classpath)
+            stack.callback(machine.close)
+            makers.append(Maker(java.NAME, partial(java.JavaWriter, machine), partial(java.JavaGetter, machine),
+                                servers, self._places))
         return makers
 
-    def _workers(self, setting: Setting, servers: str) -> list[Worker]:
-        makers = self._makers(servers)
+    def _workers(self, setting: Setting, makers: Sequence[Maker]) -> list[Worker]:
         self.writers = {maker.name for maker in makers}
         list_topic, input_topic, output_topic = (f'{self._prefix}-{name}' for name in (LIST, INPUT, OUTPUT))
         workers: list[Worker] = []
