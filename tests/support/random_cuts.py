@@ -2,6 +2,7 @@
 import random
 import struct
 import threading
+import time
 from collections import Counter
 
 from support.late_requests import LATE, error_of
@@ -10,6 +11,8 @@ from support.tcp_proxy import TcpProxy, read_exactly, shut
 from kbroker.protocol.api_keys import ApiKey
 
 MOST_DELAY_S = 0.3
+OVERDUE_S = 30
+"""The time after which a broker owes the answer to a request that it has. No request of these clients waits longer."""
 LAST_VERSIONS = {ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.ADD_OFFSETS_TO_TXN: 3, ApiKey.END_TXN: 4,
                  ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.PRODUCE: 11}
 """The versions of clients from before KIP-890."""
@@ -21,7 +24,7 @@ class RandomCutProxy(TcpProxy):
     The cut comes before the frame, in it or after it. Or the client's connection is cut, and the broker gets the
     request later: that is a late request. `counts` has the number of each kind. `refused_live` has the refusals, as
     (API key, connection), that a client received: each is a fault of the broker, since a client that receives an
-    answer has not given up its connection.
+    answer has not given up its connection. `overdue` has the requests that the broker has not answered.
     """
 
     KINDS = ('before', 'within', 'after', 'late')
@@ -30,6 +33,7 @@ class RandomCutProxy(TcpProxy):
         self.cuts = False
         self.counts = Counter()
         self.refused_live = []
+        self._overdue = []
         self._frames = frames
         self._random = random.Random(seed)
         self._lock = threading.Lock()
@@ -43,12 +47,31 @@ class RandomCutProxy(TcpProxy):
             self.counts[kind] += 1
             return kind, delay_s
 
+    def overdue(self):
+        """Return (API key, connection) of each request whose client waited in vain, or waits still."""
+        with self._lock:
+            waiting = [found for link in list(self._links) for found in self._overdue_of(link)]
+            return sorted({*self._overdue, *waiting})
+
+    @staticmethod
+    def _overdue_of(link):
+        now = time.monotonic()
+        return [(ApiKey(note[0]).name, link.number) for note in list(link.notes.values())
+                if isinstance(note, tuple) and now - note[2] > OVERDUE_S]
+
     def to_broker(self, link):
+        try:
+            self._forward_requests(link)
+        finally:
+            with self._lock:
+                self._overdue += self._overdue_of(link)
+
+    def _forward_requests(self, link):
         while True:
             head = read_exactly(link.client, 4)
             frame = head + read_exactly(link.client, struct.unpack('>i', head)[0])
             key, version = struct.unpack('>hh', frame[4:8])
-            link.notes[frame[8:12]] = key, version
+            link.notes[frame[8:12]] = key, version, time.monotonic()
             kind, delay_s = self._next_cut(self.KINDS)
             if kind == 'before':
                 return
@@ -83,7 +106,7 @@ class RandomCutProxy(TcpProxy):
             link.keeps_broker = False
 
     def _note_refusal(self, link, asked, answer):
-        key, version = asked or (None, 0)
+        key, version, _ = asked or (None, 0, 0)
         if key in LAST_VERSIONS and version <= LAST_VERSIONS[key]:
             key = ApiKey(key)
             if error_of(key, version, answer) == LATE[key]:

@@ -1,0 +1,74 @@
+"""A program of one client that writes transactions at random until it is killed, and that gives up when it hangs.
+
+    python random_transactions.py MODULE CLIENT HOST:PORT TOPIC SEED START
+
+It prints a line when a transaction begins, with its values, and a line when the transaction has committed or aborted.
+A transaction without the second line has an unknown outcome.
+"""
+import contextlib
+import faulthandler
+import importlib
+import logging
+import pathlib
+import random
+import sys
+
+CLIENT_LIMIT_S = 10
+HANG_S = 45
+"""A transaction that takes longer ends the process, which then prints the stacks of its threads."""
+TIMEOUT_MS = 10_000
+WITHOUT_OFFSETS = {'ConfluentClient'}
+"""librdkafka 2.x may lose its own request after a cut, and then waits for the answer to its offsets for ever."""
+
+
+class RandomTransactions:
+    """Transactions of one client. After an error, the next producer fences the last one."""
+
+    def __init__(self, client, topic, seed, start):
+        self._client, self._topic = client, topic
+        self._name = type(client).__name__
+        self._random = random.Random(f'{seed} {self._name} {start}')
+        self._prefix, self._count = f'{self._name}-{start}', 0
+
+    def run(self):
+        while True:
+            with contextlib.suppress(Exception):
+                faulthandler.dump_traceback_later(HANG_S, exit=True)
+                self._run_producer()
+
+    def _run_producer(self):
+        with (self._client.consumer(f'group-{self._name}') as consumer,
+              self._client.transactional(self._name, TIMEOUT_MS) as producer):
+            while True:
+                faulthandler.dump_traceback_later(HANG_S, exit=True)
+                self._run_transaction(producer, consumer)
+
+    def _run_transaction(self, producer, consumer):
+        self._count += 1
+        values = [f'{self._prefix}-{self._count}-{number}' for number in range(self._random.randint(1, 4))]
+        print('began', *values, flush=True)
+        producer.begin()
+        for value in values:
+            producer.send(self._topic, 0, value)
+        if self._random.random() < 0.5:
+            producer.flush()
+        if self._name not in WITHOUT_OFFSETS:
+            producer.send_offsets({(self._topic, 0): self._count}, consumer)
+        if self._random.random() < 0.7:
+            producer.commit()
+            print('committed', flush=True)
+        else:
+            producer.abort()
+            print('aborted', flush=True)
+
+
+def main(module_name, client_name, address, topic, seed, start):
+    logging.disable()
+    module = importlib.import_module(module_name)
+    module.LIMIT_S = CLIENT_LIMIT_S
+    RandomTransactions(getattr(module, client_name)(address), topic, seed, start).run()
+
+
+if __name__ == '__main__':
+    sys.path[:0] = [str(pathlib.Path(__file__).parents[level]) for level in (0, 1, 2)]
+    main(*sys.argv[1:])
