@@ -13,7 +13,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
@@ -44,6 +44,17 @@ def chunks(seconds: float) -> Iterator[int]:
         number += 1
 
 
+def send_one_by_one(producer: Any, topic: str, value: bytes, seconds: float) -> int:
+    """Call `send` for each record, as kbroker's client and kafka-python spell it. Return the number of records."""
+    send, count = producer.send, 0
+    for _ in chunks(seconds):
+        for _ in range(CHUNK):
+            send(topic, value, partition=0)
+        count += CHUNK
+    producer.flush()
+    return count
+
+
 class Kbroker:
     """`send`, and columns whose values are not taken."""
 
@@ -53,13 +64,7 @@ class Kbroker:
         self.consumer = Consumer(address, max_poll_records=POLL_RECORDS, enable_auto_commit=False)
 
     def produce(self, topic: str, value: bytes, seconds: float) -> int:
-        send, count = self.producer.send, 0
-        for _ in chunks(seconds):
-            for _ in range(CHUNK):
-                send(topic, value, partition=0)
-            count += CHUNK
-        self.producer.flush()
-        return count
+        return send_one_by_one(self.producer, topic, value, seconds)
 
     def consume(self, topic: str, records: int) -> int:
         self.consumer.assign([(topic, 0)])
@@ -162,13 +167,7 @@ class KafkaPython:
                                       max_poll_records=POLL_RECORDS)
 
     def produce(self, topic: str, value: bytes, seconds: float) -> int:
-        send, count = self.producer.send, 0
-        for _ in chunks(seconds):
-            for _ in range(CHUNK):
-                send(topic, value, partition=0)
-            count += CHUNK
-        self.producer.flush()
-        return count
+        return send_one_by_one(self.producer, topic, value, seconds)
 
     def consume(self, topic: str, records: int) -> int:
         from kafka import TopicPartition

@@ -7,8 +7,8 @@ from kbroker.apis.authorization import require
 from kbroker.apis.long_answers import Pace, ReplyRoom, Steps
 from kbroker.apis.request import Request
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
-from kbroker.security.acl_codes import Operation, ResourceType
-from kbroker.security.acl_index import AclFilter, Entry
+from kbroker.security.acl_codes import AclFilter, Operation, ResourceType
+from kbroker.security.acl_index import Entry
 
 if TYPE_CHECKING:
     from kbroker.security.authorizer import Authorizer

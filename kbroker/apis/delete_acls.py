@@ -13,8 +13,8 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.batches import MAX_RECORDS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DeleteAclsResponse, RemoveAccessControlEntryRecord
-from kbroker.security.acl_codes import Operation
-from kbroker.security.acl_index import AclFilter, Entry
+from kbroker.security.acl_codes import AclFilter, Operation
+from kbroker.security.acl_index import Entry
 from kbroker.security.acl_validation import LEAST_OF_A_FILTER, unknown_code
 
 Result = DeleteAclsResponse.DeleteAclsFilterResult

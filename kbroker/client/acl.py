@@ -4,7 +4,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
+from kbroker.client.code_names import code_named
+from kbroker.security.acl_codes import AclFilter, Operation, PatternType, Permission, ResourceType
 
 
 class Acl(NamedTuple):
@@ -24,22 +25,10 @@ class Acl(NamedTuple):
     permission_type: str | int = 'any'
 
 
-class AclCodes(NamedTuple):
-    """The rule or the filter in a request."""
-
-    resource_type: int
-    resource_name: str | None
-    pattern_type: int
-    principal: str | None
-    host: str | None
-    operation: int
-    permission_type: int
-
-
-def codes_of(acl: Acl) -> AclCodes:
+def codes_of(acl: Acl) -> AclFilter:
     """Return the rule with codes instead of names. Raises ValueError for a name that there is not."""
-    return AclCodes(_code(ResourceType, acl.resource_type), acl.resource_name, _code(PatternType, acl.pattern_type),
-                    acl.principal, acl.host, _code(Operation, acl.operation), _code(Permission, acl.permission_type))
+    return AclFilter(_code(ResourceType, acl.resource_type), acl.resource_name, _code(PatternType, acl.pattern_type),
+                     acl.principal, acl.host, _code(Operation, acl.operation), _code(Permission, acl.permission_type))
 
 
 def named(resource_type: int, resource_name: str, pattern_type: int, row: Any) -> Acl:
@@ -49,13 +38,7 @@ def named(resource_type: int, resource_name: str, pattern_type: int, row: Any) -
 
 
 def _code(codes: type[IntEnum], value: str | int) -> int:
-    if isinstance(value, int):
-        return int(value)
-    found = codes.__members__.get(value.upper().replace('-', '_'))
-    if found is None:
-        expected = ', '.join(name.lower() for name in codes.__members__ if name != 'UNKNOWN')
-        raise ValueError(f'found {value!r} in an ACL, expected one of {expected}')
-    return int(found)
+    return int(value if isinstance(value, int) else code_named(codes, value, 'in an ACL'))
 
 
 def _name(codes: type[IntEnum], code: int) -> str | int:

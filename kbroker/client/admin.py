@@ -24,6 +24,7 @@ from kbroker.client.admin_requests import (
     words_of,
 )
 from kbroker.client.cluster import KEYS_AT_ONCE, KeyType
+from kbroker.client.code_names import code_named
 from kbroker.client.connection import Connection
 from kbroker.client.errors import check
 from kbroker.client.opening import as_text
@@ -159,7 +160,7 @@ class Admin(AdminRequests):
 
         The name of a broker is its id, and '' are the dynamic settings of all brokers.
         """
-        resource = (ResourceType.named(kind), name)
+        resource = (code_named(ResourceType, kind, 'as the type of a resource'), name)
         found = self.describe_configs([resource])[resource]
         if isinstance(found, KafkaError):
             raise found
@@ -167,7 +168,7 @@ class Admin(AdminRequests):
 
     def alter_config(self, kind: str, name: str, changes: Mapping[str, object], validate_only: bool = False) -> None:
         """Change settings of a topic, broker or group. None returns a setting to its default."""
-        resource = (ResourceType.named(kind), name)
+        resource = (code_named(ResourceType, kind, 'as the type of a resource'), name)
         operations = [(setting, AlterOp.DELETE, None) if value is None else (setting, AlterOp.SET, as_text(value))
                       for setting, value in changes.items()]
         error = self.incremental_alter_configs({resource: operations}, validate_only)[resource]

@@ -31,15 +31,6 @@ class ResourceType(IntEnum):
     CLIENT_METRICS = 16
     GROUP = 32
 
-    @classmethod
-    def named(cls, name: str) -> ResourceType:
-        """Return the type with this name: topic, broker, group ... Raises ValueError for another one."""
-        found = cls.__members__.get(name.upper().replace('-', '_'))
-        if found is None:
-            raise ValueError(f'found {name!r} as the type of a resource, expected one of '
-                             f'{", ".join(member.name.lower() for member in cls)}')
-        return found
-
 
 Resource = tuple[ResourceType, str]
 """(type, name); the name of a broker is its id, and '' is the default of all brokers."""

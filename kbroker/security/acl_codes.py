@@ -1,7 +1,8 @@
-"""The codes of ACLs in requests and in the metadata log (KIP-133, KIP-290)."""
+"""The codes of ACLs in requests and in the metadata log (KIP-133, KIP-290), and the filters made of them."""
 from __future__ import annotations
 
 import enum
+from typing import Any, NamedTuple
 
 
 class ResourceType(enum.IntEnum):
@@ -58,3 +59,34 @@ CLUSTER_NAME = 'kafka-cluster'
 """The name of the one CLUSTER resource."""
 WILDCARD = '*'
 """The name that stands for every resource, and the host that stands for every one. `User:*` is every principal."""
+
+
+class AclFilter(NamedTuple):
+    """An ACL, or the ACLs that a client asks about: None and the codes ANY match everything."""
+
+    resource_type: int
+    resource_name: str | None
+    pattern_type: int
+    principal: str | None
+    host: str | None
+    operation: int
+    permission_type: int
+
+    def matches(self, entry: Any) -> bool:
+        """Return whether an AccessControlEntryRecord is one of these ACLs."""
+        return (self.resource_type in (ResourceType.ANY, entry.resource_type)
+                and self.matches_pattern(entry.pattern_type, entry.resource_name)
+                and (self.principal is None or self.principal == entry.principal)
+                and (self.host is None or self.host == entry.host)
+                and self.operation in (Operation.ANY, entry.operation)
+                and self.permission_type in (Permission.ANY, entry.permission_type))
+
+    def matches_pattern(self, pattern_type: int, name: str) -> bool:
+        if self.pattern_type != PatternType.MATCH:
+            return (self.pattern_type in (PatternType.ANY, pattern_type)
+                    and (self.resource_name is None or self.resource_name == name))
+        if self.resource_name is None:
+            return True
+        if pattern_type == PatternType.PREFIXED:
+            return self.resource_name.startswith(name)
+        return name in (self.resource_name, WILDCARD)

@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from kbroker.security.acl_codes import WILDCARD, Operation, PatternType, Permission, ResourceType
+from kbroker.security.acl_codes import WILDCARD, AclFilter, PatternType, Permission, ResourceType
 from kbroker.security.hosts import host_key
 
 EVERY_USER = 'User:*'
@@ -34,36 +34,6 @@ class Decision(NamedTuple):
 
     allowed: bool
     rule: Entry | str
-
-
-class AclFilter(NamedTuple):
-    """The ACLs that a client asks about. None and the codes ANY match everything."""
-
-    resource_type: int
-    resource_name: str | None
-    pattern_type: int
-    principal: str | None
-    host: str | None
-    operation: int
-    permission_type: int
-
-    def matches(self, entry: Entry) -> bool:
-        return (self.resource_type in (ResourceType.ANY, entry.resource_type)
-                and self.matches_pattern(entry.pattern_type, entry.resource_name)
-                and (self.principal is None or self.principal == entry.principal)
-                and (self.host is None or self.host == entry.host)
-                and self.operation in (Operation.ANY, entry.operation)
-                and self.permission_type in (Permission.ANY, entry.permission_type))
-
-    def matches_pattern(self, pattern_type: int, name: str) -> bool:
-        if self.pattern_type != PatternType.MATCH:
-            return (self.pattern_type in (PatternType.ANY, pattern_type)
-                    and (self.resource_name is None or self.resource_name == name))
-        if self.resource_name is None:
-            return True
-        if pattern_type == PatternType.PREFIXED:
-            return self.resource_name.startswith(name)
-        return name in (self.resource_name, WILDCARD)
 
 
 class Rules:

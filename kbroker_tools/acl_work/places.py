@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from kbroker.security.acl_index import AclFilter
+from kbroker.security.acl_codes import AclFilter
 from kbroker_tools.command import ToolError
 
 
@@ -27,7 +27,7 @@ class ClusterAcls:
 
     def describe(self, wanted: AclFilter) -> list[AclFilter]:
         from kbroker.client.acl import Acl, codes_of
-        return [AclFilter(*codes_of(acl)) for acl in self._admin.describe_acls(Acl(*wanted))]
+        return [codes_of(acl) for acl in self._admin.describe_acls(Acl(*wanted))]
 
     def create(self, acls: Iterable[AclFilter]) -> None:
         from kbroker.client.acl import Acl

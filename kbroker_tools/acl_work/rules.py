@@ -6,8 +6,15 @@ from typing import Any, NamedTuple
 
 import click
 
-from kbroker.security.acl_codes import CLUSTER_NAME, WILDCARD, Operation, PatternType, Permission, ResourceType
-from kbroker.security.acl_index import AclFilter
+from kbroker.security.acl_codes import (
+    CLUSTER_NAME,
+    WILDCARD,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 
 RESOURCE_OPTIONS = {'topic': ResourceType.TOPIC, 'group': ResourceType.GROUP,
                     'transactional_id': ResourceType.TRANSACTIONAL_ID,
