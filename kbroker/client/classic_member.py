@@ -161,8 +161,11 @@ class ClassicMember(GroupMember):
             request = messages.LeaveGroupRequest(group_id=self.group_id, members=[
                 messages.LeaveGroupRequest.MemberIdentity(member_id=self.member_id)])
         self._former_place = self.metadata
-        connection.call(request)
+        answer = connection.call(request)
         self.generation_id, self.member_id, self.must_join = -1, '', True
+        for row in (answer, *answer.members):
+            if known_code(row.error_code) is not ErrorCode.UNKNOWN_MEMBER_ID:      # the group has removed it before
+                check(row.error_code, self._words('LeaveGroup'))
 
     def _note_lost_place(self, code: ErrorCode) -> bool:
         """Return True, and set `must_join`, if the error means that the member must join again."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -88,11 +89,20 @@ class Cluster:
         """The addresses that have answered under these settings. Their later failures are no fault of the settings."""
         self._topics: dict[str, TopicMetadata] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
+        self._end_ms: int | None = None
 
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+    def end_within(self, limit_ms: int) -> None:
+        """Bound all further calls, retries and new connections together: after this time, each of them fails."""
+        self._end_ms = self._clock.monotonic_ms() + limit_ms
+
+    def _left_ms(self, limit_ms: int) -> int:
+        """Return the part of a limit that `end_within` leaves."""
+        return limit_ms if self._end_ms is None else max(min(limit_ms, self._end_ms - self._clock.monotonic_ms()), 0)
 
     # ---- connections
 
@@ -101,7 +111,7 @@ class Cluster:
         self._close_idle()
         for connection in self._connections.values():
             if connection.is_open and not connection.in_flight:
-                return connection
+                return self._bounded(connection)
         failures = []
         known = [(node.host, node.port) for node in self.nodes.values()]
         for host, port in dict.fromkeys([*known, *self.config.bootstrap]):
@@ -201,13 +211,28 @@ class Cluster:
         connection = self._connections.get((host, port, purpose))
         if connection is None or not connection.is_open:
             try:
-                connection = Connection(host, port, self.config, node_id, self._clock)
+                connection = Connection(host, port, self._bounded_config(), node_id, self._clock)
             except ClientError as error:
                 error.is_lasting = error.is_lasting and (host, port) not in self._proven
                 raise
             self._proven.add((host, port))
             self._connections[host, port, purpose] = connection
+        return self._bounded(connection)
+
+    def _bounded(self, connection: Connection) -> Connection:
+        if self._end_ms is not None:
+            connection.config = self._bounded_config()
         return connection
+
+    def _bounded_config(self) -> ClientConfig:
+        """Return the config with the time that `end_within` leaves. Raises ClientError if none is left."""
+        if self._end_ms is None:
+            return self.config
+        if self._left_ms(1) == 0:
+            raise ClientError('found no time left for another request: the client is being closed')
+        config = self.config
+        return replace(config, request_timeout_ms=self._left_ms(config.request_timeout_ms),
+                       connection_setup_timeout_ms=self._left_ms(config.connection_setup_timeout_ms))
 
     def _close_idle(self) -> None:
         """Close connections that were not used for connections.max.idle.ms: brokers do so, a little later."""
@@ -277,6 +302,11 @@ class Cluster:
         self._topics.clear()
         self._coordinators.clear()
 
+    def forget_topics(self, names: Collection[str]) -> None:
+        """Drop the metadata of topics that are not in use."""
+        for name in names:
+            self._topics.pop(name, None)
+
     # ---- retries
 
     def retrying(self, operation: Callable[[], T], what: str, also: Collection[ErrorCode] = (),
@@ -288,7 +318,7 @@ class Cluster:
         raised, with `what` and the elapsed time in its message.
         """
         began_ms = self._clock.monotonic_ms()
-        limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        limit_ms = self._left_ms(self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms)
         backoff_ms = float(self.config.retry_backoff_ms)
         tries = 0
         while True:

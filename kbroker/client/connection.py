@@ -64,7 +64,7 @@ class Connection:
         """By API key; empty until the broker has answered ApiVersions."""
         self.finalized_features: dict[str, int] = {}
         """The level of each feature, such as `transaction.version`."""
-        self._config = config
+        self.config = config
         self._clock = clock or Clock()
         self._correlation_id = 0
         self._awaited: deque[Awaited] = deque()
@@ -185,7 +185,7 @@ class Connection:
         """
         if self._early:
             return self._early.popleft()
-        return self._receive(self._config.request_timeout_ms if timeout_ms is None else timeout_ms, reuses_buffer)
+        return self._receive(self.config.request_timeout_ms if timeout_ms is None else timeout_ms, reuses_buffer)
 
     def _receive(self, timeout_ms: int, reuses_buffer: bool = False) -> Any:
         self._opened()
@@ -208,7 +208,7 @@ class Connection:
         """Keep the answers to all requests in flight: during a login, the broker serves nothing else."""
         while self._awaited:
             try:
-                self._early.append(self._receive(self._config.request_timeout_ms))
+                self._early.append(self._receive(self.config.request_timeout_ms))
             except AnswerTimeout as timeout:
                 raise self._broken(f'{timeout}, and the login had to be renewed') from None
 
@@ -230,7 +230,7 @@ class Connection:
         self._correlation_id = (self._correlation_id + 1) & 0x7fffffff
         header = encode(messages.RequestHeader(
             request_api_key=request.api_key, request_api_version=version, correlation_id=self._correlation_id,
-            client_id=self._config.client_id), request_header_version(request.api_key, version))
+            client_id=self.config.client_id), request_header_version(request.api_key, version))
         try:
             segments = encode_segments(request, version, header)
         except EncodeError as error:
@@ -270,7 +270,7 @@ class Connection:
 
     def _push_all(self) -> None:
         """Send all of the waiting requests, for at most request.timeout.ms each."""
-        timeout_ms = max(self._config.request_timeout_ms, 1)
+        timeout_ms = max(self.config.request_timeout_ms, 1)
         while self._unsent:
             unsent = self._unsent[0]
             opened = self._opened()
@@ -333,7 +333,7 @@ class Connection:
         if head == b'HTTP':
             reason = 'answers with HTTP: that is not the port of a Kafka broker'
         elif head[0] in (0x15, 0x16) and head[1] == 3:
-            reason = f'answers with TLS, and security.protocol is {self._config.security_protocol}: set it to SSL or ' \
+            reason = f'answers with TLS, and security.protocol is {self.config.security_protocol}: set it to SSL or ' \
                      'SASL_SSL in --command-config'
         else:
             reason = f'answers with {head!r}, which is not the size of a Kafka response (at most {limit} bytes)'
@@ -349,13 +349,13 @@ class Connection:
         words = error and (getattr(error, 'reason', None) or error.strerror)
         reason = f'({words})' if words else ''
         text = f'{self.address} closed the connection instead of answering {name} {reason}'.rstrip()
-        if self._answers == 0 and self._config.is_tls:
+        if self._answers == 0 and self.config.is_tls:
             return self._broken(f'{text}: does the listener ask for a client certificate (ssl.keystore.*)?', True)
         if self._answers == 0:
             return self._broken(f'{text}: {IN_DOUBT}', is_lasting=True)
-        if self._answers == 1 and not self._config.is_sasl:
+        if self._answers == 1 and not self.config.is_sasl:
             return self._broken(f'{text}: does the listener ask for SASL (security.protocol is '
-                                f'{self._config.security_protocol})?')
+                                f'{self.config.security_protocol})?')
         return self._broken(text)
 
     def _broken(self, message: str, is_lasting: bool = False) -> ClientError:
@@ -376,7 +376,7 @@ class Connection:
     def _ask_versions(self, version: int) -> Any:
         self._send(messages.ApiVersionsRequest(client_software_name='kbroker', client_software_version=__version__),
                    min(version, messages.ApiVersionsRequest.versions[1]))
-        return self._receive(self._config.request_timeout_ms)
+        return self._receive(self.config.request_timeout_ms)
 
     def _authenticate(self) -> None:
         try:
@@ -389,7 +389,7 @@ class Connection:
     def _talk_sasl(self) -> int:
         """Run the exchange of the mechanism. Returns the lifetime of the session in ms, 0 if it does not end."""
         from kbroker.client.sasl import conversation_of
-        config = self._config
+        config = self.config
         answer = None
         if ApiKey.SASL_HANDSHAKE in self.api_versions:
             self._send(messages.SaslHandshakeRequest(mechanism=config.sasl_mechanism),

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from kbroker.client.admin import (
@@ -23,6 +22,7 @@ from kbroker.client.admin import (
     OffsetAndMetadata,
     as_offsets,
 )
+from kbroker.client.arguments import topics_of
 from kbroker.client.assignor import TopicPartition
 from kbroker.client.background_heartbeats import BackgroundHeartbeats
 from kbroker.client.classic_member import ClassicMember
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _RESET_TIMESTAMPS = {'earliest': EARLIEST, 'latest': LATEST}
 ITERATION_POLL_MS = 60_000
 NEVER_MS = 2**63
+CLOSE_TIMEOUT_MS = 30_000
+"""How long `close` waits for the coordinator, as in Kafka's client."""
 HEARTBEAT_WAIT_MS = 100
 """How long a poll waits for records before it asks again whether the thread of the heartbeats has its answer."""
 
@@ -73,6 +75,7 @@ class Consumer:
                  clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep,
                  topics: Iterable[str] = (), listener: RebalanceListener | None = None,
                  **options: Unpack[ConsumerOptions]):
+        self._topics = topics_of(topics)
         opening = open_cluster(servers, settings, options, ConsumerSettings, clock, sleep)
         cluster, self.settings, self._owns_cluster = opening
         self._use = ExclusiveUse('a consumer')
@@ -88,7 +91,6 @@ class Consumer:
             self._make_member(self.settings.group_id, sleep)
         self._listener = listener or RebalanceListener()
         self._is_in_listener = False
-        self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._regex: str | None = None
         self._partition_counts: dict[str, int] = {}
@@ -102,7 +104,6 @@ class Consumer:
         self._paused: set[TopicPartition] = set()
         self._waiting: deque[FetchedRecords] = deque()
         """The records that were fetched and that an iteration has not reached. Their offsets are not yet consumed."""
-        self._topics = frozenset([topics] if isinstance(topics, str) else topics)
         if self._topics:
             self._group()
 
@@ -182,7 +183,7 @@ class Consumer:
         """
         self._check_use()
         member = self._group()
-        topics = frozenset([topics] if isinstance(topics, str) else topics)
+        topics = topics_of(topics)
         _check_subscription(topics, pattern, regex)
         if regex is not None and self.settings.group_protocol != 'consumer':
             raise ConfigError('group.protocol', 'found an expression for the broker, which needs '
@@ -481,9 +482,8 @@ class Consumer:
     def close(self, commits: bool | None = None, timeout_ms: int | None = None) -> None:
         """Commit the positions if `commits` (default: enable.auto.commit) is true, and leave the group.
 
-        The commit is retried for at most `timeout_ms` (default: default.api.timeout.ms). Without an answer of the
-        coordinator, the session times out by itself.
-        In a process that was forked, the connections are closed without sending anything.
+        Both together take at most `timeout_ms` (default: 30 s). Without an answer of the coordinator, the session times
+        out by itself. In a process that was forked, the connections are closed without sending anything.
         """
         if self._use.is_refused:
             self._close_connections()
@@ -513,11 +513,10 @@ class Consumer:
         self._fetcher.close()
         if self._member is None or self._heartbeats is None:
             return
-        limit_ms = self._cluster.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        if not self._heartbeats.stop(limit_ms):
+        self._member_cluster.end_within(CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms)
+        if not self._heartbeats.stop(CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms):
             self._is_abandoned = True
             return      # the coordinator does not answer: the session times out by itself
-        self._member_cluster.config = replace(self._member_cluster.config, default_api_timeout_ms=limit_ms)
         if self._is_subscribed():
             try:
                 self._give_partitions_back(self._member, commits)
@@ -657,8 +656,6 @@ class Consumer:
 
 def _check_subscription(topics: frozenset[str], pattern: object, regex: str | None) -> None:
     """Raise TypeError or ValueError for a subscription that a consumer cannot have."""
-    if wrong := [topic for topic in topics if not isinstance(topic, str)]:
-        raise TypeError(f'found {type(wrong[0]).__name__} as a topic, expected str')
     if pattern is not None and not isinstance(pattern, str | re.Pattern):
         raise TypeError(f'found {type(pattern).__name__} as pattern, expected str or re.Pattern')
     if pattern is not None and (topics or regex is not None):

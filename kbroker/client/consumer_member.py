@@ -2,7 +2,11 @@
 
     join():        the first heartbeat has epoch 0, the subscription, and no partitions
     heartbeats:    name what has changed since the last one; an answer with an assignment sets `must_join`
-    join() again:  takes the assignment over; the heartbeat that follows at once reports the partitions
+    surrendered(): returns what the assignment takes away; the consumer finishes with these partitions
+    join() again:  takes the same assignment over; the heartbeat that follows at once reports the partitions
+
+An assignment that arrives between the two waits for the next join. Otherwise a heartbeat could report that partitions
+are given up before the consumer has finished with them.
 """
 from __future__ import annotations
 
@@ -32,20 +36,23 @@ class ConsumerMember(EpochMember, GroupMember):
         """The topics and the expression that the group knows of."""
         self._owned: dict[bytes, list[int]] = {}
         """The partitions in use. The next heartbeat reports a change of them."""
+        self._considered: dict[bytes, list[int]] | None = None
+        """The assignment of the last call of `surrendered`, until the next `join`."""
         self._has_lost_place = False
         """Since the last `join`, other members may have read the partitions."""
 
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
         """Join, or take the last assignment over. Partitions of topics that no metadata names yet come later."""
         self._subscribe(topics)
-        names = self._names_of(self._assigned)
-        known = {topic_id: indexes for topic_id, indexes in self._assigned.items() if topic_id in names}
+        assigned, self._considered = self._assigned if self._considered is None else self._considered, None
+        names = self._names_of(assigned)
+        known = {topic_id: indexes for topic_id, indexes in assigned.items() if topic_id in names}
         if known != self._owned:
             self._owned = known
             self._must_report = True
             self._next_heartbeat_ms = self._clock.monotonic_ms()
         self.keeps_positions, self._has_lost_place = not self._has_lost_place, False
-        self.must_join = False
+        self.must_join = assigned != self._assigned
         return sorted((names[topic_id], index) for topic_id, indexes in self._owned.items() for index in indexes)
 
     @property
@@ -55,8 +62,9 @@ class ConsumerMember(EpochMember, GroupMember):
     def surrendered(self, topics: Collection[str], owned: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions that the last assignment does not have. `join` reports that they are given up."""
         self._subscribe(topics)
-        names = self._names_of(self._assigned)
-        return set(owned) - {(names[topic_id], index) for topic_id, indexes in self._assigned.items()
+        self._considered = considered = self._assigned
+        names = self._names_of(considered)
+        return set(owned) - {(names[topic_id], index) for topic_id, indexes in considered.items()
                              if topic_id in names for index in indexes}
 
     def _subscribe(self, topics: Collection[str]) -> None:
@@ -133,4 +141,4 @@ class ConsumerMember(EpochMember, GroupMember):
         self._former_place = self.metadata
         self._has_lost_place = True
         self.generation_id, self.must_join, self.keeps_positions = -1, True, False
-        self._assigned, self._owned = {}, {}
+        self._assigned, self._owned, self._considered = {}, {}, None

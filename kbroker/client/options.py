@@ -45,6 +45,7 @@ class ProducerOptions(ConnectionOptions, total=False):
     delivery_timeout_ms: int
     max_block_ms: int
     metadata_max_age_ms: int
+    metadata_max_idle_ms: int
     retries: int
 
 

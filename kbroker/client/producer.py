@@ -3,8 +3,8 @@
 Blocking, without threads. `send` queues a record and returns. Batches are sent and answers received in `poll`, which
 `send`, `flush` and others call as needed. A program that waits for something else must call `poll` meanwhile.
 
-A call of `poll` is a turn. Metadata older than metadata.max.age.ms is fetched again before it. It does this, in this
-order:
+A call of `poll` is a turn. Metadata older than metadata.max.age.ms is fetched again before it, and topics without a
+record for metadata.max.idle.ms are forgotten. It does this, in this order:
 
 1. Batches that are older than delivery.timeout.ms fail, with sequence numbers or without.
 2. Without a transactional.id, the producer gets its id if it has none. A partition that lost a numbered batch waits
@@ -70,6 +70,9 @@ TopicPartition = tuple[str, int]
 TOPIC_CREATION_MS = 3000
 """How long a topic may be unknown: a topic that the broker creates automatically appears shortly after the request."""
 
+IDLE_LOOKS = 4
+"""How often the producer looks for idle topics within metadata.max.idle.ms."""
+
 _E = ErrorCode
 
 _WRITTEN = frozenset({_E.NONE, _E.DUPLICATE_SEQUENCE_NUMBER})
@@ -128,6 +131,7 @@ class Producer:
         self._raised: BaseException | None = None
         self._appender = RecordAppender(self.settings, self._clock, self._find_topic, self._await_room)
         self._metadata_due_ms = self._clock.monotonic_ms() + self.settings.metadata_max_age_ms
+        self._idle_due_ms = 0
         self._queues = self._appender.queues
         self._lost_numbers: set[PartitionQueue] = set()
         self._counts = Counts(PRODUCER_COUNTS)
@@ -236,6 +240,7 @@ class Producer:
         self._use.check()
         self._lose_connections()
         self._refresh_metadata()
+        self._forget_idle_topics()
         self._send_due()
         now_ms = self._clock.monotonic_ms()
         delays = [due_ms - now_ms for due_ms in self._next_times()]
@@ -402,6 +407,29 @@ class Producer:
             return
         for name, metadata in found.items():
             self._appender.adopt(name, metadata)
+
+    def _forget_idle_topics(self) -> None:
+        """Forget topics without a record for metadata.max.idle.ms. A program may use ever new ones.
+
+        Their sequence numbers are forgotten with them. So the epoch rises, under which all numbers begin at 0. A
+        transactional producer below transaction.version 2 cannot do that, and keeps the topics with numbers.
+        """
+        now_ms, idle_ms = self._clock.monotonic_ms(), self.settings.metadata_max_idle_ms
+        if now_ms < self._idle_due_ms:
+            return
+        self._idle_due_ms = now_ms + idle_ms // IDLE_LOOKS
+        if self._is_transactional and self.transactions.state is not ProducerState.READY:
+            return
+        idle = self._appender.idle_queues(idle_ms)
+        numbered = {topic for topic, queues in idle.items() if any(
+            queue.producer.is_valid and queue.producer == self.transactions.producer for queue in queues)}
+        if self._is_transactional:
+            idle = {topic: queues for topic, queues in idle.items() if topic not in numbered}
+        elif numbered:
+            self.transactions.bump_epoch()
+        self._appender.forget(idle)
+        self._cluster.forget_topics(idle)
+        self._lost_numbers.difference_update(*idle.values())
 
     def _find_topic(self, topic: str) -> TopicMetadata:
         """Return the topic, waiting for one that the broker creates automatically (auto.create.topics.enable)."""

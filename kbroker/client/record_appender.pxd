@@ -15,8 +15,11 @@ cdef class TopicQueues:
     cdef dict queues
     cdef dict retired                   # the queues of partitions that are gone; they may come back
     cdef PartitionQueue last_queue      # of the record before
+    cdef bint is_used                   # since the last look for idle topics
+    cdef int64_t idle_since_ms
 
     cdef int adopt(self, metadata) except -1
+    cdef list all_queues(self)
 
 
 cdef class RecordAppender:

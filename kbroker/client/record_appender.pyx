@@ -63,6 +63,9 @@ cdef class TopicQueues:
             self.retired[partition] = self.queues.pop(partition)
         return 0
 
+    cdef list all_queues(self):
+        return [*self.queues.values(), *self.retired.values()]
+
 
 cdef class RecordAppender:
     """Chooses the partition of each record and adds the record to its queue.
@@ -177,6 +180,29 @@ cdef class RecordAppender:
         else:
             known.adopt(metadata)
 
+    def idle_queues(self, int64_t idle_ms):
+        """Return the queues of each topic that had no record for `idle_ms` and has no batch, by topic.
+
+        The time of a record is that of the next call, so calls have to be more frequent than `idle_ms`.
+        """
+        cdef TopicQueues known
+        cdef int64_t now_ms = self.clock.monotonic_ms()
+        idle = {}
+        for known in [*self.topics.values(), *self.deleted_topics.values()]:
+            if known.is_used:
+                known.is_used, known.idle_since_ms = False, now_ms
+            elif now_ms - known.idle_since_ms >= idle_ms and all(queue.is_empty for queue in known.all_queues()):
+                idle[known.topic] = known.all_queues()
+        return idle
+
+    def forget(self, topics):
+        """Forget topics without batches. Their partitions get sequence numbers from 0 when they are used again."""
+        gone = set(topics)
+        for topic in gone:
+            self.topics.pop(topic, None)
+            self.deleted_topics.pop(topic, None)
+        self.queues[:] = [queue for queue in self.queues if queue.topic not in gone]
+
     cdef int check_size(self, Py_ssize_t size) except -1:
         if size > self.largest_record_bytes:
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f'the record takes {size} bytes, max.request.size is '
@@ -196,6 +222,7 @@ cdef class RecordAppender:
             else:
                 known.adopt(metadata)
             self.topics[topic] = known
+        known.is_used = True
         return known
 
     cdef PartitionQueue queue_of(self, TopicQueues known, int32_t partition):

@@ -14,6 +14,7 @@ from kbroker.errors import ConfigError
 from kbroker.record.compression import Compression
 
 INT32_MAX = 2**31 - 1
+LEAST_IDLE_MS = 5000
 MOST_IN_FLIGHT = 5
 """A partition remembers this many batches of a producer and could not detect a duplicate of an older one."""
 ASSIGNOR_NAMES = {
@@ -81,6 +82,7 @@ class ProducerSettings(_Settings):
     max_block_ms: int = 60_000
     retries: int = INT32_MAX
     metadata_max_age_ms: int = 300_000
+    metadata_max_idle_ms: int = 300_000
     two_phase_commit: bool = False
     """Transactions have no timeout, and `init_transactions` keeps the one that it finds open (KIP-939)."""
 
@@ -118,7 +120,8 @@ class ProducerSettings(_Settings):
             read.integer('max.request.size', 1_048_576, 0), read.integer('buffer.memory', 33_554_432, 0, 2**63 - 1),
             max_in_flight, read.integer('delivery.timeout.ms', 120_000, 0),
             read.integer('max.block.ms', 60_000, 0, 2**63 - 1), retries,
-            read.integer('metadata.max.age.ms', 300_000, 0, 2**63 - 1), two_phase_commit or False)
+            read.integer('metadata.max.age.ms', 300_000, 0, 2**63 - 1),
+            read.integer('metadata.max.idle.ms', 300_000, LEAST_IDLE_MS, 2**63 - 1), two_phase_commit or False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,7 +271,7 @@ def test_a_peer_that_takes_no_more_bytes_is_reported():
 
     with serving(handle) as port:
         connection = connect(port)
-        connection._config = settings(port, request_timeout_ms='20')
+        connection.config = settings(port, request_timeout_ms='20')
         connection.send(messages.MetadataRequest(topics=[]))
         rows = [messages.MetadataRequest.MetadataRequestTopic(name='t' * 249)] * 40_000
         connection.send(messages.MetadataRequest(topics=rows))

@@ -17,9 +17,10 @@ PARTITIONS = [('t', 0), ('t', 1)]
 
 
 class Coordinator:
-    """A cluster of one coordinator, which assigns both partitions of `t`. `codes` are its next answers."""
+    """A cluster of one coordinator, which assigns both partitions of `t` at first. `codes` are its next answers."""
 
     def __init__(self):
+        self.assigned = [0, 1]
         self.codes = deque()
         self.requests = []
 
@@ -30,7 +31,7 @@ class Coordinator:
 
     def ConsumerGroupHeartbeatRequest(self, request, code):
         response = messages.ConsumerGroupHeartbeatResponse
-        assigned = [response.TopicPartitions(topic_id=TOPIC_ID, partitions=[0, 1])]
+        assigned = [response.TopicPartitions(topic_id=TOPIC_ID, partitions=self.assigned)]
         return response(error_code=code, member_id=request.member_id, member_epoch=max(request.member_epoch, 0) + 1,
                         assignment=response.Assignment(topic_partitions=assigned))
 
@@ -42,7 +43,8 @@ class Coordinator:
         return messages.SyncGroupResponse(error_code=code, assignment=encode_assignment(PARTITIONS))
 
     def LeaveGroupRequest(self, _, code):
-        return messages.LeaveGroupResponse(error_code=code)
+        response = messages.LeaveGroupResponse
+        return response(members=[response.MemberResponse(member_id='m', error_code=code)])
 
     def version_of(self, _):
         return 5
@@ -157,3 +159,34 @@ def test_a_member_whose_farewell_is_refused_joins_again():
     coordinator.coordinator = load
     member.give_up()
     assert (member.must_join, member.keeps_positions) == (True, False)
+
+
+def test_partitions_that_go_while_others_are_given_up_go_with_the_next_join():
+    """The consumer has not committed them yet, so no heartbeat may report that they are given up."""
+    coordinator = Coordinator()
+    member = epoch_member(coordinator)
+    member.join(['t'])
+    coordinator.assigned = [0]
+    member.heartbeat_if_due()
+    assert member.surrendered(['t'], PARTITIONS) == {('t', 1)}
+    coordinator.assigned = []
+    member.heartbeat_if_due()       # by the thread, while a listener handles the first partition
+    assert (member.join(['t'], PARTITIONS), member.must_join) == ([('t', 0)], True)
+    member.heartbeat_if_due()
+    assert coordinator.requests[-1].topic_partitions[0].partitions == [0]
+    assert member.surrendered(['t'], [('t', 0)]) == {('t', 0)}
+    assert (member.join(['t'], [('t', 0)]), member.must_join) == ([], False)
+
+
+@pytest.mark.parametrize('code', [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED])
+def test_a_refused_goodbye_is_reported_unless_the_group_has_removed_the_member(code):
+    coordinator = Coordinator()
+    member = classic_member(coordinator)
+    member.join(['t'])
+    coordinator.codes.append(code)
+    if code is ErrorCode.UNKNOWN_MEMBER_ID:
+        member.leave()
+    else:
+        with pytest.raises(KafkaError, match="LeaveGroup of group 'g': GROUP_AUTHORIZATION_FAILED"):
+            member.leave()
+    assert (member.generation_id, member.member_id, member.sends_heartbeats) == (-1, '', False)

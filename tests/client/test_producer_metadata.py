@@ -135,3 +135,76 @@ def test_metadata_that_cannot_be_fetched_is_asked_for_again_and_stops_nothing(cl
         producer.poll(0)
         producer.send('t', b'c', partition=2)
     assert partitions_of(cluster) == [0, 0, 2]
+
+
+# ---- topics without records
+
+IDLE_MS = 5000
+
+
+def wait_idle(producer, clock, *used):
+    """Let metadata.max.idle.ms pass twice, while the program writes to some topics."""
+    for _ in range(8):
+        clock.advance(IDLE_MS // 4)
+        for topic in used:
+            producer.send(topic, b'more')
+        producer.flush()
+        producer.poll(0)
+
+
+def test_a_topic_without_records_is_forgotten_and_its_numbers_begin_again_under_the_next_epoch(clock):
+    cluster = FakeCluster(2)
+    with started(cluster, clock, metadata_max_idle_ms=IDLE_MS) as producer:
+        for number in range(100):
+            producer.send(f'once-{number}', b'a', partition=number % 2)
+        producer.flush()
+        wait_idle(producer, clock)
+        assert (producer._appender.queues, producer._appender.topic_names()) == ([], [])
+        assert len(cluster.forgotten_topics) == 100
+        producer.send('once-0', b'b', partition=0)
+    assert cluster.broker.sent[-1] == (0, 1, 0, [b'b'])
+
+
+def test_a_topic_in_use_stays_and_so_does_one_whose_batch_waits(clock):
+    cluster = FakeCluster(1)
+    with started(cluster, clock, metadata_max_idle_ms=IDLE_MS) as producer:
+        producer.send('idle', b'a')
+        wait_idle(producer, clock, 't')
+        assert producer._appender.topic_names() == ['t']
+        assert [number for _, epoch, number, _ in cluster.broker.sent if epoch == 1][0] == 0
+        cluster.answers_flow = False
+        producer.send('slow', b'a')
+        producer.poll(0)
+        for _ in range(8):
+            clock.advance(IDLE_MS // 4)
+            producer.poll(0)
+        assert 'slow' in producer._appender.topic_names()
+        cluster.answers_flow = True
+
+
+def test_a_deleted_topic_is_forgotten_too(clock):
+    cluster = FakeCluster(1)
+    with started(cluster, clock, metadata_max_idle_ms=IDLE_MS) as producer:
+        producer.send('t', b'a')
+        producer.flush()
+        cluster.deleted.add('t')
+        clock.advance(AGE_MS)
+        wait_idle(producer, clock)
+        assert producer._appender.queues == []
+
+
+@pytest.mark.parametrize('version', [1, 2])
+def test_a_transaction_keeps_its_topics_and_below_version_2_their_numbers_stay(clock, version):
+    cluster = FakeCluster(1)
+    cluster.broker.finalized_features = {'transaction.version': version}
+    with started(cluster, clock, metadata_max_idle_ms=IDLE_MS, transactional_id='x') as producer:
+        with producer.transaction():
+            producer.send('t', b'a')
+            wait_idle(producer, clock)
+            producer.send('t', b'b')
+        wait_idle(producer, clock)
+        assert producer._appender.topic_names() == ([] if version == 2 else ['t'])
+        with producer.transaction():
+            producer.send('t', b'c')
+    numbers = [(epoch, sequence) for _, epoch, sequence, _ in cluster.broker.sent]
+    assert numbers == ([(0, 0), (0, 1), (1, 0)] if version == 2 else [(0, 0), (0, 1), (0, 2)])

@@ -107,6 +107,7 @@ class FakeCluster:
         self.answers_flow = True
         self.calls = []
         self.forgotten = 0
+        self.forgotten_topics = set()
         self.deleted = set()
         self.ongoing = (-1, -1)
         """The transaction that InitProducerId keeps: producer id and epoch."""
@@ -120,6 +121,9 @@ class FakeCluster:
 
     def forget(self):
         self.forgotten += 1
+
+    def forget_topics(self, names):
+        self.forgotten_topics |= set(names)
 
     def any(self):
         return self.broker
