@@ -13,6 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbroker.client.descriptions import (
+    GroupInfo,
+    ProducerInfo,
+    ShareOffset,
+    StreamsGroupInfo,
+    TransactionInfo,
+    TransactionListing,
+)
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kbroker.log.checkpoints import HIGH_WATERMARK_FILE, LOG_START_OFFSET_FILE, read_partition_offsets
@@ -22,18 +30,7 @@ from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
 from kbroker.log.partition_metadata import NO_TOPIC_ID, read_topic_id
 from kbroker.log.partition_reader import PartitionReader, are_of_a_partition
 from kbroker.record.batch import BatchHeader
-from kbroker_tools.view import (
-    GroupInfo,
-    GroupOffset,
-    PartitionInfo,
-    PartitionOffsets,
-    ProducerInfo,
-    ShareOffset,
-    StreamsGroupInfo,
-    TopicInfo,
-    TransactionInfo,
-    TransactionListing,
-)
+from kbroker_tools.view import GroupOffset, PartitionInfo, PartitionOffsets, TopicInfo
 
 if TYPE_CHECKING:
     from kbroker.group.share_rows import ShareState
@@ -371,4 +368,4 @@ class DirectoryView:
 def _transaction_info(transactional_id: str, leader: int, row: Any) -> TransactionInfo:
     return TransactionInfo(
         transactional_id, leader, row.producer_id, row.producer_epoch, row.state.title, row.timeout_ms,
-        None if row.start_timestamp_ms < 0 else row.start_timestamp_ms, row.partitions)
+        None if row.start_timestamp_ms < 0 else row.start_timestamp_ms, tuple(sorted(row.partitions)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kbroker.client.descriptions import ProducerInfo, TransactionInfo
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker_tools.command import (
     SETTINGS,
@@ -21,7 +22,7 @@ from kbroker_tools.command import (
     version_option,
 )
 from kbroker_tools.render import Column, Output, shell_word
-from kbroker_tools.view import ProducerInfo, TransactionInfo, View
+from kbroker_tools.view import View
 
 if TYPE_CHECKING:
     from kbroker_tools.live_view import LiveView
@@ -99,8 +100,8 @@ def list_command(duration_filter: int, transactional_id_pattern: str | None, two
     """List transactional ids and their states."""
     view = open_view(**place)
     if view.is_live:
-        listings = [(row.transactional_id, node_id, row.producer_id, row.transaction_state)
-                    for node_id, row in _live(view).admin.list_transactions(
+        listings = [(row.transactional_id, row.coordinator_id, row.producer_id, row.state)
+                    for row in _live(view).admin.list_transactions(
                         [OPEN] if two_phase else [], duration_filter_ms=duration_filter,
                         transactional_id_pattern=transactional_id_pattern or None)]
     else:
@@ -187,9 +188,7 @@ def _partitions(view: View, row: TransactionInfo, output: Output) -> Any:
     names = sorted(row.partitions)
     if not output.as_json and not output.is_terminal:
         from kbroker_tools.stuck.hanging import in_java_order, partition_hash
-        if view.is_live:
-            names = _live(view).partitions_of(row.transactional_id)
-        names = in_java_order(names, partition_hash)
+        names = in_java_order(list(row.partitions), partition_hash)
     found = [f'{topic}-{partition}' for topic, partition in names]
     return found if output.as_json else ','.join(found)
 

@@ -6,10 +6,10 @@ are retried; all others are raised.
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import IntEnum
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kbroker.client.acl import Acl, codes_of, named
 from kbroker.client.admin_requests import (
@@ -23,13 +23,36 @@ from kbroker.client.admin_requests import (
     raise_transient,
     words_of,
 )
+from kbroker.client.arguments import list_of, names_of
 from kbroker.client.cluster import KEYS_AT_ONCE, KeyType
 from kbroker.client.code_names import code_named
 from kbroker.client.connection import Connection
+from kbroker.client.description_rows import (
+    classic_group_of,
+    consumer_group_of,
+    group_listing_of,
+    producer_of,
+    share_group_of,
+    share_offset_of,
+    streams_group_of,
+    transaction_listing_of,
+    transaction_of,
+)
+from kbroker.client.descriptions import (
+    GroupInfo,
+    GroupListing,
+    ProducerInfo,
+    ShareOffset,
+    StreamsGroupInfo,
+    TransactionInfo,
+    TransactionListing,
+)
 from kbroker.client.errors import check
 from kbroker.client.opening import as_text
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
+
+Described = TypeVar('Described')
 
 # Special timestamps of ListOffsets, and the request version that introduced each.
 LATEST = -1
@@ -109,6 +132,7 @@ class Admin(AdminRequests):
         request = messages.CreateTopicsRequest
         if isinstance(topics, Mapping):
             topics = [NewTopic(name, partitions) for name, partitions in topics.items()]
+        topics = list_of(topics, 'topic', NewTopic)
         rows = [request.CreatableTopic(
             name=topic.name, num_partitions=topic.partitions, replication_factor=topic.replication_factor,
             assignments=[request.CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
@@ -121,7 +145,7 @@ class Admin(AdminRequests):
 
     def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
         request = messages.DeleteTopicsRequest
-        names = list(names)
+        names = names_of(names, 'topic')
         answer = self._ask_controller(request(topics=[request.DeleteTopicState(name=name) for name in names],
                                               topic_names=names, timeout_ms=self._timeout_ms), 'deleting topics')
         return {row.name: error_in(row, f'topic {row.name}') for row in answer.responses}
@@ -233,7 +257,7 @@ class Admin(AdminRequests):
             self, users: Iterable[str] | None = None) -> dict[str, list[tuple[int, int]] | KafkaError]:
         """Return (mechanism, iterations) of the credentials of these users, or of all (KIP-554)."""
         request = messages.DescribeUserScramCredentialsRequest
-        rows = None if users is None else [request.UserName(name=name) for name in users]
+        rows = None if users is None else [request.UserName(name=name) for name in names_of(users, 'user')]
         answer = self._ask_controller(request(users=rows), 'describing SCRAM credentials')
         check(answer.error_code, 'describing SCRAM credentials', answer.error_message)
         return {row.user: error_in(row, f'user {row.user}') or [
@@ -334,8 +358,8 @@ class Admin(AdminRequests):
         return {at: ListedOffset(row.offset, row.timestamp, row.leader_epoch) for at, row in rows.items()}
 
     def describe_producers(self, partitions: Collection[Partition],
-                           broker_id: int | None = None) -> dict[Partition, Any]:
-        """Return lists of DescribeProducersResponse.ProducerState of the leaders, or of the replicas on `broker_id`."""
+                           broker_id: int | None = None) -> dict[Partition, list[ProducerInfo]]:
+        """Return the producers of each partition, from its leader or from the replica on `broker_id`."""
         request = messages.DescribeProducersRequest
 
         def ask(connection: Connection, topics: dict[str, list[int]]) -> Iterable[tuple[str, Any]]:
@@ -346,16 +370,16 @@ class Admin(AdminRequests):
         rows = self._ask_leaders(partitions, ask, 'describing producers', broker_id)
         for at, row in rows.items():
             check(row.error_code, f'describing producers of {words_of(at)}', row.error_message)
-        return {at: row.active_producers for at, row in rows.items()}
+        return {at: [producer_of(found) for found in row.active_producers] for at, row in rows.items()}
 
     # ---- transactions
 
     def list_transactions(self, state_filters: Collection[str] = (), producer_id_filters: Collection[int] = (),
                           duration_filter_ms: int = -1,
-                          transactional_id_pattern: str | None = None) -> list[tuple[int, Any]]:
-        """Return (coordinator, ListTransactionsResponse.TransactionState) of all brokers, ordered by their ids."""
+                          transactional_id_pattern: str | None = None) -> list[TransactionListing]:
+        """Return the transactional ids of all brokers, ordered by the ids of the brokers."""
         request = messages.ListTransactionsRequest(
-            state_filters=list(state_filters), producer_id_filters=list(producer_id_filters),
+            state_filters=names_of(state_filters, 'state'), producer_id_filters=list(producer_id_filters),
             duration_filter=duration_filter_ms, transactional_id_pattern=transactional_id_pattern)
         least = 2 if transactional_id_pattern is not None else 1 if duration_filter_ms >= 0 else 0
         found = []
@@ -364,13 +388,12 @@ class Admin(AdminRequests):
             if answer.unknown_state_filters:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'broker {node_id} knows no transaction state '
                                  f'{", ".join(answer.unknown_state_filters)}')
-            found += [(node_id, row) for row in answer.transaction_states]
+            found += [transaction_listing_of(node_id, row) for row in answer.transaction_states]
         return found
 
-    def describe_transactions(self, transactional_ids: Collection[str]) -> dict[str, Any]:
-        """Return (coordinator, DescribeTransactionsResponse.TransactionState) or KafkaError, by transactional.id."""
-        found: dict[str, Any] = {}
-        left = dict.fromkeys(transactional_ids)
+    def describe_transactions(self, transactional_ids: Collection[str]) -> dict[str, TransactionInfo | KafkaError]:
+        found: dict[str, TransactionInfo | KafkaError] = {}
+        left = dict.fromkeys(names_of(transactional_ids, 'transactional.id'))
 
         def ask() -> None:
             while names := list(islice(left, KEYS_AT_ONCE)):
@@ -382,7 +405,7 @@ class Admin(AdminRequests):
                         what = f'transactional.id {name!r}'
                         row = only_one([rows[name]] if name in rows else [], what)
                         raise_transient(row, what)
-                        found[name] = error_in(row, what) or (node_id, row)
+                        found[name] = error_in(row, what) or transaction_of(node_id, row)
                         del left[name]
 
         self._retrying(ask, f'describing {len(left)} transactional.ids')
@@ -411,7 +434,7 @@ class Admin(AdminRequests):
         Returns (producer id, producer epoch) or KafkaError, by transactional.id. `force-terminate` uses this.
         """
         found: dict[str, Any] = {}
-        for transactional_id in transactional_ids:
+        for transactional_id in names_of(transactional_ids, 'transactional.id'):
             what = f'transactional.id {transactional_id!r}'
 
             def ask(name: str = transactional_id, what: str = what) -> Any:
@@ -426,34 +449,35 @@ class Admin(AdminRequests):
 
     # ---- groups
 
-    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[tuple[int, Any]]:
-        """Return (coordinator, ListGroupsResponse.ListedGroup) of all brokers."""
-        request = messages.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
+        """Return the groups of all brokers."""
+        request = messages.ListGroupsRequest(states_filter=names_of(states, 'state'),
+                                             types_filter=names_of(types, 'type'))
         least = 5 if types else 4 if states else 0
         found = []
         for node_id, answer in self._ask_all(request, 'listing groups', least):
             check(answer.error_code, f'listing groups of broker {node_id}')
-            found += [(node_id, row) for row in answer.groups]
+            found += [group_listing_of(node_id, row) for row in answer.groups]
         return found
 
-    def describe_classic_groups(self, group_ids: Collection[str]) -> dict[str, Any]:
-        """Return (coordinator, DescribeGroupsResponse.DescribedGroup) or KafkaError; a missing group is Dead."""
-        return self._describe_groups(messages.DescribeGroupsRequest, 'groups', group_ids)
+    def describe_classic_groups(self, group_ids: Collection[str]) -> dict[str, GroupInfo | KafkaError]:
+        """Describe groups of the classic protocol. A missing one is Dead, or since Kafka 4.0 a KafkaError."""
+        return self._describe_groups(messages.DescribeGroupsRequest, 'groups', group_ids, classic_group_of)
 
-    def describe_consumer_groups(self, group_ids: Collection[str]) -> dict[str, Any]:
-        """Return (coordinator, ConsumerGroupDescribeResponse.DescribedGroup) or KafkaError (KIP-848)."""
-        return self._describe_groups(messages.ConsumerGroupDescribeRequest, 'group_ids', group_ids)
+    def describe_consumer_groups(self, group_ids: Collection[str]) -> dict[str, GroupInfo | KafkaError]:
+        """Describe groups of the consumer protocol (KIP-848)."""
+        return self._describe_groups(messages.ConsumerGroupDescribeRequest, 'group_ids', group_ids, consumer_group_of)
 
-    def describe_share_groups(self, group_ids: Collection[str]) -> dict[str, Any]:
-        """Return (coordinator, ShareGroupDescribeResponse.DescribedGroup) or KafkaError (KIP-932)."""
-        return self._describe_groups(messages.ShareGroupDescribeRequest, 'group_ids', group_ids)
+    def describe_share_groups(self, group_ids: Collection[str]) -> dict[str, GroupInfo | KafkaError]:
+        """Describe share groups (KIP-932)."""
+        return self._describe_groups(messages.ShareGroupDescribeRequest, 'group_ids', group_ids, share_group_of)
 
-    def describe_streams_groups(self, group_ids: Collection[str]) -> dict[str, Any]:
-        """Return (coordinator, StreamsGroupDescribeResponse.DescribedGroup) or KafkaError (KIP-1071)."""
-        return self._describe_groups(messages.StreamsGroupDescribeRequest, 'group_ids', group_ids)
+    def describe_streams_groups(self, group_ids: Collection[str]) -> dict[str, StreamsGroupInfo | KafkaError]:
+        """Describe streams groups (KIP-1071)."""
+        return self._describe_groups(messages.StreamsGroupDescribeRequest, 'group_ids', group_ids, streams_group_of)
 
-    def list_share_group_offsets(self, group_id: str) -> dict[Partition, Any]:
-        """Return the row of DescribeShareGroupOffsetsResponse for each partition that the share group knows."""
+    def list_share_group_offsets(self, group_id: str) -> dict[Partition, ShareOffset]:
+        """Return the offset of each partition that the share group knows."""
         request = messages.DescribeShareGroupOffsetsRequest
         what = f'offsets of group {group_id!r}'
 
@@ -468,7 +492,8 @@ class Admin(AdminRequests):
             return found
 
         found = self._retrying(ask, f'fetching {what}')
-        return {(topic.topic_name, row.partition_index): row for topic in found.topics for row in topic.partitions}
+        return {(topic.topic_name, row.partition_index): share_offset_of(topic.topic_name, row)
+                for topic in found.topics for row in topic.partitions}
 
     def alter_share_group_offsets(self, group_id: str,
                                   offsets: Mapping[Partition, int]) -> dict[Partition, KafkaError | None]:
@@ -486,14 +511,15 @@ class Admin(AdminRequests):
     def delete_share_group_offsets(self, group_id: str, topics: Collection[str]) -> dict[str, KafkaError | None]:
         """Delete the offsets of a share group without members in these topics."""
         request = messages.DeleteShareGroupOffsetsRequest
-        rows = [request.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in topics]
+        rows = [request.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in names_of(topics, 'topic')]
         answer = self._ask_group(group_id, request(group_id=group_id, topics=rows), 'deleting offsets')
         check(answer.error_code, f'deleting offsets of group {group_id!r}')
         return {row.topic_name: error_in(row, row.topic_name) for row in answer.responses}
 
-    def _describe_groups(self, request_class: Any, field: str, group_ids: Collection[str]) -> dict[str, Any]:
-        found = {}
-        for group_id in group_ids:
+    def _describe_groups(self, request_class: Any, field: str, group_ids: Collection[str],
+                         described: Callable[[int, Any], Described]) -> dict[str, Described | KafkaError]:
+        found: dict[str, Described | KafkaError] = {}
+        for group_id in names_of(group_ids, 'group.id'):
             what = f'group {group_id!r}'
 
             def ask(name: str = group_id, what: str = what) -> Any:
@@ -503,7 +529,7 @@ class Admin(AdminRequests):
                 return node_id, row
 
             node_id, row = self._retrying(ask, f'describing {what}')
-            found[group_id] = error_in(row, what) or (node_id, row)
+            found[group_id] = error_in(row, what) or described(node_id, row)
         return found
 
     def list_group_offsets(self, group_id: str, require_stable: bool = False) -> dict[Partition, OffsetAndMetadata]:
@@ -561,7 +587,7 @@ class Admin(AdminRequests):
 
     def delete_groups(self, group_ids: Collection[str]) -> dict[str, KafkaError | None]:
         found = {}
-        for group_id in group_ids:
+        for group_id in names_of(group_ids, 'group.id'):
             answer = self._ask_group(group_id, messages.DeleteGroupsRequest(groups_names=[group_id]), 'deleting')
             found[group_id] = error_in(only_one(answer.results, f'group {group_id!r}'), f'group {group_id!r}')
         return found

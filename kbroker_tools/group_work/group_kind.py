@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from kbroker.client.descriptions import GroupInfo
 from kbroker_tools.command import ToolError
 from kbroker_tools.group_work.tables import cell, show, state_words
 from kbroker_tools.render import Output
-from kbroker_tools.view import GroupInfo, View
+from kbroker_tools.view import View
 
 
 class GroupKind(NamedTuple):

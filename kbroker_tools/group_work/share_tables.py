@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.client.descriptions import GroupInfo
 from kbroker_tools.group_work.group_kind import GroupKind
 from kbroker_tools.group_work.tables import assignment_text, cell, show
 from kbroker_tools.render import Output
-from kbroker_tools.view import GroupInfo, View
+from kbroker_tools.view import View
 
 SHARE = GroupKind('share', ('Empty', 'Stable', 'Dead'))
 list_groups = SHARE.list_groups

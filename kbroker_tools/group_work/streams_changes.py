@@ -5,12 +5,12 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from kbroker.client.descriptions import StreamsGroupInfo
 from kbroker_tools.command import ToolError
 from kbroker_tools.group_work import changes
 from kbroker_tools.group_work.offset_resets import Partition, parse_scope
 from kbroker_tools.group_work.streams_tables import STREAMS
 from kbroker_tools.render import Output
-from kbroker_tools.view import StreamsGroupInfo
 
 INTERNAL = re.compile(r'.+-(changelog|repartition|subscription-registration-topic|subscription-response-topic'
                       r'|KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic)')

@@ -4,10 +4,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kbroker.client.descriptions import StreamsGroupInfo, StreamsMemberInfo
 from kbroker_tools.group_work.group_kind import GroupKind
 from kbroker_tools.group_work.tables import Cell, cell, log_offsets, show
 from kbroker_tools.render import Output
-from kbroker_tools.view import StreamsGroupInfo, StreamsMemberInfo, View
+from kbroker_tools.view import View
 
 STREAMS = GroupKind('streams', ('Empty', 'NotReady', 'Stable', 'Assigning', 'Reconciling', 'Dead'))
 list_groups = STREAMS.list_groups

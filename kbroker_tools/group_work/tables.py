@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import click
 
+from kbroker.client.descriptions import GroupInfo, GroupMemberInfo
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker_tools.command import ToolError
 from kbroker_tools.group_work.lag import count_records_left
 from kbroker_tools.render import Column, Output
-from kbroker_tools.view import GroupInfo, GroupMember, PartitionOffsets, View
+from kbroker_tools.view import PartitionOffsets, View
 
 MISSING = '-'
 STATES = ('Empty', 'Stable', 'PreparingRebalance', 'CompletingRebalance', 'Assigning', 'Reconciling', 'Dead')
@@ -89,9 +90,9 @@ def _words(name: str, text: str | None, known: Collection[str]) -> list[str]:
 def _listed(view: Any, states: Collection[str] = (), types: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:
     """Yield (group, type, state) of the consumer groups."""
     if view.is_live:
-        for _, row in view.admin.list_groups(states, types):
+        for row in view.admin.list_groups(states, types):
             if row.protocol_type in CONSUMER_PROTOCOL_TYPES and row.group_type.capitalize() in (*TYPES, ''):
-                yield row.group_id, row.group_type.capitalize(), row.group_state
+                yield row.group_id, row.group_type.capitalize(), row.state
         return
     for group_id in view.groups():
         group = view.group(group_id)
@@ -213,7 +214,7 @@ def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, ho
     show(output, cells if holders is None else [*cells, *HELD_CELLS], rows)
 
 
-def _member_cells(member: GroupMember | None) -> list[str | None]:
+def _member_cells(member: GroupMemberInfo | None) -> list[str | None]:
     return [None] * 3 if member is None else [member.member_id, member.client_host, member.client_id]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from kbroker.client.descriptions import GroupInfo, GroupMemberInfo, StreamsGroupInfo
 from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.group.offset_table import OffsetTable
 from kbroker.group.records import GroupRow, OffsetRow, read_row
@@ -45,7 +46,7 @@ from kbroker.record.records import Record, decode_records
 from kbroker.transaction.state import TransactionRow
 from kbroker.transaction.state_log import decode_row
 from kbroker_tools.rows.streams_groups import StreamsGroups
-from kbroker_tools.view import GroupInfo, GroupMember, GroupOffset, StreamsGroupInfo
+from kbroker_tools.view import GroupOffset
 
 Batches = Iterable[tuple[BatchHeader, memoryview]]
 TopicPartition = tuple[str, int]
@@ -316,7 +317,7 @@ def _replay(groups: dict[str, Any], group_class: Callable[[], Any], key: Any, va
 
 def _classic_group(group_id: str, value: Any, coordinator_id: int) -> GroupInfo:
     members = tuple(
-        GroupMember(member.member_id, member.group_instance_id, member.client_id, member.client_host,
+        GroupMemberInfo(member.member_id, member.group_instance_id, member.client_id, member.client_host,
                     _classic_assignment(member.assignment) if value.protocol_type == CONSUMER_PROTOCOL_TYPE else ())
         for member in value.members)
     return GroupInfo(group_id, 'Stable' if members else 'Empty', value.protocol_type, value.protocol or '',
@@ -349,7 +350,7 @@ def _share_group(group_id: str, group: _ShareGroup, coordinator_id: int,
     members = []
     for member_id, member in group.members.items():
         current = group.assignments.get(member_id)
-        members.append(GroupMember(
+        members.append(GroupMemberInfo(
             member_id, None, member.client_id, member.client_host,
             _named(current.assigned_partitions if current is not None else (), topic_name),
             current.member_epoch if current is not None else 0))
@@ -362,7 +363,7 @@ def _consumer_group(group_id: str, group: _ConsumerGroup, coordinator_id: int,
     members = []
     for member_id, member in group.members.items():
         current, target = group.assignments.get(member_id), group.targets.get(member_id)
-        members.append(GroupMember(
+        members.append(GroupMemberInfo(
             member_id, member.instance_id, member.client_id, member.client_host,
             _named(current.assigned_partitions if current is not None else (), topic_name),
             current.member_epoch if current is not None else 0,

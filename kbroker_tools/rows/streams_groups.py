@@ -4,10 +4,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kbroker.client.descriptions import GroupInfo, GroupMemberInfo, StreamsGroupInfo, StreamsMemberInfo, SubtopologyInfo
 from kbroker.group.assignors.sticky import Key, Role
 from kbroker.group.streams_group import StreamsGroup
 from kbroker.group.streams_member import NOTHING
-from kbroker_tools.view import GroupInfo, GroupMember, StreamsGroupInfo, StreamsMemberInfo, SubtopologyInfo
 
 PROTOCOL_TYPE, ASSIGNOR = 'streams', 'sticky'
 
@@ -38,7 +38,7 @@ class StreamsGroups:
         group = self._groups.get(group_id)
         return None if group is None else GroupInfo(
             group_id, group.state_name, PROTOCOL_TYPE, ASSIGNOR, coordinator_id, tuple(
-                GroupMember(member.member_id, member.instance_id, member.client_id, member.client_host,
+                GroupMemberInfo(member.member_id, member.instance_id, member.client_id, member.client_host,
                             _partitions(group, member.held.assigned), member.epoch)
                 for member in group.members.values()), group.epoch, group.assignment_epoch)
 

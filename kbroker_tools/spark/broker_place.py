@@ -14,6 +14,7 @@ from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import Connection
+from kbroker.client.descriptions import ProducerInfo
 from kbroker.client.errors import check
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.producer_state import ProducerStateTable
@@ -27,7 +28,6 @@ from kbroker_tools.spark.file_ranges import ABORTED_OF_A_TASK, DataLossError, Re
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.planning import Bounds, LocatedBatch, Partition, Slice, split_bytes
 from kbroker_tools.spark.schema import Assembler, Field
-from kbroker_tools.view import ProducerInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -393,11 +393,7 @@ class BrokerPlace:
         return self._topic_names.get(topic_id)
 
     def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
-        rows = self._admin.describe_producers([(topic, partition)])[topic, partition]
-        return [ProducerInfo(row.producer_id, row.producer_epoch, row.last_sequence, row.last_timestamp,
-                             row.coordinator_epoch,
-                             None if row.current_txn_start_offset < 0 else row.current_txn_start_offset)
-                for row in rows]
+        return self._admin.describe_producers([(topic, partition)])[topic, partition]
 
     def aborted(self, topic: str, partition: int, piece: Piece | None) -> list[Interval]:
         """Return aborted transactions by reading batches, because a fetch response has only their first offsets.

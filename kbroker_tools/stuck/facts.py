@@ -4,7 +4,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kbroker_tools.view import GroupMember, PartitionOffsets, ProducerInfo, TransactionInfo
+from kbroker.client.descriptions import GroupMemberInfo, ProducerInfo, TransactionInfo
+from kbroker_tools.view import PartitionOffsets
 
 EXPIRY_INTERVAL_MS = 10_000
 """The default of transaction.abort.timed.out.transaction.cleanup.interval.ms."""
@@ -85,7 +86,7 @@ class HeldGroup:
     offset: int
     lag: int
     """The lag up to the high watermark."""
-    members: tuple[GroupMember, ...] = ()
+    members: tuple[GroupMemberInfo, ...] = ()
     """The members to which the partition is assigned."""
 
 
@@ -93,7 +94,7 @@ class Writer(NamedTuple):
     """A group whose offsets the transaction commits: its members are the clients that produce."""
 
     group_id: str
-    members: tuple[GroupMember, ...]
+    members: tuple[GroupMemberInfo, ...]
 
 
 @dataclass(frozen=True, slots=True)

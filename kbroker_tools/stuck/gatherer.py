@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from kbroker.client.descriptions import GroupInfo, GroupMemberInfo, ProducerInfo, TransactionInfo, TransactionListing
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.record.batch import BatchHeader
@@ -23,17 +24,7 @@ from kbroker_tools.stuck.facts import (
     StateLog,
     Writer,
 )
-from kbroker_tools.view import (
-    GroupInfo,
-    GroupMember,
-    GroupOffset,
-    PartitionOffsets,
-    ProducerInfo,
-    TopicInfo,
-    TransactionInfo,
-    TransactionListing,
-    View,
-)
+from kbroker_tools.view import GroupOffset, PartitionOffsets, TopicInfo, View
 
 if TYPE_CHECKING:
     from kbroker.transaction.state import TransactionRow
@@ -178,7 +169,7 @@ class Gatherer:
                           transaction: TransactionInfo | None) -> tuple[TopicPartition, ...]:
         if transaction is None or transaction.state not in DECIDED_STATES:
             return ()
-        others = sorted(transaction.partitions - {at})[:OTHER_PARTITIONS]
+        others = sorted(set(transaction.partitions) - {at})[:OTHER_PARTITIONS]
         return tuple(other for other in others if self._is_marked(*other, transaction))
 
     def _is_marked(self, topic: str, partition: int, transaction: TransactionInfo) -> bool:
@@ -251,7 +242,7 @@ class Gatherer:
                     members = tuple(member for member in self._members(group_id) if at in member.assignment)
                     yield HeldGroup(group_id, offset.offset, max(0, high_watermark - offset.offset), members)
 
-    def _members(self, group_id: str) -> tuple[GroupMember, ...]:
+    def _members(self, group_id: str) -> tuple[GroupMemberInfo, ...]:
         """Return the members of a group, or () if describing it is not authorized."""
         try:
             group = self._view.group(group_id)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from kbroker_tools.view import ProducerInfo, TransactionInfo, View
+from kbroker.client.descriptions import ProducerInfo, TransactionInfo
+from kbroker_tools.view import View
 
 BATCH = 500
 """The most partitions in one request."""

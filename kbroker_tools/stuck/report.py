@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kbroker.client.descriptions import GroupMemberInfo, ProducerInfo
 from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.transaction.state import NEVER_TIMES_OUT_MS
 from kbroker_tools.render import Output, printable, words_for_count, words_for_duration, words_for_time
 from kbroker_tools.stuck.causes import Verdict
 from kbroker_tools.stuck.facts import Facts, HeldGroup, Writer
-from kbroker_tools.view import GroupMember, ProducerInfo
 
 LABEL_WIDTH = 13
 PLAIN_WIDTH = 100
@@ -113,7 +113,7 @@ def _clients(writers: tuple[Writer, ...]) -> Iterator[str]:
         yield f'it commits offsets of group {writer.group_id!r}: {members}'
 
 
-def _member(member: GroupMember) -> str:
+def _member(member: GroupMemberInfo) -> str:
     return printable(f'{member.client_id} at {member.client_host.removeprefix("/")}')
 
 
@@ -194,5 +194,5 @@ def as_json(facts: Facts, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _member_json(member: GroupMember) -> dict[str, str]:
+def _member_json(member: GroupMemberInfo) -> dict[str, str]:
     return {'client_id': member.client_id, 'client_host': member.client_host}

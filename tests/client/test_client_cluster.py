@@ -2,7 +2,7 @@
 
 import pytest
 from support.free_ports import free_port
-from support.scripted_broker import ScriptedBroker, running
+from support.scripted_broker import ScriptedBroker, running, serving
 
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster, KeyType
@@ -200,6 +200,28 @@ def test_after_the_deadline_the_last_error_is_reported():
 
 
 # ---- a live broker
+
+def test_a_cluster_that_ends_waits_for_no_answer_longer_than_the_rest_of_its_time():
+    clock = ManualClock()
+    with serving(lambda connection: connection.recv(1000) and connection.recv(1)) as port:
+        cluster = Cluster(ClientConfig.load(f'127.0.0.1:{port}'), clock)
+        cluster.end_within(20)
+        with pytest.raises(ClientError, match='did not answer ApiVersions within 20 ms'):
+            cluster.any()
+        clock.advance(20)
+        with pytest.raises(ClientError, match='found no time left'):
+            cluster.any()
+
+
+def test_a_connection_that_is_open_is_bounded_by_the_end_of_its_cluster_too():
+    broker = ScriptedBroker()
+    with running(broker):
+        cluster = Cluster(ClientConfig.load(f'127.0.0.1:{broker.port}'), ManualClock())
+        cluster.refresh(())
+        cluster.end_within(30)
+        assert cluster.node(1).config.request_timeout_ms == cluster.any().config.request_timeout_ms == 30
+        cluster.close()
+
 
 def test_another_cluster_at_the_same_address_is_refused(shared_broker):
     """A broker that was set up again has other topics and knows no sequence numbers."""

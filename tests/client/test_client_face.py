@@ -126,6 +126,15 @@ def test_a_consumer_whose_last_commit_fails_closes_its_connections(monkeypatch):
     assert closed == clusters
 
 
+@pytest.mark.parametrize(('options', 'limit_ms'), [({}, 30_000), ({'timeout_ms': 5}, 5)])
+def test_a_close_bounds_all_that_it_waits_for_together(options, limit_ms, monkeypatch):
+    consumer, bounds = Consumer('h:1', group_id='g'), []
+    monkeypatch.setattr(consumer._member_cluster, 'end_within', bounds.append)
+    monkeypatch.setattr(consumer._heartbeats, 'stop', lambda timeout_ms: bounds.append(timeout_ms) or True)
+    consumer.close(commits=False, **options)
+    assert bounds == [limit_ms, limit_ms]
+
+
 def test_a_closed_admin_is_refused():
     with Admin('localhost:1') as admin:
         pass
@@ -262,3 +271,22 @@ def test_offsets_may_be_numbers():
 def test_a_name_that_there_is_not_is_refused_with_those_that_there_are(use, message):
     with Admin('h:1') as admin, pytest.raises(ValueError, match=message):
         use(admin)
+
+
+@pytest.mark.parametrize('topics', [[b't'], ['t', 1]])
+def test_topics_that_are_no_strings_are_refused(topics):
+    consumer = Consumer('h:1', group_id='g')
+    for subscribe in (lambda: Consumer('h:1', group_id='g', topics=topics), lambda: consumer.subscribe(topics)):
+        with pytest.raises(TypeError, match='as a topic, expected str'):
+            subscribe()
+
+
+@pytest.mark.parametrize(('name', 'message'), [
+    ('delete_topics', "found 'abc' as topics, expected a list"), ('delete_groups', "found 'abc' as group.ids"),
+    ('describe_classic_groups', "found 'abc' as group.ids"), ('list_groups', "found 'abc' as states"),
+    ('describe_transactions', "found 'abc' as transactional.ids"),
+    ('fence_producers', "found 'abc' as transactional.ids"), ('list_transactions', "found 'abc' as states"),
+    ('describe_scram_credentials', "found 'abc' as users"), ('create_topics', "found 'abc' as topics")])
+def test_a_single_name_is_no_collection_of_names(name, message):
+    with Admin('h:1') as admin, pytest.raises(TypeError, match=message):
+        getattr(admin, name)('abc')

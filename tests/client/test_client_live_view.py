@@ -10,11 +10,11 @@ from support.free_ports import free_port
 from support.scripted_broker import ScriptedBroker, running, serving
 
 from kbroker.client.config import ClientConfig
+from kbroker.client.descriptions import GroupInfo
 from kbroker.protocol import messages
 from kbroker.protocol.codec import encode
 from kbroker_tools.command import SETTINGS, Command, cluster_options, open_view
 from kbroker_tools.live_view import LiveView
-from kbroker_tools.view import GroupInfo
 
 
 @click.command(cls=Command, context_settings=SETTINGS)

@@ -130,9 +130,9 @@ def test_a_partition_that_stays_without_a_leader_is_reported(two, admin):
 
 
 def test_a_coordinator_that_moved_is_followed(two, admin):
-    assert admin.describe_classic_groups(['g'])['g'][0] == 2
+    assert admin.describe_classic_groups(['g'])['g'].coordinator_id == 2
     two.coordinator = 1
-    assert admin.describe_classic_groups(['g'])['g'][0] == 1
+    assert admin.describe_classic_groups(['g'])['g'].coordinator_id == 1
 
 
 def test_a_broker_that_is_gone_is_left_for_the_one_that_took_over(two, admin):
@@ -143,7 +143,7 @@ def test_a_broker_that_is_gone_is_left_for_the_one_that_took_over(two, admin):
 
 
 def test_all_brokers_are_asked_for_their_groups(two, admin):
-    assert [(node_id, row.group_id) for node_id, row in admin.list_groups()] == [(1, 'g1'), (2, 'g2')]
+    assert [(row.coordinator_id, row.group_id) for row in admin.list_groups()] == [(1, 'g1'), (2, 'g2')]
 
 
 def test_a_topic_that_the_metadata_leave_out_is_reported(two, admin):

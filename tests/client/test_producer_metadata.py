@@ -171,7 +171,7 @@ def test_a_topic_in_use_stays_and_so_does_one_whose_batch_waits(clock):
         producer.send('idle', b'a')
         wait_idle(producer, clock, 't')
         assert producer._appender.topic_names() == ['t']
-        assert [number for _, epoch, number, _ in cluster.broker.sent if epoch == 1][0] == 0
+        assert next(number for _, epoch, number, _ in cluster.broker.sent if epoch == 1) == 0
         cluster.answers_flow = False
         producer.send('slow', b'a')
         producer.poll(0)

@@ -103,8 +103,8 @@ def test_closing_accepts_the_records_of_the_last_poll_and_leaves(cluster, topic,
     read(consumer, 1)
     consumer.close()
     assert lag(cluster, topic) == 0
-    _, described = Admin(cluster).describe_share_groups([topic])[topic]
-    assert (described.group_state, described.members) == ('Empty', [])
+    described = Admin(cluster).describe_share_groups([topic])[topic]
+    assert (described.state, described.members) == ('Empty', ())
 
 
 def test_each_record_has_its_own_outcome(cluster, topic, join):

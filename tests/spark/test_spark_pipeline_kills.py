@@ -79,7 +79,7 @@ class Pipeline:
     def arrived(self):
         """Return the committed amounts in the target, with their counts."""
         with Admin(self.target.proxy.address, client_id='judge') as admin:
-            ongoing = [row.transactional_id for _, row in admin.list_transactions(state_filters=['Ongoing'])]
+            ongoing = [row.transactional_id for row in admin.list_transactions(state_filters=['Ongoing'])]
             assert ongoing == []
             return Counter(json.loads(record.value)['cents']
                            for _, record in committed_records(admin, 'large-payments', PARTITIONS))

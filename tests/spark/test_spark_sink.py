@@ -61,7 +61,7 @@ def test_tasks_of_a_job_write_in_transactions_of_their_own(spark, shared_broker,
         frame.write.format('kbroker').mode('append').options(**given).save()
         assert sorted(int(record.key) for _, record in committed(kafka, topic)) == list(range(3000))
         beginning = tasks_of(given['transactionalIdPrefix'])
-        ids = [row.transactional_id for _, row in kafka.list_transactions()
+        ids = [row.transactional_id for row in kafka.list_transactions()
                if row.transactional_id.startswith(beginning)]
         assert len(ids) == writers
 

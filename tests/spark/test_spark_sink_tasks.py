@@ -47,7 +47,7 @@ def make(two_phase_broker, admin):
 
 
 def open_ids(admin, prefix):
-    return [row.transactional_id for _, row in admin.list_transactions(['Ongoing'])
+    return [row.transactional_id for row in admin.list_transactions(['Ongoing'])
             if row.transactional_id.startswith(f'{prefix}~')]
 
 
@@ -71,9 +71,9 @@ def test_tasks_write_without_a_time_limit_if_the_broker_has_two_phase_commit(
     results = [staged(monkeypatch, task, 0, 'a', partition=0), staged(monkeypatch, task, 0, partition=1, attempt=1),
                staged(monkeypatch, task, 0, 'b', partition=2, attempt=2)]
     assert [result.staged.handle is None for result in results] == [False, True, False]
-    _, row = admin.describe_transactions([results[0].staged.handle.transactional_id]).popitem()[1]
+    _, row = admin.describe_transactions([results[0].staged.handle.transactional_id]).popitem()
     if isinstance(two_phase_broker, BrokerProcess):     # Apache Kafka does not serve InitProducerId 6
-        assert (row.transaction_state, row.transaction_timeout_ms) == ('Ongoing', timeout_ms)
+        assert (row.state, row.timeout_ms) == ('Ongoing', timeout_ms)
     assert values_in_progress(two_phase_broker, given) == []
     commit(given, 0, *results)
     assert sorted(values_in(two_phase_broker, given['topic'])) == [b'a', b'b']

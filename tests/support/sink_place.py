@@ -114,7 +114,7 @@ class SinkRun:
         """Return the transactional ids of the prefix whose transactions nothing ends by itself."""
         with self.admin() as admin:
             found = admin.list_transactions(state_filters=['Ongoing'])
-        return [row.transactional_id for _, row in found if row.transactional_id.startswith(f'{self.prefix}~')]
+        return [row.transactional_id for row in found if row.transactional_id.startswith(f'{self.prefix}~')]
 
     def await_open(self, count: int) -> None:
         """Wait until that many transactions of the prefix are open: after a timeout none, after a late write one."""

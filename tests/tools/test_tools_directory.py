@@ -128,7 +128,8 @@ def test_a_transaction_is_as_its_coordinator_describes_it(broker, client, view, 
     assert (found.state, found.producer_id, found.producer_epoch, found.timeout_ms, found.start_timestamp_ms) == (
         told.transaction_state, told.producer_id, told.producer_epoch, told.transaction_timeout_ms,
         told.transaction_start_time_ms)
-    assert found.partitions == {(topic.topic, partition) for topic in told.topics for partition in topic.partitions}
+    assert found.partitions == tuple(sorted(
+        (topic.topic, partition) for topic in told.topics for partition in topic.partitions))
     assert [(each.transactional_id, each.producer_id, each.state, each.coordinator_id)
             for each in view.transactions()] == [
         (TRANSACTIONAL_ID, listed.producer_id, listed.transaction_state, 1)]

@@ -5,36 +5,30 @@ from dataclasses import replace
 import pytest
 from support.in_memory_view import InMemoryLog
 
+from kbroker.client.descriptions import GroupMemberInfo, ProducerInfo, TransactionInfo, TransactionListing
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.lean_dataclasses import replace as changed
 from kbroker.record.batch import iter_batches
 from kbroker_tools.render import Output
 from kbroker_tools.stuck.causes import CAUSES, judge
 from kbroker_tools.stuck.facts import Facts, HeldGroup, LogEvidence, Marker, PastRow, StateLog, Writer
 from kbroker_tools.stuck.gatherer import Gatherer
 from kbroker_tools.stuck.report import as_json, show, show_many
-from kbroker_tools.view import (
-    GroupMember,
-    PartitionInfo,
-    PartitionOffsets,
-    ProducerInfo,
-    TopicInfo,
-    TransactionInfo,
-    TransactionListing,
-)
+from kbroker_tools.view import PartitionInfo, PartitionOffsets, TopicInfo
 
 NOW_MS = 1_800_000_000_000
 HERE = ('orders', 0)
-MEMBER = GroupMember('m-1', None, 'client-1', '/10.0.0.7', (HERE,))
+MEMBER = GroupMemberInfo('m-1', None, 'client-1', '/10.0.0.7', (HERE,))
 
 OPEN = Facts(
     *HERE, NOW_MS, PartitionOffsets(0, 30, 10), holder=ProducerInfo(7, 3, 4, NOW_MS - 5000, -1, 10),
     log=LogEvidence(3, 0, NOW_MS - 5000, 20),
-    transaction=TransactionInfo('billing', 1, 7, 3, 'Ongoing', 60_000, NOW_MS - 5000, frozenset({HERE})),
+    transaction=TransactionInfo('billing', 1, 7, 3, 'Ongoing', 60_000, NOW_MS - 5000, (HERE,)),
     command='kbroker-transactions --bootstrap-server b:9092')
 BEFORE = PastRow('billing', 'Empty', NOW_MS - 10_000, 7, 3)
 IDLE = replace(OPEN, state_log=StateLog(past=(BEFORE,)),
-               transaction=replace(OPEN.transaction, state='CompleteAbort', partitions=frozenset()))
-DECIDED = replace(OPEN, transaction=replace(OPEN.transaction, state='PrepareCommit', producer_epoch=4),
+               transaction=changed(OPEN.transaction, state='CompleteAbort', partitions=()))
+DECIDED = replace(OPEN, transaction=changed(OPEN.transaction, state='PrepareCommit', producer_epoch=4),
                   state_log=StateLog(past=(PastRow('billing', 'PrepareCommit', NOW_MS - 3_600_000, 7, 4),)))
 
 
@@ -72,13 +66,13 @@ def test_offline_nothing_happens_and_the_command_is_for_later():
 def test_a_transaction_that_the_coordinator_has_is_ended_as_a_whole():
     assert judge(OPEN).command == 'kbroker-transactions --bootstrap-server b:9092 force-terminate --transactional-id ' \
                                   'billing'
-    odd = replace(OPEN, transaction=replace(OPEN.transaction, transactional_id="it's; rm -rf /"))
+    odd = replace(OPEN, transaction=changed(OPEN.transaction, transactional_id="it's; rm -rf /"))
     assert judge(odd).command.endswith("""--transactional-id 'it'"'"'s; rm -rf /'""")
 
 
 @pytest.mark.parametrize('transactional_id', ['\n', '\x1b[31mred\x1b]0;title\x07', '\u202egnp.exe', "it's\\\t\x01f"])
 def test_a_command_with_characters_that_a_terminal_obeys_is_copied_whole(transactional_id):
-    facts = replace(OPEN, transaction=replace(OPEN.transaction, transactional_id=transactional_id))
+    facts = replace(OPEN, transaction=changed(OPEN.transaction, transactional_id=transactional_id))
     command = judge(facts).command
     assert command.isprintable()
     word = command.partition('--transactional-id ')[2]
@@ -182,8 +176,8 @@ orders-0 is held at offset 10 by transactional.id 'billing': its transaction is 
 
 
 def test_of_many_partitions_five_are_shown_in_full_and_those_with_the_same_command_in_a_line(tmp_path):
-    found = [replace(OPEN, partition=number, transaction=replace(
-        OPEN.transaction, transactional_id=transactional_id, partitions=frozenset({('orders', number)})))
+    found = [replace(OPEN, partition=number, transaction=changed(
+        OPEN.transaction, transactional_id=transactional_id, partitions=(('orders', number),)))
         for number, transactional_id in enumerate('aabcdefa')]
     path = tmp_path / 'shown'
     with open(path, 'w', encoding='utf-8') as stream:
@@ -249,7 +243,7 @@ class MovingView:
     def transaction(self, transactional_id):
         ended = self.asked == 1
         return TransactionInfo('billing', 1, 7, 3, 'CompleteAbort' if ended else 'Ongoing', 60_000, NOW_MS,
-                               frozenset() if ended else frozenset({HERE}))
+                               () if ended else (HERE,))
 
     def batches(self, topic, partition, start_offset=0, end_offset=None):
         return iter(())

@@ -40,7 +40,7 @@ class TaskTransactions:
         found = self._admin.describe_transactions([name])[name]
         if isinstance(found, KafkaError):
             raise found
-        return ProducerIdAndEpoch(found[1].producer_id, found[1].producer_epoch)
+        return ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
 
     def ids(self, beginning: str, state_filters: Collection[str] = (), longer_than_ms: int = -1) -> list[str]:
         """Return the transactional ids that begin so. The broker must have transaction.version 2."""
@@ -51,7 +51,7 @@ class TaskTransactions:
             if error.code is not ErrorCode.UNSUPPORTED_VERSION:
                 raise
             found = self._admin.list_transactions(state_filters, (), longer_than_ms)    # patterns came with 4.1
-        return [row.transactional_id for _, row in found if row.transactional_id.startswith(beginning)]
+        return [row.transactional_id for row in found if row.transactional_id.startswith(beginning)]
 
     def open_transactions(self, beginning: str, longer_than_ms: int = -1,
                           also: Collection[Handle] = ()) -> list[OpenTransaction]:
@@ -60,11 +60,11 @@ class TaskTransactions:
         rows = []
         for found in described.values():
             if not isinstance(found, KafkaError):
-                rows.append(found[1])
+                rows.append(found)
             elif found.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 raise found
         return [OpenTransaction(Handle(row.transactional_id, ProducerIdAndEpoch(row.producer_id, row.producer_epoch)),
-                                row.transaction_timeout_ms) for row in rows if row.transaction_state == ONGOING]
+                                row.timeout_ms) for row in rows if row.state == ONGOING]
 
     def end(self, handles: Collection[Handle], commit: bool) -> list[Handle]:
         pairs = {handle.transactional_id: PreparedTransaction(*handle.pair) for handle in handles}
@@ -78,7 +78,7 @@ class TaskTransactions:
         for handle in handles:
             found = described[handle.transactional_id]
             if not isinstance(found, KafkaError):
-                if found[1].transaction_state in NOT_COMMITTED:
+                if found.state in NOT_COMMITTED:
                     lost.append(handle)
             elif found.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 raise found

@@ -18,6 +18,7 @@ from kbroker_tools.spark.sink.values import HANDLE_LEVEL, Decision, driver_id, t
 
 if TYPE_CHECKING:
     from kbroker.client.admin import Admin
+    from kbroker.client.descriptions import TransactionInfo
     from kbroker_tools.live_view import LiveView
 
 DECIDED = [Column('prefix', 'Prefix'), Column('owner', 'Owner'), Column('batch', 'Batch'), Column('rows', 'Rows'),
@@ -47,7 +48,7 @@ def finish_spark(prefix: str, ledger_topic: str, accept_loss: bool, as_json: boo
     given = {'kafka.bootstrap.servers': str(place['bootstrap_server']), 'transactionalIdPrefix': prefix,
              'ledgerTopic': ledger_topic}
     if row is not None:
-        given['transactionTimeout'] = str(row.transaction_timeout_ms)
+        given['transactionTimeout'] = str(row.timeout_ms)
     options = parse_sink_options(given, is_stream=True)
     if not Ledger(live.admin.cluster, ledger_topic).exists():
         raise ToolError(f'found no topic {ledger_topic!r}, expected the ledger of the query: give --ledger-topic')
@@ -59,18 +60,19 @@ def finish_spark(prefix: str, ledger_topic: str, accept_loss: bool, as_json: boo
                             each.pair.producer_id, each.pair.producer_epoch) for each in decisions])
 
 
-def _driver(admin: Admin, prefix: str) -> Any:
+def _driver(admin: Admin, prefix: str) -> TransactionInfo | None:
     """Return the description of the drivers' transactional id. None if the broker does not know the id."""
     name = driver_id(prefix)
     found = admin.describe_transactions([name])[name]
     if not isinstance(found, KafkaError):
-        return found[1]
+        return found
     if found.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
         raise found
     return None
 
 
-def _finish(store: BrokerStore, prefix: str, row: Any, accept_loss: bool) -> tuple[str, list[Decision]]:
+def _finish(store: BrokerStore, prefix: str, row: TransactionInfo | None,
+            accept_loss: bool) -> tuple[str, list[Decision]]:
     """End what is open under the prefix. Return what was found, in words, and the last decisions.
 
     The drivers' id expires when it is idle. A transaction of a task in two-phase commit outlives it.
@@ -80,13 +82,13 @@ def _finish(store: BrokerStore, prefix: str, row: Any, accept_loss: bool) -> tup
     tasks = store.open_transactions(tasks_of(prefix)) if has_handles else []
     if row is None and not tasks:
         raise ToolError(f'found no transactional id {name!r}: no query of this prefix has written to this cluster')
-    if row is not None and row.transaction_state in SETTLED and not tasks and not accept_loss:
+    if row is not None and row.state in SETTLED and not tasks and not accept_loss:
         decisions = store.decisions(prefix)
         if decisions and has_handles:
             check_none_lost(decisions[-1], store.aborted(decisions[-1].handles))
-        return f'{name!r} has no open transaction ({row.transaction_state}), and its tasks have none', decisions
+        return f'{name!r} has no open transaction ({row.state}), and its tasks have none', decisions
     done = protocol.finish(store, prefix, accept_loss)
-    was = (f'{name!r} has expired' if row is None else f'{name!r} had a transaction in state {row.transaction_state}, '
+    was = (f'{name!r} has expired' if row is None else f'{name!r} had a transaction in state {row.state}, '
            f'{row.producer_id}:{row.producer_epoch}')
     return (f'{was}. It is settled, and its driver is fenced: the id has the pair {done.pair.producer_id}:'
             f'{done.pair.producer_epoch}. Of the transactions of its tasks, {done.ended.committed} were committed and '

@@ -1,0 +1,116 @@
+"""The rows of Describe and List answers, made into `descriptions`."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kbroker.client.descriptions import (
+    GroupInfo,
+    GroupListing,
+    GroupMemberInfo,
+    ProducerInfo,
+    ShareOffset,
+    StreamsGroupInfo,
+    StreamsMemberInfo,
+    SubtopologyInfo,
+    TransactionInfo,
+    TransactionListing,
+)
+from kbroker.errors import ProtocolError
+from kbroker.protocol import messages
+from kbroker.protocol.codec import decode_prefix
+
+Partitions = tuple[tuple[str, int], ...]
+
+
+def producer_of(row: Any) -> ProducerInfo:
+    return ProducerInfo(row.producer_id, row.producer_epoch, row.last_sequence, row.last_timestamp,
+                        row.coordinator_epoch, _unless_negative(row.current_txn_start_offset))
+
+
+def transaction_listing_of(node_id: int, row: Any) -> TransactionListing:
+    return TransactionListing(row.transactional_id, node_id, row.producer_id, row.transaction_state)
+
+
+def transaction_of(node_id: int, row: Any) -> TransactionInfo:
+    return TransactionInfo(
+        row.transactional_id, node_id, row.producer_id, row.producer_epoch, row.transaction_state,
+        row.transaction_timeout_ms, _unless_negative(row.transaction_start_time_ms),
+        tuple((topic.topic, partition) for topic in row.topics for partition in topic.partitions))
+
+
+def group_listing_of(node_id: int, row: Any) -> GroupListing:
+    return GroupListing(row.group_id, node_id, row.group_state, row.protocol_type, row.group_type)
+
+
+def classic_group_of(node_id: int, row: Any) -> GroupInfo:
+    is_consumer = row.protocol_type == 'consumer'
+    return GroupInfo(row.group_id, row.group_state, row.protocol_type, row.protocol_data, node_id, tuple(
+        GroupMemberInfo(member.member_id, member.group_instance_id, member.client_id, member.client_host,
+                        _classic_assignment(member.member_assignment) if is_consumer else ())
+        for member in row.members))
+
+
+def consumer_group_of(node_id: int, row: Any) -> GroupInfo:
+    return GroupInfo(row.group_id, row.group_state, 'consumer', row.assignor_name, node_id, tuple(
+        GroupMemberInfo(member.member_id, member.instance_id, member.client_id, member.client_host,
+                        _partitions(member.assignment), member.member_epoch, _partitions(member.target_assignment))
+        for member in row.members), row.group_epoch, row.assignment_epoch)
+
+
+def share_group_of(node_id: int, row: Any) -> GroupInfo:
+    return GroupInfo(row.group_id, row.group_state, 'share', row.assignor_name, node_id, tuple(
+        GroupMemberInfo(member.member_id, None, member.client_id, member.client_host, _partitions(member.assignment),
+                        member.member_epoch)
+        for member in row.members), row.group_epoch, row.assignment_epoch)
+
+
+def streams_group_of(node_id: int, row: Any) -> StreamsGroupInfo:
+    parts = () if row.topology is None else row.topology.subtopologies or ()
+    return StreamsGroupInfo(
+        row.group_id, row.group_state, node_id, row.group_epoch, row.assignment_epoch,
+        tuple(SubtopologyInfo(
+            part.subtopology_id, tuple(part.source_topics), _names(part.repartition_source_topics),
+            _names(part.state_changelog_topics)) for part in parts),
+        tuple(StreamsMemberInfo(
+            member.member_id, member.process_id, member.client_id, member.client_host, member.member_epoch,
+            member.topology_epoch, member.is_classic, _tasks(member.assignment), _tasks(member.target_assignment))
+            for member in row.members))
+
+
+def share_offset_of(topic: str, row: Any) -> ShareOffset:
+    has_start = row.start_offset >= 0
+    return ShareOffset(topic, row.partition_index, row.leader_epoch if has_start else None,
+                       row.start_offset if has_start else None, _unless_negative(row.lag))
+
+
+def _unless_negative(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def _names(topics: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(topic.name for topic in topics)
+
+
+def _tasks(assignment: Any) -> dict[str, dict[str, list[int]]]:
+    return {role: {tasks.subtopology_id: sorted(tasks.partitions) for tasks in getattr(assignment, f'{role}_tasks')}
+            for role in ('active', 'standby', 'warmup')}
+
+
+def _partitions(assignment: Any) -> Partitions:
+    return tuple(sorted((topic.topic_name, partition) for topic in assignment.topic_partitions
+                        for partition in topic.partitions))
+
+
+def _classic_assignment(data: bytes) -> Partitions:
+    """Return the partitions of a member's assignment: none before its first one, or if the format is another."""
+    if len(data) < 2:
+        return ()
+    latest = messages.ConsumerProtocolAssignment.versions[1]
+    try:
+        # A newer version only appends fields (KIP-429).
+        found, _ = decode_prefix(messages.ConsumerProtocolAssignment, data, min(int.from_bytes(data[:2]), latest), 2)
+    except ProtocolError:
+        return ()
+    return tuple(sorted((topic.topic, partition) for topic in found.assigned_partitions
+                        for partition in topic.partitions))

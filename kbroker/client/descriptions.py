@@ -1,0 +1,137 @@
+"""Producers, transactions and groups, as an Admin describes them and as a log directory has them.
+
+Times are milliseconds since the epoch. An absent value is None.
+"""
+from __future__ import annotations
+
+from kbroker.lean_dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInfo:
+    """A partition's state of one producer id (DescribeProducers, KIP-664)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    """-1 before the first marker."""
+    transaction_first_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    transactional_id: str
+    coordinator_id: int
+    producer_id: int
+    state: str
+    """Kafka's name: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """The state of a transactional.id, from its coordinator or from its last row in `__transaction_state`."""
+
+    transactional_id: str
+    coordinator_id: int
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    start_timestamp_ms: int | None
+    partitions: tuple[tuple[str, int], ...]
+    """In the order of the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    group_id: str
+    coordinator_id: int
+    state: str
+    """Empty before ListGroups 4."""
+    protocol_type: str
+    group_type: str
+    """classic, consumer, share or streams; empty before ListGroups 5."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemberInfo:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    assignment: tuple[tuple[str, int], ...]
+    epoch: int | None = None
+    """The member epoch. This field and the next are set for the consumer protocol (KIP-848) only."""
+    target_assignment: tuple[tuple[str, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    group_id: str
+    state: str
+    """Empty, Stable, PreparingRebalance, CompletingRebalance or Dead; offline, the state that the last row implies."""
+    protocol_type: str
+    protocol: str
+    """The assignor."""
+    coordinator_id: int
+    members: tuple[GroupMemberInfo, ...]
+    epoch: int | None = None
+    """The group epoch. This field and the next are None for the classic protocol."""
+    assignment_epoch: int | None = None
+
+    @property
+    def group_type(self) -> str:
+        """Kafka's type of a group that was described: classic, consumer, share or streams."""
+        if self.protocol_type in ('share', 'streams'):
+            return self.protocol_type
+        return 'classic' if self.epoch is None else 'consumer'
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOffset:
+    """The place where a share group begins in a partition. `start_offset` is None until the group has chosen one."""
+
+    topic: str
+    partition: int
+    leader_epoch: int | None
+    start_offset: int | None
+    lag: int | None
+    """The offsets from the start to the end of the log that no member has finished; None if it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsMemberInfo:
+    """A member of a streams group (KIP-1071). Tasks are numbers by role and by subtopology."""
+
+    member_id: str
+    process_id: str
+    client_id: str
+    client_host: str
+    epoch: int
+    topology_epoch: int
+    is_classic: bool
+    tasks: dict[str, dict[str, list[int]]]
+    target: dict[str, dict[str, list[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class SubtopologyInfo:
+    """The topics of a subtopology."""
+
+    subtopology_id: str
+    sources: tuple[str, ...]
+    repartition_sources: tuple[str, ...]
+    changelogs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsGroupInfo:
+    group_id: str
+    state: str
+    coordinator_id: int
+    epoch: int
+    assignment_epoch: int
+    subtopologies: tuple[SubtopologyInfo, ...]
+    members: tuple[StreamsMemberInfo, ...]
