@@ -243,11 +243,10 @@ class Place:
 
     def check_prepared(self, story: Story, admin: Admin) -> None:
         """Check that the transaction is open with its pair and without a timeout, and that nothing of it is visible."""
-        _, row = admin.describe_transactions([story.name])[story.name]
-        assert (f'{row.producer_id}:{row.producer_epoch}', row.transaction_state, row.transaction_timeout_ms) == (
+        row = admin.describe_transactions([story.name])[story.name]
+        assert (f'{row.producer_id}:{row.producer_epoch}', row.state, row.timeout_ms) == (
             story.token, 'Ongoing', NEVER_MS), story
-        assert {(topic.topic, number) for topic in row.topics for number in topic.partitions} == {
-            *ORDERS, ('__consumer_offsets', 0)}
+        assert set(row.partitions) == {*ORDERS, ('__consumer_offsets', 0)}
         stable, ends = self.ends(admin)
         assert all(stable[partition] < ends[partition] for partition in ORDERS), story
 
