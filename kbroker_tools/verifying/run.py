@@ -76,6 +76,18 @@ def clients_available(java_classpath: str | None = None) -> tuple[str, ...]:
     return tuple(name for name in CLIENTS if is_installed[name])
 
 
+def offsets_of_group(group: str, servers: str, settings: Mapping[str, str]) -> dict[Place, int]:
+    """Return the committed offsets, once no transaction holds them. KafkaError and OSError."""
+    with Admin(servers, settings) as admin:
+        try:
+            found = admin.list_group_offsets(group, require_stable=True)
+        except KafkaError as error:
+            if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+            return {}       # some brokers answer so before the first commit
+    return {Place(*place): row.offset for place, row in found.items()}
+
+
 class Run:
     """One run against a broker that is up.
 
@@ -141,9 +153,7 @@ class Run:
         indexes = {place: index for index, place in enumerate(self._places)}
 
         def committed_offsets(group: str) -> Mapping[int, int]:
-            with Admin(servers, settings) as admin:
-                return {indexes[Place(*place)]: row.offset
-                        for place, row in admin.list_group_offsets(group, require_stable=True).items()}
+            return {indexes[place]: offset for place, offset in offsets_of_group(group, servers, settings).items()}
 
         return committed_offsets
 

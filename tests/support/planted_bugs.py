@@ -47,7 +47,8 @@ BUGS = (
 
 def build(bug: Bug, directory: pathlib.Path) -> pathlib.Path:
     """Copy the package with what is built, make the changes, and compile them. Return where to import it from."""
-    for name in ('kbroker', 'kbroker_tools', 'build/cython'):
+    compiled = [str(path.relative_to(ROOT)) for path in (ROOT / 'build').glob('lib.*')]     # spares the other modules
+    for name in ('kbroker', 'kbroker_tools', 'build/cython', *compiled):
         shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns('__pycache__'))
     for name in ('setup.py', 'pyproject.toml', 'README.md', 'LICENSE'):
         shutil.copy2(ROOT / name, directory / name)

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker_tools.verifying import run
 from kbroker_tools.verifying.clients.confluent import ConfluentWriter
 from kbroker_tools.verifying.clients.face import ClientFailure, InstanceFailure, Maker
 from kbroker_tools.verifying.final_read import read_to_ends
@@ -72,6 +74,27 @@ def test_a_final_read_that_always_fails_ends_with_the_failure_and_records_how_fa
     with pytest.raises(ClientFailure, match='broken'):
         read_to_ends(Recorder(out, [], {}), 0, BrokenGetter(), {0: 3}, 0.01)
     assert '"ends":[0,0,3]' in out.getvalue()
+
+
+class StrangeAdmin:
+    """An admin of a broker that has never seen the group."""
+
+    def __init__(self, *arguments):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def list_group_offsets(self, group, *, require_stable):
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, group)
+
+
+def test_a_group_that_the_broker_does_not_know_has_no_offsets(monkeypatch):
+    monkeypatch.setattr(run, 'Admin', StrangeAdmin)
+    assert run.offsets_of_group('group', '127.0.0.1:1', {}) == {}
 
 
 def test_a_flush_of_confluent_kafka_that_lost_its_exception_asks_for_a_new_producer(monkeypatch):
