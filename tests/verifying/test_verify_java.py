@@ -1,4 +1,6 @@
 """The Java client of kbroker-verify: it takes part in a run, and its end is a fault of the run."""
+from contextlib import closing
+
 import pytest
 from click.testing import CliRunner
 from support.apache_kafka import classpath
@@ -31,6 +33,12 @@ def test_java_that_does_not_start_ends_the_command_with_its_last_words(broken_ja
                                      str(tmp_path), '--java-classpath', 'nowhere', '--clients', 'java'])
     assert done.exit_code == 1
     assert 'java ended with code 3: no such jar' in done.output
+
+
+def test_java_that_has_ended_is_no_failure_of_a_client_which_is_tried_again(monkeypatch):
+    monkeypatch.setattr(java, 'MACHINE', ('sh', '-c', 'echo 1; echo out of memory >&2', 'sh'))
+    with closing(java.Machine('nowhere')) as machine, pytest.raises(java.JavaEnded, match='code 0: out of memory'):
+        java.JavaWriter(machine, '127.0.0.1:1', [], None)
 
 
 def test_the_java_client_needs_its_jars(tmp_path, monkeypatch):

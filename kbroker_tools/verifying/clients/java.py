@@ -83,7 +83,10 @@ class _JavaClient:
         self.acknowledged: dict[int, int] = {}
         self._places = places
         self._machine = machine
-        self._connection = socket.create_connection(machine.address)
+        try:
+            self._connection = socket.create_connection(machine.address)
+        except OSError:
+            raise JavaEnded(machine.last_words()) from None
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lines = self._connection.makefile('rw')
         try:
