@@ -2,10 +2,12 @@
 import io
 import json
 
+import confluent_kafka
 import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker_tools.verifying import run
+from kbroker_tools.verifying.clients import confluent
 from kbroker_tools.verifying.clients.confluent import ConfluentWriter
 from kbroker_tools.verifying.clients.face import ClientFailure, InstanceFailure, Maker
 from kbroker_tools.verifying.final_read import read_to_ends
@@ -95,6 +97,26 @@ class StrangeAdmin:
 def test_a_group_that_the_broker_does_not_know_has_no_offsets(monkeypatch):
     monkeypatch.setattr(run, 'Admin', StrangeAdmin)
     assert run.offsets_of_group('group', '127.0.0.1:1', {}) == {}
+
+
+def test_a_commit_of_confluent_kafka_is_not_repeated_for_ever(monkeypatch):
+    calls = []
+
+    class Stuck:
+        def commit_transaction(self, timeout_s):
+            calls.append(timeout_s)
+            raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(
+                confluent_kafka.KafkaError._TIMED_OUT, 'no end', retriable=True))
+
+    writer = ConfluentWriter('127.0.0.1:1', [], None)
+    monkeypatch.setattr(writer, '_producer', Stuck())
+    with pytest.raises(ClientFailure, match='no end'):
+        writer.commit()
+    tries = len(calls)
+    monkeypatch.setattr(confluent, 'REPEAT_S', 0)
+    with pytest.raises(ClientFailure, match='no end'):
+        writer.commit()
+    assert (tries, len(calls) - tries) == (confluent.TRIES, 1)
 
 
 def test_a_flush_of_confluent_kafka_that_lost_its_exception_asks_for_a_new_producer(monkeypatch):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -28,6 +29,8 @@ COMMON = {'socket.timeout.ms': REQUEST_TIMEOUT_MS, 'reconnect.backoff.ms': 20, '
           # After a new bootstrap, librdkafka 2.16 waits forever for the group coordinator that it knew before.
           'metadata.recovery.strategy': 'none'}
 TRIES = 20
+REPEAT_S = 45
+"""How long a call is repeated. A broker that has lost a transaction may never end it."""
 
 _QUIET = logging.getLogger(__name__)
 """The failures that librdkafka logs are those that the run provokes."""
@@ -104,17 +107,16 @@ class ConfluentWriter:
         self._repeat(lambda: self._producer.abort_transaction(CALL_TIMEOUT_S))
 
     def _repeat(self, call: Any) -> None:
-        """Call until the error is not retriable: librdkafka then goes on with what it has begun."""
-        for _ in range(TRIES):
-            try:
-                call()
-                return
-            except KafkaException as error:
-                last = error
-                if not error.args[0].retriable():
-                    break
+        """Call until the error is not retriable, or the time is up: librdkafka goes on with what it has begun."""
+        deadline = time.monotonic() + REPEAT_S
         with _failures():
-            raise last
+            for tries_left in reversed(range(TRIES)):
+                try:
+                    call()
+                    return
+                except KafkaException as error:
+                    if not error.args[0].retriable() or not tries_left or time.monotonic() >= deadline:
+                        raise
 
     def close(self) -> None:
         with suppress(ClientFailure), _failures():
