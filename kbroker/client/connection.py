@@ -32,6 +32,8 @@ LARGEST_FIRST_ANSWER_BYTES = 1 << 20
 REAUTHENTICATE_AT = 0.85
 """The share of a SASL session's lifetime after which it is renewed (KIP-368)."""
 
+MOST_PARTS = 512
+"""A call sends at most so many parts. Linux allows 1024."""
 IN_DOUBT = 'is it the right port, and security.protocol the one of that listener?'
 
 
@@ -42,10 +44,20 @@ class Awaited(NamedTuple):
     name: str
 
 
-class Unsent(NamedTuple):
-    """The rest of a request."""
+class SentInPlace:
+    """The bytes of a `records` field that are sent from where they are. They must not change while in flight."""
 
-    rest: memoryview
+    __slots__ = ('data', 'size_bytes')
+
+    def __init__(self, data: bytes | bytearray):
+        self.data = data
+        self.size_bytes = len(data)
+
+
+class Unsent(NamedTuple):
+    """The rest of a request, in one part or more."""
+
+    rest: list[memoryview]
     name: str
     size_bytes: int
 
@@ -236,10 +248,14 @@ class Connection:
         except EncodeError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f'{name} version {version} cannot carry the request: '
                                                         f'{error}') from None
-        size = sum(len(segment) for segment in segments)
+        parts = [segment.data if isinstance(segment, SentInPlace) else segment for segment in segments]
+        size = sum(map(len, parts))
+        parts.insert(0, size.to_bytes(SIZE_BYTES))
+        if len(parts) == 2 or self._config.is_tls:      # a TLS socket takes one part at a time
+            parts = [b''.join(parts)]
         self._opened()
         try:
-            self._unsent.append(Unsent(memoryview(b''.join([size.to_bytes(SIZE_BYTES), *segments])), name, size))
+            self._unsent.append(Unsent([memoryview(part) for part in parts], name, size))
             self.push()
             if expect_response:
                 response_class = getattr(messages, f'{name}Response')
@@ -257,16 +273,18 @@ class Connection:
         opened.settimeout(0)
         while self._unsent:
             unsent = self._unsent[0]
+            rest = unsent.rest
             try:
-                count = opened.send(unsent.rest)
+                count = opened.send(rest[0]) if len(rest) == 1 else opened.sendmsg(rest[:MOST_PARTS])
             except self._no_room:
                 return
             except OSError as error:
                 raise self._lost(unsent.name, error) from None
-            if count == len(unsent.rest):
-                self._unsent.popleft()
+            rest = _without(rest, count)
+            if rest:
+                self._unsent[0] = unsent._replace(rest=rest)
             else:
-                self._unsent[0] = unsent._replace(rest=unsent.rest[count:])
+                self._unsent.popleft()
 
     def _push_all(self) -> None:
         """Send all of the waiting requests, for at most request.timeout.ms each."""
@@ -276,7 +294,7 @@ class Connection:
             opened = self._opened()
             opened.settimeout(timeout_ms / 1000)
             try:
-                opened.sendall(unsent.rest)
+                opened.sendall(unsent.rest[0] if len(unsent.rest) == 1 else b''.join(unsent.rest))
             except TimeoutError:
                 raise self._broken(f'{self.address} did not take the whole of {unsent.name}, {unsent.size_bytes} '
                                    f'bytes, within {timeout_ms} ms') from None
@@ -413,6 +431,15 @@ class Connection:
                 words = talk.send(answer.auth_bytes)
             except StopIteration:
                 return int(answer.session_lifetime_ms)
+
+
+def _without(parts: list[memoryview], count: int) -> list[memoryview]:
+    """Return the parts without their first `count` bytes."""
+    for number, part in enumerate(parts):
+        if count < len(part):
+            return [part[count:], *parts[number + 1:]]
+        count -= len(part)
+    return []
 
 
 def _connect(host: str, port: int, address: str, config: ClientConfig) -> socket.socket:

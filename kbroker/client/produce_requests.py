@@ -9,7 +9,7 @@ from typing import Any
 
 from kbroker.client.accumulator import PartitionQueue, ProducerBatch
 from kbroker.client.cluster import Cluster
-from kbroker.client.connection import Connection
+from kbroker.client.connection import Connection, SentInPlace
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.transaction_manager import TransactionManager
 from kbroker.clock import Clock
@@ -20,6 +20,9 @@ LAST_VERSION = 12
 """Version 13 identifies topics by id and adds nothing else."""
 LAST_VERSION_BEFORE_TRANSACTION_VERSION_2 = 11
 """Version 12 adds partitions to the transaction (KIP-890), which requires transaction.version 2."""
+
+LEAST_IN_PLACE_BYTES = 4096
+"""A smaller batch is copied into its request: a part of its own would cost more."""
 
 
 @dataclass(slots=True)
@@ -68,8 +71,10 @@ class ProduceRequests:
         topics: dict[str, Any] = {}
         for queue, batch in batches.items():
             topic = topics.setdefault(queue.topic, ProduceRequest.TopicProduceData(name=queue.topic, partition_data=[]))
-            topic.partition_data.append(ProduceRequest.PartitionProduceData(
-                index=queue.partition, records=batch.encoded(transactions.is_transactional)))
+            records: Any = batch.encoded(transactions.is_transactional)
+            if len(records) >= LEAST_IN_PLACE_BYTES:
+                records = SentInPlace(records)
+            topic.partition_data.append(ProduceRequest.PartitionProduceData(index=queue.partition, records=records))
         acks = self._settings.acks
         request_timeout_ms = self._cluster.config.request_timeout_ms
         connection.send(ProduceRequest(

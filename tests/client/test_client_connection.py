@@ -17,7 +17,7 @@ from support.scripted_broker import NAMES, ScriptedBroker, exactly, running, ser
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
-from kbroker.client.connection import AnswerTimeout, ClientError, Connection, _connect
+from kbroker.client.connection import MOST_PARTS, AnswerTimeout, ClientError, Connection, SentInPlace, _connect
 from kbroker.client.readiness import await_ready
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode, KafkaError
@@ -315,6 +315,33 @@ def test_a_peer_that_reads_slowly_delays_no_other_one():
         while delayed.has_unsent:
             assert await_ready([delayed, answered], 60_000).readable == set()
         reader.join()
+
+
+@pytest.mark.parametrize('is_awaited', [False, True])
+def test_batches_that_are_sent_in_place_arrive_in_their_order_at_a_slow_peer(is_awaited):
+    """The request has more parts than one call sends. The caller sends the rest when there is room, or awaits it."""
+    batches = [bytearray([number % 251]) * 6000 for number in range(MOST_PARTS)]
+
+    def request(wrap):
+        produce = messages.ProduceRequest
+        return produce(acks=-1, timeout_ms=1, topic_data=[produce.TopicProduceData(name='t', partition_data=[
+            produce.PartitionProduceData(index=index, records=wrap(batch)) for index, batch in enumerate(batches)])])
+
+    received = []
+    with connected_pair() as (connection, slow):
+        connection.api_versions[messages.ProduceRequest.api_key] = (9, 9)
+        connection.send(request(SentInPlace))
+        assert connection.has_unsent
+        size = int.from_bytes(exactly(slow, 4))
+        reader = threading.Thread(target=lambda: received.append(exactly(slow, size)))
+        reader.start()
+        if is_awaited:
+            with pytest.raises(AnswerTimeout):
+                connection.receive(timeout_ms=1)
+        while connection.has_unsent:
+            await_ready([connection], 60_000)
+        reader.join()
+        assert bytes(received[0]).endswith(encode(request(bytes), 9))
 
 
 def test_a_connection_that_breaks_while_a_request_waits_for_room_counts_as_readable():

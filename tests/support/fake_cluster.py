@@ -4,6 +4,7 @@ from collections import deque
 
 from kbroker.client.cluster import PartitionMetadata, TopicMetadata
 from kbroker.client.config import ClientConfig
+from kbroker.client.connection import SentInPlace
 from kbroker.client.errors import ClientError
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages
@@ -76,9 +77,10 @@ class FakeConnection:
         for topic in request.topic_data:
             rows = []
             for part in topic.partition_data:
-                header = read_header(bytes(part.records))
-                values = [record.value for record in decode_records(bytes(part.records))]
-                self.sent_bytes.append(bytes(part.records))
+                sent = bytes(part.records.data if isinstance(part.records, SentInPlace) else part.records)
+                header = read_header(sent)
+                values = [record.value for record in decode_records(sent)]
+                self.sent_bytes.append(sent)
                 self.sent.append((part.index, header.producer_epoch, header.base_sequence, values))
                 code = self.cluster.next_code(part.index)
                 if code is LOST:
