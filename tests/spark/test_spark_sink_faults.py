@@ -219,7 +219,7 @@ def test_a_transaction_that_times_out_before_the_decision(place, session_driver,
     driver = session_driver()
     bounds = {'transactionTimeout': '2s'}
     if writer == PREPARED:
-        bounds |= {'twoPhase': 'off', 'decisionMargin': '1ms'}
+        bounds |= {'twoPhase': 'off', 'decisionMargin': '1s'}
     driver.run(run.options | bounds, tmp_path / 'checkpoint', BATCHES)
     stop.wait()
     run.await_open(0)

@@ -21,6 +21,7 @@ from support.broker_process import ROOT
 
 from kbroker.client import Admin, FatalProducerError, KafkaError, Producer
 from kbroker.client.admin import LATEST, IsolationLevel
+from kbroker.client.stream_settings import ProducerSettings
 from kbroker.errors import ConfigError
 from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.messages import ColumnError
@@ -82,6 +83,7 @@ def test_an_option_of_the_sink_takes_what_it_says_and_refuses_the_rest(row):
     ({'maxStagedBytes': '1m', 'commit': 'prepared'}, 'maxStagedBytes: not allowed here: it is for commit=auto'),
     ({'delivery': 'at_least_once', 'commit': 'auto'}, 'commit: not allowed here: it is for delivery=exactly_once'),
     ({'delivery': 'at_least_once', 'maxDriverBytes': '1m'}, 'maxDriverBytes: not allowed here: it is for delivery='),
+    ({'commit': 'auto', 'decisionMargin': '999ms'}, 'decisionMargin: found .999ms., expected at least 1000 ms'),
     ({'commit': 'auto', 'transactionTimeout': '1m', 'decisionMargin': '1m'}, 'decisionMargin: found 60000 ms, exp'),
 ])
 def test_a_wrong_option_of_the_sink_is_refused(given, text):
@@ -93,6 +95,16 @@ def test_settings_that_say_what_the_sink_does_anyway_are_accepted():
     binary = 'org.apache.kafka.common.serialization.ByteArraySerializer'
     given = {'kafka.acks': 'all', 'kafka.enable.idempotence': 'TRUE', 'kafka.key.serializer': binary}
     assert parse_sink_options(NEEDED | given, is_stream=True).kafka == {'bootstrap.servers': 'b:1'}
+
+
+@pytest.mark.parametrize(('given', 'batch_bytes', 'linger_ms'), [
+    ({}, 262_144, 100),
+    ({'kafka.batch.size': '16384', 'kafka.linger.ms': '5'}, 16_384, 5),
+    ({'kafka.max.request.size': '100000'}, 100_000, 100),
+])
+def test_batches_are_large_unless_a_setting_says_otherwise(given, batch_bytes, linger_ms):
+    found = ProducerSettings.from_properties(parse_sink_options(NEEDED | given, is_stream=True).producer())
+    assert (found.batch_size_bytes, found.linger_ms) == (batch_bytes, linger_ms)
 
 
 @pytest.mark.parametrize('missing', ['kafka.bootstrap.servers', 'transactionalIdPrefix'])

@@ -193,7 +193,7 @@ def test_a_failure_after_the_decision_says_that_the_unit_is_decided():
     with pytest.raises(DecidedError, match=r"job 'a' is decided and must not be repeated, .*: no answer\. The"):
         commit(store, [message], BOUNDS)
     other = MemoryStore(store.coordinator)
-    assert abort(other, found).committed == 1 and other.coordinator.visible == {b'a': 1}
+    assert abort(other, found).committed == (message.handle,) and other.coordinator.visible == {b'a': 1}
 
 
 @pytest.mark.parametrize(('wanted', 'version', 'has_two_phase', 'chosen'), [

@@ -13,7 +13,7 @@ from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.sink import id_counts, protocol
 from kbroker_tools.spark.sink.options import parse_sink_options
 from kbroker_tools.spark.sink.store import BrokerStore
-from kbroker_tools.spark.sink.values import NO_TIMEOUT_MS, QUERY, LostRowsError, SinkError, Unit
+from kbroker_tools.spark.sink.values import NO_TIMEOUT_MS, QUERY, LostRowsError, SinkError, Unit, driver_id
 from kbroker_tools.transactions import main
 
 SAFE_DOWNGRADE = 2
@@ -49,6 +49,11 @@ def make(two_phase_broker, admin):
 def open_ids(admin, prefix):
     return [row.transactional_id for row in admin.list_transactions(['Ongoing'])
             if row.transactional_id.startswith(f'{prefix}~')]
+
+
+def drivers_of(admin, prefix):
+    """Return the description of the drivers' transactional id."""
+    return admin.describe_transactions([driver_id(prefix)]).popitem()[1]
 
 
 def finish(broker, prefix, *more):
@@ -101,13 +106,47 @@ def test_the_next_plan_commits_what_a_dead_driver_has_decided_and_aborts_the_res
     assert values_in(two_phase_broker, 'dead-after') == [b'decided', b'decided']
 
 
-def test_an_abort_ends_the_transactions_of_a_unit_that_is_not_decided(make, admin, monkeypatch, two_phase_broker):
+@pytest.mark.parametrize(('way', 'two_phase', 'limit_ms'), [
+    ('driver', None, 60_000), ('prepared', 'off', 30_000), ('auto', 'off', 30_000), ('auto', 'on', 60_000)])
+def test_a_driver_must_decide_early_if_transactions_of_its_tasks_may_time_out(
+        make, admin, two_phase_broker, way, two_phase, limit_ms):
+    if two_phase == 'on' and not isinstance(two_phase_broker, BrokerProcess):
+        pytest.skip('Apache Kafka does not serve InitProducerId 6')
+    name = f'limit-of-{way}-{two_phase}'
+    planned(make(name, commit=way, **({'twoPhase': two_phase} if two_phase else {})))
+    assert drivers_of(admin, name).timeout_ms == limit_ms
+
+
+def test_a_driver_that_stands_still_after_its_check_cannot_decide(make, admin, monkeypatch, two_phase_broker):
+    given = make('still', twoPhase='off', decisionMargin='1s')
+    result = staged(monkeypatch, planned(given), 0, 'x')
+    with closing(BrokerStore(parse_sink_options(given, is_stream=True))) as store:
+        find = store.open_transactions
+
+        def stand_still(*arguments):
+            found = find(*arguments)
+            while drivers_of(admin, 'still').state == 'Ongoing':
+                pass
+            return found
+
+        monkeypatch.setattr(store, 'open_transactions', stand_still)
+        with pytest.raises(SinkError, match=r'or half of decisionMargin \(500 ms\) has passed'):
+            protocol.commit(store, [result.staged], protocol.Bounds(10**9, 1000))
+        assert store.decisions('still') == []
+    KafkaLogDataSource(given).streamWriter(VALUE, False).abort([result], 0)
+    assert values_in(two_phase_broker, 'still') == []
+
+
+def test_an_abort_ends_the_transactions_of_a_unit_that_is_not_decided(
+        make, admin, monkeypatch, two_phase_broker, caplog):
     given = make('stopped')
     task = planned(given)
     result = staged(monkeypatch, task, 0, 'undecided')
     other = KafkaLogDataSource(given).streamWriter(VALUE, False)
     other.abort([None, result], 0)
     assert open_ids(admin, 'stopped') == []
+    assert (f"micro-batch 0 of query q of prefix 'stopped' was stopped: it was withdrawn, and 1 transactions of its "
+            f'tasks were aborted: {result.staged.handle.transactional_id}') in caplog.text
     with pytest.raises(SinkError, match='1 transactions of tasks that are not open any more'):
         commit(given, 0, result)
     with pytest.raises(SinkError, match="has taken the prefix 'stopped'"):
@@ -116,11 +155,15 @@ def test_an_abort_ends_the_transactions_of_a_unit_that_is_not_decided(make, admi
     assert values_in(two_phase_broker, 'stopped') == [b'replayed'] and open_ids(admin, 'stopped') == []
 
 
-def test_an_abort_without_results_ends_the_transactions_of_the_last_plan(make, admin, monkeypatch, two_phase_broker):
+def test_an_abort_without_results_ends_the_transactions_of_the_last_plan(
+        make, admin, monkeypatch, two_phase_broker, caplog):
     given = make('unfinished')
     task = planned(given)
     for attempt in range(2):
         staged(monkeypatch, task, 0, 'unfinished', attempt=attempt)
+    away = given | {'kafka.bootstrap.servers': '127.0.0.1:1'}
+    KafkaLogDataSource(away).streamWriter(VALUE, False).abort([None, None], 0)
+    assert "the last unit of prefix 'unfinished' was stopped, and could not be withdrawn: " in caplog.text
     KafkaLogDataSource(given).streamWriter(VALUE, False).abort([None, None], 0)
     assert open_ids(admin, 'unfinished') == []
     commit(given, 0, staged(monkeypatch, planned(given), 0, 'replayed'))
@@ -178,11 +221,18 @@ def test_finish_spark_ends_the_transactions_of_tasks_as_the_ledger_decides(
     staged(monkeypatch, task, 1, 'orphan', attempt=5)
     refused = finish(two_phase_broker, 'finished', '--ledger-topic', 'no-ledger')
     assert refused.exit_code == 1 and 'expected the ledger of the query' in refused.output
+    shown = finish(two_phase_broker, 'finished', '--dry-run')
+    assert shown.exit_code == 0 and '1 would be committed and 1 aborted; 0 decided ones are lost' in shown.output
     assert len(open_ids(admin, 'finished')) == 2
     done = finish(two_phase_broker, 'finished')
     assert done.exit_code == 0 and '1 were committed and 1 aborted; 0 decided ones are lost' in done.output
+    assert "fencing the drivers of 'finished~d': a query that still runs" in done.output
     assert values_in(two_phase_broker, 'finished') == [b'decided'] and open_ids(admin, 'finished') == []
-    assert 'and its tasks have none' in finish(two_phase_broker, 'finished').output
+    epoch = drivers_of(admin, 'finished').producer_epoch
+    for more in ((), ('--accept-loss',)):       # there is nothing to accept, so a query that runs goes on
+        assert 'and its tasks have none' in finish(two_phase_broker, 'finished', *more).output
+    assert 'There is nothing to settle' in finish(two_phase_broker, 'finished', '--dry-run').output
+    assert drivers_of(admin, 'finished').producer_epoch == epoch
 
 
 def test_finish_spark_ends_a_transaction_that_has_outlived_the_id_of_its_drivers(make, admin, two_phase_broker):
@@ -210,6 +260,8 @@ def test_a_decided_transaction_that_was_aborted_stops_the_query_until_the_loss_i
             planned(given)
     shown = finish(two_phase_broker, 'lost')
     assert shown.exit_code == 1 and '--accept-loss' in shown.output
+    assert '1 decided ones are lost: the loss would be accepted' in finish(
+        two_phase_broker, 'lost', '--accept-loss', '--dry-run').output
     assert finish(two_phase_broker, 'lost', '--accept-loss').exit_code == 0
     again = staged(monkeypatch, planned(given), 0, 'x')
     assert again.staged.is_skipped and values_in(two_phase_broker, 'lost') == [b'x']

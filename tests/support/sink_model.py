@@ -133,7 +133,7 @@ class MemoryStore:
         self._turn()
         return self.coordinator.facts
 
-    def fence(self, prefix: str) -> ProducerIdAndEpoch:
+    def fence(self, prefix: str, is_urgent: bool = False) -> ProducerIdAndEpoch:
         self._turn()
         self.coordinator.raise_epoch()
         return self.coordinator.drivers_pair

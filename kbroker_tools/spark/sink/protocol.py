@@ -21,7 +21,7 @@ from typing import NamedTuple
 from kbroker.client.errors import ClientError
 from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.errors import KafkaError
-from kbroker_tools.spark.sink.settling import Settlement, UnitEnding, check_none_lost, settle_all
+from kbroker_tools.spark.sink.settling import Settlement, UnitEnding, check_none_lost, settle_all, to_settle
 from kbroker_tools.spark.sink.values import (
     HANDLE_LEVEL,
     TOO_LARGE,
@@ -34,6 +34,7 @@ from kbroker_tools.spark.sink.values import (
     SinkError,
     Staged,
     Store,
+    is_urgent,
 )
 
 
@@ -76,7 +77,7 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
     """
     broker = store.broker(prefix)
     commit, is_two_phase = choose(wanted, broker)
-    pair = store.fence(prefix)
+    pair = store.fence(prefix, is_urgent(commit, is_two_phase))
     decisions = store.decisions(prefix)
     if broker.transaction_version >= HANDLE_LEVEL:
         last = _last(decisions)
@@ -156,6 +157,13 @@ class Finished(NamedTuple):
     decisions: list[Decision]
     pair: ProducerIdAndEpoch
     """The new pair of the drivers."""
+
+
+def preview(store: Store, prefix: str) -> tuple[Settlement, list[Decision]]:
+    """Return what `finish` would end now, and the decisions. Changes nothing."""
+    has_handles = store.broker(prefix).transaction_version >= HANDLE_LEVEL
+    decisions = store.decisions(prefix)
+    return to_settle(store, prefix, _last(decisions)) if has_handles else Settlement(), decisions
 
 
 def finish(store: Store, prefix: str, accept_loss: bool) -> Finished:

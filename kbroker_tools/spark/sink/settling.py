@@ -52,10 +52,10 @@ ENTERED_FROM: dict[Phase, frozenset[Phase]] = {
 
 
 class Settlement(NamedTuple):
-    """The number of transactions that were ended, and the decided ones that had been aborted before."""
+    """The transactions that were ended, and the decided ones that had been aborted before."""
 
-    committed: int = 0
-    aborted: int = 0
+    committed: tuple[Handle, ...] = ()
+    aborted: tuple[Handle, ...] = ()
     lost: tuple[Handle, ...] = ()
 
 
@@ -91,13 +91,13 @@ class UnitEnding:
     def _check_none_missing(self, missing: Sequence[Handle]) -> None:
         if missing:
             raise SinkError(f'found {len(missing)} transactions of tasks that are not open any more, expected none, '
-                            f'among them {_in_words(missing)}: transactionTimeout may have passed. Nothing was decided')
+                            f'among them {in_words(missing)}: transactionTimeout may have passed. Nothing was decided')
 
     def _check_none_late(self, late: set[Handle], timeout_ms: int, margin_ms: int) -> None:
         if late:
             raise SinkError(f'found {len(late)} transactions of tasks that are open for more than '
                             f'{timeout_ms - margin_ms} ms, their transactionTimeout ({timeout_ms} ms) less '
-                            f'decisionMargin, among them {_in_words(sorted(late))}: raise transactionTimeout, or write '
+                            f'decisionMargin, among them {in_words(sorted(late))}: raise transactionTimeout, or write '
                             'smaller batches. Nothing was decided')
 
     def commit_tasks(self, decision: Decision) -> None:
@@ -137,10 +137,20 @@ def settle_all(store: Store, prefix: str, pair: ProducerIdAndEpoch, last: Decisi
     SinkError if a newer plan exists. The pair is confirmed after the list was made: the list then has only transactions
     of this plan and of older ones, however late they are ended.
     """
-    found = store.open_transactions(tasks_of(prefix), also=_decided(last))
+    found = _left_open(store, prefix, last)
     if found and store.pair(prefix) != pair:
         raise SinkError(f'another query or driver has taken the prefix {prefix!r} since the plan of this write')
     return _end(store, found, last)
+
+
+def to_settle(store: Store, prefix: str, last: Decision | None) -> Settlement:
+    """Return what `settle_all` would end now. Ends nothing."""
+    commits, aborts, others = _sorted_out(_left_open(store, prefix, last), last)
+    return Settlement(tuple(commits), tuple(aborts), tuple(store.aborted(others)) if others else ())
+
+
+def _left_open(store: Store, prefix: str, last: Decision | None) -> list[OpenTransaction]:
+    return store.open_transactions(tasks_of(prefix), also=_decided(last))
 
 
 def _decided(decision: Decision | None) -> tuple[Handle, ...]:
@@ -150,13 +160,19 @@ def _decided(decision: Decision | None) -> tuple[Handle, ...]:
 
 def _end(store: Store, found: Sequence[OpenTransaction], last: Decision | None) -> Settlement:
     """Commit the decided ones of these transactions, and abort the others."""
-    decided = set(_decided(last))
-    is_open = {each.handle for each in found}
-    commits, aborts, others = sorted(is_open & decided), sorted(is_open - decided), sorted(decided - is_open)
+    commits, aborts, others = _sorted_out(found, last)
     lost = store.end(commits, commit=True) if commits else []
     if aborts:
         store.end(aborts, commit=False)
-    return Settlement(len(commits) - len(lost), len(aborts), (*lost, *(store.aborted(others) if others else ())))
+    return Settlement(tuple(sorted(set(commits).difference(lost))), tuple(aborts),
+                      (*lost, *(store.aborted(others) if others else ())))
+
+
+def _sorted_out(found: Sequence[OpenTransaction], last: Decision | None) -> tuple[list[Handle], ...]:
+    """Return the open transactions to commit, those to abort, and the decided ones that are not open."""
+    decided = set(_decided(last))
+    is_open = {each.handle for each in found}
+    return sorted(is_open & decided), sorted(is_open - decided), sorted(decided - is_open)
 
 
 def check_none_lost(decision: Decision | None, lost: Sequence[Handle]) -> None:
@@ -164,9 +180,10 @@ def check_none_lost(decision: Decision | None, lost: Sequence[Handle]) -> None:
     if decision is not None and lost:
         raise LostRowsError(
             f'{decision.unit} is decided, but {len(lost)} transactions of its tasks were aborted, by their timeout '
-            f'or by an operator: {_in_words(lost)}. Their rows are lost. To use the prefix again, accept it: '
+            f'or by an operator: {in_words(lost)}. Their rows are lost. To use the prefix again, accept it: '
             f'`kbroker-transactions finish-spark --prefix {decision.prefix} --accept-loss`')
 
 
-def _in_words(handles: Sequence[Handle]) -> str:
+def in_words(handles: Sequence[Handle]) -> str:
+    """Return the first ids."""
     return ', '.join(handle.transactional_id for handle in handles[:3]) + (' ...' if len(handles) > 3 else '')

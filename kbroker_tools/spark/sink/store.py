@@ -7,7 +7,6 @@ from kbroker.client import KafkaError, Producer, ProducerFencedError
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.producer_id import ProducerIdAndEpoch
-from kbroker.client.stream_settings import ProducerSettings
 from kbroker.errors import ErrorCode
 from kbroker_tools.spark.sink.coordinator import TaskTransactions
 from kbroker_tools.spark.sink.ledger import Ledger, partition_counts
@@ -17,6 +16,9 @@ from kbroker_tools.spark.sink.values import BrokerFacts, Decision, SinkError, St
 
 _STALE_PAIR = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
                          ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+
+LIMITED_BY = {False: 'transactionTimeout', True: 'half of decisionMargin'}
+"""The limit of the driver's transaction, in words, by whether its decision is urgent."""
 
 
 class BrokerStore(TaskTransactions):
@@ -41,9 +43,9 @@ class BrokerStore(TaskTransactions):
             self._existing([self._options.topic])
         return super().broker(prefix)
 
-    def fence(self, prefix: str) -> ProducerIdAndEpoch:
+    def fence(self, prefix: str, is_urgent: bool = False) -> ProducerIdAndEpoch:
         self._ledger.ensure()
-        producer = self._driver()
+        producer = self._driver(is_urgent)
         initialize(producer)
         with producer:
             return producer.transactions.producer
@@ -55,22 +57,29 @@ class BrokerStore(TaskTransactions):
         if staged:
             self.check_cluster(staged[0].plan.cluster_id)
         self.check_partitions(_highest(staged))
-        producer = self._driver()
+        is_urgent = bool(staged) and staged[0].plan.is_urgent
+        may_time_out = bool(decision.handles) and not staged[0].plan.is_two_phase
+        producer = self._driver(is_urgent)
         producer.transactions.resume(decision.pair)
         try:
             with producer, producer.transaction():
                 for message in staged:
                     for batch in staged_batches(message.chunks):
                         send_rows(producer, batch, self._options.topic)
-                producer.flush()
-                check()
-                # The ledger comes last: other prefixes wait for open transactions in it.
+                if not may_time_out:
+                    producer.flush()
+                    check()
+                # Other prefixes wait for open transactions in the ledger, so it comes last.
                 producer.send(self._options.ledger_topic, decision.value(), decision.key(), partition=0)
+                if may_time_out:
+                    # The time for the decision begins with the first row. So one is written before the check.
+                    producer.flush()
+                    check()
         except KafkaError as error:
             if isinstance(error, ProducerFencedError) or error.code in _STALE_PAIR:
-                limit_ms = self._options.driver_timeout_ms
+                limit_ms = self._options.decision_limit_ms(is_urgent)
                 raise SinkError(f'since the plan of this write, another query or driver has taken the prefix '
-                                f'{decision.prefix!r}, or transactionTimeout ({limit_ms} ms) has passed: {error}'
+                                f'{decision.prefix!r}, or {LIMITED_BY[is_urgent]} ({limit_ms} ms) has passed: {error}'
                                 ) from error
             raise
 
@@ -78,8 +87,7 @@ class BrokerStore(TaskTransactions):
 
     def producer(self, transactional_id: str | None = None, timeout_ms: int | None = None) -> Producer:
         """Return a producer that shares the store's connections. It is in two-phase commit if it has no timeout."""
-        settings: dict[str, object] = {name: text for name, text in self._options.kafka.items()
-                                       if name in ProducerSettings.defaults()}
+        settings: dict[str, object] = {**self._options.producer()}
         if transactional_id is not None:
             settings['transactional.id'] = transactional_id
             if timeout_ms is None:
@@ -88,9 +96,9 @@ class BrokerStore(TaskTransactions):
                 settings['transaction.timeout.ms'] = timeout_ms
         return Producer(self.cluster, settings)
 
-    def _driver(self) -> Producer:
+    def _driver(self, is_urgent: bool) -> Producer:
         """Return a producer of the drivers' transactional.id, without a pair."""
-        return self.producer(driver_id(self._options.prefix), self._options.driver_timeout_ms)
+        return self.producer(driver_id(self._options.prefix), self._options.decision_limit_ms(is_urgent))
 
     def check_cluster(self, planned: str | None) -> None:
         """SinkError unless this is the cluster of the plan."""

@@ -136,6 +136,15 @@ class Decision:
             raise SinkError(f'the ledger has a row that the sink did not write, with key {key!r}: {error}') from None
 
 
+def is_urgent(commit: Commit, is_two_phase: bool) -> bool:
+    """Report whether a decision must come within half of decisionMargin.
+
+    That is so if transactions of tasks may time out. It is also so with commit=prepared: the driver's transaction has
+    nothing but the row of the ledger, for which other prefixes wait.
+    """
+    return commit is Commit.PREPARED or (commit is Commit.AUTO and not is_two_phase)
+
+
 @dataclass(frozen=True)
 class Plan:
     """The right to decide, and the decisions so far. Spark sends it to the tasks."""
@@ -149,6 +158,10 @@ class Plan:
     """The ways that are open to the tasks: AUTO allows both others."""
     is_two_phase: bool = False
     """The transactions of tasks have no timeout (KIP-939)."""
+
+    @property
+    def is_urgent(self) -> bool:
+        return is_urgent(self.commit, self.is_two_phase)
 
     def is_decided(self, unit: Unit) -> bool:
         return unit.is_repeatable and self.decided.get(unit.owner, -1) >= unit.batch
@@ -191,8 +204,11 @@ class Store(Protocol):
     def broker(self, prefix: str) -> BrokerFacts:
         """Return the properties of the cluster. SinkError for a topic that does not exist. Writes nothing."""
 
-    def fence(self, prefix: str) -> ProducerIdAndEpoch:
-        """Raise the pair of the prefix's drivers, and settle their open transaction. Return the new pair."""
+    def fence(self, prefix: str, is_urgent: bool = False) -> ProducerIdAndEpoch:
+        """Raise the pair of the prefix's drivers, and settle their open transaction. Return the new pair.
+
+        The broker refuses an urgent decision after half of decisionMargin.
+        """
 
     def withdraw(self, prefix: str, pair: ProducerIdAndEpoch) -> None:
         """Abort the drivers' transaction of this pair, or have it never begin. Other pairs are not affected."""

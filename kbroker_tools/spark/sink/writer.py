@@ -5,9 +5,10 @@ micro-batch runs in another process, on a writer that was not pickled and has no
 """
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pickle import PickleError
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from kbroker_tools.spark.sink.id_counts import warn_of_many_ids
 from kbroker_tools.spark.sink.options import SinkOptions
 from kbroker_tools.spark.sink.protocol import Bounds, Wanted
 from kbroker_tools.spark.sink.rows import RowChecks, check_schema
+from kbroker_tools.spark.sink.settling import Settlement, in_words
 from kbroker_tools.spark.sink.store import BrokerStore
 from kbroker_tools.spark.sink.task import Attempt, RowsToTopics, Task, largest_record_bytes
 from kbroker_tools.spark.sink.values import JOB, QUERY, Commit, Plan, SinkError, Staged, Unit
@@ -31,6 +33,8 @@ from kbroker_tools.spark.tasks import freeze_imports
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
 
 BATCH_ID, QUERY_ID = 'streaming.sql.batchId', 'sql.streaming.queryId'
 
@@ -108,12 +112,32 @@ class _Planned(ABC):
         """
         if self.options.commit is Commit.DRIVER:
             return      # tasks have written nothing, and the next plan ends the driver's transaction
-        plan = next((staged.plan for staged in _staged(messages) if staged is not None), self.plan)
-        with suppress(KafkaError, ClientError), closing(BrokerStore(self.options)) as store:
-            if plan is not None:
-                protocol.abort(store, plan)
-            else:
-                protocol.abort_last(store, self.options.prefix)
+        results = [staged for staged in _staged(messages) if staged is not None]
+        plan = results[0].plan if results else self.plan
+        what = f'{results[0].unit if results else "the last unit"} of prefix {self.options.prefix!r}'
+        try:
+            with closing(BrokerStore(self.options)) as store:
+                if plan is not None:
+                    ended = protocol.abort(store, plan)
+                else:
+                    ended = protocol.abort_last(store, self.options.prefix)
+        except (KafkaError, ClientError) as error:
+            logger.warning('%s was stopped, and could not be withdrawn: %s. The next plan of the prefix ends its '
+                           'transactions, and so does `kbroker-transactions finish-spark --prefix %s`', what, error,
+                           self.options.prefix)
+        else:
+            logger.warning('%s was stopped: %s', what, _withdrawn(ended))
+
+
+def _withdrawn(ended: Settlement) -> str:
+    """Return what was withdrawn, in words. The commit of a decided unit is completed."""
+    if ended.committed:
+        return f'it was decided, and {len(ended.committed)} transactions of its tasks were committed: ' \
+               f'{in_words(ended.committed)}'
+    if ended.aborted:
+        return f'it was withdrawn, and {len(ended.aborted)} transactions of its tasks were aborted: ' \
+               f'{in_words(ended.aborted)}'
+    return 'its driver can no longer commit it, and no transaction of its tasks was open'
 
 
 def _staged(messages: Messages) -> list[Staged | None]:
