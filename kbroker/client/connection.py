@@ -251,7 +251,7 @@ class Connection:
         parts = [segment.data if isinstance(segment, SentInPlace) else segment for segment in segments]
         size = sum(map(len, parts))
         parts.insert(0, size.to_bytes(SIZE_BYTES))
-        if len(parts) == 2 or self._config.is_tls:      # a TLS socket takes one part at a time
+        if len(parts) == 2 or self.config.is_tls:      # a TLS socket takes one part at a time
             parts = [b''.join(parts)]
         self._opened()
         try:

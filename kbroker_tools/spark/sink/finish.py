@@ -76,7 +76,7 @@ def _driver(admin: Admin, prefix: str) -> TransactionInfo | None:
 
 
 class _Wish(NamedTuple):
-    """What the caller of the command wants."""
+    """The options of one call of the command."""
 
     prefix: str
     accepts_loss: bool
