@@ -127,8 +127,11 @@ class Inode:
             apply(self.durable, position, data)
         self.pending.clear()
 
-    def after_power_cut(self, rng: random.Random) -> Content:
+    def after_power_cut(self, rng: random.Random | None) -> Content:
+        """Return the durable content with some of the changes, or without any if there is no `rng`."""
         content = self.durable.copy()
+        if rng is None:
+            return content
         fate = rng.choice(('lost', 'kept', 'mixed'))
         for position, data in self.pending:
             if fate == 'lost' or (fate == 'mixed' and rng.random() < 0.3):
@@ -166,8 +169,11 @@ class Folder:
             change(self.durable)
         self.pending.clear()
 
-    def after_power_cut(self, rng: random.Random) -> dict[str, object]:
+    def after_power_cut(self, rng: random.Random | None) -> dict[str, object]:
+        """Return the durable names with the first of the changes, or without any if there is no `rng`."""
         names = dict(self.durable)
+        if rng is None:
+            return names
         count = len(self.pending)
         for change in self.pending[:rng.choice((0, count, rng.randrange(count + 1)))]:
             change(names)
@@ -270,14 +276,15 @@ class FreezingFileSystem(FileSystem):
         if folder is not None:
             folder.sync()
 
-    def crash(self, destination: pathlib.Path, rng: random.Random) -> None:
+    def crash(self, destination: pathlib.Path, rng: random.Random | None) -> None:
         """Write what a power cut may leave to `destination`.
 
-        Each directory keeps its names up to some change. Unsynced content is lost, kept or torn.
+        Each directory keeps its names up to some change. Unsynced content is lost, kept or torn. Without `rng`, all
+        unsynced names and content are lost.
         """
         self._write(self.top, destination, rng)
 
-    def _write(self, folder: Folder, destination: pathlib.Path, rng: random.Random) -> None:
+    def _write(self, folder: Folder, destination: pathlib.Path, rng: random.Random | None) -> None:
         destination.mkdir(exist_ok=True)
         for name, node in sorted(folder.after_power_cut(rng).items()):
             if isinstance(node, Folder):

@@ -49,6 +49,8 @@ class GroupPromises:
 
     counts: dict[Place, set[int]] = field(default_factory=dict)
     doubtful: set[int] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
+    """The entries of `Members.observe` that the answer of the current step has promised."""
 
     def may_become(self, place: Place, count: int) -> None:
         self.counts[place].add(count)
@@ -90,6 +92,7 @@ class Members:
 
     def do(self, step: Step) -> None:
         self.broker.clock.advance(STEP_MS)
+        self.promises.answered.clear()
         name, *arguments = step
         getattr(self, name)(*arguments)
         self.settle()
@@ -261,11 +264,13 @@ class Members:
         self._owned.pop(name, None)
 
     def commit(self, name: str, partition: int, offset: int) -> None:
-        answer = self.ask('OffsetCommit', 9, group_id=CONSUMER, member_id=name,
-                          generation_id_or_member_epoch=self.epochs[CONSUMER, name], topics=[
-                              {'name': TOPIC, 'partitions': [{'partition_index': partition,
-                                                              'committed_offset': offset}]}])
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE, answer
+        def noted(answer: Any) -> None:
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE, answer
+            self.promises.answered.add('offsets')
+
+        self.ask('OffsetCommit', 9, noted, group_id=CONSUMER, member_id=name,
+                 generation_id_or_member_epoch=self.epochs[CONSUMER, name], topics=[
+                     {'name': TOPIC, 'partitions': [{'partition_index': partition, 'committed_offset': offset}]}])
 
     def join_streams_group(self, name: str) -> None:
         self._heartbeat('StreamsGroupHeartbeat', 0, STREAMS, name, endpoint_information_epoch=0,
@@ -287,9 +292,17 @@ class Members:
 
     def _heartbeat(self, api: str, version: int, group: str, name: str, *, epoch: int | None = None,
                    **fields: Any) -> Any:
-        """Send a heartbeat until the coordinator is there, and adopt the epoch of the answer."""
+        """Send a heartbeat until the coordinator is there, and adopt the epoch of the answer.
+
+        The answer promises what a description of the group shows. That of a share group changes later, too: members
+        are assigned share partitions once these have a state.
+        """
+        def noted(answer: Any) -> None:
+            if answer.error_code == ErrorCode.NONE and group != SHARE:
+                self.promises.answered.add(group)
+
         for _ in range(MOST_TURNS):
-            answer = self.ask(api, version, group_id=group, member_id=name,
+            answer = self.ask(api, version, noted, group_id=group, member_id=name,
                               member_epoch=self.epochs.get((group, name), JOIN) if epoch is None else epoch, **fields)
             if answer.error_code not in NOT_YET:
                 break
