@@ -65,13 +65,18 @@ def committed_offset(address):
 
 
 def commit_once_more(address):
-    """Restart the transactional producer of `sample_topic`: abort its open transaction and commit a new one."""
-    producer = confluent_kafka.Producer({'bootstrap.servers': address, 'transactional.id': 'history'})
-    producer.init_transactions(LIMIT_S)
-    producer.begin_transaction()
+    """Restart the transactional producer of `sample_topic`: abort its open transaction and commit a new one.
+
+    The markers may follow the answer. The start of a producer waits for them.
+    """
+    first, second = (confluent_kafka.Producer({'bootstrap.servers': address, 'transactional.id': 'history'})
+                     for _ in range(2))
+    first.init_transactions(LIMIT_S)
+    first.begin_transaction()
     for partition in (0, 1):
-        producer.produce('orders', 'once more', partition=partition)
-    producer.commit_transaction(LIMIT_S)
+        first.produce('orders', 'once more', partition=partition)
+    first.commit_transaction(LIMIT_S)
+    second.init_transactions(LIMIT_S)
 
 
 @pytest.mark.parametrize(('first_type', 'second_type'), [(BrokerProcess, KafkaProcess), (KafkaProcess, BrokerProcess)],

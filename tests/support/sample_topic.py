@@ -7,6 +7,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 LIMIT_S = 120
+TRANSACTION_TIMEOUT_MS = 600_000
+"""However slow the machine is, the broker does not abort the open transaction."""
 
 
 @contextlib.contextmanager
@@ -23,7 +25,8 @@ def sample_topic(address: str) -> Iterator[None]:
     assert plain.flush(LIMIT_S) == 0
     consumer = confluent_kafka.Consumer({'bootstrap.servers': address, 'group.id': 'readers',
                                          'auto.offset.reset': 'earliest'})
-    producer = confluent_kafka.Producer({'bootstrap.servers': address, 'transactional.id': 'history'})
+    producer = confluent_kafka.Producer({'bootstrap.servers': address, 'transactional.id': 'history',
+                                         'transaction.timeout.ms': TRANSACTION_TIMEOUT_MS})
     producer.init_transactions(LIMIT_S)
     for offset, end in ((10, producer.commit_transaction), (15, producer.abort_transaction)):
         producer.begin_transaction()
