@@ -112,6 +112,10 @@ class Draft(Generic[G, M]):
         """Return the stored target of a member, by the id that it will have; None if it has none."""
         return self.group.targets.get(self.stored_id if member_id == self.member.member_id else member_id)
 
+    def has_target(self, member_id: str, target: Any) -> bool:
+        """Return whether the row of this target is stored. Under a new id, no member has one yet, as in Kafka."""
+        return target == self.stored_target(member_id) == self.group.targets.get(member_id)  # type: ignore[no-any-return]
+
 
 class Heartbeats(ABC, Generic[G, M]):
     """The heartbeats of one kind of group in a shard: `beat` has the steps. A kind fills in the abstract methods.
@@ -291,7 +295,7 @@ class Heartbeats(ABC, Generic[G, M]):
         targets = draft.targets = yield from self.compute_targets(draft)
         pace = Pace()
         for member_id, target in targets.items():
-            if draft.stored_target(member_id) != target:
+            if not draft.has_target(member_id, target):
                 draft.rows.append(self.rows.target_row(group_id, member_id, target))
             if pace.spend(1 + len(target) // 8):
                 yield
