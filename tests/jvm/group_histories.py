@@ -83,6 +83,7 @@ class Side:
         """The partitions with committed offsets."""
         self.resolved_s: float | None = None
         """The time when the regular expression of the group was resolved, or None while it is not."""
+        self._looks = itertools.count()
         self._names: dict[bytes, str] = {}
         self._hashes: dict[int, int] = {0: 0}
         self._reader = RowReader(OFFSETS_TOPIC)
@@ -95,7 +96,7 @@ class Side:
 
     def close(self) -> None:
         for name in list(self.topic_ids):
-            self.delete_topic(name)
+            self._delete_topic(name)
         self.peer.close()
 
     # ---- topics
@@ -108,17 +109,48 @@ class Side:
             topic_id = self.peer.create_topic(self.topic(name), PARTITIONS[name])
             self.topic_ids[name] = topic_id
             self._names[topic_id] = f'{name}{sum(known.startswith(name) for known in self._names.values())}'
+            self.await_coordinator({self.topic(name): PARTITIONS[name]})
 
     def delete_topic(self, name: str) -> None:
-        if self.topic_ids.pop(name, None) is not None:
-            self.peer.ask('DeleteTopics', 6, topics=[dict(name=self.topic(name), topic_id=bytes(16))], timeout_ms=30000)
-            self._await(lambda: self._metadata_error(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if name in self.topic_ids:
+            self._delete_topic(name)
+            self.await_coordinator({self.topic(name): 0})
+
+    def _delete_topic(self, name: str) -> None:
+        del self.topic_ids[name]
+        self.peer.ask('DeleteTopics', 6, topics=[dict(name=self.topic(name), topic_id=bytes(16))], timeout_ms=30000)
+        self._await(lambda: self._metadata_error(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def grow_topic(self, name: str) -> None:
         if name in self.topic_ids:
             self.peer.ask('CreatePartitions', topics=[dict(name=self.topic(name), count=GROWN[name],
                                                            assignments=None)], timeout_ms=30000)
             self.peer.await_topic(self.topic(name), GROWN[name])
+            self.await_coordinator({self.topic(name): GROWN[name]})
+
+    def await_coordinator(self, counts: Mapping[str, int | None]) -> None:
+        """Wait until the coordinator of the group knows topics with these numbers of partitions, None for any number.
+
+        Kafka's coordinator hears of a change later than Metadata answers. A consumer in a group of its own, which has
+        the same coordinator, is assigned what the coordinator knows.
+        """
+        def is_known() -> bool:
+            fields = dict(group_id=self.looking_group(), member_id='looks')
+            answer = self.peer.ask('ConsumerGroupHeartbeat', 1, **fields, member_epoch=0, topic_partitions=[],
+                                   rebalance_timeout_ms=REBALANCE_TIMEOUT_MS, subscribed_topic_names=list(counts))
+            self.peer.ask('ConsumerGroupHeartbeat', 1, **fields, member_epoch=-1)
+            assert answer.error_code == ErrorCode.NONE, answer
+            assigned = [len(topic.partitions) for topic in answer.assignment.topic_partitions]
+            if None in counts.values():
+                return len(assigned) == len(counts)
+            return sorted(assigned) == sorted(count for count in counts.values() if count)
+
+        self._await(is_known)
+
+    def looking_group(self) -> str:
+        """Return the name of a new group that has the coordinator of the group of the history."""
+        names = (f'{self.group}-looks-{number}' for number in self._looks)
+        return next(name for name in names if partition_for(name, self.lanes) == self.partition)
 
     def _metadata_error(self, name: str) -> int:
         answer = self.peer.ask('Metadata', topics=[dict(name=self.topic(name))], allow_auto_topic_creation=False)

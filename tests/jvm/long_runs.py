@@ -109,4 +109,6 @@ class LongRun:
             shorter_found = self._differences(shorter) if time.monotonic() < end_s else None
             if shorter_found and kind_of(shorter_found) == kind_of(found):
                 history, found = shorter, shorter_found
-        return '\n'.join([f'history = {list(history)}', *found])
+        text = '\n'.join([f'history = {list(history)}', *found])
+        print(f'alone and shorter: {text}', file=sys.stderr, flush=True)
+        return text

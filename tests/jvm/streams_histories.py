@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 from group_histories import (
-    GROWN,
-    PARTITIONS,
     REBALANCE_TIMEOUT_MS,
     SET,
     SHORT_SESSION_MS,
@@ -195,7 +192,6 @@ class StreamsSide(Side):
     lanes = 1
 
     def __init__(self, address: str, group: str):
-        self._looks = itertools.count()
         self._known_missing: set[str] = set()
         """The internal topics that an answer has said are missing."""
         super().__init__(address, group)
@@ -217,39 +213,6 @@ class StreamsSide(Side):
             if self.error_of(name) == ErrorCode.NONE:
                 self.peer.ask('DeleteTopics', 5, topic_names=[name], timeout_ms=30000)
         super().close()
-
-    def create_topic(self, name: str) -> None:
-        if name not in self.topic_ids:
-            super().create_topic(name)
-            self.await_coordinator({self.topic(name): PARTITIONS[name]})
-
-    def delete_topic(self, name: str) -> None:
-        super().delete_topic(name)
-        self.await_coordinator({self.topic(name): 0})
-
-    def grow_topic(self, name: str) -> None:
-        super().grow_topic(name)
-        if name in self.topic_ids:
-            self.await_coordinator({self.topic(name): GROWN[name]})
-
-    def await_coordinator(self, counts: dict[str, int | None]) -> None:
-        """Wait until the coordinator of the group knows topics with these numbers of partitions, None for any number.
-
-        Kafka's coordinator hears of a change later than Metadata answers. A consumer in a group of its own, which has
-        the same coordinator, is assigned what the coordinator knows.
-        """
-        def is_known() -> bool:
-            fields = dict(group_id=f'{self.group}-looks-{next(self._looks)}', member_id='looks')
-            answer = self.peer.ask('ConsumerGroupHeartbeat', 1, **fields, member_epoch=0, topic_partitions=[],
-                                   rebalance_timeout_ms=REBALANCE_TIMEOUT_MS, subscribed_topic_names=list(counts))
-            self.peer.ask('ConsumerGroupHeartbeat', 1, **fields, member_epoch=-1)
-            assert answer.error_code == ErrorCode.NONE, answer
-            assigned = [len(topic.partitions) for topic in answer.assignment.topic_partitions]
-            if None in counts.values():
-                return len(assigned) == len(counts)
-            return sorted(assigned) == sorted(count for count in counts.values() if count)
-
-        self._await(is_known)
 
     def error_of(self, topic: str) -> int:
         answer = self.peer.ask('Metadata', topics=[dict(name=topic)], allow_auto_topic_creation=False)
@@ -366,7 +329,7 @@ class StreamsSide(Side):
         gets the same errors, and leaves the group of the history as it is.
         """
         def is_known() -> bool:
-            fields = dict(group_id=f'{self.group}-looks-{next(self._looks)}', member_id='looks',
+            fields = dict(group_id=self.looking_group(), member_id='looks',
                           endpoint_information_epoch=0, shutdown_application=False)
             answer = self.peer.ask('StreamsGroupHeartbeat', 0, **fields, member_epoch=0,
                                    rebalance_timeout_ms=REBALANCE_TIMEOUT_MS, process_id='looks', client_tags=[],
