@@ -13,12 +13,14 @@ from kbroker.protocol.messages import (
     ListGroupsRequest,
 )
 
-SETTINGS = {'offsets.topic.num.partitions': '1'}
+# However slow the machine is, no session ends.
+SETTINGS = {'offsets.topic.num.partitions': '1', 'group.consumer.session.timeout.ms': '600000',
+            'group.consumer.max.session.timeout.ms': '600000'}
 
 
 def heartbeat(member_id, epoch=0, group_id='crowd', **fields):
     if epoch == 0:
-        fields = {'rebalance_timeout_ms': 60_000, 'topic_partitions': [], 'subscribed_topic_names': ['t'], **fields}
+        fields = {'rebalance_timeout_ms': 600_000, 'topic_partitions': [], 'subscribed_topic_names': ['t'], **fields}
     return ConsumerGroupHeartbeatRequest(group_id=group_id, member_id=member_id, member_epoch=epoch, **fields)
 
 

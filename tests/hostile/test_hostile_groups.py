@@ -11,7 +11,7 @@ from kbroker.protocol.messages import FindCoordinatorRequest, JoinGroupRequest
 
 def join_request(group_id='crowd', member_id='', protocols=1):
     return JoinGroupRequest(
-        group_id=group_id, session_timeout_ms=60_000, rebalance_timeout_ms=60_000, member_id=member_id,
+        group_id=group_id, session_timeout_ms=600_000, rebalance_timeout_ms=600_000, member_id=member_id,
         protocol_type='consumer',
         protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name=f'p{index}', metadata=b'\0\0\0\0\0\0')
                    for index in range(protocols)])
