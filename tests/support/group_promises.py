@@ -316,7 +316,7 @@ class Members:
     # ---- what can be observed
 
     def observe(self) -> dict[str, Any]:
-        """Return what the broker says of the groups. Each entry changes as a whole or not at all."""
+        """Return what the broker says of the groups. Each entry changes by one batch in a step, a start by several."""
         found: dict[str, Any] = {}
         for kind, version, group in ('Share', 1, SHARE), ('Consumer', 1, CONSUMER), ('Streams', 0, STREAMS):
             answer = self.ask(f'{kind}GroupDescribe', version, group_ids=[group])
