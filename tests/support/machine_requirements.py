@@ -21,9 +21,9 @@ TOOLS = {'jvm': ('java', 'javac', 'mvn'), 'node': ('node', 'npm'), 'go': ('go',)
 
 
 def check_tools(item: pytest.Item) -> None:
-    for marker, tools in TOOLS.items():
-        missing = [tool for tool in tools if shutil.which(tool) is None]
-        if item.get_closest_marker(marker) and missing:
+    for marker in {mark.name for mark in item.iter_markers()} & TOOLS.keys():
+        missing = [tool for tool in TOOLS[marker] if shutil.which(tool) is None]
+        if missing:
             do_without(marker, f'{", ".join(missing)} not found')
 
 
