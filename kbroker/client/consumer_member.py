@@ -1,7 +1,8 @@
 """A member of a consumer group by the protocol of KIP-848: the broker assigns, and heartbeats carry everything.
 
     join():        the first heartbeat has epoch 0, the subscription, and no partitions
-    heartbeats:    name what has changed since the last one; an answer with an assignment sets `must_join`
+    heartbeats:    name what has changed since the last one, or everything if that has had no answer; an answer with
+                   an assignment sets `must_join`
     surrendered(): returns what the assignment takes away; the consumer finishes with these partitions
     join() again:  takes the same assignment over; the heartbeat that follows at once reports the partitions
 
@@ -100,7 +101,9 @@ class ConsumerMember(EpochMember, GroupMember):
             self._keep_place()
 
     def _heartbeat(self) -> Any:
-        return self._ask(self._request(self.generation_id, owned=self._owned if self._must_report else None))
+        is_full = self._is_in_doubt and self._subscription is not None      # without one, `join` sends a full one
+        return self._ask(self._request(self.generation_id, is_full=is_full,
+                                       owned=self._owned if is_full or self._must_report else None))
 
     def _request(self, epoch: int, *, is_full: bool = False, owned: dict[bytes, list[int]] | None = None) -> Any:
         request = messages.ConsumerGroupHeartbeatRequest

@@ -88,7 +88,9 @@ class EpochMember(Membership):
         self._assigned: dict[bytes, list[int]] = {}
         """The last assignment, by topic id."""
         self._must_report = False
-        """The next heartbeat repeats what the group may have missed."""
+        """The next heartbeat says what has changed here."""
+        self._is_in_doubt = False
+        """A heartbeat has had no answer, which may have brought an assignment. Only a full one brings it again."""
 
     @abc.abstractmethod
     def _heartbeat(self) -> Any:
@@ -96,6 +98,7 @@ class EpochMember(Membership):
 
     def _ask(self, request: Message) -> Any:
         """Send a heartbeat to the coordinator, and return its answer. Raises ClientError, KafkaError."""
+        self._is_in_doubt = True
         answer = self._coordinator().call(request)
         check(answer.error_code, self._words(self.heartbeat_name), answer.error_message)
         return answer
@@ -104,7 +107,7 @@ class EpochMember(Membership):
         """Take over the epoch, the interval and the assignment of an answer."""
         self.generation_id = answer.member_epoch
         self._next_heartbeat_ms = self._clock.monotonic_ms() + answer.heartbeat_interval_ms
-        self._must_report = False
+        self._must_report = self._is_in_doubt = False
         if answer.assignment is not None:
             self._assigned = {row.topic_id: sorted(row.partitions) for row in answer.assignment.topic_partitions}
 
@@ -124,7 +127,6 @@ class EpochMember(Membership):
 
     def _retry_later(self) -> None:
         self._cluster.forget()
-        self._must_report = True
         self._next_heartbeat_ms = self._clock.monotonic_ms() + RETRY_MS
 
     def _send_farewell(self, request: Message) -> None:

@@ -53,10 +53,10 @@ class ShareMember(EpochMember):
             self._name_partitions()
 
     def _heartbeat(self) -> Any:
+        is_full = self._is_in_doubt or self._must_report
         return self._ask(messages.ShareGroupHeartbeatRequest(
             group_id=self.group_id, member_id=self.member_id, member_epoch=self.generation_id,
-            rack_id=self._rack_id if self._must_report else None,
-            subscribed_topic_names=self._topics if self._must_report else None))
+            rack_id=self._rack_id if is_full else None, subscribed_topic_names=self._topics if is_full else None))
 
     def _name_partitions(self) -> None:
         """Take the last assignment over. Partitions of topics that no metadata names yet come later."""

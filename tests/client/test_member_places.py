@@ -6,6 +6,8 @@ import pytest
 from kbroker.client.assignor import decode_member, encode_assignment
 from kbroker.client.classic_member import ClassicMember
 from kbroker.client.consumer_member import ConsumerMember
+from kbroker.client.errors import ClientError
+from kbroker.client.membership import RETRY_MS
 from kbroker.client.stream_settings import ConsumerSettings
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.clock import ManualClock
@@ -27,6 +29,8 @@ class Coordinator:
     def call(self, request, *_, **__):
         self.requests.append(request)
         code = self.codes.popleft() if self.codes else ErrorCode.NONE
+        if isinstance(code, ClientError):
+            raise code
         return getattr(self, type(request).__name__)(request, code)
 
     def ConsumerGroupHeartbeatRequest(self, request, code):
@@ -190,3 +194,18 @@ def test_a_refused_goodbye_is_reported_unless_the_group_has_removed_the_member(c
         with pytest.raises(KafkaError, match="LeaveGroup of group 'g': GROUP_AUTHORIZATION_FAILED"):
             member.leave()
     assert (member.generation_id, member.member_id, member.sends_heartbeats) == (-1, '', False)
+
+
+def test_after_a_lost_answer_a_heartbeat_is_full_since_only_then_the_group_repeats_the_assignment():
+    coordinator = Coordinator()
+    coordinator.assigned = [0]
+    member = epoch_member(coordinator)
+    member.join(['t'])
+    coordinator.codes.append(ClientError('the connection was cut'))
+    fields = []
+    for _ in range(3):
+        member.heartbeat_if_due()
+        request = coordinator.requests[-1]
+        fields.append((request.subscribed_topic_names, request.rebalance_timeout_ms, request.topic_partitions is None))
+        member._clock.advance(RETRY_MS)
+    assert fields == [(None, -1, False), (['t'], 300_000, False), (None, -1, True)]
