@@ -9,6 +9,7 @@ from support.sink_place import APACHE_KAFKA, DECISION, DRIVER, KBROKER, PREPARED
 from support.sink_query import TASK_WAITS, THE_END
 from support.spark_cluster import SETTINGS, SparkCluster
 from support.spark_driver import SparkDriver
+from support.stopping_proxy import LIMIT_S
 
 pytestmark = [pytest.mark.jvm, pytest.mark.soak, pytest.mark.timeout(900)]
 WRITERS = [DRIVER, PREPARED]
@@ -50,7 +51,7 @@ def start_driver(cluster, tmp_path):
 def waiting_task():
     """The listener to which a task that waits sends its process id."""
     with socket.create_server(('127.0.0.1', 0)) as listener:
-        listener.settimeout(180)
+        listener.settimeout(LIMIT_S)
         yield listener
 
 

@@ -8,12 +8,21 @@ from support.apache_kafka import KafkaProcess
 from support.broker_process import PROMPT, BrokerProcess
 
 from kbroker.client import Admin, Consumer, Producer
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.sink import id_counts, protocol
 from kbroker_tools.spark.sink.options import parse_sink_options
 from kbroker_tools.spark.sink.store import BrokerStore
-from kbroker_tools.spark.sink.values import NO_TIMEOUT_MS, QUERY, LostRowsError, SinkError, Unit, driver_id
+from kbroker_tools.spark.sink.values import (
+    NO_TIMEOUT_MS,
+    QUERY,
+    Decision,
+    LostRowsError,
+    SinkError,
+    Unit,
+    driver_id,
+)
 from kbroker_tools.transactions import main
 
 SAFE_DOWNGRADE = 2
@@ -191,6 +200,21 @@ def test_a_task_that_may_not_write_opens_no_transaction(make, admin, monkeypatch
     with pytest.raises(SinkError, match=text):
         staged(monkeypatch, planned(given), 0, 'x', partition=partition)
     assert open_ids(admin, given['transactionalIdPrefix']) == []
+
+
+@pytest.mark.parametrize('code', [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
+                                  ErrorCode.INVALID_TXN_STATE])
+def test_a_driver_whose_transaction_was_ended_names_the_prefix_and_the_time(make, code):
+    """Brokers differ in their answer to a commit after the timeout."""
+    given = make(f'ended-{code.name.lower()}', commit='driver', transactionTimeout='2s')
+
+    def refused():
+        raise KafkaError(code, 'committing')
+
+    with closing(BrokerStore(parse_sink_options(given, is_stream=True))) as store:
+        decision = Decision(given['topic'], Unit(QUERY + 'q', 0), 0, planned(given).plan.pair)
+        with pytest.raises(SinkError, match=r"has taken the prefix 'ended-.*or transactionTimeout \(.* has passed"):
+            store.write([], decision, refused)
 
 
 def test_a_task_that_meets_another_cluster_than_its_plan_writes_nothing(make, admin, monkeypatch):

@@ -15,7 +15,8 @@ from kbroker_tools.spark.sink.rows import send_rows, staged_batches
 from kbroker_tools.spark.sink.values import BrokerFacts, Decision, SinkError, Staged, driver_id
 
 _STALE_PAIR = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
-                         ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+                         ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_TXN_STATE})
+"""The errors of a pair whose transaction was ended. Apache Kafka 4.3 answers a late commit with the last one."""
 
 LIMITED_BY = {False: 'transactionTimeout', True: 'half of decisionMargin'}
 """The limit of the driver's transaction, in words, by whether its decision is urgent."""
