@@ -101,6 +101,7 @@ def test_an_hour_of_random_cuts_refuses_no_live_request(tmp_path, soak_minutes, 
             thread.start()
         for thread in threads:
             thread.join()
+        proxy.cuts = False
         overdue = proxy.overdue()
         counts = {client.name: (client.transactions, client.starts, client.hangs, len(client.unknown))
                   for client in clients}
