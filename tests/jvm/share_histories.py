@@ -219,11 +219,13 @@ class Fetch:
     version: int = 2
 
     def run(self, side: Side) -> Any:
-        wait_ms = MOMENT_MS if side.has_sessions else LOAD_MS
         session = side.session(self.slot)
         epoch = max(1, session.epoch + self.shift) if self.shift and session.epoch else session.epoch
         epoch = epoch if self.epoch is None else self.epoch
         batches = side.said(self.slot, self.said)
+        # What a fetch releases comes with its answer, once Kafka has written that.
+        releases = any(RELEASE in batch['acknowledge_types'] for batch in batches)
+        wait_ms = MOMENT_MS if side.has_sessions and not releases else LOAD_MS
         topics = [{'topic_id': side.topic_id, 'partitions': [
             {'partition_index': 0, 'acknowledgement_batches': batches}]}] if epoch == 0 or batches else []
         fields: dict[str, Any] = {'share_acquire_mode': self.mode} if self.version > 1 else {}
