@@ -66,8 +66,11 @@ class LongRun:
             while (left := count - self.judged - self.rejected) > 0:
                 list(pool.map(self._run_one, random_histories(strategy, min(left, DRAWN_AT_ONCE))))
                 print(self, file=sys.stderr, flush=True)
-        texts = [text for history in self.failed[:SHORTENED] if (text := self._again(history))]
-        return texts + [f'history = {list(history)}: not run again' for history in self.failed[SHORTENED:]]
+        texts: list[str] = []
+        for history in self.failed:
+            if text := self._again(history, is_shortened=len(texts) < SHORTENED):
+                texts.append(text)
+        return texts
 
     def __str__(self) -> str:
         return (f'{self.judged} histories in {time.monotonic() - self._begin_s:.0f} s, {len(self.failed)} with a '
@@ -97,14 +100,15 @@ class LongRun:
         except Exception as error:
             return [f'{type(error).__name__}: {error}']
 
-    def _again(self, history: History) -> str:
-        """Run a history alone. If it fails again, return it as short as it still fails, and its differences."""
+    def _again(self, history: History, *, is_shortened: bool) -> str:
+        """Run a history alone. If it fails again, return it and its differences, if asked as short as it still fails.
+        """
         found = self._differences(history)
         if not found:
             print(f'alone, this history has no difference: {list(history)}', file=sys.stderr, flush=True)
             return ''
         end_s = time.monotonic() + SHORTENING_LIMIT_S
-        for number in reversed(range(len(history))):
+        for number in reversed(range(len(history))) if is_shortened else ():
             shorter = [*history[:number], *history[number + 1:]]
             shorter_found = self._differences(shorter) if time.monotonic() < end_s else None
             if shorter_found and kind_of(shorter_found) == kind_of(found):
