@@ -223,7 +223,7 @@ class Fetch:
         epoch = max(1, session.epoch + self.shift) if self.shift and session.epoch else session.epoch
         epoch = epoch if self.epoch is None else self.epoch
         batches = side.said(self.slot, self.said)
-        # What a fetch releases comes with its answer, once Kafka has written that.
+        # Kafka delivers the records that a fetch releases once it has written their release.
         releases = any(RELEASE in batch['acknowledge_types'] for batch in batches)
         wait_ms = MOMENT_MS if side.has_sessions and not releases else LOAD_MS
         topics = [{'topic_id': side.topic_id, 'partitions': [
