@@ -280,7 +280,7 @@ def test_transactions_as_a_table(place):
         name: (row['producer_id'], row['state']) for name, row in found.items()}
     info = view.transaction('life-3')
     row = found['life-3']
-    assert (info.producer_epoch, info.timeout_ms, info.partitions) == (
+    assert (info.producer_epoch, info.timeout_ms, set(info.partitions)) == (
         row['producer_epoch'], row['timeout_ms'], {(each['topic'], each['partition']) for each in row['partitions']})
     assert (row['client_producer_id'], row['client_producer_epoch']) == (row['producer_id'], row['producer_epoch'])
     history = [row['state'] for row in sorted(rows(table='transaction_history', **options), key=lambda row: (
