@@ -4,11 +4,14 @@ from libc.stdint cimport uint8_t, uint64_t
 
 from kbroker.wire.bytes cimport LARGEST_TAG_COUNT, Cursor, read_int16, read_int32, take, take_unsigned_varint
 
-from kbroker.errors import ProtocolError
-
 
 cdef enum:
     LONGEST_STRING_BYTES = 32767
+
+
+cdef inline int refuse_request(str found) except -1:
+    from kbroker.errors import ProtocolError    # not above: a module that includes this file has no name of it
+    raise ProtocolError(found)
 
 
 cdef inline Py_ssize_t take_length(Cursor *cursor, bint flexible, bint short) except? -2:
@@ -24,9 +27,9 @@ cdef inline Py_ssize_t take_count(Cursor *cursor, bint flexible, Py_ssize_t fewe
     """Return the number of elements of an array, each of at least `fewest_bytes`."""
     cdef Py_ssize_t count = take_length(cursor, flexible, False), left = cursor.end - cursor.at
     if count < 0:
-        raise ProtocolError(f'an array of {count} elements')
+        refuse_request(f'an array of {count} elements')
     if count > left // fewest_bytes:
-        raise ProtocolError(f'an array of {count} elements of at least {fewest_bytes} bytes, {left} bytes left')
+        refuse_request(f'an array of {count} elements of at least {fewest_bytes} bytes, {left} bytes left')
     return count
 
 
@@ -37,7 +40,7 @@ cdef inline Py_ssize_t take_string(Cursor *cursor, bint flexible, bint nullable,
     if nullable and length == -1:
         return -1
     if length < 0 or length > LONGEST_STRING_BYTES:
-        raise ProtocolError(f'a string of {length} bytes, 0 to {LONGEST_STRING_BYTES} expected')
+        refuse_request(f'a string of {length} bytes, 0 to {LONGEST_STRING_BYTES} expected')
     text[0] = take(cursor, length)
     for i in range(length):
         bits |= text[0][i]
@@ -45,7 +48,7 @@ cdef inline Py_ssize_t take_string(Cursor *cursor, bint flexible, bint nullable,
         try:
             PyUnicode_DecodeUTF8(<char *>text[0], length, NULL)
         except UnicodeDecodeError as error:
-            raise ProtocolError(f'a string that is not UTF-8: {error}') from None
+            refuse_request(f'a string that is not UTF-8: {error}')
     return length
 
 
@@ -53,7 +56,7 @@ cdef inline int skip_tags(Cursor *cursor) except -1:
     """Skip tagged fields, none of which is known."""
     cdef uint64_t count = take_unsigned_varint(cursor, 5)
     if count > LARGEST_TAG_COUNT:
-        raise ProtocolError(f'{count} tagged fields, at most {LARGEST_TAG_COUNT} expected')
+        refuse_request(f'{count} tagged fields, at most {LARGEST_TAG_COUNT} expected')
     while count:
         count -= 1
         take_unsigned_varint(cursor, 5)

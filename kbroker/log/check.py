@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
+from kbroker.errors import CorruptLogError, KafkaError
 from kbroker.log.batch_walk import read_batches
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE
 from kbroker.log.fs import FileSystem
@@ -295,7 +295,7 @@ class PartitionCheck:
     def _replay(self, name: str, position: int, header: BatchHeader, batch: memoryview) -> None:
         try:
             self.state.replay(header, batch)
-        except (KafkaError, ProtocolError) as error:
+        except KafkaError as error:
             self.is_damaged = True
             self._error(name, position, f'found a marker that cannot be read: {error}')
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from kbroker.errors import CorruptLogError, ProtocolError
+from kbroker.errors import CorruptLogError
 from kbroker.log.batch_walk import read_batches
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.header_walk import find_end, replay_headers, seek_batch
@@ -174,7 +174,7 @@ class PartitionReader:
             position = segment.position_of(producers.end_offset)
             try:
                 position = replay_headers(producers, segment.file, position, segment.size_bytes)
-            except ProtocolError as error:
+            except CorruptBatchError as error:
                 raise CorruptLogError(f'{segment.file.path}: found a marker that cannot be read: {error}') from error
             if next_base is not None and position != segment.size_bytes:
                 raise CorruptLogError(f'{segment.file.path}: found no batch at {position}, expected one before the end '

@@ -104,7 +104,6 @@ cdef class ProducerStateTable:
                           int transaction_version) except -1
     cdef object completed_by(self, const BatchFields *batch)
     cdef int adopt(self, const BatchFields *batch, const Marker *marker) except -1
-    cdef int replay(self, const uint8_t *data, const BatchFields *batch) except -1
     cdef int open_transaction(self, ProducerEntry entry, int64_t first_offset) noexcept
     cdef int close_transaction(self, ProducerEntry entry) noexcept
     cdef int complete_transaction(self, ProducerEntry entry, int64_t marker_offset) except -1

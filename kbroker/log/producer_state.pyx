@@ -1,8 +1,8 @@
 """The producer state of a partition: the rules of idempotence and of transactions (KIP-98, KIP-360, KIP-890).
 
 `check` judges a batch and changes nothing. `adopt` applies a batch that is in the log, or in its unwritten tail. A
-batch that cannot be written in between leaves this table as it was. `replay` is `adopt` for batches that a log
-already holds.
+batch that cannot be written in between leaves this table as it was. `replay_batch` adopts a batch that a log already
+holds.
 """
 from typing import NamedTuple
 
@@ -12,11 +12,12 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, ProtocolError
 from kbroker.log.append cimport ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_REPLICATION, Append
 from kbroker.log.newest_connection cimport forget_connection, is_late, refuse_late_batch
 from kbroker.log.transaction_index import AbortedTransaction
 from kbroker.long_work import run_to_end
+from kbroker.record.batch import CorruptBatchError
 from kbroker.record.batch cimport (
     CONTROL_BIT, HEADER_BYTES, HEADER_READ, TRANSACTIONAL_BIT, BatchFields, batch_last_offset, batch_size_bytes,
     parse_header, refuse_header, sequence_after)
@@ -58,15 +59,23 @@ class ActiveProducer(NamedTuple):
 cdef MarkerKind read_marker(const uint8_t *batch, int64_t size, const BatchFields *fields, Marker *marker) except *:
     """Read the record of a control batch. Other control types, and batches that compaction emptied, are NO_MARKER.
 
-    Raises ProtocolError when the record reaches beyond the batch.
+    Raises CorruptBatchError when the record reaches beyond the batch.
     """
+    marker.kind = NO_MARKER
+    if not fields.attributes & CONTROL_BIT or not fields.attributes & TRANSACTIONAL_BIT or fields.records_count == 0:
+        return NO_MARKER
+    try:
+        return read_control_record(batch, size, fields, marker)
+    except ProtocolError as error:
+        raise CorruptBatchError(f'control batch at offset {fields.base_offset}: {error}') from None
+
+
+cdef MarkerKind read_control_record(const uint8_t *batch, int64_t size, const BatchFields *fields,
+                                    Marker *marker) except *:
     cdef Cursor cursor
     cdef const uint8_t *key
     cdef const uint8_t *value
     cdef int16_t control_type
-    marker.kind = NO_MARKER
-    if not fields.attributes & CONTROL_BIT or not fields.attributes & TRANSACTIONAL_BIT or fields.records_count == 0:
-        return NO_MARKER
     cursor.at = batch + HEADER_BYTES
     cursor.end = batch + size
     take_varint(&cursor)                                            # length of the record
@@ -410,16 +419,10 @@ cdef class ProducerStateTable:
             at = (<ProducerEntry>at).next_open
         return found
 
-    cdef int replay(self, const uint8_t *data, const BatchFields *batch) except -1:
-        """Adopt a batch found in the log. `data` is the whole batch."""
-        cdef Marker marker
-        read_marker(data, <int64_t>batch.batch_length + 12, batch, &marker)
-        return self.adopt(batch, &marker)
-
     def replay_batch(self, const uint8_t[::1] batch not None):
         """Adopt a batch found in the log. Return the row of the transaction index for an ABORT marker, else None.
 
-        Raises CorruptBatchError for bytes that are no batch.
+        Raises CorruptBatchError for bytes that are no batch, and for a marker that cannot be read.
         """
         cdef BatchFields fields
         cdef Marker marker

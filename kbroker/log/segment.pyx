@@ -12,6 +12,7 @@ from kbroker.log.fs.lazy_file cimport LazyFile
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.producer_state cimport ABORT_MARKER, Marker, ProducerStateTable, read_marker
 from kbroker.log.transaction_index cimport TransactionIndex
+from kbroker.record.batch import CorruptBatchError
 from kbroker.record.batch cimport (
     HEADER_BYTES, HEADER_READ, BatchFields, batch_last_offset, batch_size_bytes, header_of, parse_header)
 
@@ -34,6 +35,14 @@ cdef enum:
 def file_name(offset: int, suffix: str) -> str:
     """Return the name that Kafka gives a file: 20 digits for the offset, then the suffix."""
     return f'{offset:020d}{suffix}'
+
+
+cdef int read_marker_at(BatchWalk walk, Marker *marker) except -1:
+    try:
+        read_marker(walk.data(), batch_size_bytes(&walk.fields), &walk.fields, marker)
+    except CorruptBatchError as error:
+        raise CorruptLogError(f'{walk.file.path}: {error}') from None
+    return 0
 
 
 cdef inline int64_t mark_of(const Place *place, bint by_position) noexcept:
@@ -454,7 +463,8 @@ cdef class Segment:
                     or batch_last_offset(&walk.fields) - self.base_offset > MAX_RELATIVE_OFFSET):
                 damage = f'offset {walk.fields.base_offset} after {self.next_offset - 1}'
                 break
-            if read_marker(walk.data(), batch_size_bytes(&walk.fields), &walk.fields, &marker) == ABORT_MARKER:
+            read_marker_at(walk, &marker)
+            if marker.kind == ABORT_MARKER:
                 row = producers.completed_by(&walk.fields)
                 if row is not None:
                     self.transactions.append(row)
@@ -485,10 +495,12 @@ cdef class Segment:
         """Replay the batches from `start_offset` on into `producers`."""
         cdef Place place
         cdef BatchWalk walk
+        cdef Marker marker
         self.place_of(start_offset, &place)
         walk = walk_batches(self.file(), place.position, self.size_bytes, SCAN_BYTES)
         while walk.next():
-            producers.replay(walk.data(), &walk.fields)
+            read_marker_at(walk, &marker)
+            producers.adopt(&walk.fields, &marker)
         self.expect_end(walk)
 
     # ---- closing ----

@@ -6,8 +6,6 @@ flexible messages (KIP-482); both are little-endian groups of 7 bits, whose top 
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from kbroker.errors import ProtocolError
-
 
 cdef extern from *:
     """
@@ -48,6 +46,7 @@ cdef enum:
 
 
 cdef inline int refuse(const char *what, Py_ssize_t needed, Py_ssize_t left) except -1 with gil:
+    from kbroker.errors import ProtocolError    # not above: a module that includes this file has no name of it
     raise ProtocolError(f'{what.decode()}: {needed} bytes expected, {left} left')
 
 

@@ -11,6 +11,11 @@ from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
 from kbroker.log.origin import Origin
+from kbroker.record.batch import HEADER_BYTES
+from kbroker.wire.crc32c import crc32c
+
+MARKER_VALUE_LENGTH = HEADER_BYTES + 9
+"""Behind the length of the record, attributes, both deltas, and the key of four bytes with its length."""
 
 
 def fill(log, batches=30, roll_every=10):
@@ -135,6 +140,25 @@ def test_damage_is_refused_where_nothing_may_be_lost(open_log, fs, clock):
     with pytest.raises(CorruptLogError, match='valid ones follow'):
         Log(fs, log.directory, 'topic', 0, log.config, clock, LogOptions(clean_shutdown=False, refuse_damage=True))
     assert before == {name: FileSystem().read_file(os.path.join(log.directory, name)) for name in before}
+
+
+@pytest.mark.parametrize('clean', [True, False], ids=['replayed', 'recovered'])
+def test_a_marker_that_cannot_be_read_is_refused_with_its_place(open_log, clean):
+    """Its checksum is right, so it was written like this. It ended the start with a NameError once."""
+    log = open_log()
+    fill(log)
+    marker = bytearray(marker_batch(commit=True, producer_id=1, epoch=0))
+    marker[:8] = log.log_end_offset.to_bytes(8, 'big')
+    marker[MARKER_VALUE_LENGTH] = 100       # 50 bytes, as a varint
+    marker[17:21] = crc32c(marker[21:]).to_bytes(4, 'big')
+    path = log.segments[-1].path('.log')
+    log.close(clean=clean)
+    with open(path, 'ab') as file:
+        file.write(marker)
+    findings = [finding.message for finding in check_partition(FileSystem(), log.directory)]
+    assert any('found a marker that cannot be read: control batch at offset 60' in message for message in findings)
+    with pytest.raises(CorruptLogError, match=rf'{path}: control batch at offset 60: truncated: 50 bytes expected'):
+        open_log(clean_shutdown=clean)
 
 
 def test_only_segments_at_or_above_the_recovery_point_are_read(open_log):
