@@ -35,6 +35,7 @@ cdef class Index:
     cdef File open_file(self)
     cdef int64_t read_key(self, int64_t number) noexcept
     cdef int64_t read_value(self, int64_t number) noexcept
+    cdef int64_t sound_value(self, int64_t number) except -1
     cdef int64_t search(self, int64_t target, bint by_value) except -2
 
 

@@ -91,6 +91,14 @@ cdef class Index:
     cdef int64_t read_value(self, int64_t number) noexcept:
         return read_int32(self.entry(number) + self.key_bytes)
 
+    cdef int64_t sound_value(self, int64_t number) except -1:
+        """Return the value of an entry. Raises CorruptLogError for a negative one: only damage makes it."""
+        cdef int64_t value = self.read_value(number)
+        if value < 0:
+            raise CorruptLogError(f'{self.path}: found {value} in entry {number} of {self.entries}, '
+                                  'expected a position or an offset')
+        return value
+
     cdef int64_t search(self, int64_t target, bint by_value) except -2:
         """Return the number of the last entry whose key (or value) is at or below `target`, -1 if there is none."""
         cdef int64_t low = 0, high = self.entries, middle, found
@@ -253,7 +261,7 @@ cdef class OffsetIndex(Index):
         """
         cdef int64_t number = self.search(offset - self.base_offset, False)
         indexed_offset[0] = INT64_MAX if number < 0 else self.base_offset + self.read_key(number)
-        return 0 if number < 0 else self.read_value(number)
+        return 0 if number < 0 else self.sound_value(number)
 
     cdef int batch_at_or_below(self, int64_t position, int64_t *start, int64_t *last_offset) except -1:
         """Find the last indexed batch that begins at or before `position`: set its start and its last offset.
@@ -261,7 +269,7 @@ cdef class OffsetIndex(Index):
         Without one, it is the segment's first batch, which is not indexed and whose base offset is used.
         """
         cdef int64_t number = self.search(position, True)
-        start[0] = 0 if number < 0 else self.read_value(number)
+        start[0] = 0 if number < 0 else self.sound_value(number)
         last_offset[0] = self.base_offset if number < 0 else self.base_offset + self.read_key(number)
         return 0
 
@@ -295,14 +303,14 @@ cdef class TimeIndex(Index):
     cdef int64_t offset_before(self, int64_t timestamp_ms) except -1:
         """Return an offset of the segment before which every timestamp is below `timestamp_ms`."""
         cdef int64_t number = self.search(timestamp_ms - 1, False)
-        return self.base_offset if number < 0 else self.base_offset + self.read_value(number)
+        return self.base_offset if number < 0 else self.base_offset + self.sound_value(number)
 
     def lookup(self, int64_t timestamp_ms) -> tuple[int, int]:
         """Return (timestamp, offset) of the last entry at or below `timestamp_ms`; (-1, base offset) without one."""
         cdef int64_t number = self.search(timestamp_ms, False)
         if number < 0:
             return -1, self.base_offset
-        return self.read_key(number), self.base_offset + self.read_value(number)
+        return self.read_key(number), self.base_offset + self.sound_value(number)
 
     cdef bint last_entry_is_plausible(self) noexcept:
         cdef int64_t timestamp_ms = self.read_key(self.entries - 1), relative_offset = self.read_value(self.entries - 1)

@@ -426,10 +426,11 @@ cdef class ProducerStateTable:
         """
         cdef BatchFields fields
         cdef Marker marker
-        fault = parse_header(&batch[0], len(batch), &fields)
+        cdef const uint8_t *data = &batch[0] if len(batch) else NULL
+        fault = parse_header(data, len(batch), &fields)
         if fault != HEADER_READ or batch_size_bytes(&fields) != len(batch):
             refuse_header(fault, &fields, len(batch))
-        read_marker(&batch[0], len(batch), &fields, &marker)
+        read_marker(data, len(batch), &fields, &marker)
         row = self.completed_by(&fields) if marker.kind == ABORT_MARKER else None
         self.adopt(&fields, &marker)
         return row

@@ -1,5 +1,6 @@
 """The sparse indexes compared with a plain list."""
 import bisect
+import struct
 
 import pytest
 from hypothesis import given
@@ -67,6 +68,18 @@ def test_an_offset_index_that_cannot_be_one_is_found_out(tmp_path, content):
     (tmp_path / 'x.index').write_bytes(content)
     with pytest.raises(CorruptLogError):
         OffsetIndex(FileSystem(), str(tmp_path / 'x.index'), 0, FULL_BYTES, file_bytes=len(content)).check()
+
+
+def test_a_negative_position_or_offset_in_the_middle_of_an_index_is_named(tmp_path):
+    """Position -1 was an error without an exception: a SystemError for the client that read there."""
+    for kind, entry in ((OffsetIndex, struct.Struct('>ii')), (TimeIndex, struct.Struct('>qi'))):
+        path = tmp_path / kind.__name__
+        path.write_bytes(entry.pack(10, 4000) + entry.pack(20, -1) + entry.pack(30, 12000))
+        index = kind(FileSystem(), str(path), 0, FULL_BYTES, file_bytes=path.stat().st_size)
+        index.check()
+        assert index.lookup(10)
+        with pytest.raises(CorruptLogError, match=f'{path}: found -1 in entry 1 of 3, expected a position'):
+            index.lookup(20)
 
 
 def test_a_transaction_index_row_is_kafkas_to_the_byte(tmp_path):
