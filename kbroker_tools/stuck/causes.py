@@ -11,6 +11,7 @@ The reasoning rests on three rules of the protocol (KIP-98, KIP-890):
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from kbroker_tools.stuck.facts import DECIDED_STATES, IDLE_STATES, Facts, LogEvi
 MAX_PRODUCER_EPOCH = 32767
 CLOCK_TOLERANCE_MS = 1000
 """The largest clock difference between two machines; only a larger one counts as evidence."""
+SINK_TASK = re.compile(r'(.+)~t\.\d+\.\d+\.\d+\.\d+')
+"""The transactional id of a task of the Spark sink. It begins with the transactionalIdPrefix of the query."""
 SETTLING_MS = 60_000
 """The longest time that markers of a decided transaction normally take."""
 
@@ -124,6 +127,10 @@ def _is_kept(facts: Facts) -> bool:
 
 def _is_two_phase(facts: Facts) -> bool:
     return _is_ongoing_here(facts) and _row(facts).timeout_ms == NEVER_TIMES_OUT_MS
+
+
+def _is_of_sink(facts: Facts) -> bool:
+    return _is_two_phase(facts) and SINK_TASK.fullmatch(_row(facts).transactional_id) is not None
 
 
 def _began_in_the_future(facts: Facts) -> bool:
@@ -328,6 +335,17 @@ def _why_two_phase(_: Facts) -> str:
             'coordinator has to decide')
 
 
+def _why_of_sink(facts: Facts) -> str:
+    return (f'a task of a Spark query with transactionalIdPrefix {_sink_prefix(facts)!r} wrote it in two-phase commit: '
+            'it never times out. The driver of the query decides, and its ledger has the decision')
+
+
+def _sink_prefix(facts: Facts) -> str:
+    found = SINK_TASK.fullmatch(_row(facts).transactional_id)
+    assert found is not None
+    return found[1]
+
+
 def _why_clock(facts: Facts) -> str:
     return (f'it began at {words_for_time(_started_ms(facts))}, which is '
             f'{words_for_duration(_started_ms(facts) - facts.now_ms)} from now: the clock of the coordinator was set '
@@ -449,6 +467,10 @@ def _when_epoch_is_reached(_: Facts) -> str:
             'has caught up: each election raises it by 1')
 
 
+def _at_next_plan(_: Facts) -> str:
+    return 'nothing, until the query ends its micro-batch, or begins another one'
+
+
 def _in_a_moment(facts: Facts) -> str:
     return 'the marker arrives within moments' if facts.is_live else _when_reloaded(facts)
 
@@ -510,6 +532,15 @@ def _complete(facts: Facts) -> Advice:
         _terminate(facts).command)
 
 
+def _finish(facts: Facts) -> Advice:
+    """Advise the tool of the sink, which reads the ledger: a decided transaction must not be aborted."""
+    command = f'{facts.command} finish-spark --prefix {shell_word(_sink_prefix(facts))}'
+    return Advice(_once_it_runs(
+        facts, 'if the query runs or will run again, let it: it commits or aborts the transaction. Otherwise end all '
+        'that it has left open, as its ledger decides. `abort` and `force-terminate` are not for this: they would lose '
+        'the records of a decided transaction'), command)
+
+
 def _wait(facts: Facts) -> Advice:
     return Advice(_once_it_runs(facts, 'wait a moment, and ask again'))
 
@@ -566,6 +597,8 @@ CAUSES: tuple[Cause, ...] = (
     Cause('two-phase-prepared', _is_kept, _held('its transaction is prepared for two-phase commit, and waits for its '
                                                 'coordinator outside'),
           _why_kept, *_FROM_OUTSIDE, known_as=('KIP-939',)),
+    Cause('two-phase-spark', _is_of_sink, _held('its transaction waits for a Spark query'), _why_of_sink, _at_next_plan,
+          _finish, known_as=('KIP-939',)),
     Cause('two-phase', _is_two_phase, _held('its transaction waits for a decision from outside'), _why_two_phase,
           *_FROM_OUTSIDE, known_as=('KIP-939',)),
     Cause('clock-went-back', _began_in_the_future, _held('its transaction is open, and began in the future'),

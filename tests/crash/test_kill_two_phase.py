@@ -193,6 +193,7 @@ class Place:
     def arm(self, story: Story | None, number: int) -> None:
         self.broker.point = None if story is None else story.points[number]
         self.broker.transactional_id = '' if story is None else story.name
+        self.broker.counts_at_once = number > 0
 
     def kill(self, story: Story) -> None:
         """Run the story up to its kill. Kill the broker again while it recovers, if the story has another point."""

@@ -5,7 +5,7 @@ from support.sink_schedule import Schedule
 
 from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker_tools.spark.sink.protocol import Bounds, Wanted, abort, choose, commit, finish, plan
+from kbroker_tools.spark.sink.protocol import Bounds, Wanted, abort, check_current, choose, commit, finish, plan
 from kbroker_tools.spark.sink.settling import ENTERED_FROM, Phase, UnitEnding
 from kbroker_tools.spark.sink.values import (
     JOB,
@@ -46,6 +46,26 @@ def run_schedule(seed, way, is_two_phase, queries):
 @pytest.mark.parametrize(('way', 'is_two_phase', 'queries'), SHAPES)
 def test_each_unit_is_visible_once_whoever_dies_and_whichever_zombie_goes_on(seed, way, is_two_phase, queries):
     run_schedule(seed, way, is_two_phase, queries)
+
+
+def run_without_deaths(seed, queries):
+    """Run to the end of all attempts. Nothing ends a transaction that they leave open after the last settlement."""
+    schedule = Schedule(seed, Commit.PREPARED, is_two_phase=True, queries=queries, is_mortal=False)
+    schedule.run()
+    schedule.check()
+
+
+@pytest.mark.parametrize('seed', range(3))
+@pytest.mark.parametrize('queries', [1, 2])
+def test_attempts_that_come_late_leave_no_transaction_open(seed, queries):
+    run_without_deaths(seed, queries)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize('queries', [1, 2])
+def test_attempts_that_come_late_leave_no_transaction_open_in_many_schedules(queries):
+    for seed in range(100, 250):
+        run_without_deaths(seed, queries)
 
 
 @pytest.mark.soak
@@ -135,6 +155,20 @@ def test_an_abort_beside_its_own_commit_leaves_a_unit_whole_or_undecided():
         assert 'Ongoing' not in states(store)
         outcomes.add((bool(coordinator.ledger), sum(coordinator.visible.values())))
     assert outcomes == {(False, 0), (True, 2)}
+
+
+@pytest.mark.parametrize('end', [
+    lambda store, found, message: commit(store, [message], BOUNDS),
+    lambda store, found, message: abort(store, found),
+    lambda store, found, message: planned(store)], ids=['decision', 'abort', 'newer plan'])
+def test_a_task_that_begins_after_the_end_of_its_plan_is_refused(end):
+    store = MemoryStore(Coordinator())
+    found = planned(store)
+    message = written(store, found, Unit(QUERY_1, 0), b'row')
+    check_current(store, found)
+    end(store, found, message)
+    with pytest.raises(SinkError, match=r"comes too late.* the prefix 'p'"):
+        check_current(store, found)
 
 
 def test_an_abort_of_an_older_driver_leaves_a_newer_one_alone():

@@ -1,4 +1,5 @@
 """Tasks of the sink that write transactions of their own, on a broker, without Spark."""
+import time
 from contextlib import closing
 
 import pytest
@@ -26,6 +27,7 @@ from kbroker_tools.spark.sink.values import (
 from kbroker_tools.transactions import main
 
 SAFE_DOWNGRADE = 2
+LIMIT_S = 120
 TWO_PHASE = 'transaction.two.phase.commit.enable'
 
 
@@ -158,10 +160,30 @@ def test_an_abort_ends_the_transactions_of_a_unit_that_is_not_decided(
             f'tasks were aborted: {result.staged.handle.transactional_id}') in caplog.text
     with pytest.raises(SinkError, match='1 transactions of tasks that are not open any more'):
         commit(given, 0, result)
-    with pytest.raises(SinkError, match="has taken the prefix 'stopped'"):
-        commit(given, 0, staged(monkeypatch, task, 0, 'late', attempt=9))
+    with pytest.raises(SinkError, match=r"comes too late.* has taken the prefix 'stopped'"):
+        staged(monkeypatch, task, 0, 'late', attempt=9)
+    assert open_ids(admin, 'stopped') == []
     commit(given, 0, staged(monkeypatch, planned(given), 0, 'replayed'))
     assert values_in(two_phase_broker, 'stopped') == [b'replayed'] and open_ids(admin, 'stopped') == []
+
+
+@pytest.mark.parametrize('has_result', [False, True])
+def test_an_abort_after_its_topic_was_deleted_ends_all_transactions(make, admin, monkeypatch, has_result):
+    """Spark calls abort without a result if no task has finished. A deleted partition needs no marker."""
+    given = make(f'deleted-{has_result}')
+    result = staged(monkeypatch, planned(given), 0, 'lost with the topic')
+    assert admin.delete_topics([given['topic']]) == {given['topic']: None}
+    KafkaLogDataSource(given).streamWriter(VALUE, False).abort([result if has_result else None], 0)
+    assert open_ids(admin, given['topic']) == []
+    name = result.staged.handle.transactional_id
+    await_state(admin, name, 'CompleteAbort')
+
+
+def await_state(admin, transactional_id, state):
+    """Wait for the end of a transaction: the coordinator answers before it is complete."""
+    deadline = time.monotonic() + LIMIT_S
+    while (found := admin.describe_transactions([transactional_id])[transactional_id][1].transaction_state) != state:
+        assert time.monotonic() < deadline, found
 
 
 def test_an_abort_without_results_ends_the_transactions_of_the_last_plan(
@@ -177,6 +199,27 @@ def test_an_abort_without_results_ends_the_transactions_of_the_last_plan(
     assert open_ids(admin, 'unfinished') == []
     commit(given, 0, staged(monkeypatch, planned(given), 0, 'replayed'))
     assert values_in(two_phase_broker, 'unfinished') == [b'replayed']
+
+
+@pytest.mark.parametrize('is_begun', [False, True])
+def test_an_attempt_that_comes_too_late_leaves_no_transaction_open(
+        make, admin, monkeypatch, two_phase_broker, is_begun):
+    """Its unit is decided before it begins its transaction, or between that and its first rows."""
+    given = make(f'too-late-{is_begun}', **{'kafka.linger.ms': '60000'})
+    task = planned(given)
+    result = staged(monkeypatch, task, 0, 'decided')
+    staged(monkeypatch, task, 0, attempt=1)     # the context of the attempt
+
+    def rows():
+        if is_begun:
+            yield batch(value=['late'])
+        commit(given, 0, result)
+        yield batch(value=['late'])
+
+    with pytest.raises(SinkError, match='comes too late'):
+        task.run_task(Unit(QUERY + 'q', 0), rows())
+    assert open_ids(admin, given['topic']) == []
+    assert values_in(two_phase_broker, given['topic']) == [b'decided']
 
 
 def test_a_task_that_fails_aborts_its_transaction(make, admin, monkeypatch):
@@ -241,8 +284,9 @@ def test_finish_spark_ends_the_transactions_of_tasks_as_the_ledger_decides(
         make, admin, monkeypatch, two_phase_broker):
     given = make('finished')
     task = planned(given)
-    decide_only(given, staged(monkeypatch, task, 0, 'decided'))
+    decided = staged(monkeypatch, task, 0, 'decided')
     staged(monkeypatch, task, 1, 'orphan', attempt=5)
+    decide_only(given, decided)
     refused = finish(two_phase_broker, 'finished', '--ledger-topic', 'no-ledger')
     assert refused.exit_code == 1 and 'expected the ledger of the query' in refused.output
     shown = finish(two_phase_broker, 'finished', '--dry-run')

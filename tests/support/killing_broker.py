@@ -43,7 +43,7 @@ def thing_of(row: TransactionRow) -> str:
 
 @dataclass(frozen=True)
 class Point:
-    """The n-th write to a partition that has a certain thing, from the first row of a transactional id on."""
+    """The n-th write to a partition that has a certain thing. Rows of other transactional ids do not count."""
 
     partition: str
     thing: str
@@ -56,16 +56,21 @@ class Point:
 
 
 class KillingBroker(BrokerProcess):
-    """A broker as `BrokerProcess`. With a `point`, the next start arms it for the writes of `transactional_id`."""
+    """A broker as `BrokerProcess`. With a `point`, the next one that starts kills itself there.
+
+    It counts from the first row of `transactional_id` on, or if `counts_at_once` from its start on.
+    """
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str]):
         super().__init__(directory, settings)
         self.point: Point | None = None
         self.transactional_id = ''
+        self.counts_at_once = False
 
     def launch(self, arguments: list[str]) -> None:
         if self.point is not None:
-            plan = json.dumps({'transactional_id': self.transactional_id, 'point': asdict(self.point)})
+            plan = json.dumps({'transactional_id': self.transactional_id, 'point': asdict(self.point),
+                               'counts': self.counts_at_once})
             assert arguments[1:3] == ['-m', 'kbroker']
             arguments = [sys.executable, '-c', PROGRAM, str(ROOT), str(TESTS), plan, *arguments[3:]]
         super().launch(arguments)
@@ -93,7 +98,7 @@ def serve() -> None:
     from kbroker import broker, main
     _, _, plan, *sys.argv[1:] = sys.argv[1:]
     found = json.loads(plan)
-    killer = Killer(found['transactional_id'], Point(**found['point']))
+    killer = Killer(found['transactional_id'], Point(**found['point']), found['counts'])
     broker.FileSystem = lambda: KillingFileSystem(killer)   # type: ignore[misc,assignment]
     main.main()
 
@@ -101,17 +106,16 @@ def serve() -> None:
 class Killer:
     """Counts the writes that could be the point, and kills the process at the point."""
 
-    def __init__(self, transactional_id: str, point: Point):
-        self.transactional_id, self.point = transactional_id, point
-        self.is_armed = False
+    def __init__(self, transactional_id: str, point: Point, counts: bool):
+        self.transactional_id, self.point, self.counts = transactional_id, point, counts
         self.seen = 0
 
     def on_write(self, path: str, data: bytes, position: int) -> None:
         partition = os.path.basename(os.path.dirname(path))
-        if not path.endswith('.log') or (not self.is_armed and not partition.startswith(TRANSACTION_STATE)):
+        if not path.endswith('.log') or (not self.counts and not partition.startswith(TRANSACTION_STATE)):
             return
         things = self.things_in(partition, data)
-        self.is_armed = self.is_armed or bool(things)
+        self.counts = self.counts or bool(things)
         if partition != self.point.partition or self.point.thing not in things:
             return
         self.seen += 1

@@ -129,6 +129,9 @@ class MemoryStore:
         self._loses_answer = loses_answer
         self._lacks_one = lacks_one
 
+    def check_topic(self) -> None:
+        """Return: a store in memory has all topics."""
+
     def broker(self, prefix: str) -> BrokerFacts:
         self._turn()
         return self.coordinator.facts

@@ -32,9 +32,9 @@ STEPS = {
         'InitProducerId driver', 'ListTransactions', 'Produce driver rows', 'Produce driver ledger',
         'EndTxn driver commit') for side in _SIDES],
     PREPARED: [f'{step} {side}' for step in (
-        'InitProducerId driver', 'ListTransactions', 'InitProducerId task', 'Produce task rows',
-        'DescribeTransactions task', 'Produce driver ledger', 'EndTxn driver commit', 'EndTxn task commit')
-        for side in _SIDES],
+        'InitProducerId driver', 'ListTransactions', 'DescribeTransactions driver', 'InitProducerId task',
+        'Produce task rows', 'DescribeTransactions task', 'Produce driver ledger', 'EndTxn driver commit',
+        'EndTxn task commit') for side in _SIDES],
 }
 """The steps of a micro-batch, by the writer, in their order."""
 

@@ -8,13 +8,14 @@ from itertools import count
 from support.sink_model import Coordinator, MemoryStore, Process
 
 from kbroker.errors import KafkaError
-from kbroker_tools.spark.sink.protocol import Bounds, Wanted, abort, abort_last, commit, finish, plan
+from kbroker_tools.spark.sink.protocol import Bounds, Wanted, abort, abort_last, check_current, commit, finish, plan
 from kbroker_tools.spark.sink.values import (
     NO_TIMEOUT_MS,
     QUERY,
     Commit,
     LostRowsError,
     Plan,
+    SinkError,
     Staged,
     Unit,
     tasks_of,
@@ -35,14 +36,21 @@ class Query:
 
 
 class Schedule:
-    """Runs queries on one prefix until each has its batches, with faults at random turns."""
+    """Runs queries on one prefix until each has its batches, with faults at random turns.
 
-    def __init__(self, seed: int, wanted: Commit, is_two_phase: bool, queries: int = 1, batches: int = 5):
+    With `is_mortal` false, no process dies, lists are complete, and many attempts are copies that come late.
+    """
+
+    def __init__(self, seed: int, wanted: Commit, is_two_phase: bool, queries: int = 1, batches: int = 5,
+                 is_mortal: bool = True):
         self.rng = random.Random(f'{seed}.{wanted}.{is_two_phase}.{queries}')
         self.coordinator = Coordinator(has_two_phase=is_two_phase)
         self.wanted = Wanted(wanted)
         self.queries = [Query(str(number)) for number in range(queries)]
         self.batches = batches
+        self.is_mortal = is_mortal
+        self.copies = 0.01 if is_mortal else 0.1
+        """The chance of a further attempt of a task, at each turn of its driver."""
         self.processes: list[Process] = []
         self.drivers: dict[Query, list[Process]] = {query: [] for query in self.queries}
         self.losses: list[LostRowsError] = []
@@ -54,14 +62,19 @@ class Schedule:
         """Run until each query has its batches or has lost rows, then settle the prefix."""
         turns = 0
         try:
-            while any(query.next_batch < self.batches for query in self.queries) and not self.losses:
+            while self._has_work() and not self.losses:
                 turns += 1
                 assert turns < MOST_TURNS, 'no progress'
                 self._one_turn()
         finally:
             for process in self.processes:
                 process.kill()
-        finish(MemoryStore(self.coordinator), PREFIX, accept_loss=True)
+        if self.is_mortal:
+            finish(MemoryStore(self.coordinator), PREFIX, accept_loss=True)
+
+    def _has_work(self) -> bool:
+        return any(query.next_batch < self.batches for query in self.queries) or (
+            not self.is_mortal and not all(process.is_over for process in self.processes))
 
     def _one_turn(self) -> None:
         rng = self.rng
@@ -71,7 +84,7 @@ class Schedule:
                 self._start_driver(query)
         alive = [process for process in self.processes if not process.is_over]
         process = alive[-1] if rng.random() < 0.5 else rng.choice(alive)
-        if rng.random() < 0.005:
+        if self.is_mortal and rng.random() < 0.005:
             process.kill()
         else:
             process.run_turn()
@@ -88,7 +101,7 @@ class Schedule:
 
     def _store(self, process: Process) -> MemoryStore:
         return MemoryStore(self.coordinator, process.turn, lambda: self.rng.random() < 0.05,
-                           lambda: self.rng.random() < 0.02)
+                           lambda: self.is_mortal and self.rng.random() < 0.02)
 
     # ---- the processes
 
@@ -135,9 +148,12 @@ class Schedule:
             if self.rng.random() < 0.002:
                 self._abort(process, found)
                 raise KafkaError(0, 'the query was stopped')        # type: ignore[arg-type]
+            if any(isinstance(each.error, SinkError) for task in attempts.values() for each in task):
+                self._abort(process, found)
+                raise KafkaError(0, 'a task has failed')        # type: ignore[arg-type]
             for task, result in enumerate(results):
                 running = [each for each in attempts[task] if not each.is_over]
-                if result is None and (not running or self.rng.random() < 0.01):
+                if result is None and (not running or self.rng.random() < self.copies):
                     attempts[task].append(self._start_attempt(found, unit, task, results))
             process.turn()
         return results
@@ -162,7 +178,14 @@ class Schedule:
         if is_staged:
             return Staged(found, unit, len(rows), rows)
         timeout_ms = NO_TIMEOUT_MS if found.is_two_phase else TIMEOUT_MS
-        handle = self._store(process).write_rows(f'{tasks_of(PREFIX, found.pair)}{task}.{number}', rows, timeout_ms)
+        store = self._store(process)
+        check_current(store, found)
+        handle = store.write_rows(f'{tasks_of(PREFIX, found.pair)}{task}.{number}', rows, timeout_ms)
+        try:
+            check_current(store, found)
+        except SinkError:
+            store.end([handle], commit=False)
+            raise
         return Staged(found, unit, len(rows), handle=handle)
 
     # ---- the result

@@ -19,11 +19,13 @@ from support.handwritten_directory import HandwrittenDirectory
 from support.in_process_broker import InProcessBroker
 from support.tv1_producer import InProcessPeer, Tv1Producer, create_topics
 
+from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.log.damage_report import accept_damage
 from kbroker.log.fs import FileSystem
 from kbroker.record.batch import encode_batch
 from kbroker.transaction.store import HELD_MS
 from kbroker_tools.directory_view import DirectoryView
+from kbroker_tools.spark.sink.values import tasks_of
 from kbroker_tools.stuck.causes import judge
 from kbroker_tools.stuck.gatherer import Gatherer
 
@@ -283,6 +285,18 @@ def test_a_prepared_transaction_that_its_client_kept_waits_for_the_coordinator_o
     assert verdict.next.startswith(next_step)
     assert 'keeps the prepared transaction 7:3' in verdict.advice
     assert verdict.command == f'{COMMAND} force-terminate --transactional-id billing'
+
+
+def test_a_transaction_of_a_spark_query_is_ended_by_the_tool_that_reads_its_ledger(stage):
+    name = tasks_of('word count', ProducerIdAndEpoch(5, 2)) + '0.17'
+    stage.row(name, 'Ongoing', (7, 3), 600, start=600, partitions=[ORDERS], timeout_ms=2147483647)
+    stage.data(ORDERS, (7, 3), 600)
+    verdict = verdict_on(stage)
+    assert verdict.cause == 'two-phase-spark'
+    assert "transactionalIdPrefix 'word count'" in verdict.why
+    assert verdict.next.startswith('nothing, until the query')
+    assert '`abort` and `force-terminate` are not for this' in verdict.advice
+    assert verdict.command == f"{COMMAND} finish-spark --prefix 'word count'"
 
 
 def test_a_stale_marker_in_the_midst_of_a_transaction(stage):

@@ -3,7 +3,7 @@
     plan     the pair of the driver's transactional.id rises, which fences every older plan. Then the decisions are
              read: all that the fenced plans have made are among them. What those plans left open is ended.
     task     a unit that is decided is skipped. The other tasks stage their rows for the commit, or write them in a
-             transaction of the attempt and leave it open.
+             transaction of the attempt and leave it open, if the plan may still decide.
     commit   staged rows and the decision, in one transaction under the pair of the plan. The decision names the
              transactions of the tasks, which are committed after it.
     abort    the plan's right to decide is withdrawn, and its transactions are ended. Those of a decided unit are still
@@ -75,6 +75,7 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
     The plan has the decisions of the owners that `is_owner` selects. SinkError if a newer plan exists, or if the broker
     lacks what is wanted; LostRowsError.
     """
+    store.check_topic()
     broker = store.broker(prefix)
     commit, is_two_phase = choose(wanted, broker)
     pair = store.fence(prefix, is_urgent(commit, is_two_phase))
@@ -84,6 +85,20 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
         check_none_lost(last, settle_all(store, prefix, pair, last).lost)
     decided = {decision.unit.owner: decision.unit.batch for decision in decisions if is_owner(decision.unit.owner)}
     return Plan(prefix, broker.cluster_id, pair, decided, commit, is_two_phase)
+
+
+def check_current(store: Store, plan: Plan) -> None:
+    """SinkError if the plan can no longer decide. A task calls it before its transaction begins, and once it is open.
+
+    The pair of the drivers rises with a decision, an abort and a newer plan. Each of them ends what is open after that.
+    A transaction that is open while the pair is still the plan's is ended by them. One that begins later is refused or
+    ended here, because nothing else might end it.
+    """
+    pair = store.pair(plan.prefix)
+    if pair != plan.pair:
+        raise SinkError(f'the write of this task comes too late: its unit is decided or was aborted, or another query '
+                        f'or driver has taken the prefix {plan.prefix!r} (found the pair {pair.producer_id}:'
+                        f'{pair.producer_epoch}, expected {plan.pair.producer_id}:{plan.pair.producer_epoch})')
 
 
 def commit(store: Store, messages: Sequence[Staged | None], bounds: Bounds) -> Decision | None:

@@ -7,7 +7,8 @@
     DECIDED    CHECKED                        the ledger has the unit and the handles of its transactions
     COMMITTED  DECIDED                        each of them is committed
     WITHDRAWN  PLANNED                        the plan can no longer decide; whether it did is in the ledger
-    SETTLED    COMMITTED, WITHDRAWN           no transaction of the plan is open, except those of late attempts
+    SETTLED    COMMITTED, WITHDRAWN           no transaction of the plan is open, except those of late attempts, which
+                                              end them themselves (`protocol.check_current`)
 
 A transaction is committed only after the decision, and aborted only if no plan can decide for it any more.
 """

@@ -12,7 +12,7 @@ from kbroker_tools.spark.sink.coordinator import TaskTransactions
 from kbroker_tools.spark.sink.ledger import Ledger, partition_counts
 from kbroker_tools.spark.sink.options import SinkOptions
 from kbroker_tools.spark.sink.rows import send_rows, staged_batches
-from kbroker_tools.spark.sink.values import BrokerFacts, Decision, SinkError, Staged, driver_id
+from kbroker_tools.spark.sink.values import Decision, SinkError, Staged, driver_id
 
 _STALE_PAIR = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
                          ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_TXN_STATE})
@@ -39,10 +39,9 @@ class BrokerStore(TaskTransactions):
 
     # ---- the drivers
 
-    def broker(self, prefix: str) -> BrokerFacts:
+    def check_topic(self) -> None:
         if self._options.topic is not None:
             self._existing([self._options.topic])
-        return super().broker(prefix)
 
     def fence(self, prefix: str, is_urgent: bool = False) -> ProducerIdAndEpoch:
         self._ledger.ensure()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker_tools.spark.sink.options import SinkOptions
+from kbroker_tools.spark.sink.protocol import check_current
 from kbroker_tools.spark.sink.rows import RowChecks, Stage, send_rows, staged_batches
 from kbroker_tools.spark.sink.store import BrokerStore, initialize
 from kbroker_tools.spark.sink.values import TOO_LARGE, Commit, Handle, Plan, SinkError, Staged, Unit, tasks_of
@@ -44,6 +45,10 @@ class RowsToTopics:
     def check_cluster(self, planned: str | None) -> None:
         """SinkError unless the rows go to the cluster of the plan."""
         self._store.check_cluster(planned)
+
+    def check_current(self, plan: Plan) -> None:
+        """SinkError if the plan can no longer decide."""
+        check_current(self._store, plan)
 
     def send(self, batches: Iterable[pa.RecordBatch], checks: RowChecks) -> None:
         """Queue rows that `checks` has accepted. SinkError if their topic or partition does not exist."""
@@ -114,15 +119,20 @@ class Task:
         timeout_ms = None if self._plan.is_two_phase else self._options.task_timeout_ms
         target = self._target = RowsToTopics(self._options, self._transactional_id, timeout_ms)
         target.check_cluster(self._plan.cluster_id)
+        target.check_current(self._plan)
         initialize(target.producer)
         target.producer.begin_transaction()
         return target
 
     def result(self, unit: Unit) -> Staged:
-        """Wait until each row is written. Return the rows that were staged, or the open transaction."""
+        """Wait until each row is written. Return the rows that were staged, or the open transaction.
+
+        SinkError if no plan would end the transaction.
+        """
         handle = None
         if self._target is not None:
             self._target.producer.flush()
+            self._target.check_current(self._plan)
             handle = Handle(self._transactional_id, self._target.producer.transactions.producer)
         partitions = () if handle is not None else tuple(sorted(self._checks.highest_partitions.items()))
         return Staged(self._plan, unit, self._checks.rows, tuple(self._stage.chunks), partitions, handle)

@@ -201,8 +201,11 @@ class BrokerFacts(NamedTuple):
 class Store(Protocol):
     """The broker, as the protocol sees it. Each method raises KafkaError and ClientError."""
 
+    def check_topic(self) -> None:
+        """SinkError if the topic of all rows does not exist. Each row may name its own topic instead."""
+
     def broker(self, prefix: str) -> BrokerFacts:
-        """Return the properties of the cluster. SinkError for a topic that does not exist. Writes nothing."""
+        """Return the properties of the cluster. Writes nothing."""
 
     def fence(self, prefix: str, is_urgent: bool = False) -> ProducerIdAndEpoch:
         """Raise the pair of the prefix's drivers, and settle their open transaction. Return the new pair.
