@@ -28,26 +28,20 @@ from support.killing_broker import (
     KillingBroker,
     Point,
 )
-from support.message_builder import batch_of, build
 from support.promises import findings_in
 from support.raw_client import RawClient
+from support.two_phase_application import LIMIT_S, OFFSET, TOPIC, TwoPhaseApplication, find_coordinators
 
 from kbroker.client import Admin, Consumer, Producer
 from kbroker.client.admin import IsolationLevel, NewTopic
-from kbroker.errors import ErrorCode
 from kbroker.record.batch import iter_batches
 from kbroker.record.control import read_end_txn_marker
 
-LIMIT_S = 120
 NEVER_MS = 2147483647
-TOPIC = 'orders'
 ORDERS = ((TOPIC, 0), (TOPIC, 1))
 STATE, OFFSETS, FIRST, SECOND = '__transaction_state-0', '__consumer_offsets-0', 'orders-0', 'orders-1'
 SETTINGS = {**PROMPT, 'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1',
             'transaction.two.phase.commit.enable': 'true'}
-BUSY = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-"""The errors of a broker that has not completed an earlier request."""
 TIMELY = {'request_timeout_ms': 5000, 'retry_backoff_ms': 20}
 
 WRITING = ((STATE, EMPTY, 1), (STATE, ONGOING, 1), (FIRST, RECORDS, 1), (STATE, ONGOING, 2), (SECOND, RECORDS, 1),
@@ -79,88 +73,15 @@ TWICE = [(first, second)
 
 
 @dataclass
-class Story:
-    """A transaction, and the things that the external system has stored about it."""
+class Story(TwoPhaseApplication):
+    """An application whose broker is killed at some points."""
 
-    name: str
-    is_to_commit: bool
-    points: tuple[Point, ...]
-    pair: tuple[int, int] = (-1, -1)
-    """The pair of the client."""
-    producer: tuple[int, int] = (-1, -1)
-    """The pair of the transaction."""
-    token: str | None = None
-    has_asked_to_end: bool = False
-
-    @property
-    def is_committed(self) -> bool:
-        return self.token is not None and self.is_to_commit
-
-    @property
-    def decided(self) -> str | None:
-        return self.token if self.is_to_commit else None
+    points: tuple[Point, ...] = ()
 
     @property
     def most_markers(self) -> int:
         """A kill between a marker and the Complete row costs a repetition of the markers."""
         return 1 + sum(place_of(point) in ENDING for point in self.points)
-
-    def write(self, client: RawClient) -> None:
-        """Write the transaction and prepare it."""
-        self.initialize(client, keeps=False)
-        self.producer = self.pair
-        for partition in (0, 1):
-            batch = batch_of(time.time_ns() // 1_000_000, self.name.encode(), producer_id=self.pair[0],
-                             producer_epoch=self.pair[1], base_sequence=0, transactional=True)
-            ask(client, 'Produce', 12, transactional_id=self.name, acks=-1, timeout_ms=1000, topic_data=[
-                dict(name=TOPIC, partition_data=[dict(index=partition, records=batch)])])
-        ask(client, 'TxnOffsetCommit', 5, transactional_id=self.name, group_id=self.name, producer_id=self.pair[0],
-            producer_epoch=self.pair[1], topics=[dict(name=TOPIC, partitions=[
-                dict(partition_index=0, committed_offset=5)])])
-        self.token = f'{self.pair[0]}:{self.pair[1]}'
-
-    def initialize(self, client: RawClient, keeps: bool) -> str:
-        """Initialise a client. Return the token of the transaction that it finds."""
-        answer = ask(client, 'InitProducerId', 6, transactional_id=self.name, transaction_timeout_ms=60_000,
-                     producer_id=-1, producer_epoch=-1, enable2_pc=True, keep_prepared_txn=keeps)
-        self.pair = answer.producer_id, answer.producer_epoch
-        return f'{answer.ongoing_txn_producer_id}:{answer.ongoing_txn_producer_epoch}'
-
-    def end(self, client: RawClient) -> None:
-        self.has_asked_to_end = True
-        ask(client, 'EndTxn', 5, transactional_id=self.name, producer_id=self.pair[0], producer_epoch=self.pair[1],
-            committed=self.is_to_commit)
-
-    def run(self, client: RawClient) -> None:
-        self.write(client)
-        for _ in KEEPING:
-            assert self.initialize(client, keeps=True) == self.token
-        self.end(client)
-
-    def recover(self, client: RawClient) -> None:
-        """End the transaction if it is not decided."""
-        if self.initialize(client, keeps=True) == self.token:
-            self.end(client)
-
-
-def ask(client: RawClient, name: str, version: int, **fields: Any) -> Any:
-    """Send a request, again while the broker is busy. Return the answer, which has no error."""
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        answer = client.ask(build(f'{name}Request', **fields), version)
-        codes = set(codes_in(answer))
-        if not codes & BUSY:
-            assert codes == {ErrorCode.NONE}, answer
-            return answer
-        assert time.monotonic() < deadline, answer
-
-
-def codes_in(answer: Any) -> list[int]:
-    if hasattr(answer, 'error_code'):
-        return [answer.error_code]
-    topics = getattr(answer, 'responses', None) or answer.topics
-    return [partition.error_code for topic in topics
-            for partition in getattr(topic, 'partition_responses', None) or topic.partitions]
 
 
 class Place:
@@ -173,7 +94,8 @@ class Place:
 
     def run(self, rounds: Iterable[tuple[Point, ...]]) -> None:
         """Run a story for each round, and check what the next broker makes of it. Then check all of them together."""
-        self.stories = [Story(f'tx-{number} {" and ".join(map(str, points))}', number % 2 == 0, points)
+        self.stories = [Story(f'tx-{number} {" and ".join(map(str, points))}', number % 2 == 0, len(KEEPING),
+                              points=points)
                         for number, points in enumerate(rounds)]
         self.start(self.stories[0])
         self.make_topics()
@@ -214,10 +136,7 @@ class Place:
         with Admin(self.broker.address, **TIMELY) as admin:
             assert admin.create_topics([NewTopic(TOPIC, 2, 1)]) == {TOPIC: None}
         with self.connected() as client:
-            for key_type in (0, 1):
-                while client.ask(build('FindCoordinatorRequest', coordinator_keys=['any'], key_type=key_type),
-                                 6).coordinators[0].error_code:
-                    pass
+            find_coordinators(client)
 
     def connected(self) -> RawClient:
         host, port = self.broker.address.split(':')
@@ -240,7 +159,7 @@ class Place:
                         heir.send(TOPIC, f'after {story.name}'.encode(), partition=partition)
             self.await_stable(admin)
             offsets = admin.list_group_offsets(story.name, require_stable=True)
-            assert [row.offset for row in offsets.values()] == [5] * story.is_committed, story
+            assert [row.offset for row in offsets.values()] == [OFFSET] * story.is_committed, story
 
     def check_prepared(self, story: Story, admin: Admin) -> None:
         """Check that the transaction is open with its pair and without a timeout, and that nothing of it is visible."""

@@ -1,4 +1,6 @@
 """Two-phase commit (KIP-939): a Java producer that dies prepared, clients that know nothing of it, and Apache Kafka."""
+from contextlib import suppress
+
 import confluent_kafka
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
@@ -6,24 +8,28 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from late_commits import EXECUTED, REFUSED, effect_of_a_late_commit
 from raw_peer import RawPeer
 from support.apache_kafka import KafkaProcess, run_several_tools, run_tools
-from support.broker_process import PROMPT, BrokerProcess, serving
+from support.broker_process import PROMPT, serving
+from support.killing_broker import PREPARE, KillingBroker, Point
+from support.raw_client import RawClient
 from support.sample_topic import LIMIT_S
+from support.two_phase_application import TwoPhaseApplication, find_coordinators
 
 from kbroker.client import Producer
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
-SETTINGS = {**PROMPT, 'transaction.two.phase.commit.enable': 'true'}
+SETTINGS = {**PROMPT, 'transaction.two.phase.commit.enable': 'true', 'transaction.state.log.num.partitions': '1',
+            'offsets.topic.num.partitions': '1'}
 TOOL = 'org.apache.kafka.tools.TransactionsCommand'
 NEVER_MS = 2147483647
 
 
 @pytest.fixture(scope='module')
 def broker(tmp_path_factory):
-    broker = BrokerProcess(tmp_path_factory.mktemp('two-phase') / 'data', SETTINGS)
+    broker = KillingBroker(tmp_path_factory.mktemp('two-phase') / 'data', SETTINGS)
     broker.start()
     admin = AdminClient({'bootstrap.servers': broker.address})
-    topics = [NewTopic(name, 1, 1) for name in ('java', 'wrong', 'others', 'moved')]
+    topics = [*(NewTopic(name, 1, 1) for name in ('java', 'wrong', 'others', 'moved')), NewTopic('orders', 2, 1)]
     for created in admin.create_topics(topics).values():
         created.result(LIMIT_S)
     yield broker
@@ -37,11 +43,11 @@ def java_step(broker, step, transactional_id='tx', topic='java', token=''):
     return dict(line.split(' ', 1) for line in done.output.splitlines())
 
 
-def committed_values(address, topic):
+def committed_values(address, topic, partition=0):
     consumer = confluent_kafka.Consumer({
         'bootstrap.servers': address, 'group.id': 'inspector', 'isolation.level': 'read_committed',
         'enable.partition.eof': True, 'enable.auto.commit': False})
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
     values = []
     while (message := consumer.poll(LIMIT_S)) is not None and message.error() is None:
         values.append(message.value().decode())
@@ -124,22 +130,57 @@ def test_a_late_commit_ends_the_next_transaction_unless_it_is_refused(tmp_path, 
         assert effect_of_a_late_commit(broker.address, 'late') == effect
 
 
-def test_kafka_opens_a_directory_with_a_kept_transaction_describes_it_and_ends_it_by_force(broker):
-    """It answers version 6 as kbroker does, as long as no client keeps a transaction: that it refuses."""
+def keep_another(broker):
+    """Prepare and keep a transaction of `others`. Return its token."""
+    with (Producer(broker.address, transactional_id='left', two_phase_commit=True) as producer,
+          producer.transaction() as transaction):
+        producer.send('others', b'left', partition=0)
+        token = str(transaction.prepare())
+    with Producer(broker.address, transactional_id='left', two_phase_commit=True) as heir:
+        assert str(heir.prepared) == token
+    return token
+
+
+def kill_after_a_decision(broker):
+    """Let the broker kill itself when a kept transaction is decided, before its first marker."""
+    host, port = broker.address.split(':')
+    with RawClient(host, int(port), LIMIT_S) as client:
+        find_coordinators(client)
+    broker.stop()
+    broker.point, broker.transactional_id = Point('__transaction_state-0', PREPARE, 1, 'after'), 'decided'
+    broker.start()
+    application = TwoPhaseApplication('decided', is_to_commit=True, keeps=1)
+    with RawClient(host, int(port), LIMIT_S) as client, suppress(ConnectionError):
+        application.run(client)
+    broker.wait_killed()
+    broker.point = None
+    return application
+
+
+def test_kafka_opens_a_killed_directory_with_kept_and_decided_transactions_and_loses_none(broker):
+    """Kafka answers version 6 as kbroker does, as long as no client keeps a transaction: that it refuses.
+
+    It ends a kept transaction by force only, and completes a decided one. kbroker then goes on with the rest.
+    """
     token = java_step(broker, 'prepare', 'moved', 'moved')['token']
     with Producer(broker.address, transactional_id='moved', two_phase_commit=True) as heir:
         assert str(heir.prepared) == token
     answers = answers_without_a_keep(broker.address, 'compared-1')
-    broker.stop()
+    left = keep_another(broker)
+    decided = kill_after_a_decision(broker)
     kafka = KafkaProcess(broker.directory, {'transaction.two.phase.commit.enable': 'true',
                                             'unstable.api.versions.enable': 'true'})
     try:
         kafka.start()
         place = ['--bootstrap-server', kafka.address]
-        described, forced, listed = run_tools(
+        described, forced, listed, others, ended = run_tools(
             TOOL, [*place, 'describe', '--transactional-id', 'moved'],
             [*place, 'forceTerminateTransaction', '--transactionalId', 'moved'],
-            [*place, 'describe', '--transactional-id', 'moved'])
+            [*place, 'describe', '--transactional-id', 'moved'], [*place, 'describe', '--transactional-id', 'left'],
+            [*place, 'describe', '--transactional-id', 'decided'])
+        assert others.output.splitlines()[1].split()[1:6] == ['left', *left.split(':'), 'Ongoing', str(NEVER_MS)]
+        # The epochs of a kept transaction's client begin again, because Kafka does not know its pair.
+        assert ended.output.splitlines()[1].split()[1:5] == ['decided', str(decided.pair[0]), '0', 'CompleteCommit']
         fields = described.output.splitlines()[1].split()
         assert fields[1:6] == ['moved', *token.split(':'), 'Ongoing', str(NEVER_MS)], described
         assert forced.code == 0, forced
@@ -147,6 +188,20 @@ def test_kafka_opens_a_directory_with_a_kept_transaction_describes_it_and_ends_i
         assert committed_values(kafka.address, 'moved') == []
         assert answers_without_a_keep(kafka.address, 'compared-2') == answers
         assert effect_of_a_late_commit(kafka.address, 'late') == EXECUTED
+        assert [committed_values(kafka.address, 'orders', partition) for partition in (0, 1)] == [['decided']] * 2
         kafka.stop()
     finally:
         kafka.kill9()
+    broker.start()
+    with Producer(broker.address, transactional_id='left', two_phase_commit=True) as heir:
+        assert str(heir.prepared) == left
+        assert heir.complete(left)
+    with Producer(broker.address, transactional_id='decided', two_phase_commit=True) as heir:
+        assert heir.prepared is None
+        with heir.transaction():
+            for partition in (0, 1):
+                heir.send('orders', b'after', partition=partition)
+    assert committed_values(broker.address, 'others')[-1] == 'left'
+    for partition in (0, 1):
+        assert committed_values(broker.address, 'orders', partition) == ['decided', 'after']
+    broker.stop()
