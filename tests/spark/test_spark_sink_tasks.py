@@ -182,7 +182,7 @@ def test_an_abort_after_its_topic_was_deleted_ends_all_transactions(make, admin,
 def await_state(admin, transactional_id, state):
     """Wait for the end of a transaction: the coordinator answers before it is complete."""
     deadline = time.monotonic() + LIMIT_S
-    while (found := admin.describe_transactions([transactional_id])[transactional_id][1].transaction_state) != state:
+    while (found := admin.describe_transactions([transactional_id])[transactional_id].state) != state:
         assert time.monotonic() < deadline, found
 
 
