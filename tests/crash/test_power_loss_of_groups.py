@@ -105,7 +105,9 @@ class History:
         with InProcessBroker(root, SETTINGS) as broker:
             self.topic_id = prepare(broker)
 
-        def freeze(path: str) -> None:
+        def freeze(change: str, path: str) -> None:
+            if change != 'sync':
+                return
             relative = pathlib.Path(path).relative_to(root)
             step = max(0, len(self.observed) - 1)
             for is_bare in (False, True) if is_log_of_groups(relative) else (False,):
@@ -124,7 +126,7 @@ class History:
                 members.do(step)
                 self.observed.append(members.observe())
             broker.crash()
-        freeze(str(root))
+        freeze('sync', str(root))
         self.observed.append(self.observed[-1])
 
     def hold(self, cut: Cut) -> None:

@@ -27,7 +27,7 @@ KEY = 'topic', 0
 def cut_power(root: pathlib.Path, seeds: int, *, rolls: bool) -> list[pathlib.Path]:
     """Append batches, sync and checkpoint them, append more. Return what power cuts may leave then."""
     (root / 'running').mkdir()
-    fs = FreezingFileSystem(root / 'running', lambda path: None)
+    fs = FreezingFileSystem(root / 'running')
     directory = DirectoryWithCleaner(root / 'running', fs=fs)
     log = directory.open(**{'cleanup.policy': 'delete'})
     for number in range(ACKNOWLEDGED):

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 from kbroker.log.fs import Directory, File, FileSystem, InterposedFile
 
+SECTOR_BYTES = 512
+FATES = 'lost', 'kept', 'mixed'
+
 
 class FailingFileSystem(FileSystem):
     """A file system whose changes fail where `fail(change, path)` returns an errno.
@@ -130,14 +133,13 @@ class Inode:
     def after_power_cut(self, rng: random.Random | None) -> Content:
         """Return the durable content with some of the changes, or without any if there is no `rng`."""
         content = self.durable.copy()
-        if rng is None:
-            return content
-        fate = rng.choice(('lost', 'kept', 'mixed'))
-        for position, data in self.pending:
-            if fate == 'lost' or (fate == 'mixed' and rng.random() < 0.3):
-                continue
-            torn = fate == 'mixed' and data is not None and rng.random() < 0.3
-            apply(content, position, data[:rng.randrange(len(data) + 1)] if torn else data)
+        fate = 'lost' if rng is None else rng.choice(FATES)
+        for position, data in self.pending if rng is not None and fate != 'lost' else ():
+            chance = 1.0 if fate == 'kept' else rng.random()
+            if chance >= 0.6 or (data is None and chance >= 0.3):
+                apply(content, position, data)
+            elif data is not None and chance >= 0.3:
+                tear(content, position, data, rng)
         return content
 
 
@@ -146,6 +148,21 @@ def apply(content: Content, position: int, data: bytes | None) -> None:
         content.truncate(position)
     elif data:
         content.write(position, data)
+
+
+def tear(content: Content, position: int, data: bytes, rng: random.Random) -> None:
+    """Write a part of the data: its beginning, or some of its sectors. The size may count the other sectors, too."""
+    if rng.random() < 0.5:
+        apply(content, position, data[:rng.randrange(len(data) + 1)])
+        return
+    start = 0
+    while start < len(data):
+        end = min(len(data), start + SECTOR_BYTES - (position + start) % SECTOR_BYTES)
+        if rng.random() < 0.5:
+            content.write(position + start, data[start:end])
+        start = end
+    if rng.random() < 0.5:
+        content.size = max(content.size, position + len(data))
 
 
 NameChange = Callable[[dict[str, object]], object]
@@ -172,10 +189,8 @@ class Folder:
     def after_power_cut(self, rng: random.Random | None) -> dict[str, object]:
         """Return the durable names with the first of the changes, or without any if there is no `rng`."""
         names = dict(self.durable)
-        if rng is None:
-            return names
         count = len(self.pending)
-        for change in self.pending[:rng.choice((0, count, rng.randrange(count + 1)))]:
+        for change in self.pending[:0 if rng is None else rng.choice((0, count, rng.randrange(count + 1)))]:
             change(names)
         return names
 
@@ -186,10 +201,13 @@ class FreezingFileSystem(FileSystem):
     `crash` writes what a power cut may leave.
     """
 
-    def __init__(self, root: pathlib.Path, before_sync: Callable[[str], None] = lambda path: None):
-        """`before_sync` is called with the path before each sync takes effect."""
+    def __init__(self, root: pathlib.Path, before_change: Callable[[str, str], None] = lambda change, path: None):
+        """`before_change` is called with the change and its path before each change takes effect.
+
+        The changes are those of `FailingFileSystem`, and 'rmdir'. If `before_change` raises, the change has failed.
+        """
         self.root = str(root)
-        self.before_sync = before_sync
+        self.before_change = before_change
         self.top = self._read(self.root)
 
     def _read(self, path: str) -> Folder:
@@ -224,6 +242,7 @@ class FreezingFileSystem(FileSystem):
 
     def open(self, path: str, create: bool = False) -> File:
         if create and self.node(path) is None:
+            self.before_change('open', path)
             inode, name = Inode(), os.path.basename(path)
             self.change(path, lambda names: names.update({name: inode}))
         return FrozenFile(self, self.node(path), path, create)
@@ -232,15 +251,18 @@ class FreezingFileSystem(FileSystem):
         return FrozenDirectory(self, path)
 
     def mkdir(self, path: str) -> None:
+        self.before_change('mkdir', path)
         super().mkdir(path)
         folder, name = Folder(), os.path.basename(path)
         self.change(path, lambda names: names.update({name: folder}))
 
     def rmdir(self, path: str) -> None:
+        self.before_change('rmdir', path)
         super().rmdir(path)
         self._forget(path)
 
     def unlink(self, path: str) -> None:
+        self.before_change('unlink', path)
         super().unlink(path)
         self._forget(path)
 
@@ -249,6 +271,7 @@ class FreezingFileSystem(FileSystem):
         self.change(path, lambda names: names.pop(name, None))
 
     def rename(self, old: str, new: str) -> None:
+        self.before_change('rename', old)
         super().rename(old, new)
         assert os.path.dirname(old) == os.path.dirname(new)
         old_name, new_name = os.path.basename(old), os.path.basename(new)
@@ -260,7 +283,7 @@ class FreezingFileSystem(FileSystem):
         self.change(new, move)
 
     def sync_everything(self, path: str) -> None:
-        self.before_sync(path)
+        self.before_change('sync', path)
         self._sync_all(self.top)
 
     def _sync_all(self, folder: Folder) -> None:
@@ -279,10 +302,10 @@ class FreezingFileSystem(FileSystem):
     def crash(self, destination: pathlib.Path, rng: random.Random | None) -> None:
         """Write what a power cut may leave to `destination`.
 
-        Each directory keeps its names up to some change. Unsynced content is lost, kept or torn. Without `rng`, all
-        unsynced names and content are lost.
+        Each directory keeps its names up to some change. Unsynced content is lost, kept or torn. Without `rng`, and in
+        a quarter of the other cases, all unsynced names and content are lost.
         """
-        self._write(self.top, destination, rng)
+        self._write(self.top, destination, None if rng is None or rng.random() < 0.25 else rng)
 
     def _write(self, folder: Folder, destination: pathlib.Path, rng: random.Random | None) -> None:
         destination.mkdir(exist_ok=True)
@@ -296,22 +319,33 @@ class FreezingFileSystem(FileSystem):
                     file.truncate(content.size)
 
 
+class ShortWriteError(OSError):
+    """A write that fails after half of its bytes. For the `before_change` of a `FreezingFileSystem`."""
+
+
 class FrozenFile(InterposedFile):
     def __init__(self, fs: FreezingFileSystem, inode: object, path: str, create: bool):
         super().__init__(path, create)
         self.fs = fs
         self.inode = inode
 
-    def on_write(self, data: bytes, position: int) -> None:
+    def on_write(self, data: bytes, position: int) -> tuple[int, OSError] | None:
+        failure = None
+        try:
+            self.fs.before_change('write', self.path)
+        except ShortWriteError as error:
+            data, failure = data[:len(data) // 2], error
         if isinstance(self.inode, Inode):
             self.inode.pending.append((position, data))
+        return None if failure is None else (len(data), failure)
 
     def on_truncate(self, size: int) -> None:
+        self.fs.before_change('truncate', self.path)
         if isinstance(self.inode, Inode):
             self.inode.pending.append((size, None))
 
     def on_sync(self) -> None:
-        self.fs.before_sync(self.path)
+        self.fs.before_change('sync', self.path)
         if isinstance(self.inode, Inode):
             self.inode.sync()
 
@@ -322,5 +356,5 @@ class FrozenDirectory(Directory):
         self.fs = fs
 
     def sync(self) -> None:
-        self.fs.before_sync(self.path)
+        self.fs.before_change('sync', self.path)
         self.fs.sync_names(self.path)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ TURN_MS = 20
 STEP_MS = 5
 RETRIABLE = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
              ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
-FENCED = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
+FENCED = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 TopicPartition = tuple[str, int]
@@ -78,8 +78,16 @@ class Promises:
     plain_producer: tuple[int, int] | None = None
     """Id and epoch of the idempotent producer."""
     sequences: dict[tuple[int, int, TopicPartition], int] = field(default_factory=dict)
+    tables: dict[TopicPartition, dict[str, set[str | None]]] = field(default_factory=dict)
+    """The values that a key may have: one, or several if its last write is not answered. None is no value."""
+    configs: dict[tuple[str, str], set[str | None]] = field(default_factory=dict)
+    """The values that the config of a topic may have, by topic and name. None is no value of its own."""
     producer_ids: set[int] = field(default_factory=set)
     """Every producer id that the broker allocated."""
+
+
+class RefusedError(AssertionError):
+    """The broker did not do what the client asked for, or did not answer. That breaks no promise on a failing disk."""
 
 
 class NotingConnection(InProcessConnection):
@@ -101,6 +109,7 @@ class Client:
         self.broker = broker
         self.promises = promises
         self.transaction_version = transaction_version
+        self.configs_of_new_topics: Mapping[str, str] = {}
 
     def do(self, step: Step) -> None:
         self.broker.clock.advance(STEP_MS)
@@ -115,7 +124,12 @@ class Client:
             if (code := ErrorCode(code_of(answer))) not in RETRIABLE:
                 return code
             self.pass_time()
-        raise AssertionError(f'{type(request).__name__} is answered with {code.name} for ever')
+        raise RefusedError(f'{type(request).__name__} is answered with {code.name} for ever')
+
+    def expect(self, request: Any, version: int, code_of: Callable[[Any], int],
+               noted: Callable[[Any], None] = lambda answer: None) -> None:
+        """Ask until the answer is not retriable. Raise RefusedError if it is an error."""
+        accept(self.ask(request, version, code_of, noted))
 
     def _answer(self, request: Any, version: int, code_of: Callable[[Any], int],
                 noted: Callable[[Any], None]) -> Any:
@@ -133,7 +147,7 @@ class Client:
             if answers:
                 return answers[0]
             self.pass_time()
-        raise AssertionError(f'{type(request).__name__} v{version} is never answered; {connection.closed}')
+        raise RefusedError(f'{type(request).__name__} v{version} is never answered; {connection.closed}')
 
     def pass_time(self) -> None:
         self.broker.clock.advance(TURN_MS)
@@ -144,7 +158,9 @@ class Client:
     def create_topic(self, name: str, partitions: int) -> None:
         promises = self.promises
         request = CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=1)], timeout_ms=1000)
+            name=name, num_partitions=partitions, replication_factor=1, configs=[
+                CreateTopicsRequest.CreatableTopicConfig(name=config, value=value)
+                for config, value in self.configs_of_new_topics.items()])], timeout_ms=1000)
         is_repeated = name in promises.doubtful_topics
         promises.doubtful_topics.add(name)
 
@@ -157,7 +173,7 @@ class Client:
             promises.topics[name] = self.topic_ids()[name]
             promises.doubtful_topics.discard(name)
         else:
-            assert code is ErrorCode.NONE, code
+            accept(code)
 
     def delete_topic(self, name: str) -> None:
         promises = self.promises
@@ -177,7 +193,7 @@ class Client:
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and is_repeated:
             noted(None)
         else:
-            assert code is ErrorCode.NONE, code
+            accept(code)
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> None:
         """Delete the records below `offset`. A crash may undo this: the log start is written at intervals."""
@@ -188,7 +204,7 @@ class Client:
         wanted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
         request = DeleteRecordsRequest(topics=[
             DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[wanted])])
-        assert self.ask(request, 2, lambda answer: answer.topics[0].partitions[0].error_code) is ErrorCode.NONE
+        self.expect(request, 2, lambda answer: answer.topics[0].partitions[0].error_code)
 
     def let_pass(self, ms: int) -> None:
         """Advance the clock by `ms`, then run enough ticks to complete the periodic work that is due."""
@@ -199,7 +215,7 @@ class Client:
     def find_coordinators(self) -> None:
         for key_type, key in ((0, GROUP), (1, TRANSACTIONAL_ID)):
             request = FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
-            assert self.ask(request, 4, lambda answer: answer.coordinators[0].error_code) is ErrorCode.NONE
+            self.expect(request, 4, lambda answer: answer.coordinators[0].error_code)
 
     def init_idempotent(self) -> None:
         def noted(answer: Any) -> None:
@@ -208,7 +224,7 @@ class Client:
             self.promises.plain_producer = answer.producer_id, answer.producer_epoch
 
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
-        assert self.ask(request, 5, lambda answer: answer.error_code, noted) is ErrorCode.NONE
+        self.expect(request, 5, lambda answer: answer.error_code, noted)
 
     def init_transactions(self) -> None:
         def noted(answer: Any) -> None:
@@ -222,7 +238,7 @@ class Client:
             promises.producer = found
 
         request = InitProducerIdRequest(transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=60_000)
-        assert self.ask(request, 5, lambda answer: answer.error_code, noted) is ErrorCode.NONE
+        self.expect(request, 5, lambda answer: answer.error_code, noted)
 
     def begin(self) -> None:
         self.promises.transactions.append(Transaction())
@@ -230,7 +246,7 @@ class Client:
     def produce(self, values: dict[TopicPartition, list[str]]) -> None:
         """Send one request of the idempotent producer."""
         assert self.promises.plain_producer is not None
-        assert self._produce(values, self.promises.plain_producer, None, 12) is ErrorCode.NONE
+        accept(self._produce(values, self.promises.plain_producer, None, 12))
 
     def produce_in_transaction(self, values: dict[TopicPartition, list[str]]) -> None:
         producer = self.promises.producer
@@ -243,14 +259,14 @@ class Client:
             request = AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=TRANSACTIONAL_ID, v3_and_below_producer_id=producer[0],
                 v3_and_below_producer_epoch=producer[1], v3_and_below_topics=topics)
-            assert self.ask(request, 3, lambda answer: max(
+            self.expect(request, 3, lambda answer: max(
                 partition.partition_error_code for topic in answer.results_by_topic_v3_and_below
-                for partition in topic.results_by_partition)) is ErrorCode.NONE
+                for partition in topic.results_by_partition))
         transaction = self.promises.transactions[-1]
         for topic_partition, added in values.items():
             known = transaction.values[topic_partition]
             known += [value for value in added if value not in known]
-        assert self._produce(values, producer, TRANSACTIONAL_ID, version) is ErrorCode.NONE
+        accept(self._produce(values, producer, TRANSACTIONAL_ID, version))
 
     def _produce(self, values: dict[TopicPartition, list[str]], producer: tuple[int, int], transactional_id: str | None,
                  version: int) -> ErrorCode:
@@ -294,7 +310,7 @@ class Client:
             name=topic, partitions=[OffsetCommitRequest.OffsetCommitRequestPartition(
                 partition_index=partition, committed_offset=offset)]) for (topic, partition), offset in offsets.items()]
         request = OffsetCommitRequest(group_id=GROUP, topics=topics)
-        assert self.ask(request, 9, _offset_commit_code, noted) is ErrorCode.NONE
+        self.expect(request, 9, _offset_commit_code, noted)
 
     def send_offsets(self, offsets: dict[TopicPartition, int]) -> None:
         producer = self.promises.producer
@@ -305,13 +321,13 @@ class Client:
             version = 4
             add = AddOffsetsToTxnRequest(transactional_id=TRANSACTIONAL_ID, producer_id=producer[0],
                                          producer_epoch=producer[1], group_id=GROUP)
-            assert self.ask(add, 3, lambda answer: answer.error_code) is ErrorCode.NONE
+            self.expect(add, 3, lambda answer: answer.error_code)
         topics = [TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
             name=topic, partitions=[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
                 partition_index=partition, committed_offset=offset)]) for (topic, partition), offset in offsets.items()]
         request = TxnOffsetCommitRequest(transactional_id=TRANSACTIONAL_ID, group_id=GROUP, producer_id=producer[0],
                                          producer_epoch=producer[1], topics=topics)
-        assert self.ask(request, version, _offset_commit_code) is ErrorCode.NONE
+        self.expect(request, version, _offset_commit_code)
 
     def end(self, committed: bool) -> None:
         promises = self.promises
@@ -326,7 +342,7 @@ class Client:
             if self.transaction_version >= 2:
                 promises.producer = answer.producer_id, answer.producer_epoch
 
-        assert self._end(promises.producer, committed, noted) is ErrorCode.NONE
+        accept(self._end(promises.producer, committed, noted))
 
     def _end(self, producer: tuple[int, int], committed: bool,
              noted: Callable[[Any], None] = lambda answer: None) -> ErrorCode:
@@ -342,8 +358,12 @@ class Client:
 
     def read(self, topic_partition: TopicPartition, isolation: int) -> dict[int, str]:
         """Return the values by offset that a consumer sees."""
+        return {record.offset: bytes(record.value).decode() for batch in self.batches(topic_partition, isolation)
+                for record in decode_records(batch)}
+
+    def batches(self, topic_partition: TopicPartition, isolation: int) -> Iterator[memoryview]:
+        """Yield the batches with records that a consumer sees."""
         topic, partition = topic_partition
-        found: dict[int, str] = {}
         offset = self.broker.topics.get(topic, partition).log_start_offset
         while True:
             answer = self.broker.ask(FetchRequest(
@@ -354,18 +374,18 @@ class Client:
             assert data.error_code == ErrorCode.NONE, ErrorCode(data.error_code)
             batches = list(iter_batches(bytes(data.records or b'')))
             if not batches:
-                return found
+                return
             abort_filter = AbortFilter([(row.producer_id, row.first_offset) for row in data.aborted_transactions or ()])
             for header, batch in batches:
                 if abort_filter.admits(header, batch) and not header.is_control:
-                    found |= {record.offset: bytes(record.value).decode() for record in decode_records(batch)}
+                    yield batch
                 offset = header.last_offset + 1
 
-    def fetch_offsets(self, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
+    def fetch_offsets(self, partitions: set[TopicPartition], group: str = GROUP) -> dict[TopicPartition, int]:
         """Return the committed offsets of the group. The request sets require_stable, so none is undecided."""
         topics = [OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
                   for topic, partition in sorted(partitions)]
-        request = OffsetFetchRequest(groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=GROUP, topics=topics)],
+        request = OffsetFetchRequest(groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=topics)],
                                      require_stable=True)
         answer = self.broker.ask(request, 9).groups[0]
         assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
@@ -421,6 +441,14 @@ class Client:
             found = self.fetch_offsets(wanted)
             assert found in (offsets, {**offsets, **self.promises.doubtful_offsets})
 
+    def check_stable_offsets(self) -> None:
+        """Check that no partition holds back its readers: every transaction has ended."""
+        for topic in self.broker.topics.topics():
+            for partition in topic.partitions:
+                place = f'{topic.name}-{partition.partition}'
+                offsets = partition.last_stable_offset, partition.high_watermark, partition.log_end_offset
+                assert len(set(offsets)) == 1, f'{place}: last stable offset, high watermark, end: {offsets}'
+
     def replace(self) -> None:
         """Start a new instance with the transactional.id. It aborts the open transaction and fences the old one."""
         promises = self.promises
@@ -443,6 +471,12 @@ class Client:
             return self._produce({topic_partition: ['from a zombie']}, producer, TRANSACTIONAL_ID, 12)
         finally:
             self.promises.sent = defaultdict(set, before)
+
+
+def accept(code: ErrorCode) -> None:
+    """Raise RefusedError if a request was answered with an error."""
+    if code is not ErrorCode.NONE:
+        raise RefusedError(f'answered with {code.name}')
 
 
 def _offset_commit_code(answer: Any) -> int:
