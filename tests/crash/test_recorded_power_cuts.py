@@ -173,7 +173,8 @@ def hold(directory: pathlib.Path, history: History, time_s: float) -> None:
 
 @pytest.mark.parametrize('recorded, cuts', [
     (TRANSACTIONS, CUTS),
-    pytest.param(SOAK_TRANSACTIONS, SOAK_CUTS, marks=[pytest.mark.soak, pytest.mark.timeout(0)])], indirect=['recorded'])
+    pytest.param(SOAK_TRANSACTIONS, SOAK_CUTS, marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
+], indirect=['recorded'])
 def test_what_clients_learned_outlives_a_power_cut_rebuilt_from_system_calls(recorded, memory_path, cuts):
     disk, history = recorded
     rng = random.Random(cuts)
