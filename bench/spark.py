@@ -249,6 +249,7 @@ def session(work: pathlib.Path) -> Any:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.dataSource.register(transport_source())
+    spark.dataSource.register(spark_writing.discarding_source())
     return spark
 
 

@@ -1,8 +1,8 @@
 """Writing from Spark: Spark's own Kafka sink against the sink of `format("kbroker")`, with the same settings.
 
-The rows are made by Spark in memory, in as many tasks as the topic has partitions. A job of the sink `noop` shows what
-that takes. The overhead of a sink in a micro-batch is what a stream of few rows takes with it, less what the same
-stream takes with `noop`.
+The rows are made by Spark in memory. A job of the sink `noop` shows what that takes. One of `noop, Python` shows what
+it takes to bring them to Python, where they are discarded: no sink in Python costs less. The overhead of a sink in a
+micro-batch is what a stream of few rows takes with it, less what the same stream takes with `noop`.
 """
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ TASKS = 4
 KEY_BYTES = 16
 FEW_ROWS = 8
 FLOOR = 'noop'
+CROSSING = 'noop, Python'
 CONNECTOR = 'connector'
 SINKS: dict[str, dict[str, str]] = {
     FLOOR: {},
+    CROSSING: {},
     CONNECTOR: {},
     'ours, driver': {'commit': 'driver'},
     'ours, prepared': {'commit': 'prepared'},
@@ -44,15 +46,18 @@ class Job:
     rows: int
     has_keys: bool = False
     codec: str = 'none'
-    batch_bytes: int = 16_384
+    batch_bytes: int | None = 16_384
+    """None: each sink has its default."""
 
     @property
     def name(self) -> str:
         keys = f', keys of {KEY_BYTES} B' if self.has_keys else ''
-        return f'{self.record_bytes} B{keys}, {self.codec}, batches of {self.batch_bytes // 1024} KiB'
+        batches = 'default batches' if self.batch_bytes is None else f'batches of {self.batch_bytes // 1024} KiB'
+        return f'{self.record_bytes} B{keys}, {self.codec}, {batches}'
 
     def producer(self) -> dict[str, str]:
-        return {'kafka.acks': 'all', 'kafka.batch.size': str(self.batch_bytes), 'kafka.compression.type': self.codec}
+        batches = {} if self.batch_bytes is None else {'kafka.batch.size': str(self.batch_bytes)}
+        return {'kafka.acks': 'all', 'kafka.compression.type': self.codec, **batches}
 
 
 @dataclass
@@ -72,7 +77,8 @@ class Written:
 def jobs(small_rows: int, large_rows: int) -> list[Job]:
     found = []
     for record_bytes, rows in ((100, small_rows), (1024, large_rows)):
-        found += [Job(record_bytes, rows), Job(record_bytes, rows, has_keys=True),
+        found += [Job(record_bytes, rows, batch_bytes=None), Job(record_bytes, rows, has_keys=True, batch_bytes=None),
+                  Job(record_bytes, rows), Job(record_bytes, rows, has_keys=True),
                   Job(record_bytes, rows, codec='lz4', batch_bytes=131_072)]
     return found
 
@@ -106,7 +112,7 @@ class Writing:
 
     def _check(self, job: Job, sink: str, topic: str) -> None:
         """Check that a read_committed query finds all rows."""
-        if sink == FLOOR:
+        if sink in (FLOOR, CROSSING):
             return
         found = self._bench.spark.read.format('kbroker').options(**{
             'kafka.bootstrap.servers': self._bench.kbroker.address, 'subscribe': topic}).load().count()
@@ -139,6 +145,41 @@ class Writing:
             query.stop()
 
 
+def discarding_source() -> type:
+    """Return the class, created locally so that it is pickled by value."""
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceArrowWriter,
+        DataSourceStreamArrowWriter,
+        WriterCommitMessage,
+    )
+
+    class JobWriter(DataSourceArrowWriter):
+        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
+    class StreamWriter(DataSourceStreamArrowWriter):
+        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
+    class Discarding(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return 'discarding'
+
+        def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+            return JobWriter()
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
+            return StreamWriter()
+
+    return Discarding
+
+
 def _create(admin: Admin) -> str:
     topic = f'written-{next(_names)}'
     assert admin.create_topics([NewTopic(topic, PARTITIONS)]) == {topic: None}
@@ -155,8 +196,8 @@ def _rows(spark: Any, job: Job) -> Any:
 
 def _to(write: Any, sink: str, address: str, topic: str, settings: dict[str, str]) -> Any:
     """Return the writer of a job or a stream with the options of the sink."""
-    if sink == FLOOR:
-        return write.format('noop')
+    if sink in (FLOOR, CROSSING):
+        return write.format('noop' if sink == FLOOR else 'discarding')
     where = {'kafka.bootstrap.servers': address, 'topic': topic, **settings}
     if sink == CONNECTOR:
         return write.format('kafka').options(**where)

@@ -88,7 +88,7 @@ def test_the_bench_of_spark_prints_its_tables():
     written = next(number for number, row in enumerate(tables) if row[0].startswith('micro-batches'))
     assert {row[1] for row in tables[max(heads) + 1:written]} == {
         'connector, Kafka', 'connector, kbroker', 'ours, broker', 'ours, files', 'transport'}
-    sinks = {'noop', 'connector', 'ours, driver', 'ours, prepared'}
+    sinks = {'noop', 'noop, Python', 'connector', 'ours, driver', 'ours, prepared'}
     rates = next(number for number, row in enumerate(tables) if row[:2] == ['rows written', 'sink'])
     assert {row[0] for row in tables[written + 1:written + 1 + len(sinks)]} == sinks
     assert {row[1] for row in tables[rates + 1:]} == sinks
