@@ -168,7 +168,8 @@ def hold(directory: pathlib.Path, history: History, time_s: float) -> None:
             expected = outcome.offset if shown else expected
         offsets = client.fetch_offsets({(TOPICS[0], 0)}, GROUP)
         assert offsets.get((TOPICS[0], 0)) == expected, 'offsets and records are of different transactions'
-    assert findings_of_check(str(directory)) == []
+    # A power cut after a clean stop may tear old producer snapshots. They are not used, which is a warning.
+    assert [found for found in findings_of_check(str(directory)) if not found.startswith('warning: ')] == []
 
 
 @pytest.mark.parametrize('recorded, cuts', [
