@@ -73,7 +73,7 @@ def checked_command(ctx: click.Context, param: click.Parameter, value: str | Non
               help='kbroker, confluent, java. The default is those that are installed.')
 @click.option('--java-classpath', metavar='PATH',
               help='The jars of Kafka\'s Java client, as java takes them: "kafka/libs/*". Java compiles a program with '
-                   'them, so a JDK is needed.')
+                   'them, so a JDK of version 17 or newer is needed.')
 @click.option('--seed', type=int, help='Fixes the random choices of faults and transactions. Threads still differ.')
 @click.option('--output', type=click.Path(file_okay=False, path_type=Path), default=Path('kbroker-verify'),
               show_default=True, metavar='DIR',

@@ -227,7 +227,23 @@ def test_a_failure_after_the_decision_says_that_the_unit_is_decided():
     with pytest.raises(DecidedError, match=r"job 'a' is decided and must not be repeated, .*: no answer\. The"):
         commit(store, [message], BOUNDS)
     other = MemoryStore(store.coordinator)
-    assert abort(other, found).committed == (message.handle,) and other.coordinator.visible == {b'a': 1}
+    stopped = abort(other, found)
+    assert (stopped.ended.committed, stopped.is_decided) == ((message.handle,), True)
+    assert other.coordinator.visible == {b'a': 1}
+
+
+@pytest.mark.parametrize('is_decided', [False, True])
+def test_an_abort_reports_whether_its_unit_was_decided_before(is_decided):
+    """Spark may stop a commit after its decision. The abort then ends only the copy of an attempt."""
+    store = MemoryStore(Coordinator())
+    found = planned(store)
+    message, copy = (written(store, found, Unit(QUERY_1, 0), b'row', task=task) for task in range(2))
+    if is_decided:
+        UnitEnding(store, found).decide([message], Decision('p', message.unit, 1, found.pair, (message.handle,)), 0)
+        store.end([message.handle], commit=True)
+    stopped = abort(store, found)
+    assert stopped.is_decided is is_decided
+    assert stopped.ended.aborted == ((copy.handle,) if is_decided else (message.handle, copy.handle))
 
 
 @pytest.mark.parametrize(('wanted', 'version', 'has_two_phase', 'chosen'), [

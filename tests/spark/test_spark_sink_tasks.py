@@ -163,7 +163,10 @@ def test_an_abort_ends_the_transactions_of_a_unit_that_is_not_decided(
     with pytest.raises(SinkError, match=r"comes too late.* has taken the prefix 'stopped'"):
         staged(monkeypatch, task, 0, 'late', attempt=9)
     assert open_ids(admin, 'stopped') == []
-    commit(given, 0, staged(monkeypatch, planned(given), 0, 'replayed'))
+    replayed = staged(monkeypatch, planned(given), 0, 'replayed')
+    commit(given, 0, replayed)
+    other.abort([replayed], 0)      # a query may be stopped after its decision
+    assert 'was stopped: it was decided before, and none of its transactions was left to commit' in caplog.text
     assert values_in(two_phase_broker, 'stopped') == [b'replayed'] and open_ids(admin, 'stopped') == []
 
 
@@ -316,13 +319,15 @@ def test_finish_spark_ends_a_transaction_that_has_outlived_the_id_of_its_drivers
 
 
 def test_a_decided_transaction_that_was_aborted_stops_the_query_until_the_loss_is_accepted(
-        make, admin, monkeypatch, two_phase_broker):
+        make, admin, monkeypatch, two_phase_broker, caplog):
     given = make('lost')
     task = planned(given)
     results = [staged(monkeypatch, task, 0, 'x', partition=each, attempt=each) for each in range(2)]
     decide_only(given, *results)
     name = results[1].staged.handle.transactional_id
     admin.fence_producers([name])
+    KafkaLogDataSource(given).streamWriter(VALUE, False).abort(results, 0)
+    assert "of prefix 'lost' was stopped: micro-batch 0 of query q is decided, but 1 transactions" in caplog.text
     for _ in range(2):
         with pytest.raises(LostRowsError, match=f'micro-batch 0 of query q is decided, but 1 .*: {name}'):
             planned(given)

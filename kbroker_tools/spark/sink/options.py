@@ -44,8 +44,8 @@ DRIVER_TIMEOUT_MS = 60_000
 TASK_TIMEOUT_MS = 15 * 60_000
 """The default of the brokers' transaction.max.timeout.ms."""
 BATCH_BYTES = 256 * 1024
-"""The default of kafka.batch.size. A row of 1 KiB costs half the CPU time in batches of this size that it costs in
-those of 16 KiB, the default of a producer."""
+"""The default of kafka.batch.size. A task spends at most half the CPU time on a row of 1 KiB that batches of 16 KiB
+take, the default of a producer. `bench/RESULTS.md` has the figures."""
 LINGER_MS = 100
 """The default of kafka.linger.ms. The end of a task sends all rows at once, so no row waits for it."""
 LEAST_MARGIN_MS = 1000

@@ -142,26 +142,36 @@ def _end_decided(ending: UnitEnding, decision: Decision) -> None:
             f'{decision.prefix}`') from error
 
 
-def abort(store: Store, plan: Plan) -> Settlement:
+class Stopped(NamedTuple):
+    """The result of `abort`."""
+
+    ended: Settlement
+    is_decided: bool
+    """The commit had made the decision before the abort."""
+
+
+def abort(store: Store, plan: Plan) -> Stopped | None:
     """End a unit whose commit was not made, or failed. KafkaError, ClientError, LostRowsError.
 
-    A newer plan is not affected. A transaction of the plan that is decided is committed.
+    A newer plan is not affected. A transaction of the plan that is decided is committed. With commit=driver the result
+    is None: tasks have written nothing, and the next plan ends the driver's transaction.
     """
     if plan.commit is Commit.DRIVER:
-        return Settlement()     # tasks have written nothing, and the next plan ends the driver's transaction
+        return None
     ending = UnitEnding(store, plan)
     ending.withdraw()
     last = _last(store.decisions(plan.prefix))
-    return ending.settle(last if last is not None and last.pair == plan.pair else None)
+    own = last if last is not None and last.pair == plan.pair else None
+    return Stopped(ending.settle(own), own is not None)
 
 
-def abort_last(store: Store, prefix: str) -> Settlement:
+def abort_last(store: Store, prefix: str) -> Stopped | None:
     """Abort the unit of the plan that has the prefix now, for a caller that does not know its own plan.
 
     Spark's abort knows none if no task has finished. If a newer driver has the prefix, it fails and has to repeat.
     """
     if store.broker(prefix).transaction_version < HANDLE_LEVEL:
-        return Settlement()
+        return None
     return abort(store, Plan(prefix, None, store.pair(prefix), {}, Commit.PREPARED))
 
 

@@ -22,12 +22,12 @@ from kbroker_tools.spark.messages import EXPLAINED, message_first
 from kbroker_tools.spark.sink import protocol
 from kbroker_tools.spark.sink.id_counts import warn_of_many_ids
 from kbroker_tools.spark.sink.options import SinkOptions
-from kbroker_tools.spark.sink.protocol import Bounds, Wanted
+from kbroker_tools.spark.sink.protocol import Bounds, Stopped, Wanted
 from kbroker_tools.spark.sink.rows import RowChecks, check_schema
-from kbroker_tools.spark.sink.settling import Settlement, in_words
+from kbroker_tools.spark.sink.settling import in_words
 from kbroker_tools.spark.sink.store import BrokerStore
 from kbroker_tools.spark.sink.task import Attempt, RowsToTopics, Task, largest_record_bytes
-from kbroker_tools.spark.sink.values import JOB, QUERY, Commit, Plan, SinkError, Staged, Unit
+from kbroker_tools.spark.sink.values import JOB, QUERY, Commit, LostRowsError, Plan, SinkError, Staged, Unit
 from kbroker_tools.spark.tasks import freeze_imports
 
 if TYPE_CHECKING:
@@ -111,29 +111,35 @@ class _Planned(ABC):
         It raises nothing: of a failed commit, Spark would then report only that the job has failed.
         """
         if self.options.commit is Commit.DRIVER:
-            return      # tasks have written nothing, and the next plan ends the driver's transaction
+            return      # as `protocol.abort` does, without a connection
         results = [staged for staged in _staged(messages) if staged is not None]
         plan = results[0].plan if results else self.plan
         what = f'{results[0].unit if results else "the last unit"} of prefix {self.options.prefix!r}'
         try:
             with closing(BrokerStore(self.options)) as store:
                 if plan is not None:
-                    ended = protocol.abort(store, plan)
+                    stopped = protocol.abort(store, plan)
                 else:
-                    ended = protocol.abort_last(store, self.options.prefix)
+                    stopped = protocol.abort_last(store, self.options.prefix)
+        except LostRowsError as error:
+            logger.warning('%s was stopped: %s', what, error)
         except (KafkaError, ClientError) as error:
             logger.warning('%s was stopped, and could not be withdrawn: %s. The next plan of the prefix ends its '
                            'transactions, and so does `kbroker-transactions finish-spark --prefix %s`', what, error,
                            self.options.prefix)
         else:
-            logger.warning('%s was stopped: %s', what, _withdrawn(ended))
+            if stopped is not None:
+                logger.warning('%s was stopped: %s', what, _withdrawn(stopped))
 
 
-def _withdrawn(ended: Settlement) -> str:
+def _withdrawn(stopped: Stopped) -> str:
     """Return what was withdrawn, in words. The commit of a decided unit is completed."""
+    ended = stopped.ended
     if ended.committed:
         return f'it was decided, and {len(ended.committed)} transactions of its tasks were committed: ' \
                f'{in_words(ended.committed)}'
+    if stopped.is_decided:
+        return 'it was decided before, and none of its transactions was left to commit'
     if ended.aborted:
         return f'it was withdrawn, and {len(ended.aborted)} transactions of its tasks were aborted: ' \
                f'{in_words(ended.aborted)}'
