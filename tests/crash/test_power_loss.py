@@ -57,4 +57,5 @@ def test_what_was_answered_outlives_a_power_cut_in_a_recovery(memory_path, case,
     count = case.count_changes(memory_path)
     cuts: list[int] = []
     case.cut_power(memory_path, spread(count, recoveries), 1, lambda moment: cuts.append(fail_again(moment)))
+    assert sum(cuts) > 0
     print(f'{sum(cuts)} power cuts in {len(cuts)} recoveries')

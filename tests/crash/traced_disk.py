@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 TRACED = ('open,openat,creat,mkdir,mkdirat,rmdir,unlink,unlinkat,rename,renameat,renameat2,link,linkat,symlink,'
-          'symlinkat,write,writev,pwrite64,pwritev,pwritev2,sendfile,copy_file_range,splice,fsync,fdatasync,syncfs,sync,'
-          'truncate,ftruncate,fallocate')
+          'symlinkat,write,writev,pwrite64,pwritev,pwritev2,sendfile,copy_file_range,splice,fsync,fdatasync,syncfs,'
+          'sync,truncate,ftruncate,fallocate')
 LINE = re.compile(r'^(\d+) +(\d+\.\d+) (.*)$')
 RESUMED = re.compile(r'^<\.\.\. \w+ resumed>(.*)$')
 CALL = re.compile(r'^(\w+)\((.*)\) += (-?\d+|\?)(.*)$')
+DESCRIPTOR = re.compile(r'^(\d+)<([^>]*)>')
 STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 UNFINISHED = ' <unfinished ...>'
 
@@ -96,6 +97,7 @@ class TracedDisk:
 
     def __init__(self, root: pathlib.Path):
         self._root = str(root)
+        self._real_root = str(root.resolve())
         self._top = Node(True)
         self._changes: list[Change] = []
         self._undecided: dict[Node, list[Change]] = {}
@@ -108,10 +110,10 @@ class TracedDisk:
         """Add the calls of a process that ran after those of the traces before."""
         self._open.clear()
         self._ends.clear()
-        begun_at: list[tuple[int, int]] = []
+        returned = [(-1, len(self.times_s) - 1)]    # the processes before have ended
         for call in calls_in(trace):
-            if self._apply(call, begun_at):
-                begun_at.append((call.line, len(self.times_s)))
+            if self._apply(call, returned):
+                returned.append((call.line, len(self.times_s)))
                 self.times_s.append(call.time_s)
 
     # ---- the calls ----
@@ -169,9 +171,19 @@ class TracedDisk:
         self._ends[call.result] = 0
         return is_new
 
+    def _opened(self, call: Call) -> tuple[int, Node | None]:
+        """Return the first descriptor of a call and its file or directory, None if that is not below the root.
+
+        The traces have no closes. So a descriptor may have become that of a socket or a pipe, as its path shows.
+        """
+        found = DESCRIPTOR.match(call.arguments)
+        assert found is not None, call.arguments[:200]
+        path = decoded(found[2]).decode() if found[2].startswith('\\x') else found[2]
+        is_below = f'{path}/'.startswith(f'{self._real_root}/')
+        return int(found[1]), self._open.get(int(found[1])) if is_below else None
+
     def _change_content(self, call: Call) -> bool:
-        descriptor = int(re.match(r'\d+', call.arguments)[0])  # type: ignore[index]
-        node = self._open.get(descriptor)
+        descriptor, node = self._opened(call)
         if node is None:
             return False
         numbers = [int(text) for text in re.findall(r', (\d+)(?=, |$)', re.sub(STRING, '""', call.arguments))]
@@ -207,11 +219,11 @@ class TracedDisk:
 
     def _sync(self, call: Call, returned: list[tuple[int, int]]) -> bool:
         """Make durable what had returned before the sync began."""
-        step = next((step for line, step in reversed(returned) if line < call.began), -1)
+        step = next(step for line, step in reversed(returned) if line < call.began)
         if call.name in ('syncfs', 'sync'):
             nodes = list(self._undecided)
         else:
-            node = self._open.get(int(re.match(r'\d+', call.arguments)[0]))  # type: ignore[index]
+            _, node = self._opened(call)
             nodes = [] if node is None else [node]
         for node in nodes:
             waiting = self._undecided.pop(node, [])

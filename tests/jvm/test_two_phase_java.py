@@ -1,4 +1,5 @@
 """Two-phase commit (KIP-939): a Java producer that dies prepared, clients that know nothing of it, and Apache Kafka."""
+import time
 from contextlib import suppress
 
 import confluent_kafka
@@ -56,6 +57,13 @@ def committed_values(address, topic, partition=0):
     return values
 
 
+def await_values(address, topic, expected, partition=0):
+    """Read until the committed values are the expected ones: brokers answer before they write the markers."""
+    deadline = time.monotonic() + LIMIT_S
+    while (found := committed_values(address, topic, partition)) != expected:
+        assert time.monotonic() < deadline, f'found {found}, expected {expected}'
+
+
 def five(value):
     return [f'{value} {number}' for number in range(5)]
 
@@ -73,7 +81,7 @@ def test_clients_without_two_phase_commit_see_no_difference(broker):
         producer.begin_transaction()
         producer.produce('others', f'librdkafka {number}')
         producer.commit_transaction(LIMIT_S)
-    assert committed_values(broker.address, 'others') == [*five('ordinary'), 'librdkafka 0', 'librdkafka 1']
+    await_values(broker.address, 'others', [*five('ordinary'), 'librdkafka 0', 'librdkafka 1'])
 
 
 def test_a_transaction_that_a_java_producer_prepared_outlives_both_and_is_committed_by_the_next_one(broker):
@@ -82,7 +90,7 @@ def test_a_transaction_that_a_java_producer_prepared_outlives_both_and_is_commit
     broker.start()
     assert committed_values(broker.address, 'java') == []
     assert java_step(broker, 'recover', token=token) == {'prepared': 'true', 'token': token}
-    assert committed_values(broker.address, 'java') == [*five('prepared tx'), *five('after tx')]
+    await_values(broker.address, 'java', [*five('prepared tx'), *five('after tx')])
     assert java_step(broker, 'zombie')['zombie'] == 'ProducerFencedException'
     assert java_step(broker, 'recover', token=token) == {'prepared': 'false'}
 
@@ -90,7 +98,7 @@ def test_a_transaction_that_a_java_producer_prepared_outlives_both_and_is_commit
 def test_a_transaction_that_was_not_decided_is_aborted_by_its_token(broker):
     java_step(broker, 'prepare', 'tx-2', 'wrong')
     assert java_step(broker, 'recover', 'tx-2', 'wrong', '4711:0')['prepared'] == 'true'
-    assert committed_values(broker.address, 'wrong') == five('after tx-2')
+    await_values(broker.address, 'wrong', five('after tx-2'))
 
 
 def answers_without_a_keep(address, transactional_id):
@@ -166,6 +174,7 @@ def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(br
     with Producer(broker.address, transactional_id='moved', two_phase_commit=True) as heir:
         assert str(heir.prepared) == token
     answers = answers_without_a_keep(broker.address, 'compared-1')
+    others_before = committed_values(broker.address, 'others')
     left = keep_another(broker)
     kill_after_a_decision(broker)
     broker.start()
@@ -201,7 +210,7 @@ def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(br
         with heir.transaction():
             for partition in (0, 1):
                 heir.send('orders', b'after', partition=partition)
-    assert committed_values(broker.address, 'others')[-1] == 'left'
+    await_values(broker.address, 'others', [*others_before, 'left'])
     for partition in (0, 1):
-        assert committed_values(broker.address, 'orders', partition) == ['decided', 'after']
+        await_values(broker.address, 'orders', ['decided', 'after'], partition)
     broker.stop()

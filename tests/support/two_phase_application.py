@@ -107,7 +107,8 @@ def codes_in(answer: Any) -> list[int]:
 
 def find_coordinators(client: RawClient) -> None:
     """Ask for coordinators until the internal topics exist."""
+    deadline = time.monotonic() + LIMIT_S
     for key_type in (0, 1):
-        while client.ask(build('FindCoordinatorRequest', coordinator_keys=['any'], key_type=key_type),
-                         6).coordinators[0].error_code:
-            pass
+        request = build('FindCoordinatorRequest', coordinator_keys=['any'], key_type=key_type)
+        while (answer := client.ask(request, 6)).coordinators[0].error_code:
+            assert time.monotonic() < deadline, answer
