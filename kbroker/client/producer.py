@@ -300,6 +300,7 @@ class Producer:
 
     def begin_transaction(self) -> None:
         self._use.check()
+        self._forget_idle_topics()      # a program may call `poll` in its transactions only
         self.transactions.begin()
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
@@ -414,12 +415,12 @@ class Producer:
         Their sequence numbers are forgotten with them. So the epoch rises, under which all numbers begin at 0. A
         transactional producer below transaction.version 2 cannot do that, and keeps the topics with numbers.
         """
+        if self._is_transactional and self.transactions.state is not ProducerState.READY:
+            return
         now_ms, idle_ms = self._clock.monotonic_ms(), self.settings.metadata_max_idle_ms
         if now_ms < self._idle_due_ms:
             return
         self._idle_due_ms = now_ms + idle_ms // IDLE_LOOKS
-        if self._is_transactional and self.transactions.state is not ProducerState.READY:
-            return
         idle = self._appender.idle_queues(idle_ms)
         numbered = {topic for topic, queues in idle.items() if any(
             queue.producer.is_valid and queue.producer == self.transactions.producer for queue in queues)}

@@ -208,3 +208,15 @@ def test_a_transaction_keeps_its_topics_and_below_version_2_their_numbers_stay(c
             producer.send('t', b'c')
     numbers = [(epoch, sequence) for _, epoch, sequence, _ in cluster.broker.sent]
     assert numbers == ([(0, 0), (0, 1), (1, 0)] if version == 2 else [(0, 0), (0, 1), (0, 2)])
+
+
+def test_a_producer_whose_transactions_follow_each_other_forgets_topics_too(clock):
+    """The program never calls `poll` between two transactions."""
+    with started(FakeCluster(1), clock, metadata_max_idle_ms=IDLE_MS, transactional_id='x') as producer:
+        for number in range(50):
+            with producer.transaction():
+                producer.send(f'once-{number}', b'a')
+                producer.poll(0)
+            clock.advance(IDLE_MS // 4)
+        assert 'once-49' in producer._appender.topic_names()
+        assert len(producer._appender.topic_names()) <= 8
