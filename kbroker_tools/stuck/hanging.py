@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from kbroker.client.descriptions import ProducerInfo, TransactionInfo
+from kbroker.client.descriptions import ProducerInfo
 from kbroker_tools.view import View
 
 BATCH = 500
@@ -47,12 +47,9 @@ def find_hanging(view: View, partitions: Sequence[TopicPartition], max_timeout_m
     for producer_id in in_java_order(candidates, long_hash):
         transactional_id = transactional_ids.get(producer_id)
         known = view.transaction(transactional_id) if transactional_id is not None else None
-        hanging += [candidate for candidate in candidates[producer_id] if not _is_covered(known, candidate)]
+        covered = frozenset(known.partitions if known is not None else ())
+        hanging += [each for each in candidates[producer_id] if (each.topic, each.partition) not in covered]
     return hanging
-
-
-def _is_covered(known: TransactionInfo | None, candidate: OpenTransaction) -> bool:
-    return known is not None and (candidate.topic, candidate.partition) in known.partitions
 
 
 # ---- the order of a java.util.HashMap, in which Kafka's tool iterates over partitions and producer ids
