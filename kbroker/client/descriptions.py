@@ -63,15 +63,16 @@ class GroupMemberInfo:
     client_host: str
     assignment: tuple[tuple[str, int], ...]
     epoch: int | None = None
-    """The member epoch. This field and the next are set for the consumer protocol (KIP-848) only."""
+    """The member epoch. None for the classic protocol."""
     target_assignment: tuple[tuple[str, int], ...] | None = None
+    """Set for the consumer protocol (KIP-848) only."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
     group_id: str
     state: str
-    """Empty, Stable, PreparingRebalance, CompletingRebalance or Dead; offline, the state that the last row implies."""
+    """Kafka's name, such as Empty, Stable, PreparingRebalance or Reconciling. Of a directory, as its rows imply."""
     protocol_type: str
     protocol: str
     """The assignor."""

@@ -317,8 +317,9 @@ def _replay(groups: dict[str, Any], group_class: Callable[[], Any], key: Any, va
 
 def _classic_group(group_id: str, value: Any, coordinator_id: int) -> GroupInfo:
     members = tuple(
-        GroupMemberInfo(member.member_id, member.group_instance_id, member.client_id, member.client_host,
-                    _classic_assignment(member.assignment) if value.protocol_type == CONSUMER_PROTOCOL_TYPE else ())
+        GroupMemberInfo(
+            member.member_id, member.group_instance_id, member.client_id, member.client_host,
+            _classic_assignment(member.assignment) if value.protocol_type == CONSUMER_PROTOCOL_TYPE else ())
         for member in value.members)
     return GroupInfo(group_id, 'Stable' if members else 'Empty', value.protocol_type, value.protocol or '',
                      coordinator_id, members)

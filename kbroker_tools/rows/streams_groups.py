@@ -39,7 +39,7 @@ class StreamsGroups:
         return None if group is None else GroupInfo(
             group_id, group.state_name, PROTOCOL_TYPE, ASSIGNOR, coordinator_id, tuple(
                 GroupMemberInfo(member.member_id, member.instance_id, member.client_id, member.client_host,
-                            _partitions(group, member.held.assigned), member.epoch)
+                                _partitions(group, member.held.assigned), member.epoch)
                 for member in group.members.values()), group.epoch, group.assignment_epoch)
 
     def streams_group(self, group_id: str, coordinator_id: int) -> StreamsGroupInfo | None:
