@@ -170,10 +170,16 @@ def _is_two_phase(row: TransactionInfo | None) -> bool:
 def _two_phase_note(view: View, row: TransactionInfo, command_config: str | None) -> str:
     command = command_line(PROGRAM, bootstrap_server=view.bootstrap_server or 'HOST:PORT',
                            command_config=command_config)
-    return (f'{row.transactional_id!r} takes part in two-phase commit: the open transaction '
-            f'{row.producer_id}:{row.producer_epoch} never times out. Let its external coordinator complete it. Only '
-            f'if no decision will come, abort it: {command} force-terminate --transactional-id '
-            f'{shell_word(row.transactional_id)}')
+    known = (f'{row.transactional_id!r} takes part in two-phase commit: the open transaction '
+             f'{row.producer_id}:{row.producer_epoch} never times out.')
+    from kbroker_tools.stuck.causes import sink_prefix
+    prefix = sink_prefix(row.transactional_id)
+    if prefix is not None:
+        return (f'{known} Let its Spark query end it. Only if that will not run again, end it as its ledger decides: '
+                f'{command} finish-spark --prefix {shell_word(prefix)} (with --ledger-topic if the query sets '
+                'ledgerTopic)')
+    return (f'{known} Let its external coordinator complete it. Only if no decision will come, abort it: {command} '
+            f'force-terminate --transactional-id {shell_word(row.transactional_id)}')
 
 
 def _known(view: View, transactional_id: str) -> TransactionInfo:

@@ -61,6 +61,12 @@ class Cause:
     is_stuck: bool = True
 
 
+def sink_prefix(transactional_id: str) -> str | None:
+    """Return the transactionalIdPrefix of the Spark query whose task has this id. None for any other id."""
+    found = SINK_TASK.fullmatch(transactional_id)
+    return None if found is None else found[1]
+
+
 def judge(facts: Facts) -> Verdict:
     """Return the verdict of the first cause that fits."""
     cause = next(cause for cause in CAUSES if cause.fits(facts))
@@ -130,7 +136,7 @@ def _is_two_phase(facts: Facts) -> bool:
 
 
 def _is_of_sink(facts: Facts) -> bool:
-    return _is_two_phase(facts) and SINK_TASK.fullmatch(_row(facts).transactional_id) is not None
+    return _is_two_phase(facts) and sink_prefix(_row(facts).transactional_id) is not None
 
 
 def _began_in_the_future(facts: Facts) -> bool:
@@ -336,14 +342,9 @@ def _why_two_phase(_: Facts) -> str:
 
 
 def _why_of_sink(facts: Facts) -> str:
-    return (f'a task of a Spark query with transactionalIdPrefix {_sink_prefix(facts)!r} wrote it in two-phase commit: '
-            'it never times out. The driver of the query decides, and its ledger has the decision')
-
-
-def _sink_prefix(facts: Facts) -> str:
-    found = SINK_TASK.fullmatch(_row(facts).transactional_id)
-    assert found is not None
-    return found[1]
+    prefix = sink_prefix(_row(facts).transactional_id)
+    return (f'a task of a Spark query with transactionalIdPrefix {prefix!r} wrote it in two-phase commit: it never '
+            'times out. The driver of the query decides, and its ledger has the decision')
 
 
 def _why_clock(facts: Facts) -> str:
@@ -534,11 +535,14 @@ def _complete(facts: Facts) -> Advice:
 
 def _finish(facts: Facts) -> Advice:
     """Advise the tool of the sink, which reads the ledger: a decided transaction must not be aborted."""
-    command = f'{facts.command} finish-spark --prefix {shell_word(_sink_prefix(facts))}'
+    prefix = sink_prefix(_row(facts).transactional_id)
+    assert prefix is not None
+    command = f'{facts.command} finish-spark --prefix {shell_word(prefix)}'
     return Advice(_once_it_runs(
         facts, 'if the query runs or will run again, let it: it commits or aborts the transaction. Otherwise end all '
-        'that it has left open, as its ledger decides. `abort` and `force-terminate` are not for this: they would lose '
-        'the records of a decided transaction'), command)
+        'that it has left open, as its ledger decides. Add --ledger-topic if the query sets ledgerTopic: in another '
+        'ledger, nothing is decided. `abort` and `force-terminate` are not for this: they would lose the records of a '
+        'decided transaction'), command)
 
 
 def _wait(facts: Facts) -> Advice:

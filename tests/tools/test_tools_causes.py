@@ -296,6 +296,7 @@ def test_a_transaction_of_a_spark_query_is_ended_by_the_tool_that_reads_its_ledg
     assert "transactionalIdPrefix 'word count'" in verdict.why
     assert verdict.next.startswith('nothing, until the query')
     assert '`abort` and `force-terminate` are not for this' in verdict.advice
+    assert 'Add --ledger-topic if the query sets ledgerTopic' in verdict.advice
     assert verdict.command == f"{COMMAND} finish-spark --prefix 'word count'"
 
 

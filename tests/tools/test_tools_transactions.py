@@ -12,8 +12,10 @@ from support.handwritten_directory import HandwrittenDirectory
 from support.scripted_broker import ScriptedBroker, running
 from support.tv1_producer import SocketPeer, Tv1Producer, create_topics
 
+from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
+from kbroker_tools.spark.sink.values import tasks_of
 from kbroker_tools.stuck.gatherer import Gatherer
 from kbroker_tools.stuck.hanging import in_java_order, partition_hash, string_hash
 from kbroker_tools.transactions import main
@@ -94,6 +96,17 @@ def test_transactions_of_two_phase_commit_are_listed_and_described_with_their_wa
     assert "'two-phase' is Ongoing, epoch 2, no timeout" in ' '.join(explained.stdout.split())
     found = json.loads(run('why-stuck', 'audit:1', '--data-dir', directory, '--json').stdout)
     assert found['partitions'][0]['coordinator']['expires_at_ms'] is None
+
+
+def test_the_way_out_of_a_transaction_of_a_spark_query_is_that_of_its_ledger(stage):
+    """It may be decided: to terminate it by force would lose its records."""
+    name = tasks_of('word count', ProducerIdAndEpoch(5, 2)) + '0.17'
+    stage.row(name, 'Ongoing', (11, 2), 300, start=300, partitions=[('audit', 1)], timeout_ms=2147483647)
+    stage.data(('audit', 1), (11, 2), 300)
+    described = CliRunner().invoke(main, ['describe', '--transactional-id', name, '--data-dir', str(stage.write())])
+    assert described.exit_code == 0
+    assert "finish-spark --prefix 'word count' (with --ledger-topic" in described.output
+    assert 'force-terminate' not in described.output
 
 
 def test_describe_offline_in_text_and_json(directory, stage):
