@@ -73,6 +73,9 @@ class Opening:
         self.leader_epochs, epochs_are_known = self._read_leader_epochs(LEADER_EPOCH_FILE in sizes)
         if self.segments:
             self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+            if epochs_are_known and self._has_records_before_the_first_epoch():
+                self.leader_epochs.clear()
+                epochs_are_known = False
         to_recover = self._segments_to_recover(epochs_are_known)
         self._build_state(to_recover)
         if self.options.clean_shutdown and self.log_end_offset < self.options.expected_end_offset:
@@ -129,6 +132,13 @@ class Opening:
             logger.warning('%s; it is rebuilt from the batches', error)
             self.fs.unlink(os.path.join(self.directory, LEADER_EPOCH_FILE))
             return LeaderEpochs(self.fs, self.directory, read=False), False
+
+    def _has_records_before_the_first_epoch(self) -> bool:
+        """Return whether a power cut brought back a segment that retention had removed.
+
+        The disk may forget that removal although it has the later change of the epochs, and the end of the log, too.
+        """
+        return not self.options.clean_shutdown and self.log_start_offset < self.leader_epochs.rows[0][1]
 
     def _find_segments(self, sizes: dict[str, int]) -> list[Segment]:
         """Return all segments in order, after removing index files without a log."""

@@ -1,12 +1,14 @@
 """Opening a log after a clean or an unclean stop."""
 import logging
 import os
+from pathlib import Path
 
 import pytest
 from batches import T, data_batch, marker_batch
 
 from kbroker.errors import CorruptLogError
 from kbroker.log.check import PartitionCheck, check_partition
+from kbroker.log.checkpoints import LEADER_EPOCH_FILE
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
@@ -223,6 +225,18 @@ def test_a_transaction_open_at_the_kill_is_open_after_it_and_the_aborted_one_is_
     again.on_high_watermark(again.log_end_offset)
     assert again.first_unstable_offset() == 2
     assert again.aborted_transactions(0, 2) == [(1, 0)]
+
+
+def test_segments_that_a_power_cut_brings_back_have_their_leader_epochs_again(open_log):
+    """Retention had removed them, and the epochs no longer began with them. The file of epochs ended empty."""
+    log = open_log()
+    fill(log)
+    log.close(clean=False)
+    (Path(log.directory) / LEADER_EPOCH_FILE).write_text('0\n1\n0 40\n')
+    Path(log.segments[-1].path('.log')).write_bytes(b'')    # the cut took the end
+    again = open_log(clean_shutdown=False)
+    assert again.leader_epochs.rows == [(0, 0)] and again.log_end_offset == 40
+    assert not [finding for finding in check_partition(FileSystem(), again.directory) if 'epoch' in finding.message]
 
 
 def test_a_log_that_ends_below_its_start_restarts_there(open_log):
