@@ -1,8 +1,7 @@
 """The producer state of a partition: the rules of idempotence and of transactions (KIP-98, KIP-360, KIP-890).
 
 `check` judges a batch and changes nothing. `adopt` applies a batch that is in the log, or in its unwritten tail. A
-batch that cannot be written in between leaves this table as it was. `replay_batch` adopts a batch that a log already
-holds.
+batch that cannot be written in between leaves this table as it was. `replay_batch` adopts a batch of a log.
 """
 from typing import NamedTuple
 
@@ -72,12 +71,9 @@ cdef MarkerKind read_marker(const uint8_t *batch, int64_t size, const BatchField
 
 cdef MarkerKind read_control_record(const uint8_t *batch, int64_t size, const BatchFields *fields,
                                     Marker *marker) except *:
-    cdef Cursor cursor
-    cdef const uint8_t *key
-    cdef const uint8_t *value
+    cdef Cursor cursor = Cursor(batch + HEADER_BYTES, batch + size)
+    cdef const uint8_t *key, *value
     cdef int16_t control_type
-    cursor.at = batch + HEADER_BYTES
-    cursor.end = batch + size
     take_varint(&cursor)                                            # length of the record
     take(&cursor, 1)                                                # attributes
     marker.timestamp_ms = fields.base_timestamp_ms + take_varlong(&cursor)
