@@ -8,6 +8,8 @@ BINDIR ?= $(PREFIX)/bin
 DESTDIR ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?=
 # Two cores serve three: a third of the time, a process that runs tests waits for a broker or a client in Java.
 WORKERS ?= 3
 
@@ -16,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: help serve build debug check quick test soak bench bench-peers man docs install-service package clean
+.PHONY: help serve build debug check quick test soak fuzz bench bench-peers man docs install-service package clean
 
 help:  ## Print the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +46,14 @@ debug: $(VENV)/installed-for-tests  ## Run the tests of the formats on a build w
 
 soak: $(VENV)/installed-for-tests build  ## Run the long tests.
 	$(PY) -m pytest -m soak --timeout 0 $(PYTEST_ARGS)
+
+# With the bounds checks of the debug build: a sanitizer does not see a read that stays within another object.
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fsanitize-coverage=trace-pc
+
+fuzz: $(VENV)/installed-for-fuzzing  ## Fuzz each reader of foreign bytes for FUZZ_SECONDS=60, on a build with sanitizers. GCC and Linux only.
+	CFLAGS='$(SANITIZERS)' KBROKER_DEBUG=1 $(PY) setup.py --quiet build --build-lib build/fuzz/lib --build-temp build/fuzz/temp
+	$(CC) -O2 -shared -fPIC -o build/fuzz/coverage_map.so tests/fuzz/coverage_map.c
+	$(PY) tests/fuzz/run.py $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 bench: $(VENV)/installed-for-tests build  ## Measure the compiled paths against their references, then a broker and its clients.
 	$(PY) -m pytest bench -o python_files='bench_*.py' $(PYTEST_ARGS)
@@ -94,6 +104,10 @@ $(VENV)/installed: pyproject.toml
 # With Spark, whose tests run by default: some 750 MB on the disk and a minute more, most of it PySpark and Arrow.
 $(VENV)/installed-for-tests: $(VENV)/installed
 	$(call install, ["project"]["optional-dependencies"]["test"] ["project"]["optional-dependencies"]["spark"])
+	@touch $@
+
+$(VENV)/installed-for-fuzzing: $(VENV)/installed-for-tests
+	$(call install, ["project"]["optional-dependencies"]["fuzz"])
 	@touch $@
 
 # What pyproject.toml lists in these places. The project itself is used where it lies: installing it would compile it twice.

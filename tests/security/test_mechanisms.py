@@ -1,8 +1,6 @@
 """The mechanisms that a listener's settings ask for, and what an outsider can do with any of them."""
-import base64
 import contextlib
 import http.server
-import json
 import random
 import ssl
 import sys
@@ -14,49 +12,13 @@ from hypothesis import strategies as st
 from joserfc.jwk import ECKey
 from support.certificates import make_certificates
 from support.exchanges import answer_of
+from support.login_mechanisms import JAAS, OAUTH, TOKENS, every_mechanism, made, write_key_set
 
 from kbroker.client.sasl import conversation
-from kbroker.clock import ManualClock, Timers
 from kbroker.errors import ConfigError
 from kbroker.security.jwks import LARGEST_SET_BYTES, Place
 from kbroker.security.mechanism import LARGEST_TOKEN_BYTES, AuthenticationError, generic_text
-from kbroker.security.mechanisms import HANDLER, LOGIN_MODULES, MECHANISMS, VALIDATOR, mechanism_for
-from kbroker.security.scram import credential_of
-from kbroker.security.surroundings import Background, Surroundings
-
-NOW_S = 1_700_000_000
-JAAS = 'sasl.jaas.config'
-OAUTH = f'{LOGIN_MODULES["OAUTHBEARER"]} required;'
-SCRAM_USERS = {(name, 'alice'): credential_of(name, 'horse', b'salt', 4096) for name in ('SCRAM-SHA-256',
-                                                                                        'SCRAM-SHA-512')}
-
-
-DEFAULTS = {JAAS: None, HANDLER: None, 'sasl.oauthbearer.jwks.endpoint.url': None,
-            'sasl.oauthbearer.jwks.endpoint.refresh.ms': 3_600_000,
-            'sasl.oauthbearer.jwks.endpoint.retry.backoff.ms': 100,
-            'sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms': 10_000,
-            'sasl.oauthbearer.expected.issuer': None, 'sasl.oauthbearer.expected.audience': (),
-            'sasl.oauthbearer.clock.skew.seconds': 30, 'sasl.oauthbearer.sub.claim.name': 'sub'}
-
-
-class Settings:
-    """The settings of a mechanism, with Kafka's defaults."""
-
-    def __init__(self, values):
-        self._values = DEFAULTS | values
-
-    def __getitem__(self, name):
-        return self._values[name]
-
-    def name_of(self, name):
-        return f'listener.name.x.y.{name}'
-
-
-def made(name, values=None, *, is_guarded=True):
-    clock = ManualClock(NOW_S * 1000)
-    surroundings = Surroundings(lambda *key: SCRAM_USERS.get(key), clock, b's' * 32,
-                                Background(Timers(clock), lambda job, done: done(job())))
-    return mechanism_for(name, Settings(values or {}), surroundings, is_guarded=is_guarded)
+from kbroker.security.mechanisms import HANDLER, LOGIN_MODULES, MECHANISMS, VALIDATOR
 
 
 def complaint(name, values=None, **more):
@@ -73,8 +35,7 @@ def signing_key():
 
 @pytest.fixture
 def key_file(signing_key, tmp_path):
-    (tmp_path / 'keys.json').write_text(json.dumps({'keys': [signing_key.as_dict(private=False)]}))
-    return f'file://{tmp_path}/keys.json'
+    return write_key_set(tmp_path, signing_key)
 
 
 def test_each_mechanism_is_made_of_its_settings(key_file):
@@ -207,27 +168,6 @@ def test_a_certificate_of_a_stranger_is_not_accepted(key_server):
 
 # ---- any bytes
 
-def every_mechanism(key_file):
-    return [made('PLAIN', {JAAS: f'{LOGIN_MODULES["PLAIN"]} required user_alice=horse;'}), made('SCRAM-SHA-256'),
-            made('SCRAM-SHA-512'), made('OAUTHBEARER', {JAAS: OAUTH}), loaded(key_file)]
-
-
-def loaded(key_file):
-    signed = made('OAUTHBEARER', {JAAS: OAUTH, HANDLER: VALIDATOR, 'sasl.oauthbearer.jwks.endpoint.url': key_file})
-    signed.load()
-    return signed
-
-
-def part(value):
-    return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b'=')
-
-
-SEEDS = [
-    b'\0alice\0horse', b'n,,n=alice,r=abc', b'n,a=alice,n=alice,r=abc,x=1', b'c=biws,r=abcdef,p=AAAA', b'\x01',
-    b'n,,\x01auth=Bearer %b.%b.\x01\x01' % (part({'alg': 'none'}), part({'sub': 'alice', 'exp': NOW_S + 9})),
-    *(b'n,,\x01auth=Bearer %b.%b.%b\x01\x01' % (part({'alg': algorithm, 'kid': 'k'}), part({'sub': 'alice'}), b'A' * 86)
-      for algorithm in ('ES256', 'RS256', 'EdDSA', 'HS256', 'none')),
-]
 PIECES = [b'', b'n,', b',', b'a=', b'n=', b'r=', b'm=', b'p=', b'=2C', b'=3D', b'=', b'\0', b'\x01', b'auth=Bearer ',
           b'.', b'..', b'eyJhbGciOiJub25lIn0', b'eyJhbGciOiJFUzI1NiJ9', b'W' * 40, b'\xff\xfe', 'ä€𝄞'.encode(), b'e30',
           b'tokenauth=true', b'{}', b'[', b'"', b'A' * 3000]
@@ -246,10 +186,10 @@ def bombard(mechanisms, chance, count):
     """Send `count` tokens, some of them as an answer to an earlier one. Only AuthenticationError may come back."""
     for _ in range(count // 2):
         exchange = chance.choice(mechanisms).begin()
-        first = mutated(chance, chance.choice(SEEDS))
+        first = mutated(chance, chance.choice(TOKENS))
         try:
             answer = answer_of(exchange, first)
-            second = chance.choice((mutated(chance, chance.choice(SEEDS)),
+            second = chance.choice((mutated(chance, chance.choice(TOKENS)),
                                     b'c=biws,%b,p=%b' % (answer.partition(b',')[0], b'A' * 42 + b'A=')))
             answer_of(exchange, mutated(chance, second))
         except AuthenticationError as error:
@@ -269,7 +209,7 @@ def test_a_million_mutated_tokens_raise_nothing_but_authentication_errors(key_fi
 
 
 @settings(deadline=None, max_examples=200)
-@given(tokens=st.lists(st.binary(max_size=200) | st.sampled_from(SEEDS), max_size=4),
+@given(tokens=st.lists(st.binary(max_size=200) | st.sampled_from(TOKENS), max_size=4),
        choice=st.integers(0, len(MECHANISMS) - 1))
 def test_any_tokens_raise_nothing_but_authentication_errors(tokens, choice):
     values = {JAAS: f'{LOGIN_MODULES[MECHANISMS[choice]]} required user_alice=horse;'}

@@ -1,0 +1,58 @@
+"""The targets of `make fuzz` on the ordinary build: their seeds, inputs that once were faults, and a few mutations."""
+import pathlib
+import random
+import re
+import subprocess
+
+import pytest
+from fuzz import run
+from fuzz.targets import TARGETS, close
+from support.broker_process import ROOT
+
+FAULTS = pathlib.Path(__file__).parent / 'faults'
+"""Inputs that once were faults: a folder for each target."""
+MUTATIONS = 300
+
+
+def mutated(chance: random.Random, seed: bytes) -> bytes:
+    data = bytearray(seed)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randint(0, len(data))
+        match chance.randrange(3):
+            case 0:
+                data[at:at + 1] = bytes([chance.randrange(256)])
+            case 1:
+                data[at:at] = chance.randbytes(chance.randint(1, 5))
+            case _:
+                del data[at:at + chance.randint(1, 9)]
+    return bytes(data)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _closed():
+    yield
+    close()
+
+
+def test_a_run_takes_every_target():
+    assert tuple(TARGETS) == run.TARGETS
+
+
+@pytest.mark.parametrize('name', TARGETS)
+def test_a_reader_of_foreign_bytes_raises_what_it_documents(name):
+    target, chance = TARGETS[name], random.Random(17)
+    seeds = list(target.seeds())
+    for data in (*seeds, *(file.read_bytes() for file in sorted(FAULTS.glob(f'{name}/*'))), b'',
+                 *(mutated(chance, chance.choice(seeds)) for _ in range(MUTATIONS))):
+        target.run(data)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_fuzzing_that_follows_coverage_finds_no_fault(request):
+    """All targets together take the minutes of a soak, on a build with sanitizers."""
+    seconds = round(request.config.getoption('--soak-minutes') * 60 / len(TARGETS))
+    done = subprocess.run(['make', 'fuzz', f'FUZZ_SECONDS={seconds}'], cwd=ROOT, capture_output=True, text=True)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(re.findall(r'^(\w+): clean', done.stdout, re.MULTILINE)) == sorted(TARGETS)
