@@ -11,16 +11,26 @@ __all__ = [
     'Consumer',
     'Delivery',
     'FatalProducerError',
+    'GroupInfo',
+    'GroupListing',
+    'GroupMemberInfo',
     'KafkaError',
     'NewTopic',
     'OffsetAndMetadata',
     'PreparedTransaction',
     'Producer',
     'ProducerFencedError',
+    'ProducerInfo',
     'RebalanceListener',
     'Record',
+    'ShareOffset',
     'Slices',
+    'StreamsGroupInfo',
+    'StreamsMemberInfo',
+    'SubtopologyInfo',
     'TransactionError',
+    'TransactionInfo',
+    'TransactionListing',
 ]
 
 if TYPE_CHECKING:
@@ -29,6 +39,18 @@ if TYPE_CHECKING:
     from kbroker.client.column_kinds import Slices
     from kbroker.client.consumed import ConsumedBatch
     from kbroker.client.consumer import Consumer
+    from kbroker.client.descriptions import (
+        GroupInfo,
+        GroupListing,
+        GroupMemberInfo,
+        ProducerInfo,
+        ShareOffset,
+        StreamsGroupInfo,
+        StreamsMemberInfo,
+        SubtopologyInfo,
+        TransactionInfo,
+        TransactionListing,
+    )
     from kbroker.client.producer import Delivery, Producer
     from kbroker.client.rebalance_listener import RebalanceListener
     from kbroker.client.transaction_state import (
@@ -47,16 +69,26 @@ else:
         'Consumer': 'kbroker.client.consumer',
         'Delivery': 'kbroker.client.producer',
         'FatalProducerError': 'kbroker.client.transaction_state',
+        'GroupInfo': 'kbroker.client.descriptions',
+        'GroupListing': 'kbroker.client.descriptions',
+        'GroupMemberInfo': 'kbroker.client.descriptions',
         'KafkaError': 'kbroker.errors',
         'NewTopic': 'kbroker.client.admin',
         'OffsetAndMetadata': 'kbroker.client.admin',
         'PreparedTransaction': 'kbroker.client.transaction_state',
         'Producer': 'kbroker.client.producer',
         'ProducerFencedError': 'kbroker.client.transaction_state',
+        'ProducerInfo': 'kbroker.client.descriptions',
         'RebalanceListener': 'kbroker.client.rebalance_listener',
         'Record': 'kbroker.record.records',
+        'ShareOffset': 'kbroker.client.descriptions',
         'Slices': 'kbroker.client.column_kinds',
+        'StreamsGroupInfo': 'kbroker.client.descriptions',
+        'StreamsMemberInfo': 'kbroker.client.descriptions',
+        'SubtopologyInfo': 'kbroker.client.descriptions',
         'TransactionError': 'kbroker.client.transaction_state',
+        'TransactionInfo': 'kbroker.client.descriptions',
+        'TransactionListing': 'kbroker.client.descriptions',
     }
 
     def __getattr__(name):

@@ -20,9 +20,11 @@ from kbroker.errors import ErrorCode
 
 def test_the_names_of_the_client_are_those_of_its_list():
     assert sorted(kbroker.client.__all__) == [
-        'Acl', 'Admin', 'ConsumedBatch', 'Consumer', 'Delivery', 'FatalProducerError', 'KafkaError', 'NewTopic',
-        'OffsetAndMetadata', 'PreparedTransaction', 'Producer', 'ProducerFencedError', 'RebalanceListener', 'Record',
-        'Slices', 'TransactionError']
+        'Acl', 'Admin', 'ConsumedBatch', 'Consumer', 'Delivery', 'FatalProducerError', 'GroupInfo',
+        'GroupListing', 'GroupMemberInfo', 'KafkaError', 'NewTopic', 'OffsetAndMetadata', 'PreparedTransaction',
+        'Producer', 'ProducerFencedError', 'ProducerInfo', 'RebalanceListener', 'Record', 'ShareOffset',
+        'Slices', 'StreamsGroupInfo', 'StreamsMemberInfo', 'SubtopologyInfo', 'TransactionError',
+        'TransactionInfo', 'TransactionListing']
     for name in kbroker.client.__all__:
         assert getattr(kbroker.client, name).__name__ == name
         assert name in dir(kbroker.client)
