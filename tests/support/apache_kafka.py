@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import json
@@ -112,8 +113,9 @@ class ToolMachine:
         watch = threading.Timer(TOOL_LIMIT_S, self._process.kill)
         watch.start()
         try:
-            self._process.stdin.write(json.dumps(list(run)) + '\n')
-            self._process.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):      # the machine has ended, so the answer is empty
+                self._process.stdin.write(json.dumps(list(run)) + '\n')
+                self._process.stdin.flush()
             answer = self._process.stdout.readline()
         finally:
             watch.cancel()
