@@ -268,7 +268,8 @@ class Cleaner:
                 log.replace_segments(group, [writer.target])
                 after_bytes += writer.target.size_bytes
             finally:
-                _remove_cleaned(log.fs, log.directory, group[0].base_offset)
+                if log.failure is None:     # else a swap may have failed: the next start needs the files to undo it
+                    _remove_cleaned(log.fs, log.directory, group[0].base_offset)
         self._first_dirty[log] = end_offset
         logger.info('%s: cleaned offsets %d to %d, from %d bytes to %d', log.directory, found.first_dirty_offset,
                     end_offset - 1, before_bytes, after_bytes)

@@ -528,18 +528,24 @@ def test_want_of_space_leaves_a_log_as_it_was_until_there_is_some(tmp_path, capl
     assert len(records_of(log)) == 1
 
 
-def test_a_swap_that_fails_takes_the_log_offline_and_the_next_start_finishes_it(tmp_path):
-    fs = FailingFileSystem()
-    directory = DirectoryWithCleaner(tmp_path / 'data', fs)
+@pytest.mark.parametrize(('source', 'expected'), [
+    ('.log', [(1, 'a', '2')]), ('.log.cleaned', [(0, 'a', '1'), (1, 'a', '2')])])
+def test_a_swap_that_fails_takes_the_log_offline_and_the_next_start_ends_it(tmp_path, source, expected):
+    """The cleaned log file was removed after such a failure, so that the old log got the new indexes."""
+    directory = DirectoryWithCleaner(tmp_path / 'data', fs := FailingFileSystem())
     directory.cleaner.start()
     log = directory.open()
-    write(log, ('a', '1'), ('a', '2'))
-    log.roll()
-    fs.fail = lambda operation, path: errno.EIO if operation == 'rename' and path.endswith('.log') else None
+    for value in '12':
+        write(log, ('a', value))
+        log.roll()
+    fs.fail = lambda operation, path: errno.EIO if operation == 'rename' and path.endswith(source) else None
     directory.run()
     assert log.failure is not None
     directory.manager.close(clean=False)
-    assert records_of(DirectoryWithCleaner(tmp_path / 'data').open()) == [(1, 'a', '2')]
+    again = DirectoryWithCleaner(tmp_path / 'data')
+    assert records_of(again.open()) == expected
+    again.manager.close()
+    assert not [found for found in check_partition(FileSystem(), log.directory) if found.severity is Severity.ERROR]
 
 
 class PowerCutError(BaseException):
