@@ -12,6 +12,8 @@ HERE = pathlib.Path(__file__).parent
 BUILD = HERE.parent.parent / 'build' / 'fuzz'
 TARGETS = ('requests', 'responses', 'batches', 'payloads', 'logins', 'names', 'rows', 'files', 'settings', 'patterns')
 SHOWN_LINES = 40
+NOISE = re.compile(r'#\d+\t|INFO: |WARNING: |You can likely resolve')
+"""The progress of libFuzzer. What a sanitizer found comes behind it, with a long stack of Python itself."""
 
 
 def environment() -> Mapping[str, str]:
@@ -35,13 +37,16 @@ def fuzz(target: str, seconds: str, variables: Mapping[str, str]) -> bool:
     command = [sys.executable, '-P', str(HERE / 'guided.py'), target, seconds, str(BUILD / 'corpus' / target)]
     done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           errors='replace')
+    log = BUILD / f'{target}.log'
+    log.write_text(done.stdout)
     runs = re.search(r'number_of_executed_units: (\d+)', done.stdout)
     found = re.findall(r'ft: (\d+) corp: (\d+)', done.stdout)
     features, inputs = found[-1] if found else ('no', 'no')
     print(f'{target}: {"clean" if done.returncode == 0 else "A FAULT"}, {runs[1] if runs else "?"} runs in '
           f'{time.monotonic() - begin:.0f} s, {features} features, {inputs} inputs', flush=True)
     if done.returncode:
-        print(*done.stdout.splitlines()[-SHOWN_LINES:], sep='\n', flush=True)
+        lines = [line for line in done.stdout.splitlines() if not NOISE.match(line)]
+        print(*lines[:SHOWN_LINES], f'All of it is in {log}.', sep='\n', flush=True)
     return done.returncode == 0
 
 
