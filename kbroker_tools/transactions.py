@@ -176,8 +176,8 @@ def _two_phase_note(view: View, row: TransactionInfo, command_config: str | None
     prefix = sink_prefix(row.transactional_id)
     if prefix is not None:
         return (f'{known} Let its Spark query end it. Only if that will not run again, end it as its ledger decides: '
-                f'{command} finish-spark --prefix {shell_word(prefix)} (with --ledger-topic if the query sets '
-                'ledgerTopic)')
+                f'{command} finish-spark --prefix {shell_word(prefix)} --dry-run (with --ledger-topic if the query '
+                'sets ledgerTopic), and then without --dry-run')
     return (f'{known} Let its external coordinator complete it. Only if no decision will come, abort it: {command} '
             f'force-terminate --transactional-id {shell_word(row.transactional_id)}')
 

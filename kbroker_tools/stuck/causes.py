@@ -516,7 +516,12 @@ def _records(facts: Facts) -> str:
 
 
 def _terminate(facts: Facts) -> Advice:
-    """Advise the coordinator to end the transaction, which then ends the same way on all its partitions."""
+    """Advise the coordinator to end the transaction, which then ends the same way on all its partitions.
+
+    A transaction of a Spark query may be decided. Its rows would be lost.
+    """
+    if sink_prefix(_row(facts).transactional_id) is not None:
+        return _finish(facts)
     command = f'{facts.command} force-terminate --transactional-id {shell_word(_row(facts).transactional_id)}'
     return Advice(_once_it_runs(
         facts, 'if it cannot wait, abort the whole transaction, on all its partitions; its producer is fenced and has '
@@ -537,12 +542,14 @@ def _finish(facts: Facts) -> Advice:
     """Advise the tool of the sink, which reads the ledger: a decided transaction must not be aborted."""
     prefix = sink_prefix(_row(facts).transactional_id)
     assert prefix is not None
-    command = f'{facts.command} finish-spark --prefix {shell_word(prefix)}'
+    command = f'{facts.command} finish-spark --prefix {shell_word(prefix)} --dry-run'
+    lost = '' if _is_two_phase(facts) else ' Do so before its timeout, which aborts a decided transaction, too.'
     return Advice(_once_it_runs(
         facts, 'if the query runs or will run again, let it: it commits or aborts the transaction. Otherwise end all '
-        'that it has left open, as its ledger decides. Add --ledger-topic if the query sets ledgerTopic: in another '
-        'ledger, nothing is decided. `abort` and `force-terminate` are not for this: they would lose the records of a '
-        'decided transaction'), command)
+        'that it has left open, as its ledger decides: see with this command what that would be, and run it without '
+        f'--dry-run.{lost} Add --ledger-topic if the query sets ledgerTopic: in another ledger, nothing is decided. '
+        '`abort` and `force-terminate` are not for this: they would lose the records of a decided transaction'),
+        command)
 
 
 def _wait(facts: Facts) -> Advice:

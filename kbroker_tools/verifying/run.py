@@ -70,10 +70,17 @@ Progress = Callable[[float, Mapping[str, int]], None]
 
 
 def clients_available(java_classpath: str | None = None) -> tuple[str, ...]:
-    """Return the clients that are installed."""
-    is_installed = {'kbroker': True, 'confluent': find_spec('confluent_kafka') is not None,
+    """Return the clients that are installed. ImportError if the installation of one is broken."""
+    is_installed = {'kbroker': True, 'confluent': _has_confluent(),
                     'java': java_classpath is not None}
     return tuple(name for name in CLIENTS if is_installed[name])
+
+
+def _has_confluent() -> bool:
+    if find_spec('confluent_kafka') is None:
+        return False
+    from kbroker_tools.verifying.clients import confluent  # noqa: F401
+    return True
 
 
 def offsets_of_group(group: str, servers: str, settings: Mapping[str, str]) -> dict[Place, int]:

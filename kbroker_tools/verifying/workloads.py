@@ -9,6 +9,7 @@ import random
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,14 +187,10 @@ class ListAppender(Worker):
 
     def work(self) -> None:
         producer, writer = claimed(self._recorder, self._maker, self.name)
-        session = Session(self._recorder, self._maker, READ_COMMITTED)
-        try:
+        with closing(writer), closing(Session(self._recorder, self._maker, READ_COMMITTED)) as session:
             session.seek(dict.fromkeys(self._partitions, 0))
             while not self._stop.is_set():
                 self._transact(producer, writer, session)
-        finally:
-            writer.close()
-            session.close()
 
     def _transact(self, producer: int, writer: Writer, session: Session) -> None:
         writer.begin()
@@ -261,8 +258,7 @@ class Transformer(Worker):
 
     def work(self) -> None:
         producer, writer = claimed(self._recorder, self._maker, self.name)
-        session = Session(self._recorder, self._maker, READ_COMMITTED)
-        try:
+        with closing(writer), closing(Session(self._recorder, self._maker, READ_COMMITTED)) as session:
             committed = self._setting.committed_offsets(self._group)
             positions = {partition: committed.get(partition, 0) for partition in self._inputs}
             session.seek(positions)
@@ -270,9 +266,6 @@ class Transformer(Worker):
                 reads = session.poll(POLL_S)
                 if reads and not self._transact(producer, writer, reads, positions):
                     session.seek(positions)
-        finally:
-            writer.close()
-            session.close()
 
     def _transact(self, producer: int, writer: Writer, reads: Sequence[tuple[int, list[int], list[int]]],
                   positions: dict[int, int]) -> bool:

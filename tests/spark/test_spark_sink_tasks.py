@@ -12,8 +12,8 @@ from kbroker.client import Admin, Consumer, Producer
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker_tools.spark import KafkaLogDataSource
-from kbroker_tools.spark.sink import id_counts, protocol
-from kbroker_tools.spark.sink.options import parse_sink_options
+from kbroker_tools.spark.sink import id_counts, ledger, protocol
+from kbroker_tools.spark.sink.options import LEDGER_TOPIC, parse_sink_options
 from kbroker_tools.spark.sink.store import BrokerStore
 from kbroker_tools.spark.sink.values import (
     NO_TIMEOUT_MS,
@@ -306,6 +306,41 @@ def test_finish_spark_ends_the_transactions_of_tasks_as_the_ledger_decides(
     assert drivers_of(admin, 'finished').producer_epoch == epoch
 
 
+def test_finish_spark_refuses_a_ledger_that_lacks_the_decision_of_the_query(
+        make, admin, monkeypatch, two_phase_broker):
+    """With it, the decided transaction would be aborted."""
+    given = make('own-ledger', ledgerTopic='own-ledger-decisions')
+    planned(make('default-ledger'))     # creates the default ledger
+    decide_only(given, staged(monkeypatch, planned(given), 0, 'decided'))
+    for more in ((), ('--dry-run',), ('--accept-loss',)):
+        refused = finish(two_phase_broker, 'own-ledger', *more)
+        assert refused.exit_code == 1 and 'It is not in __kbroker_spark_commits' in refused.output
+        assert 'give its ledgerTopic with --ledger-topic. Nothing was changed' in refused.output
+    assert len(open_ids(admin, 'own-ledger')) == 1
+    done = finish(two_phase_broker, 'own-ledger', '--ledger-topic', 'own-ledger-decisions')
+    assert done.exit_code == 0 and '1 were committed' in done.output
+    assert values_in(two_phase_broker, 'own-ledger') == [b'decided']
+
+
+def test_finish_spark_shows_at_once_what_it_would_do_while_another_query_holds_the_ledger(
+        make, admin, monkeypatch, two_phase_broker):
+    given = make('hidden', ledgerTopic='shared-ledger')
+    result = staged(monkeypatch, planned(given), 0, 'decided')
+    with monkeypatch.context() as patch, Producer(two_phase_broker.address, transactional_id='holder~d') as holder:
+        patch.setattr(ledger.Ledger, 'decisions', lambda self, prefix: pytest.fail('waits for the ledger'))
+        patch.setattr(ledger, 'ENDING_MS', 0)
+        holder.begin_transaction()
+        holder.send('shared-ledger', b'{}', b'holder~query.1', partition=0)
+        holder.flush()
+        decide_only(given, result)
+        shown = finish(two_phase_broker, 'hidden', '--dry-run', '--ledger-topic', 'shared-ledger')
+        assert shown.exit_code == 0 and '0 would be committed and 1 aborted' in shown.output
+        assert 'An open transaction in shared-ledger may hide later decisions' in shown.output
+        holder.abort_transaction()
+    shown = finish(two_phase_broker, 'hidden', '--dry-run', '--ledger-topic', 'shared-ledger')
+    assert '1 would be committed and 0 aborted' in shown.output and 'may hide' not in shown.output
+
+
 def test_finish_spark_ends_a_transaction_that_has_outlived_the_id_of_its_drivers(make, admin, two_phase_broker):
     planned(make('other'))      # creates the ledger
     create(admin, 'outlived', 1)
@@ -369,6 +404,19 @@ def test_a_broker_that_lacks_what_the_options_need_is_refused_before_anything_is
             planned(options(broker, 'lacks', commit='prepared'))
         found = planned(options(broker, 'lacks', commit='auto')).plan
         assert found.commit == 'driver' and not found.is_two_phase
+
+
+def test_a_margin_that_the_broker_cannot_keep_is_refused_before_anything_is_written(start_broker):
+    """It looks for expired transactions every 10 s, unless it is configured."""
+    broker = start_broker({'transaction.abort.timed.out.transaction.cleanup.interval.ms': '10000'})
+    with Admin(broker.address) as admin:
+        create(admin, 'margin', 1)
+        given = options(broker, 'margin', twoPhase='off', commit='auto', decisionMargin='20s')
+        with pytest.raises(SinkError, match='a decisionMargin of 20000 ms, expected more than 20000 ms: the broker'):
+            planned(given)
+        assert driver_id('margin') not in [row.transactional_id for row in admin.list_transactions()]
+        assert LEDGER_TOPIC not in admin.cluster.topics()
+        planned(given | {'decisionMargin': '21s'})
 
 
 def test_many_ids_are_reported(make, monkeypatch, caplog):

@@ -21,6 +21,7 @@ from kbroker_tools.spark.sink.values import (
     SinkError,
     Staged,
     Unit,
+    Visible,
 )
 
 LIMIT_S = 60
@@ -153,6 +154,12 @@ class MemoryStore:
     def decisions(self, prefix: str) -> list[Decision]:
         self._turn()
         return [Decision.read(key, value) for key, value in self.coordinator.ledger.items()]
+
+    def visible_decisions(self, prefix: str) -> Visible:
+        return Visible(self.decisions(prefix), False)
+
+    def sweep_interval_ms(self, prefix: str) -> int | None:
+        """Return none: `tick` ends transactions at once."""
 
     def write(self, staged: Sequence[Staged], decision: Decision, check: Callable[[], None]) -> None:
         self._turn()

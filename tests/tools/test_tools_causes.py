@@ -287,17 +287,22 @@ def test_a_prepared_transaction_that_its_client_kept_waits_for_the_coordinator_o
     assert verdict.command == f'{COMMAND} force-terminate --transactional-id billing'
 
 
-def test_a_transaction_of_a_spark_query_is_ended_by_the_tool_that_reads_its_ledger(stage):
+@pytest.mark.parametrize(('timeout_ms', 'cause', 'next_step'), [
+    (2147483647, 'two-phase-spark', 'nothing, until the query'),
+    (900_000, 'in-progress', 'nothing while no broker runs; then the producer ends it, or the coordinator aborts it')])
+def test_a_transaction_of_a_spark_query_is_ended_by_the_tool_that_reads_its_ledger(
+        stage, timeout_ms, cause, next_step):
     name = tasks_of('word count', ProducerIdAndEpoch(5, 2)) + '0.17'
-    stage.row(name, 'Ongoing', (7, 3), 600, start=600, partitions=[ORDERS], timeout_ms=2147483647)
+    stage.row(name, 'Ongoing', (7, 3), 600, start=600, partitions=[ORDERS], timeout_ms=timeout_ms)
     stage.data(ORDERS, (7, 3), 600)
     verdict = verdict_on(stage)
-    assert verdict.cause == 'two-phase-spark'
-    assert "transactionalIdPrefix 'word count'" in verdict.why
-    assert verdict.next.startswith('nothing, until the query')
+    assert verdict.cause == cause
+    assert ("transactionalIdPrefix 'word count'" in verdict.why) == (timeout_ms == 2147483647)
+    assert verdict.next.startswith(next_step)
     assert '`abort` and `force-terminate` are not for this' in verdict.advice
     assert 'Add --ledger-topic if the query sets ledgerTopic' in verdict.advice
-    assert verdict.command == f"{COMMAND} finish-spark --prefix 'word count'"
+    assert ('before its timeout' in verdict.advice) == (timeout_ms == 900_000)
+    assert verdict.command == f"{COMMAND} finish-spark --prefix 'word count' --dry-run"
 
 
 def test_a_stale_marker_in_the_midst_of_a_transaction(stage):

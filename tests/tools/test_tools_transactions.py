@@ -105,7 +105,7 @@ def test_the_way_out_of_a_transaction_of_a_spark_query_is_that_of_its_ledger(sta
     stage.data(('audit', 1), (11, 2), 300)
     described = CliRunner().invoke(main, ['describe', '--transactional-id', name, '--data-dir', str(stage.write())])
     assert described.exit_code == 0
-    assert "finish-spark --prefix 'word count' (with --ledger-topic" in described.output
+    assert "finish-spark --prefix 'word count' --dry-run (with --ledger-topic" in described.output
     assert 'force-terminate' not in described.output
 
 

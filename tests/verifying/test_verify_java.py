@@ -35,6 +35,12 @@ def test_java_that_does_not_start_ends_the_command_with_its_last_words(broken_ja
     assert 'java ended with code 3: no such jar' in done.output
 
 
+def test_java_that_prints_something_else_than_its_port_is_a_fault_of_the_run(monkeypatch):
+    monkeypatch.setattr(java, 'MACHINE', ('sh', '-c', 'echo using java 17', 'sh'))
+    with pytest.raises(java.JavaEnded, match="found 'using java 17' in the first line of java, expected its port"):
+        java.Machine('nowhere')
+
+
 def test_java_that_has_ended_is_no_failure_of_a_client_which_is_tried_again(monkeypatch):
     monkeypatch.setattr(java, 'MACHINE', ('sh', '-c', 'echo 1; echo out of memory >&2', 'sh'))
     with closing(java.Machine('nowhere')) as machine, pytest.raises(java.JavaEnded, match='code 0: out of memory'):

@@ -1,19 +1,26 @@
 """The clients of kbroker-verify: a fault of a client is none of the broker, and does not end the run."""
 import io
 import json
+import random
+import sys
+import threading
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import confluent_kafka
 import pytest
+from click.testing import CliRunner
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker_tools.verifying import run
+from kbroker_tools.verify import main
+from kbroker_tools.verifying import clients, run
 from kbroker_tools.verifying.clients import confluent
 from kbroker_tools.verifying.clients.confluent import ConfluentWriter
 from kbroker_tools.verifying.clients.face import ClientFailure, InstanceFailure, Maker
 from kbroker_tools.verifying.final_read import read_to_ends
 from kbroker_tools.verifying.lines import READ_COMMITTED
 from kbroker_tools.verifying.recorder import Recorder
-from kbroker_tools.verifying.workloads import Session
+from kbroker_tools.verifying.workloads import ListAppender, Session, Setting, Transformer
 
 
 class DroppingGetter:
@@ -49,6 +56,44 @@ def test_a_poll_after_one_that_failed_begins_behind_the_last_record_that_was_ret
     assert [row['seek'] for row in polls] == [[0, 3, 1, 7], [0, 4, 1, 8], []]
     assert [row['reads'] for row in polls] == [
         [[0, [offset], [offset]], [1, [offset + 4], [offset + 4]]] for offset in (3, 4, 5)]
+
+
+class NotedWriter:
+    """A producer that notes its end."""
+
+    def __init__(self):
+        self.is_closed = False
+
+    def claim(self):
+        """Do nothing: the id is free."""
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.mark.parametrize(('kind', 'more'), [(ListAppender, ('list',)), (Transformer, (('in', 'out'), 'group', [0]))])
+def test_a_worker_without_its_reader_closes_its_producer(kind, more):
+    def refuse(*arguments):
+        raise ClientFailure('no reader')
+
+    writer = NotedWriter()
+    maker = Maker('half', lambda *arguments: writer, refuse, '', [])
+    setting = Setting(Recorder(io.StringIO(), [], {}), threading.Event(), [], lambda group: {})
+    with pytest.raises(ClientFailure, match='no reader'):
+        kind('worker', setting, random.Random(0), maker, *more).work()
+    assert writer.is_closed
+
+
+def test_a_broken_installation_of_a_client_is_reported_with_its_remedy(monkeypatch, tmp_path):
+    monkeypatch.delattr(clients, 'confluent', raising=False)
+    monkeypatch.delitem(sys.modules, confluent.__name__)
+    hollow = ModuleType('confluent_kafka')
+    hollow.__spec__ = ModuleSpec('confluent_kafka', None)
+    monkeypatch.setitem(sys.modules, 'confluent_kafka', hollow)
+    done = CliRunner().invoke(main, ['--bootstrap-server', 'localhost:1', '--output', str(tmp_path)])
+    assert done.exit_code == 1
+    assert 'confluent-kafka is installed, but cannot be imported' in done.output
+    assert 'or leave it out, with --clients kbroker' in done.output.lower()
 
 
 class PositionedGetter(DroppingGetter):

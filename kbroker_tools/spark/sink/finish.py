@@ -1,6 +1,7 @@
 """`kbroker-transactions finish-spark --prefix P`: settle what a dead driver of the Spark sink has left open."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 DECIDED = [Column('prefix', 'Prefix'), Column('owner', 'Owner'), Column('batch', 'Batch'), Column('rows', 'Rows'),
            Column('tasks', 'Tasks'), Column('producer_id', 'ProducerId'), Column('producer_epoch', 'ProducerEpoch')]
+COMMITTED = ('PrepareCommit', 'CompleteCommit')
 SETTLED = ('Empty', 'CompleteCommit', 'CompleteAbort', 'Dead')
 
 
@@ -98,20 +100,42 @@ def _finish(wish: _Wish, store: BrokerStore, row: TransactionInfo | None) -> tup
     is_settled = state in SETTLED and not tasks
     was = (f'{name!r} has expired' if row is None else f'{name!r} had a transaction in state {row.state}, '
            f'{row.producer_id}:{row.producer_epoch}')
-    if wish.is_dry_run or is_settled:
-        found, decisions = protocol.preview(store, prefix)
-        if wish.is_dry_run:
-            return f'{was}. {_would(found, is_settled, wish.accepts_loss)}. Nothing was changed', decisions
+    if wish.is_dry_run:
+        found, decisions, hides_some = protocol.preview(store, prefix, waits=False)
+        if not hides_some:
+            _check_ledger(store.ledger_topic, row, decisions)
+        unsure = '' if not hides_some else (
+            f'. An open transaction in {store.ledger_topic} may hide later decisions, which could commit more: '
+            f'`kbroker-transactions why-stuck {store.ledger_topic}` names it')
+        return f'{was}. {_would(found, is_settled, wish.accepts_loss)}{unsure}. Nothing was changed', decisions
+    if is_settled:
+        found, decisions, _ = protocol.preview(store, prefix, waits=True)
         if not wish.accepts_loss:
             check_none_lost(decisions[-1] if decisions else None, found.lost)
         if not found.lost:
             return f'{name!r} has no open transaction ({state}), and its tasks have none', decisions
+    if state in COMMITTED:
+        _check_ledger(store.ledger_topic, row, store.decisions(prefix))
     wish.output.note(f'fencing the drivers of {name!r}: a query that still runs with this prefix fails in its next '
                      'commit')
     done = protocol.finish(store, prefix, wish.accepts_loss)
     return (f'{was}. It is settled, and its driver is fenced: the id has the pair {done.pair.producer_id}:'
             f'{done.pair.producer_epoch}. Of the transactions of its tasks, {len(done.ended.committed)} were committed '
             f'and {len(done.ended.aborted)} aborted; {len(done.ended.lost)} decided ones are lost', done.decisions)
+
+
+def _check_ledger(topic: str, row: TransactionInfo | None, decisions: Sequence[Decision]) -> None:
+    """ToolError if the drivers' last transaction was a decision, and the ledger lacks it: it is another query's ledger.
+
+    The end of a transaction raises the epoch by one, or begins a new producer id at 0, unless the broker is older.
+    """
+    if row is None or row.state not in COMMITTED:
+        return
+    if not any(row.producer_epoch == 0 if each.pair.producer_id != row.producer_id
+               else row.producer_epoch - each.pair.producer_epoch in (0, 1) for each in decisions):
+        raise ToolError(f'the query of this prefix has made a decision as producer {row.producer_id}, at epoch '
+                        f'{row.producer_epoch} or the one before. It is not in {topic}, so this is not the ledger of '
+                        'the query: give its ledgerTopic with --ledger-topic. Nothing was changed')
 
 
 def _would(found: Settlement, is_settled: bool, accepts_loss: bool) -> str:

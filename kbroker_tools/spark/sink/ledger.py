@@ -13,12 +13,15 @@ from kbroker.client.admin_requests import ResourceType
 from kbroker.client.cluster import Cluster
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode
-from kbroker_tools.spark.sink.values import Decision, SinkError
+from kbroker_tools.spark.sink.values import Decision, SinkError, Visible
 
 POLL_MS = 500
+ENDING_MS = 2000
+"""The time in which the markers of a transaction that has been ended normally arrive."""
 CLEANUP_POLICY = 'cleanup.policy'
 CONFIGS = {CLEANUP_POLICY: 'compact', 'segment.bytes': str(1 << 20)}
 """Each plan reads the whole ledger. The segment that is being written is not compacted, so it must stay small."""
+
 
 class Ledger:
     """The ledger topic of a cluster. Raises SinkError, KafkaError, ClientError."""
@@ -60,21 +63,36 @@ class Ledger:
         They include all that were committed before the call. An open transaction of another prefix can hide later rows
         from read_committed consumers, so the call waits for its end.
         """
+        timeout_ms = self._cluster.config.default_api_timeout_ms
+        found, end_offset = self._read(prefix, timeout_ms)
+        if end_offset is not None:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f'{self._topic}: not readable up to offset {end_offset} '
+                             f'for {timeout_ms} ms, since an open transaction holds it. The command '
+                             f'`kbroker-transactions why-stuck {self._topic}` names the transaction')
+        return found
+
+    def visible_decisions(self, prefix: str) -> Visible:
+        """Return the decisions that no open transaction hides. Waits for transactions that are about to end."""
+        found, end_offset = self._read(prefix, ENDING_MS)
+        return Visible(found, end_offset is not None)
+
+    def _read(self, prefix: str, timeout_ms: int) -> tuple[list[Decision], int | None]:
+        """Return the decisions, and the present end of the ledger if it could not be read up to there."""
         partition = (self._topic, 0)
         end_offset = self._admin.list_offsets({partition: LATEST})[partition].offset
         found: dict[str, Decision] = {}
         with Consumer(self._cluster, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
             consumer.assign([partition])
-            for key, value in self._records(consumer, end_offset):
+            for key, value in self._records(consumer, end_offset, timeout_ms):
                 if key.startswith(f'{prefix}~'.encode()):
                     decision = Decision.read(key, value)
                     found.pop(decision.unit.owner, None)
                     found[decision.unit.owner] = decision
-        return list(found.values())
+            is_whole = (consumer.position(*partition) or 0) >= end_offset
+        return list(found.values()), None if is_whole else end_offset
 
-    def _records(self, consumer: Consumer, end_offset: int) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the committed records below `end_offset` and some above it."""
-        timeout_ms = self._cluster.config.default_api_timeout_ms
+    def _records(self, consumer: Consumer, end_offset: int, timeout_ms: int) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the committed records below `end_offset` and some above it. Stops early if the time is up."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while (consumer.position(self._topic, 0) or 0) < end_offset:
             batches = consumer.poll(POLL_MS)
@@ -83,9 +101,7 @@ class Ledger:
                     if record.value is not None:
                         yield record.key or b'', record.value
             if not batches and self._clock.monotonic_ms() > deadline_ms:
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f'{self._topic}: not readable up to offset {end_offset} '
-                                 f'for {timeout_ms} ms, since an open transaction holds it. The command '
-                                 f'`kbroker-transactions why-stuck {self._topic}` names the transaction')
+                return
 
 
 def partition_counts(cluster: Cluster, topics: Sequence[str]) -> dict[str, int]:

@@ -44,6 +44,8 @@ class Wanted(NamedTuple):
     commit: Commit = Commit.DRIVER
     two_phase: bool | None = None
     """None: if the broker has it."""
+    margin_ms: int = 0
+    """The decisionMargin. It matters if transactions of tasks may time out."""
 
 
 class Bounds(NamedTuple):
@@ -78,6 +80,8 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
     store.check_topic()
     broker = store.broker(prefix)
     commit, is_two_phase = choose(wanted, broker)
+    if commit is not Commit.DRIVER and not is_two_phase:
+        _check_margin(wanted.margin_ms, store.sweep_interval_ms(prefix))
     pair = store.fence(prefix, is_urgent(commit, is_two_phase))
     decisions = store.decisions(prefix)
     if broker.transaction_version >= HANDLE_LEVEL:
@@ -85,6 +89,19 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
         check_none_lost(last, settle_all(store, prefix, pair, last).lost)
     decided = {decision.unit.owner: decision.unit.batch for decision in decisions if is_owner(decision.unit.owner)}
     return Plan(prefix, broker.cluster_id, pair, decided, commit, is_two_phase)
+
+
+def _check_margin(margin_ms: int, sweep_interval_ms: int | None) -> None:
+    """SinkError if the broker may look for expired transactions too rarely to refuse a late decision.
+
+    A decision may take half of the margin, and is refused only when the broker looks. The transactions of tasks must
+    not time out before.
+    """
+    if sweep_interval_ms is not None and margin_ms <= 2 * sweep_interval_ms:
+        raise SinkError(f'found a decisionMargin of {margin_ms} ms, expected more than {2 * sweep_interval_ms} ms: the '
+                        f'broker looks for expired transactions every {sweep_interval_ms} ms, and half of the margin '
+                        'must be longer. Raise decisionMargin, or lower '
+                        'transaction.abort.timed.out.transaction.cleanup.interval.ms of the broker')
 
 
 def check_current(store: Store, plan: Plan) -> None:
@@ -184,11 +201,23 @@ class Finished(NamedTuple):
     """The new pair of the drivers."""
 
 
-def preview(store: Store, prefix: str) -> tuple[Settlement, list[Decision]]:
-    """Return what `finish` would end now, and the decisions. Changes nothing."""
+class Preview(NamedTuple):
+    """The result of `preview`."""
+
+    to_end: Settlement
+    decisions: list[Decision]
+    hides_some: bool
+    """An open transaction in the ledger may hide later decisions."""
+
+
+def preview(store: Store, prefix: str, waits: bool) -> Preview:
+    """Return what `finish` would end now, and the decisions. Changes nothing.
+
+    With `waits`, it waits for open transactions in the ledger, so that it knows all decisions.
+    """
     has_handles = store.broker(prefix).transaction_version >= HANDLE_LEVEL
-    decisions = store.decisions(prefix)
-    return to_settle(store, prefix, _last(decisions)) if has_handles else Settlement(), decisions
+    found, hides_some = (store.decisions(prefix), False) if waits else store.visible_decisions(prefix)
+    return Preview(to_settle(store, prefix, _last(found)) if has_handles else Settlement(), found, hides_some)
 
 
 def finish(store: Store, prefix: str, accept_loss: bool) -> Finished:

@@ -12,7 +12,7 @@ from kbroker_tools.spark.sink.coordinator import TaskTransactions
 from kbroker_tools.spark.sink.ledger import Ledger, partition_counts
 from kbroker_tools.spark.sink.options import SinkOptions
 from kbroker_tools.spark.sink.rows import send_rows, staged_batches
-from kbroker_tools.spark.sink.values import Decision, SinkError, Staged, driver_id
+from kbroker_tools.spark.sink.values import Decision, SinkError, Staged, Visible, driver_id
 
 _STALE_PAIR = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
                          ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_TXN_STATE})
@@ -31,6 +31,7 @@ class BrokerStore(TaskTransactions):
         super().__init__(self.cluster)
         self._options = options
         self._owns_cluster = cluster is None
+        self.ledger_topic = options.ledger_topic
         self._ledger = Ledger(self.cluster, options.ledger_topic)
 
     def close(self) -> None:
@@ -52,6 +53,9 @@ class BrokerStore(TaskTransactions):
 
     def decisions(self, prefix: str) -> list[Decision]:
         return self._ledger.decisions(prefix)
+
+    def visible_decisions(self, prefix: str) -> Visible:
+        return self._ledger.visible_decisions(prefix)
 
     def write(self, staged: Sequence[Staged], decision: Decision, check: Callable[[], None]) -> None:
         if staged:

@@ -136,6 +136,14 @@ class Decision:
             raise SinkError(f'the ledger has a row that the sink did not write, with key {key!r}: {error}') from None
 
 
+class Visible(NamedTuple):
+    """The decisions that can be read now."""
+
+    decisions: list[Decision]
+    hides_some: bool
+    """An open transaction in the ledger may hide later ones."""
+
+
 def is_urgent(commit: Commit, is_two_phase: bool) -> bool:
     """Report whether a decision must come within half of decisionMargin.
 
@@ -221,6 +229,15 @@ class Store(Protocol):
 
     def decisions(self, prefix: str) -> list[Decision]:
         """Return the committed rows of the prefix in their order, at least all that were decided before the call."""
+
+    def visible_decisions(self, prefix: str) -> Visible:
+        """Return the rows that no open transaction hides. Waits for those only that are about to end."""
+
+    def sweep_interval_ms(self, prefix: str) -> int | None:
+        """Return the interval at which the coordinator of the drivers looks for expired transactions.
+
+        None if the user may not describe the broker's configs.
+        """
 
     def write(self, staged: Sequence[Staged], decision: Decision, check: Callable[[], None]) -> None:
         """Write staged rows and decision in one transaction of the decision's pair. SinkError if the pair is fenced.

@@ -75,7 +75,7 @@ class _Planned(ABC):
     def _make_plan(self) -> Plan:
         with closing(BrokerStore(self.options)) as store:
             made = protocol.plan(store, self.options.prefix, self.is_owner,
-                                 Wanted(self.options.commit, self.options.two_phase))
+                                 Wanted(self.options.commit, self.options.two_phase, self.options.decision_margin_ms))
             warn_of_many_ids(store, made)
             return made
 

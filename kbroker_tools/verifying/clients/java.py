@@ -48,9 +48,9 @@ class Machine:
             self._complaints.close()
             raise
         assert self._process.stdout is not None
-        port = self._process.stdout.readline()
-        if not port:
-            words = self.last_words()
+        port = self._process.stdout.readline().decode('utf-8', 'replace').strip()
+        if not port.isdecimal():
+            words = f'found {port!r} in the first line of java, expected its port' if port else self.last_words()
             self.close()
             raise JavaEnded(words)
         self.address = '127.0.0.1', int(port)
