@@ -64,6 +64,7 @@ class RandomTransactions:
 
 def main(module_name, client_name, address, topic, seed, start):
     logging.disable()
+    faulthandler.enable()
     module = importlib.import_module(module_name)
     module.LIMIT_S = CLIENT_LIMIT_S
     RandomTransactions(getattr(module, client_name)(address), topic, seed, start).run()

@@ -50,13 +50,14 @@ class CutClient:
                 [sys.executable, random_transactions.__file__, *self._words, str(self.starts)],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=complaints) as process:
             try:
-                process.wait(left)
+                code = process.wait(left)
             except subprocess.TimeoutExpired:
+                code = None
                 process.kill()
         self._note(lines.read_text())
-        if process.returncode > 0:
+        if code is not None:
             stacks = errors.read_text()
-            assert 'Timeout (' in stacks, f'{self.name} ended:\n{stacks[-5000:]}'
+            assert (code, 'Timeout (' in stacks) == (1, True), f'{self.name} ended with {code}:\n{stacks[-5000:]}'
             self.hangs += 1
 
     def _note(self, text):
