@@ -57,14 +57,17 @@ class BackgroundHeartbeats:
         self._stopped.set()
         if self._thread is None:
             return True
-        self._thread.join(timeout_ms / 1000)
-        return not self._thread.is_alive()
+        if not self.lock.acquire(timeout=timeout_ms / 1000):
+            return False
+        self.lock.release()
+        self._thread.join()     # between two steps, it ends at once
+        return True
 
     def step(self) -> int:
         """Send a heartbeat if one is late. Return the time in ms until the next step."""
         with self.lock:
             member, now_ms = self._member, self._clock.monotonic_ms()
-            if self._failure is not None or not member.sends_heartbeats:
+            if self._stopped.is_set() or self._failure is not None or not member.sends_heartbeats:
                 return IDLE_MS
             try:
                 if now_ms - self._polled_ms > self._max_poll_interval_ms:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -97,10 +96,15 @@ class Cluster:
         self._connections.clear()
 
     def end_within(self, limit_ms: int) -> None:
-        """Bound all further calls, retries and new connections together: after this time, each of them fails."""
-        self._end_ms = self._clock.monotonic_ms() + limit_ms
+        """Bound all further calls, retries and new connections together: after this time, each of them fails.
 
-    def _left_ms(self, limit_ms: int) -> int:
+        The resolution of a host name has no bound.
+        """
+        self._end_ms = self._clock.monotonic_ms() + limit_ms
+        for connection in list(self._connections.values()):
+            connection.end_ms = self._end_ms
+
+    def _left_ms(self, limit_ms: float) -> float:
         """Return the part of a limit that `end_within` leaves."""
         return limit_ms if self._end_ms is None else max(min(limit_ms, self._end_ms - self._clock.monotonic_ms()), 0)
 
@@ -211,7 +215,8 @@ class Cluster:
         connection = self._connections.get((host, port, purpose))
         if connection is None or not connection.is_open:
             try:
-                connection = Connection(host, port, self._bounded_config(), node_id, self._clock)
+                self._check_time_left()
+                connection = Connection(host, port, self.config, node_id, self._clock, self._end_ms)
             except ClientError as error:
                 error.is_lasting = error.is_lasting and (host, port) not in self._proven
                 raise
@@ -220,19 +225,14 @@ class Cluster:
         return self._bounded(connection)
 
     def _bounded(self, connection: Connection) -> Connection:
-        if self._end_ms is not None:
-            connection.config = self._bounded_config()
+        """Return a connection, which waits no longer than `end_within` allows."""
+        self._check_time_left()
+        connection.end_ms = self._end_ms
         return connection
 
-    def _bounded_config(self) -> ClientConfig:
-        """Return the config with the time that `end_within` leaves. Raises ClientError if none is left."""
-        if self._end_ms is None:
-            return self.config
+    def _check_time_left(self) -> None:
         if self._left_ms(1) == 0:
             raise ClientError('found no time left for another request: the client is being closed')
-        config = self.config
-        return replace(config, request_timeout_ms=self._left_ms(config.request_timeout_ms),
-                       connection_setup_timeout_ms=self._left_ms(config.connection_setup_timeout_ms))
 
     def _close_idle(self) -> None:
         """Close connections that were not used for connections.max.idle.ms: brokers do so, a little later."""
@@ -338,7 +338,7 @@ class Cluster:
     def _pause(self, backoff_ms: float) -> None:
         """Sleep for about `backoff_ms`, with jitter: clients that failed together must not retry together."""
         from random import uniform
-        self._sleep(backoff_ms * uniform(1 - JITTER, 1 + JITTER) / 1000)
+        self._sleep(self._left_ms(backoff_ms * uniform(1 - JITTER, 1 + JITTER)) / 1000)
 
     def _is_transient(self, error: KafkaError | ClientError, also: Collection[ErrorCode]) -> bool:
         if isinstance(error, KafkaError):

@@ -57,6 +57,9 @@ SECURITY_SETTINGS = (
     'ssl.key.location', 'ssl.crl.location', 'ssl.enabled.protocols', 'ssl.endpoint.identification.algorithm')
 """The settings that security.protocol can call for."""
 
+MOST_MS = 2**31 - 1
+"""The largest value of a time."""
+
 # As in Kafka's clients, a protocol before the address is allowed and ignored.
 ADDRESS = re.compile(r'(?:[\w.%-]*://)?(?:\[([\w.%:-]+)\]|([\w.%-]+)):(\d+)')
 
@@ -249,8 +252,8 @@ def _milliseconds(settings: dict[str, str], name: str, default: int) -> int:
         value = int(text)
     except ValueError:
         value = -1
-    if not 0 <= value < 2**31:
-        raise bad_setting(name, f'found {text!r}, expected milliseconds, 0 to {2**31 - 1}')
+    if not 0 <= value <= MOST_MS:
+        raise bad_setting(name, f'found {text!r}, expected milliseconds, 0 to {MOST_MS}')
     return value
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kbroker import __version__
-from kbroker.client.config import ClientConfig
+from kbroker.client.config import MOST_MS, ClientConfig
 from kbroker.client.errors import AnswerTimeout, ClientError, check
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
@@ -67,9 +69,12 @@ class Connection:
 
     Any use raises ClientError for network failures and KafkaError(SASL_AUTHENTICATION_FAILED) for refused credentials.
     After a ClientError other than AnswerTimeout the connection is closed.
+
+    `end_ms`, a time on the monotonic clock, bounds each wait of the connection, those of a login among them.
     """
 
-    def __init__(self, host: str, port: int, config: ClientConfig, node_id: int = -1, clock: Clock | None = None):
+    def __init__(self, host: str, port: int, config: ClientConfig, node_id: int = -1, clock: Clock | None = None,
+                 end_ms: int | None = None):
         self.host, self.port, self.node_id = host, port, node_id
         self.address = f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
         self.api_versions: dict[int, tuple[int, int]] = {}
@@ -77,6 +82,7 @@ class Connection:
         self.finalized_features: dict[str, int] = {}
         """The level of each feature, such as `transaction.version`."""
         self.config = config
+        self.end_ms = end_ms
         self._clock = clock or Clock()
         self._correlation_id = 0
         self._awaited: deque[Awaited] = deque()
@@ -93,7 +99,7 @@ class Connection:
         """When to renew the SASL session; None for a session that does not end."""
         self.used_ms = self._clock.monotonic_ms()
         """The time of the last request or answer, on the monotonic clock."""
-        self._socket: socket.socket | None = _connect(host, port, self.address, config)
+        self._socket: socket.socket | None = _connect(host, port, self.address, config, self._left_ms)
         self._no_room: tuple[type[OSError], ...] = (BlockingIOError,)
         if config.is_tls:
             import ssl
@@ -199,11 +205,16 @@ class Connection:
             return self._early.popleft()
         return self._receive(self.config.request_timeout_ms if timeout_ms is None else timeout_ms, reuses_buffer)
 
+    def _left_ms(self, limit_ms: int) -> int:
+        """Return the part of a limit that `end_ms` leaves."""
+        return limit_ms if self.end_ms is None else max(min(limit_ms, self.end_ms - self._clock.monotonic_ms()), 0)
+
     def _receive(self, timeout_ms: int, reuses_buffer: bool = False) -> Any:
         self._opened()
         awaited = self._awaited[0]
         try:
             self._push_all()
+            timeout_ms = self._left_ms(timeout_ms)
             frame = self._read_frame(self._clock.monotonic_ms() + timeout_ms, timeout_ms, reuses_buffer)
             self._awaited.popleft()
             self._answers += 1
@@ -288,10 +299,10 @@ class Connection:
 
     def _push_all(self) -> None:
         """Send all of the waiting requests, for at most request.timeout.ms each."""
-        timeout_ms = max(self.config.request_timeout_ms, 1)
         while self._unsent:
             unsent = self._unsent[0]
             opened = self._opened()
+            timeout_ms = max(self._left_ms(self.config.request_timeout_ms), 1)
             opened.settimeout(timeout_ms / 1000)
             try:
                 opened.sendall(unsent.rest[0] if len(unsent.rest) == 1 else b''.join(unsent.rest))
@@ -420,7 +431,7 @@ class Connection:
         check(answer.error_code, f'broker {self.address}', f'found sasl.mechanism {config.sasl_mechanism}, the '
               f'listener offers {", ".join(answer.mechanisms) or "none"}')
         version = self.version_of(messages.SaslAuthenticateRequest)
-        talk = conversation_of(config)
+        talk = conversation_of(config, self._left_ms(MOST_MS))
         words = next(talk)
         login = config.sasl_mechanism if config.sasl_token is not None else f'user {config.sasl_username!r}'
         while True:
@@ -442,16 +453,18 @@ def _without(parts: list[memoryview], count: int) -> list[memoryview]:
     return []
 
 
-def _connect(host: str, port: int, address: str, config: ClientConfig) -> socket.socket:
+def _connect(host: str, port: int, address: str, config: ClientConfig,
+             left_ms: Callable[[int], int]) -> socket.socket:
+    """Connect, with a handshake if the config asks for TLS. `left_ms` bounds each wait."""
+    limit_ms = left_ms(config.connection_setup_timeout_ms)
     try:
-        plain = socket.create_connection((host, port), max(config.connection_setup_timeout_ms, 1) / 1000)
+        plain = _connected(host, port, lambda: max(left_ms(config.connection_setup_timeout_ms), 1) / 1000)
     except socket.gaierror as error:
         raise ClientError(f'{address}: the host name cannot be resolved ({error.strerror})', True) from None
     except UnicodeError:
         raise ClientError(f'{address}: the host name cannot be resolved (it is not a valid name)', True) from None
     except TimeoutError:
-        raise ClientError(f'{address} cannot be reached: no answer within {config.connection_setup_timeout_ms} '
-                          'ms') from None
+        raise ClientError(f'{address} cannot be reached: no answer within {limit_ms} ms') from None
     except OSError as error:
         hint = ': is a broker running there?' if isinstance(error, ConnectionRefusedError) else ''
         raise ClientError(f'{address} cannot be reached ({error.strerror}){hint}') from None
@@ -459,8 +472,31 @@ def _connect(host: str, port: int, address: str, config: ClientConfig) -> socket
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if config.is_tls:
             from kbroker.client.tls import secured
+            plain.settimeout(max(left_ms(config.connection_setup_timeout_ms), 1) / 1000)
             return secured(plain, host, address, config.tls)
     except BaseException:
         plain.close()
         raise
     return plain
+
+
+def _connected(host: str, port: int, seconds_left: Callable[[], float]) -> socket.socket:
+    """Connect to the first address of a host that accepts. Raises the error of its last address."""
+    *others, last = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for found in others:
+        with suppress(OSError):
+            return _connected_to(found, seconds_left())
+    return _connected_to(last, seconds_left())
+
+
+def _connected_to(found: Any, timeout_s: float) -> socket.socket:
+    """Connect to an address that `getaddrinfo` has found."""
+    family, kind, protocol, _, place = found
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.settimeout(timeout_s)
+        opened.connect(place)
+    except BaseException:
+        opened.close()
+        raise
+    return opened

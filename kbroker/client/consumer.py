@@ -33,6 +33,7 @@ from kbroker.client.errors import ClientError, error_of, known_code
 from kbroker.client.exclusive_use import ExclusiveUse
 from kbroker.client.fetcher import Fetcher
 from kbroker.client.group_member import GroupMember
+from kbroker.client.membership import CLOSE_TIMEOUT_MS
 from kbroker.client.opening import Servers, open_cluster
 from kbroker.client.rebalance_listener import RebalanceListener
 from kbroker.client.statistics import CONSUMER_COUNTS, Counts
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 _RESET_TIMESTAMPS = {'earliest': EARLIEST, 'latest': LATEST}
 ITERATION_POLL_MS = 60_000
 NEVER_MS = 2**63
-CLOSE_TIMEOUT_MS = 30_000
-"""How long `close` waits for the coordinator, as in Kafka's client."""
 HEARTBEAT_WAIT_MS = 100
 """How long a poll waits for records before it asks again whether the thread of the heartbeats has its answer."""
 
@@ -409,7 +408,7 @@ class Consumer:
             self._counts.add('bytes_consumed_total', size_bytes)
             end_offset = (fetched.row.last_stable_offset if self._isolation_level is IsolationLevel.READ_COMMITTED
                           else fetched.row.high_watermark)
-            self._lags[partition] = max(end_offset - offset, 0)
+            self._note_lag(partition, max(end_offset - offset, 0))
             return
         what = f'{fetched.topic}-{fetched.partition}, offset {fetched.fetch_offset}'
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and self.settings.auto_offset_reset != 'none':
@@ -418,6 +417,12 @@ class Consumer:
             self._cluster.forget()      # the next fetch gets the error of a deleted topic from its metadata
         else:
             raise error_of(fetched.row.error_code, what)
+
+    def _note_lag(self, partition: TopicPartition, lag: int) -> None:
+        """Keep a lag, and forget those of partitions that are no longer assigned."""
+        self._lags[partition] = lag
+        if len(self._lags) > len(self._positions):
+            self._lags = {known: lag for known, lag in self._lags.items() if known in self._positions}
 
     # ---- positions
 
@@ -482,15 +487,22 @@ class Consumer:
     def close(self, commits: bool | None = None, timeout_ms: int | None = None) -> None:
         """Commit the positions if `commits` (default: enable.auto.commit) is true, and leave the group.
 
-        Both together take at most `timeout_ms` (default: 30 s). Without an answer of the coordinator, the session times
-        out by itself. In a process that was forked, the connections are closed without sending anything.
+        Both together take at most `timeout_ms` (default: 30 s), the logins of new connections included. Raises
+        KafkaError or ClientError if the commit has no answer in that time. Without an answer of the coordinator, the
+        session times out by itself. With a timeout of 0, nothing is committed and the session times out by itself. In a
+        process that was forked, the connections are closed without sending anything.
         """
+        limit_ms = CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms
+        if limit_ms < 0:
+            raise ValueError(f'found {timeout_ms} as timeout_ms, expected 0 or more')
         if self._use.is_refused:
             self._close_connections()
             return
         self._check_use()
+        if commits is None:
+            commits = self.settings.enable_auto_commit
         try:
-            self._leave(self.settings.enable_auto_commit if commits is None else commits, timeout_ms)
+            self._leave(commits and limit_ms > 0, limit_ms)
         finally:
             self._use.end()
             self._close_connections()
@@ -509,12 +521,12 @@ class Consumer:
             raise RuntimeError('found a poll, a close or another subscription in a call of a RebalanceListener, '
                                'expected it after the call')
 
-    def _leave(self, commits: bool, timeout_ms: int | None) -> None:
+    def _leave(self, commits: bool, limit_ms: int) -> None:
         self._fetcher.close()
         if self._member is None or self._heartbeats is None:
             return
-        self._member_cluster.end_within(CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms)
-        if not self._heartbeats.stop(CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms):
+        self._member_cluster.end_within(limit_ms)
+        if not self._heartbeats.stop(limit_ms):
             self._is_abandoned = True
             return      # the coordinator does not answer: the session times out by itself
         if self._is_subscribed():

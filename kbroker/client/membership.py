@@ -19,6 +19,8 @@ T = TypeVar('T')
 JOINING, LEAVING, AWAY = 0, -1, -2
 """Member epochs of heartbeats that say more than the epoch."""
 FENCED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
+CLOSE_TIMEOUT_MS = 30_000
+"""How long a client that closes waits for its coordinator, as Kafka's clients do."""
 RETRY_MS = 1000
 """The time until the next heartbeat after one that failed: the interval is the broker's, and not known then."""
 

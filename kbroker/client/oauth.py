@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 
+from kbroker.client.config import MOST_MS
 from kbroker.client.errors import ClientError
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError
@@ -40,8 +41,11 @@ class TokenSource(ABC):
     """The origin of a client's bearer tokens."""
 
     @abstractmethod
-    def token(self) -> str:
-        """Return a token for a new login. Raises ClientError, or KafkaError(SASL_AUTHENTICATION_FAILED)."""
+    def token(self, limit_ms: int = MOST_MS) -> str:
+        """Return a token for a new login, within `limit_ms`.
+
+        Raises ClientError, or KafkaError(SASL_AUTHENTICATION_FAILED).
+        """
 
 
 @dataclass(slots=True)
@@ -52,7 +56,7 @@ class UnsecuredToken(TokenSource):
     lifetime_s: int
     clock: Clock
 
-    def token(self) -> str:
+    def token(self, limit_ms: int = MOST_MS) -> str:
         now_s = self.clock.wall_ms() / 1000
         claims = {**self.claims, 'iat': now_s, 'exp': now_s + self.lifetime_s}
         return f'{_part({"alg": "none"})}.{_part(claims)}.'
@@ -64,7 +68,7 @@ class FileToken(TokenSource):
 
     path: Path
 
-    def token(self) -> str:
+    def token(self, limit_ms: int = MOST_MS) -> str:
         try:
             with self.path.open('rb') as file:
                 text = file.read(LARGEST_ANSWER_BYTES).decode('ascii', 'replace').strip()
@@ -85,20 +89,20 @@ class EndpointToken(TokenSource):
     clock: Clock
     _kept: tuple[str, float] | None = field(default=None, repr=False)
 
-    def token(self) -> str:
+    def token(self, limit_ms: int = MOST_MS) -> str:
         now_ms = self.clock.monotonic_ms()
         if self._kept is not None and now_ms < self._kept[1]:
             return self._kept[0]
-        token, lifetime_s = self._ask()
+        token, lifetime_s = self._ask(min(self.timeout_s, limit_ms / 1000))
         self._kept = token, now_ms + lifetime_s * 1000 * RENEW_AT
         return token
 
-    def _ask(self) -> tuple[str, float]:
+    def _ask(self, limit_s: float) -> tuple[str, float]:
         """Return a new token, and its lifetime in seconds."""
         form = {'grant_type': 'client_credentials'} | ({} if self.scope is None else {'scope': self.scope})
         headers = {'Authorization': self.authorization, 'Content-Type': 'application/x-www-form-urlencoded'}
         try:
-            answer = request('POST', self.url, LARGEST_ANSWER_BYTES, time.monotonic() + self.timeout_s,
+            answer = request('POST', self.url, LARGEST_ANSWER_BYTES, time.monotonic() + limit_s,
                              body=urlencode(form).encode(), headers=headers, context=self.context)
         except WebError as error:
             raise ClientError(f'{self.url}: {error}') from None

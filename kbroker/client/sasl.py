@@ -22,10 +22,13 @@ MAX_ITERATIONS = 1_000_000
 Conversation = Generator[bytes, bytes, None]
 
 
-def conversation_of(config: ClientConfig) -> Conversation:
-    """Begin the conversation that the settings ask for. It may ask an identity provider for a token first."""
+def conversation_of(config: ClientConfig, limit_ms: int) -> Conversation:
+    """Begin the conversation that the settings ask for.
+
+    It may ask an identity provider for a token first, and waits for at most `limit_ms`.
+    """
     if config.sasl_token is not None:
-        return oauthbearer(config.sasl_token.token(), config.sasl_extensions)
+        return oauthbearer(config.sasl_token.token(limit_ms), config.sasl_extensions)
     return conversation(config.sasl_mechanism, config.sasl_username, config.sasl_password)
 
 

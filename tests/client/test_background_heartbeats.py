@@ -115,6 +115,15 @@ def test_a_thread_that_waits_for_an_answer_is_left_to_itself(clock):
     assert heartbeats.stop(60_000)
 
 
+def test_a_thread_between_two_heartbeats_ends_without_time_and_sends_none(clock):
+    member, heartbeats = made(clock)
+    heartbeats.start()
+    assert heartbeats.stop(0)
+    clock.advance(60_000)
+    heartbeats.step()
+    assert member.sent_ms == []
+
+
 def names():
     return [thread.name for thread in threading.enumerate()]
 

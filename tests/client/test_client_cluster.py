@@ -1,4 +1,5 @@
 """Routing: leaders, coordinators, several bootstrap servers, and retries."""
+import threading
 
 import pytest
 from support.free_ports import free_port
@@ -214,13 +215,50 @@ def test_a_cluster_that_ends_waits_for_no_answer_longer_than_the_rest_of_its_tim
 
 
 def test_a_connection_that_is_open_is_bounded_by_the_end_of_its_cluster_too():
-    broker = ScriptedBroker()
+    broker, until = ScriptedBroker(), threading.Event()
     with running(broker):
-        cluster = Cluster(ClientConfig.load(f'127.0.0.1:{broker.port}'), ManualClock())
+        clock = ManualClock()
+        cluster = Cluster(ClientConfig.load(f'127.0.0.1:{broker.port}'), clock)
         cluster.refresh(())
+        connection = cluster.any()
+        broker.answers['Metadata'] = lambda request: until.wait(60) and None
         cluster.end_within(30)
-        assert cluster.node(1).config.request_timeout_ms == cluster.any().config.request_timeout_ms == 30
+        clock.advance(10)
+        with pytest.raises(ClientError, match='did not answer Metadata within 20 ms'):
+            connection.call(messages.MetadataRequest(topics=[]))
+        until.set()
         cluster.close()
+
+
+def test_the_steps_of_a_login_share_the_rest_of_the_time():
+    clock, broker, until = ManualClock(), ScriptedBroker(), threading.Event()
+
+    def late_versions(request):
+        clock.advance(59_990)
+        return broker.api_versions(request)
+
+    broker.answers |= {'ApiVersions': late_versions, 'SaslHandshake': lambda request: until.wait(60) and None}
+    with running(broker):
+        cluster = Cluster(ClientConfig.from_settings({
+            'bootstrap.servers': f'127.0.0.1:{broker.port}', 'security.protocol': 'SASL_PLAINTEXT',
+            'sasl.mechanism': 'PLAIN', 'sasl.username': 'me', 'sasl.password': 'horse',
+            'request.timeout.ms': '60000'}), clock)
+        cluster.end_within(60_000)
+        with pytest.raises(ClientError, match='did not answer SaslHandshake within 10 ms'):
+            cluster.any()
+        until.set()
+
+
+def test_a_pause_between_retries_ends_with_the_time_of_the_cluster():
+    with running(ScriptedBroker()) as broker:
+        routes = Routes(broker.port, retry_backoff_ms='1000')
+        broker.answers['FindCoordinator'] = coordinators(*[15] * 100)
+        with routes as cluster:
+            cluster.refresh()
+            cluster.end_within(1001)
+            with pytest.raises((ClientError, KafkaError)):
+                cluster.retrying(lambda: cluster.coordinator(KeyType.GROUP, 'g'), 'finding')
+        assert sum(routes.slept_ms) <= 1001
 
 
 def test_another_cluster_at_the_same_address_is_refused(shared_broker):

@@ -17,7 +17,15 @@ from support.scripted_broker import NAMES, ScriptedBroker, exactly, running, ser
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
-from kbroker.client.connection import MOST_PARTS, AnswerTimeout, ClientError, Connection, SentInPlace, _connect
+from kbroker.client.connection import (
+    MOST_PARTS,
+    AnswerTimeout,
+    ClientError,
+    Connection,
+    SentInPlace,
+    _connect,
+    _connected,
+)
 from kbroker.client.readiness import await_ready
 from kbroker.clock import ManualClock
 from kbroker.errors import ErrorCode, KafkaError
@@ -397,6 +405,23 @@ def test_a_name_that_does_not_resolve():
         with pytest.raises(ClientError, match=f'{host}:9092: the host name cannot be resolved') as caught:
             Connection(host, 9092, config)
         assert caught.value.is_lasting
+
+
+def test_the_addresses_of_a_host_are_tried_in_order_each_with_the_time_that_is_left(monkeypatch):
+    with running(ScriptedBroker()) as broker:
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 0, '', ('127.0.0.1', port))
+                 for port in (free_port(), broker.port)]
+        monkeypatch.setattr(socket, 'getaddrinfo', lambda *arguments, **options: found)
+        left = [60.0, 59.0]
+        with closing(_connected('twice', 1, lambda: left.pop(0))) as connected:
+            assert connected.getpeername() == ('127.0.0.1', broker.port)
+            assert connected.gettimeout() == 59.0
+        found.reverse()
+        with closing(_connected('twice', 1, lambda: 58.0)) as connected:
+            assert connected.gettimeout() == 58.0
+        found[:] = found[1:]
+        with pytest.raises(ConnectionRefusedError):
+            _connected('refused', 1, lambda: 57.0)
 
 
 def test_a_peer_that_closes_at_once():

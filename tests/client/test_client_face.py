@@ -137,6 +137,13 @@ def test_a_close_bounds_all_that_it_waits_for_together(options, limit_ms, monkey
     assert bounds == [limit_ms, limit_ms]
 
 
+def test_a_close_in_negative_time_is_refused():
+    consumer = Consumer('h:1', group_id='g')
+    with pytest.raises(ValueError, match='found -1 as timeout_ms, expected 0 or more'):
+        consumer.close(timeout_ms=-1)
+    consumer.close()
+
+
 def test_a_closed_admin_is_refused():
     with Admin('localhost:1') as admin:
         pass

@@ -6,6 +6,7 @@ import threading
 from urllib.parse import parse_qs
 
 import pytest
+from support.scripted_broker import exactly, serving
 
 from kbroker.client.config import ClientConfig
 from kbroker.client.errors import ClientError
@@ -126,6 +127,13 @@ def test_an_identity_provider_is_asked_when_the_token_grows_old(provider):
     assert tokens.token() == 'two'
     assert asked == [(f'Basic {base64.b64encode(b"me:ho+rse").decode()}',
                       {'grant_type': ['client_credentials'], 'scope': ['a b']})] * 2
+
+
+def test_an_identity_provider_is_awaited_no_longer_than_the_login_may_take():
+    with serving(lambda connection: exactly(connection, 1_000_000)) as port:
+        tokens = source({URL: f'http://127.0.0.1:{port}/token'} | jaas('clientId=me clientSecret=horse'))
+        with pytest.raises(ClientError, match='found no answer in time'):
+            tokens.token(limit_ms=20)
 
 
 def test_id_and_secret_may_be_settings_and_encoded(provider):

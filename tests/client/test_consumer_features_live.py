@@ -29,6 +29,16 @@ def topic(address, request):
     return name
 
 
+class Notes(RebalanceListener):
+    """A listener that notes the partitions that go."""
+
+    def __init__(self):
+        self.revoked = []
+
+    def on_partitions_revoked(self, partitions):
+        self.revoked += partitions
+
+
 def consumer_of(address, topic, **options):
     return Consumer(address, topics=[topic], auto_offset_reset='earliest', enable_auto_commit=False, **options)
 
@@ -103,6 +113,25 @@ def test_a_consumer_counts_its_records(address, topic):
             producer.send(topic, b'more', partition=0)
         consumer.poll(LIMIT_S * 1000)
         assert consumer.stats()['records_consumed_total'] == 11
+
+
+def test_a_consumer_keeps_no_lag_of_a_partition_that_it_reads_no_more(address, topic):
+    with Consumer(address, auto_offset_reset='earliest', max_poll_records=1, fetch_max_wait_ms=1) as consumer:
+        for partition in (0, 1, 0, 1):
+            consumer.assign([(topic, partition)])
+            next(iter(consumer))
+            assert consumer._lags.keys() == {(topic, partition)}
+
+
+def test_a_close_without_time_commits_nothing_and_gives_the_partitions_back(address, topic):
+    listener = Notes()
+    consumer = Consumer(address, topics=[topic], auto_offset_reset='earliest', group_id=topic, listener=listener)
+    next(iter(consumer))
+    consumer.close(timeout_ms=0)
+    assert listener.revoked == [(topic, 0), (topic, 1)]
+    assert f'heartbeats of group {topic}' not in [thread.name for thread in threading.enumerate()]
+    with Admin(address) as admin:
+        assert admin.list_group_offsets(topic) == {}
 
 
 def test_a_transaction_commits_the_positions_of_a_consumer(address, topic):
