@@ -50,13 +50,10 @@ class Printer:
         """Print all, close the source, and say how many records were processed."""
         try:
             self.print_all(source)
-        except KeyboardInterrupt:
-            source.hurry()
-            raise
         finally:
             try:
                 source.close()
-            finally:
+            finally:    # also after a second Ctrl-C, which ends a `close` that waits for a broker
                 print(f'Processed a total of {self.count} messages', file=sys.stderr)
 
     def _print_first(self, unshown: deque[DeliveredRecords]) -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from kbroker_tools.view import View
 
 IDLE_POLL_MS = 60_000
-GOODBYE_MS = 3000
 
 
 class Wanted(NamedTuple):
@@ -40,10 +39,8 @@ class Source(Protocol):
     def unread(self, batch: DeliveredRecords) -> None:
         """Take back records that were not shown."""
 
-    def hurry(self) -> None:
-        """Shorten the timeouts of the following `close`."""
-
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Commit or acknowledge what was shown, and leave the group."""
 
 
 def matching_topics(wanted: Wanted, topics: Mapping[str, bool]) -> list[str]:
@@ -78,7 +75,6 @@ class BrokerSource:
     def __init__(self, consumer: Consumer, wanted: Wanted):
         self._consumer = consumer
         self._timeout_ms = wanted.timeout_ms
-        self._goodbye_ms: int | None = None
 
     def batches(self) -> Iterator[list[DeliveredRecords]]:
         from kbroker.client.consumed import DeliveredRecords
@@ -101,12 +97,8 @@ class BrokerSource:
         if (topic, partition) in self._consumer.assignment:
             self._consumer.seek(topic, partition, offset)
 
-    def hurry(self) -> None:
-        """Shorten the timeout of the last offset commit, in case the coordinator is gone."""
-        self._goodbye_ms = GOODBYE_MS
-
     def close(self) -> None:
-        self._consumer.close(timeout_ms=self._goodbye_ms)
+        self._consumer.close()
 
 
 def open_broker(bootstrap_server: str, command_config: Path | None, overrides: Mapping[str, str],
@@ -172,9 +164,6 @@ class DirectorySource:
 
     def unread(self, batch: DeliveredRecords) -> None:
         """Do nothing: a directory keeps no position."""
-
-    def hurry(self) -> None:
-        """Do nothing: closing a directory does not wait."""
 
     def close(self) -> None:
         self._view.close()

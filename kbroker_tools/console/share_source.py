@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kbroker.client.membership import CLOSE_TIMEOUT_MS
 from kbroker.client.share_sessions import AcknowledgeType
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
-from kbroker_tools.console.message_source import GOODBYE_MS, IDLE_POLL_MS
+from kbroker_tools.console.message_source import IDLE_POLL_MS
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -56,11 +57,8 @@ class ShareSource:
         print(f'Error processing message, rejecting this message: {error}', file=sys.stderr)
         self._outcomes[batch.topic, batch.partition, record.offset] = AcknowledgeType.REJECT
 
-    def hurry(self) -> None:
-        """Shorten the timeout of the last requests, in case a broker is gone."""
-        self._cluster.config = dataclasses.replace(self._cluster.config, default_api_timeout_ms=GOODBYE_MS)
-
     def close(self) -> None:
+        self._cluster.end_within(CLOSE_TIMEOUT_MS)
         self._acknowledge()
         self._consumer.close()
 

@@ -2,6 +2,7 @@
 import json
 import signal
 import subprocess
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -13,9 +14,11 @@ from kbroker.client.config import ClientConfig
 from kbroker.client.consumed import DeliveredRecords
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import encode_batch
 from kbroker.record.records import decode_records
 from kbroker_tools.command import ToolError
+from kbroker_tools.console.message_printer import Printer
 from kbroker_tools.console.message_source import BrokerSource, include_pattern
 from kbroker_tools.console.message_text import SWITCHES, make_formatter
 
@@ -208,7 +211,7 @@ def test_ctrl_c_before_fetched_records_are_shown_leaves_them_to_the_group():
     assert positions == {('t', 0): 3}
 
 
-def test_ctrl_c_does_not_wait_for_a_coordinator_that_is_gone(broker):
+def test_a_second_ctrl_c_does_not_wait_for_a_coordinator_that_is_gone(broker):
     produced = run_command('produce', '--bootstrap-server', broker.address, '--topic', 'left', stdin='one\n')
     assert produced.returncode == 0
     with subprocess.Popen(command_line('consume', '--bootstrap-server', broker.address, '--topic', 'left', '--group',
@@ -216,12 +219,23 @@ def test_ctrl_c_does_not_wait_for_a_coordinator_that_is_gone(broker):
                           stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b'one\n'
         broker.kill9()
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 1
-    count, reason = stderr.decode().splitlines()
-    assert count == total(1)
-    assert 'OffsetCommit' in reason and 'cannot be reached' in reason
+        for _ in range(LIMIT_S):        # a signal that is not yet handled swallows the next one
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+                break
+        assert process.stderr.read().decode().splitlines()[0] == total(1)
+    assert process.returncode in (130, -signal.SIGINT)
+
+
+def test_an_end_of_the_records_is_followed_by_a_last_commit_whose_failure_is_reported(capsys):
+    def fail():
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, 'OffsetCommit of the group')
+
+    source = SimpleNamespace(batches=lambda: iter(()), close=fail)
+    with pytest.raises(KafkaError, match='OffsetCommit of the group'):
+        Printer(None, None).print_and_close(source)
+    assert capsys.readouterr().err == total(0) + '\n'
 
 
 @pytest.mark.parametrize(('options', 'code', 'message'), [
