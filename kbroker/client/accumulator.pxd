@@ -1,6 +1,6 @@
 from libc.stdint cimport int32_t, int64_t
 
-from kbroker.client.partition_buffer cimport PartitionBuffer
+from kbroker.client.partition_buffer cimport PartitionBuffer, SpareBuffers
 from kbroker.clock cimport Clock
 from kbroker.record.record_writer cimport Rows
 
@@ -28,6 +28,7 @@ cdef class PartitionQueue:
     cdef Py_ssize_t batch_bytes
     cdef int compression
     cdef object compression_level
+    cdef SpareBuffers spares
     cdef int64_t next_ordinal
 
     cdef Py_ssize_t add(self, int64_t timestamp_ms, bytes key, bytes value, list headers, object context,

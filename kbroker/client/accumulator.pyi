@@ -3,7 +3,7 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from kbroker.client.partition_buffer import PartitionBuffer
+from kbroker.client.partition_buffer import PartitionBuffer, SpareBuffers
 from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.clock import Clock
 
@@ -51,7 +51,13 @@ class PartitionQueue:
     @property
     def is_empty(self) -> bool: ...
     def __init__(
-        self, topic: str, partition: int, batch_bytes: int, compression: int = 0, compression_level: int | None = None
+        self,
+        topic: str,
+        partition: int,
+        batch_bytes: int,
+        compression: int = 0,
+        compression_level: int | None = None,
+        spares: SpareBuffers | None = None,
     ) -> None: ...
     def append(
         self,

@@ -12,7 +12,7 @@ from collections import deque
 
 from libc.stdint cimport int32_t, int64_t
 
-from kbroker.client.partition_buffer cimport PartitionBuffer
+from kbroker.client.partition_buffer cimport PartitionBuffer, SpareBuffers
 from kbroker.clock cimport Clock
 from kbroker.record.record_writer cimport Rows, as_bytes, as_headers
 
@@ -88,7 +88,7 @@ cdef class PartitionQueue:
     """
 
     def __cinit__(self, str topic not None, int32_t partition, Py_ssize_t batch_bytes, int compression=0,
-                  compression_level=None):
+                  compression_level=None, SpareBuffers spares=None):
         self.topic = topic
         self.partition = partition
         self.waiting = deque()
@@ -97,6 +97,7 @@ cdef class PartitionQueue:
         self.batch_bytes = batch_bytes
         self.compression = compression
         self.compression_level = compression_level
+        self.spares = spares
 
     @property
     def is_empty(self):
@@ -132,7 +133,7 @@ cdef class PartitionQueue:
         return count
 
     cdef int begin(self, Clock clock) except -1:
-        self.open = ProducerBatch(clock.monotonic_ms(), self.next_ordinal)
+        self.open = ProducerBatch(clock.monotonic_ms(), self.next_ordinal, PartitionBuffer(self.spares))
         self.next_ordinal += 1
         return 0
 

@@ -3,7 +3,16 @@ from libc.stdint cimport int32_t, int64_t
 from kbroker.record.record_writer cimport RecordWriter, Rows
 
 
+cdef class SpareBuffers:
+    cdef Py_ssize_t batch_bytes
+    cdef list buffers
+
+    cdef bytearray take(self)
+    cdef int keep(self, bytearray buffer) except -1
+
+
 cdef class PartitionBuffer:
+    cdef SpareBuffers spares
     cdef RecordWriter writer            # None once the batch is closed
     cdef bytearray batch                # the whole batch, once it is closed
     cdef int compression
@@ -19,3 +28,4 @@ cdef class PartitionBuffer:
                                 Py_ssize_t largest_bytes) except -1
     cdef int note(self, int64_t timestamp_ms, Py_ssize_t count, Py_ssize_t size, object context) except -1
     cpdef close(self, int compression, level)
+    cpdef release(self)

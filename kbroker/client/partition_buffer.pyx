@@ -3,7 +3,8 @@
 An open batch grows in its encoded form, so that memory is what the wire takes. It is closed once: its records are then
 compressed. Its header and its CRC are written when it is sent, and again when it gets other sequence numbers.
 """
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker.record.batch cimport HEADER_BYTES, TRANSACTIONAL_BIT, BatchFields, write_header
@@ -14,19 +15,45 @@ from kbroker.record.records import decode_records
 
 cdef extern from 'Python.h':
     Py_ssize_t PY_SSIZE_T_MAX
+    Py_ssize_t Py_REFCNT(PyObject *)
+
+
+cdef enum:
+    MOST_SPARE_BYTES = 4 * 1024 * 1024
+
+
+cdef class SpareBuffers:
+    """The memory of full batches that are done, for the next ones: fresh memory costs a page fault for every 4 KiB."""
+
+    def __cinit__(self, Py_ssize_t batch_bytes):
+        self.batch_bytes = batch_bytes
+        self.buffers = []
+
+    cdef bytearray take(self):
+        """Return a buffer of `batch_bytes`, or None."""
+        return self.buffers.pop() if self.buffers else None
+
+    cdef int keep(self, bytearray buffer) except -1:
+        """Keep a buffer that has no other user. Only one that grew to `batch_bytes` is worth it."""
+        if (self.batch_bytes // 2 < PyByteArray_GET_SIZE(buffer) <= self.batch_bytes
+                and (len(self.buffers) + 1) * self.batch_bytes <= MOST_SPARE_BYTES):
+            PyByteArray_Resize(buffer, self.batch_bytes)
+            self.buffers.append(buffer)
+        return 0
 
 
 cdef class PartitionBuffer:
     """The records of one batch. `contexts` is empty until a record has a context; then it has an entry for each."""
 
-    def __cinit__(self):
-        self.writer = RecordWriter(HEADER_BYTES)
+    def __cinit__(self, SpareBuffers spares=None):
+        self.spares = spares
+        self.writer = RecordWriter(HEADER_BYTES, None if spares is None else spares.take())
         self.contexts = []
 
     @property
     def size_bytes(self):
         """The size of the batch as it is, with its header."""
-        return self.writer.used if self.writer is not None else PyByteArray_GET_SIZE(self.batch)
+        return self.writer.used if self.writer is not None else len(self.batch)
 
     cdef Py_ssize_t append(self, int64_t timestamp_ms, bytes key, bytes value, list headers, object context,
                            Py_ssize_t largest_bytes) except -1:
@@ -74,19 +101,34 @@ cdef class PartitionBuffer:
     cpdef close(self, int compression, level):
         """Compress the records. Nothing can be added afterwards."""
         cdef object block = None
+        cdef bytearray records
         if self.writer is None:
             return
         if compression:
             block = compress(compression, bytes(memoryview(self.writer.data)[HEADER_BYTES:self.writer.used]), level)
-        self.batch = self.writer.finish()
+        records = self.writer.finish()
         self.writer = None
-        if compression:
-            self.batch[HEADER_BYTES:] = block
-            self.compression = compression
+        if not compression:
+            self.batch = records
+            return
+        self.batch = bytearray(HEADER_BYTES)
+        self.batch += block
+        self.compression = compression
+        if self.spares is not None:
+            self.spares.keep(records)
+
+    cpdef release(self):
+        """Let the memory of a batch go that is done. It stays as it is while a request that gave up refers to it."""
+        cdef bytearray batch = self.batch
+        self.batch = None
+        if self.spares is not None and batch is not None and Py_REFCNT(<PyObject *>batch) == 1:
+            self.spares.keep(batch)
 
     def encoded(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint transactional):
         """Return the closed batch with this producer in its header. The next call changes the same bytes."""
         cdef BatchFields fields
+        if self.batch is None:
+            raise AssertionError('the batch is open, or was released')
         fields.base_offset = 0
         fields.partition_leader_epoch = -1
         fields.attributes = self.compression | (TRANSACTIONAL_BIT if transactional else 0)

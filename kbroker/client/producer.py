@@ -653,7 +653,7 @@ class Producer:
 
     def _tell(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, error: KafkaError | None = None,
               record_errors: dict[int, str] | None = None) -> None:
-        self._appender.release(batch.reserved_bytes)
+        self._appender.release(batch)
         self._counts.add('record_send_total' if error is None else 'record_error_total', batch.records_count)
         delivery = Delivery(queue.topic, queue.partition, batch.contexts, batch.records_count, base_offset, error,
                             record_errors or {})

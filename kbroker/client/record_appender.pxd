@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from kbroker.client.accumulator cimport PartitionQueue
 from kbroker.client.columns_to_send cimport RowsToSend
+from kbroker.client.partition_buffer cimport SpareBuffers
 from kbroker.client.partitioner cimport StickyPartitions
 from kbroker.clock cimport Clock
 
@@ -31,6 +32,7 @@ cdef class RecordAppender:
     cdef dict deleted_topics
     cdef readonly list queues
     cdef readonly Py_ssize_t buffered_bytes
+    cdef SpareBuffers spares
     cdef Py_ssize_t batch_bytes
     cdef Py_ssize_t memory_bytes
     cdef Py_ssize_t largest_record_bytes

@@ -4,6 +4,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t
 
 from kbroker.client.accumulator cimport PartitionQueue, ProducerBatch
 from kbroker.client.columns_to_send cimport RowsToSend, checked_timestamp_ms
+from kbroker.client.partition_buffer cimport SpareBuffers
 from kbroker.client.partitioner cimport StickyPartitions, partition_of
 from kbroker.clock cimport Clock
 from kbroker.record.batch cimport HEADER_BYTES
@@ -83,6 +84,7 @@ cdef class RecordAppender:
         self.deleted_topics = {}
         self.queues = []
         self.batch_bytes = min(settings.batch_size_bytes, settings.buffer_memory_bytes)
+        self.spares = SpareBuffers(self.batch_bytes)
         self.memory_bytes = settings.buffer_memory_bytes
         self.largest_record_bytes = settings.max_request_size_bytes - HEADER_BYTES
 
@@ -164,9 +166,10 @@ cdef class RecordAppender:
             rows.place(known.partitions_count, known.sticky, known.available)
         return 0
 
-    def release(self, Py_ssize_t reserved_bytes):
-        """Note that a batch no longer takes this part of buffer.memory."""
-        self.buffered_bytes -= reserved_bytes
+    def release(self, ProducerBatch batch not None):
+        """Let the part of buffer.memory go that a finished batch has. It cannot be encoded again."""
+        self.buffered_bytes -= batch.reserved_bytes
+        batch.buffer.release()
 
     def topic_names(self):
         """Return the topics in use."""
@@ -237,7 +240,7 @@ cdef class RecordAppender:
             queue = known.retired.pop(partition, None)
             if queue is None:
                 queue = PartitionQueue(known.topic, partition, self.batch_bytes, self.settings.compression,
-                                       self.settings.compression_level)
+                                       self.settings.compression_level, self.spares)
                 self.queues.append(queue)
             known.queues[partition] = queue
         known.last_queue = queue

@@ -71,7 +71,7 @@ cdef class RecordWriter:
     cdef bytearray data
     cdef Py_ssize_t used
 
-    cdef uint8_t *room(self, Py_ssize_t n) except NULL
+    cdef uint8_t *room(self, Py_ssize_t n, Py_ssize_t largest_bytes) except NULL
     cdef Py_ssize_t write(self, int64_t timestamp_delta_ms, int32_t offset_delta, bytes key, bytes value, list headers,
                           Py_ssize_t largest_bytes=*) except -1
     cdef Py_ssize_t write_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, int64_t base_timestamp_ms,

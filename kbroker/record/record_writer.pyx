@@ -16,17 +16,18 @@ cdef list NO_HEADERS = []
 
 
 cdef class RecordWriter:
-    """Writes records to a bytearray that grows ahead of its used part."""
+    """Writes records to a bytearray that grows ahead of its used part, or to `spare`, whose bytes are overwritten."""
 
-    def __cinit__(self, Py_ssize_t head_bytes):
-        self.data = bytearray(head_bytes + 512)
+    def __cinit__(self, Py_ssize_t head_bytes, bytearray spare=None):
+        self.data = bytearray(head_bytes + 512) if spare is None else spare
         self.used = head_bytes
 
-    cdef uint8_t *room(self, Py_ssize_t n) except NULL:
-        """Return the address for the next `n` bytes."""
+    cdef uint8_t *room(self, Py_ssize_t n, Py_ssize_t largest_bytes) except NULL:
+        """Return the address for the next `n` bytes. Grows ahead to at most `largest_bytes`."""
         cdef uint8_t *at
-        if self.used + n > PyByteArray_GET_SIZE(self.data):
-            PyByteArray_Resize(self.data, 2 * self.used + n)
+        cdef Py_ssize_t needed = self.used + n
+        if needed > PyByteArray_GET_SIZE(self.data):
+            PyByteArray_Resize(self.data, max(needed, min(needed + self.used, largest_bytes)))
         at = <uint8_t *>PyByteArray_AS_STRING(self.data) + self.used
         self.used += n
         return at
@@ -43,7 +44,7 @@ cdef class RecordWriter:
         size = varint_size(body_size) + body_size
         if size > largest_bytes - self.used:
             return 0
-        at = put_record(self.room(size), body_size, timestamp_delta_ms, offset_delta, &key_blob, &value_blob)
+        at = put_record(self.room(size, largest_bytes), body_size, timestamp_delta_ms, offset_delta, &key_blob, &value_blob)
         at = put_varint(at, len(headers))
         for name, content in headers:
             part = blob_of(<bytes>name)
@@ -69,7 +70,7 @@ cdef class RecordWriter:
                 break
             size += varint_size(body_size) + body_size
             last += 1
-        at = self.room(size)
+        at = self.room(size, largest_bytes)
         for i in range(first, last):
             row = i if rows.order == NULL else rows.order[i]
             key = NULL_BLOB if rows.keys == NULL else rows.keys[row]

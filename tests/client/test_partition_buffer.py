@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.client.accumulator import PartitionQueue
+from kbroker.client.partition_buffer import SpareBuffers
 from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.client.record_appender import record_bytes
 from kbroker.clock import ManualClock
@@ -105,3 +106,40 @@ def test_a_value_that_is_no_bytes_is_refused(value):
     with pytest.raises(TypeError):
         queue.append(0, None, value, (), None, ManualClock())
     assert queue.is_empty
+
+
+def next_batch(queue, letter):
+    """Return a batch of the queue that is three quarters full of values of one letter."""
+    for _ in range(30):
+        queue.append(1000, None, letter * 100, None, None, ManualClock())
+    queue.close_open()
+    return queue.take(ProducerIdAndEpoch())
+
+
+@pytest.mark.parametrize('codec', [Compression.NONE, Compression.LZ4])
+def test_a_batch_is_written_to_the_memory_of_one_that_is_done_and_has_nothing_of_it(codec):
+    queue = PartitionQueue('t', 0, 4096, codec, None, SpareBuffers(4096))
+    before = next_batch(queue, b'a')
+    address = id(before.encoded(False))
+    before.buffer.release()
+    found = next_batch(queue, b'b').encoded(False)
+    assert found == next_batch(PartitionQueue('t', 0, 4096, codec), b'b').encoded(False)
+    assert codec or id(found) == address
+
+
+def test_memory_is_used_again_only_after_its_last_reader():
+    queue = PartitionQueue('t', 0, 4096, 0, None, SpareBuffers(4096))
+    gave_up = next_batch(queue, b'a')
+    unsent = memoryview(gave_up.encoded(False))     # the connection has not sent all of it
+    before = bytes(unsent)
+    gave_up.buffer.release()
+    next_batch(queue, b'b')
+    assert unsent == before
+
+
+def test_a_batch_that_was_released_is_not_sent():
+    queue = PartitionQueue('t', 0, 4096, 0, None, SpareBuffers(4096))
+    batch = next_batch(queue, b'a')
+    batch.buffer.release()
+    with pytest.raises(AssertionError, match='released'):
+        batch.encoded(False)

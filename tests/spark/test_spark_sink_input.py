@@ -97,14 +97,18 @@ def test_settings_that_say_what_the_sink_does_anyway_are_accepted():
     assert parse_sink_options(NEEDED | given, is_stream=True).kafka == {'bootstrap.servers': 'b:1'}
 
 
-@pytest.mark.parametrize(('given', 'batch_bytes', 'linger_ms'), [
-    ({}, 262_144, 100),
-    ({'kafka.batch.size': '16384', 'kafka.linger.ms': '5'}, 16_384, 5),
-    ({'kafka.max.request.size': '100000'}, 100_000, 100),
+@pytest.mark.parametrize(('given', 'batch_bytes', 'buffer_bytes', 'linger_ms'), [
+    ({}, 262_144, 8_388_608, 100),
+    ({'kafka.batch.size': '16384', 'kafka.linger.ms': '5'}, 16_384, 8_388_608, 5),
+    ({'kafka.batch.size': '2097152'}, 2_097_152, 16_777_216, 100),
+    ({'kafka.max.request.size': '100000'}, 100_000, 8_388_608, 100),
+    ({'kafka.max.request.size': '10000000'}, 262_144, 20_000_000, 100),
+    ({'kafka.buffer.memory': '1000000'}, 262_144, 1_000_000, 100),
 ])
-def test_batches_are_large_unless_a_setting_says_otherwise(given, batch_bytes, linger_ms):
+def test_batches_are_large_and_few_wait_unless_a_setting_says_otherwise(given, batch_bytes, buffer_bytes, linger_ms):
     found = ProducerSettings.from_properties(parse_sink_options(NEEDED | given, is_stream=True).producer())
-    assert (found.batch_size_bytes, found.linger_ms) == (batch_bytes, linger_ms)
+    assert (found.batch_size_bytes, found.buffer_memory_bytes, found.linger_ms) == (
+        batch_bytes, buffer_bytes, linger_ms)
 
 
 @pytest.mark.parametrize('missing', ['kafka.bootstrap.servers', 'transactionalIdPrefix'])

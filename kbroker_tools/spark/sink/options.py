@@ -46,6 +46,11 @@ TASK_TIMEOUT_MS = 15 * 60_000
 BATCH_BYTES = 256 * 1024
 """The default of kafka.batch.size. A task spends at most half the CPU time on a row of 1 KiB that batches of 16 KiB
 take, the default of a producer. `bench/RESULTS.md` has the figures."""
+BUFFER_BYTES = 8 * 1024 * 1024
+"""The default of kafka.buffer.memory, unless batches or requests are larger than usual. A task fills it whenever its
+broker is slower, and memory that a process has not used before costs more than to fill it."""
+BUFFERED_BATCHES = 8
+"""The least number of full batches for which the default of kafka.buffer.memory has room."""
 LINGER_MS = 100
 """The default of kafka.linger.ms. The end of a task sends all rows at once, so no row waits for it."""
 LEAST_MARGIN_MS = 1000
@@ -150,7 +155,10 @@ class SinkOptions:
         """Return the settings that every producer of the sink has."""
         given = {name: text for name, text in self.kafka.items() if name in ProducerSettings.defaults()}
         largest_bytes = ProducerSettings.from_properties(given).max_request_size_bytes
-        return {'batch.size': str(min(BATCH_BYTES, largest_bytes)), 'linger.ms': str(LINGER_MS)} | given
+        batch_bytes = ProducerSettings.from_properties(
+            {'batch.size': str(min(BATCH_BYTES, largest_bytes))} | given).batch_size_bytes
+        buffer_bytes = max(BUFFER_BYTES, BUFFERED_BATCHES * batch_bytes, 2 * largest_bytes)
+        return {'batch.size': str(batch_bytes), 'buffer.memory': str(buffer_bytes), 'linger.ms': str(LINGER_MS)} | given
 
 
 def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
