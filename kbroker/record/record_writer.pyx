@@ -44,7 +44,8 @@ cdef class RecordWriter:
         size = varint_size(body_size) + body_size
         if size > largest_bytes - self.used:
             return 0
-        at = put_record(self.room(size, largest_bytes), body_size, timestamp_delta_ms, offset_delta, &key_blob, &value_blob)
+        at = put_record(self.room(size, largest_bytes), body_size, timestamp_delta_ms, offset_delta, &key_blob,
+                        &value_blob)
         at = put_varint(at, len(headers))
         for name, content in headers:
             part = blob_of(<bytes>name)
