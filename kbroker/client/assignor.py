@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
-from kbroker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_message, encode_message
+from kbroker.protocol.consumer_protocol import PROTOCOL_TYPE, assigned_partitions, decode_message, encode_message
 from kbroker.protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 TopicPartition = tuple[str, int]
@@ -63,12 +63,12 @@ def encode_subscription(topics: Iterable[str], owned: Iterable[TopicPartition] =
 
 def decode_subscription(data: bytes) -> frozenset[str]:
     """Return the topics of a subscription. Raises KafkaError(INCONSISTENT_GROUP_PROTOCOL) if the bytes are not one."""
-    return frozenset(_decode(ConsumerProtocolSubscription, data).topics)
+    return frozenset(_decode_subscription(data).topics)
 
 
 def decode_member(member_id: str, instance_id: str | None, data: bytes) -> Member:
     """Return a member with the content of its subscription. Raises as `decode_subscription` does."""
-    message = _decode(ConsumerProtocolSubscription, data)
+    message = _decode_subscription(data)
     owned = frozenset((struct.topic, index) for struct in message.owned_partitions for index in struct.partitions)
     generation = message.generation_id
     if generation < 0 and message.user_data is not None and len(message.user_data) == GENERATION_BYTES:
@@ -86,10 +86,10 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
     """Return a member's partitions, [] for an empty assignment. Raises KafkaError(INCONSISTENT_GROUP_PROTOCOL)."""
-    if not data:
-        return []
-    message = _decode(ConsumerProtocolAssignment, data)
-    return [(struct.topic, partition) for struct in message.assigned_partitions for partition in struct.partitions]
+    try:
+        return assigned_partitions(data)
+    except ProtocolError as error:
+        raise _another_protocol(error) from None
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -99,9 +99,13 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return grouped
 
 
-def _decode(message_class: Any, data: bytes) -> Any:
+def _decode_subscription(data: bytes) -> Any:
     try:
-        return decode_message(message_class, data)
+        return decode_message(ConsumerProtocolSubscription, data)
     except ProtocolError as error:
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f'found a member that speaks another protocol than '
-                                                                f'{PROTOCOL_TYPE}: {error}') from None
+        raise _another_protocol(error) from None
+
+
+def _another_protocol(error: ProtocolError) -> KafkaError:
+    return KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f'found a member that speaks another protocol than '
+                                                             f'{PROTOCOL_TYPE}: {error}')

@@ -9,6 +9,7 @@ from typing import Any
 
 from kbroker.errors import ProtocolError
 from kbroker.protocol.codec import decode_prefix, encode
+from kbroker.protocol.messages import ConsumerProtocolAssignment
 
 PROTOCOL_TYPE = 'consumer'
 
@@ -23,6 +24,14 @@ def decode_message(message_class: Any, data: bytes) -> Any:
     """Decode in the newest known version: a newer version only appends fields. Raises ProtocolError."""
     message, _ = decode_prefix(message_class, data, version_of(message_class, data), _VERSION.size)
     return message
+
+
+def assigned_partitions(data: bytes) -> list[tuple[str, int]]:
+    """Return the partitions of a member's assignment, [] before its first one. Raises ProtocolError."""
+    if not data:
+        return []
+    message = decode_message(ConsumerProtocolAssignment, data)
+    return [(topic.topic, partition) for topic in message.assigned_partitions for partition in topic.partitions]
 
 
 def version_of(message_class: Any, data: bytes) -> int:

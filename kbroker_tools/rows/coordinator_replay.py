@@ -17,7 +17,7 @@ from kbroker.group.records import GroupRow, OffsetRow, read_row
 from kbroker.group.share_rows import ShareKey, ShareState
 from kbroker.group.share_rows import read_row as read_share_row
 from kbroker.long_work import run_to_end
-from kbroker.protocol.codec import decode_prefix
+from kbroker.protocol.consumer_protocol import assigned_partitions
 from kbroker.protocol.messages import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -27,7 +27,6 @@ from kbroker.protocol.messages import (
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerProtocolAssignment,
     GroupMetadataKey,
     ShareGroupCurrentMemberAssignmentKey,
     ShareGroupCurrentMemberAssignmentValue,
@@ -326,19 +325,12 @@ def _classic_group(group_id: str, value: Any, coordinator_id: int) -> GroupInfo:
 
 
 def _classic_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Decode a consumer's assignment: an int16 version, then a ConsumerProtocolAssignment.
-
-    Every later version starts with the fields of version 0.
-    """
-    if not data:
-        return ()
+    """Return the partitions of a member's assignment. One that is damaged is skipped with a warning."""
     try:
-        assignment, _ = decode_prefix(ConsumerProtocolAssignment, data, 0, 2)
+        return tuple(sorted(assigned_partitions(data)))
     except ProtocolError as error:
         logger.warning('skipped an assignment: %s', error)
         return ()
-    return tuple(sorted((topic.topic, partition) for topic in assignment.assigned_partitions
-                        for partition in topic.partitions))
 
 
 def _named(topics: Iterable[Any], topic_name: Callable[[bytes], str | None]) -> tuple[TopicPartition, ...]:

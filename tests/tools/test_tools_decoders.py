@@ -26,7 +26,9 @@ from kbroker.protocol.messages import (
 )
 from kbroker.protocol.metadata_records import encode_metadata_record
 from kbroker.protocol.rows import encode_row_key, encode_row_value
+from kbroker.record.batch import encode_batch, iter_batches
 from kbroker.record.records import Record
+from kbroker_tools.rows.coordinator_replay import replay_groups
 from kbroker_tools.rows.decoders import DECODERS, FORMATTERS, decoder, formatter, java_text, quorum_record_text
 
 T = 1_700_000_000_000
@@ -35,6 +37,8 @@ ONGOING = TransactionLogValue(
     producer_id=1000, previous_producer_id=1000, producer_epoch=3, transaction_timeout_ms=60_000, transaction_status=1,
     transaction_partitions=[TransactionLogValue.PartitionsSchema(topic='orders', partition_ids=[0, 1])],
     transaction_last_update_timestamp_ms=T + 5, transaction_start_timestamp_ms=T, client_transaction_version=2)
+ASSIGNED = b'\0\0' + encode(ConsumerProtocolAssignment(assigned_partitions=[
+    ConsumerProtocolAssignment.TopicPartition(topic='t', partitions=[1, 0])]), 0)
 DATA = ('{"producerId":1000,"previousProducerId":1000,"producerEpoch":3,"transactionTimeoutMs":60000,'
         '"transactionStatus":%s,"transactionPartitions":[{"topic":"orders","partitionIds":[0,1]}],'
         '"transactionLastUpdateTimestampMs":1700000000005,"transactionStartTimestampMs":1700000000000,'
@@ -121,6 +125,14 @@ def test_dump_log_expands_what_members_of_a_consumer_group_subscribe_to_and_are_
     text = decoder('offsets').decode(0, *group_row('consumer', subscription, assignment))[1]
     assert '"subscription":{"topics":["t"],"userData":null,"ownedPartitions":[]}' in text
     assert '"assignment":{"assignedPartitions":[],"userData":"dQ=="}' in text
+
+
+def test_a_damaged_assignment_is_skipped_with_a_warning(caplog):
+    for assignment, partitions in ((b'', ()), (b'\0\0\xff\xff', ()), (ASSIGNED, (('t', 0), ('t', 1)))):
+        batch = encode_batch([(T, *group_row('consumer', b'', assignment), [])])
+        found = replay_groups(iter_batches(batch)).group('g', 1, lambda topic_id: None)
+        assert [member.assignment for member in found.members] == [partitions]
+    assert len(caplog.messages) == 1 and 'skipped an assignment' in caplog.messages[0]
 
 
 def test_bytes_of_members_stay_base64_in_other_groups_in_formatters_and_where_they_are_no_subscription():
