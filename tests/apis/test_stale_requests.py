@@ -1,4 +1,5 @@
 """Requests of clients from before KIP-890 that arrive late, on a connection that the client has given up."""
+import ctypes
 import itertools
 import sys
 from types import SimpleNamespace
@@ -251,6 +252,40 @@ def test_a_new_group_of_another_producer_leaves_the_other_groups_of_a_producer_k
     for pair in ((1, 'a'), (1, 'b'), (1, 'c'), (2, 'a')):
         commit(*pair)
     assert [is_refused(1, 'b'), is_refused(1, 'c')] == [True, True]
+
+
+HASH_OFFSET = 3 * ctypes.sizeof(ctypes.c_ssize_t)
+"""The place of the cached hash in a str of CPython, behind the reference count, the type and the length."""
+
+
+def with_hash_of(text, other):
+    """Return a copy of a text that has the hash of another one."""
+    copy = text.encode().decode()
+    hash(copy)
+    ctypes.c_ssize_t.from_address(id(copy) + HASH_OFFSET).value = hash(other)
+    assert (copy, hash(copy)) == (text, hash(other))
+    return copy
+
+
+def test_two_groups_with_one_hash_do_no_harm_to_a_client_with_one_connection(broker, two_groups_at_most):
+    commit, is_refused = two_groups_at_most
+    for _ in range(MOST_REFUSALS):
+        commit(1, 'first')
+        commit(1, with_hash_of('second', 'first'))
+    stale_requests = broker.transactions.store.stale_requests
+    assert (stale_requests.refused, stale_requests.groups_count) == (0, 1)
+    for group_id in ('third', 'fourth'):
+        commit(1, group_id)     # and the entry of both is forgotten
+    assert not is_refused(1, 'first')
+
+
+def test_two_groups_with_one_hash_cost_a_client_with_a_connection_for_each_some_refusals(two_groups_at_most):
+    commit, is_refused = two_groups_at_most
+    second = with_hash_of('second', 'first')
+    commit(1, 'first')
+    assert [is_refused(1, second) for _ in range(MOST_REFUSALS + 1)] == [True] * MOST_REFUSALS + [False]
+    assert not is_refused(2, second), 'another producer has its own entry'
+    assert not is_refused(1, 'other'), 'so has a group with another hash'
 
 
 def test_no_group_id_is_kept(two_groups_at_most):
