@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -16,6 +16,10 @@ from kbroker.security.scram_credential import (
 )
 from kbroker_tools.command import ToolError
 from kbroker_tools.render import Output
+
+if TYPE_CHECKING:
+    from kbroker.client.admin import ScramCredentialUpsertion
+    from kbroker.client.descriptions import ScramCredentialInfo
 
 DEFAULT = ''
 """The name of the default entity of a type."""
@@ -33,7 +37,6 @@ TYPES = {'users': ClientType('user', 'user-principal'), 'clients': ClientType('c
 SHORTCUTS = {'user': 'users', 'client': 'clients', 'ip': 'ips'}
 DEFAULT_SHORTCUTS = {'user_defaults': 'users', 'client_defaults': 'clients', 'ip_defaults': 'ips'}
 ORDER = [entity_type.kind for entity_type in TYPES.values()]
-NAMES = {number: name for name, number in MECHANISM_CODES.items()}
 PASSWORD = re.compile(r'(?:iterations=(\d{1,9}),)?password=(.*)', re.DOTALL)
 
 Wanted = dict[str, str | None]
@@ -97,11 +100,12 @@ def metadata_of(view: Any) -> Any:
     return view.metadata
 
 
-def offline_credentials(view: Any, wanted: str | None) -> dict[str, list[tuple[int, int]]]:
-    found: dict[str, list[tuple[int, int]]] = {}
+def offline_credentials(view: Any, wanted: str | None) -> dict[str, list[ScramCredentialInfo]]:
+    from kbroker.client.description_rows import scram_credential_of
+    found: dict[str, list[ScramCredentialInfo]] = {}
     for (user, mechanism), credential in sorted(metadata_of(view).scram_credentials.items()):
         if wanted in (None, user):
-            found.setdefault(user, []).append((mechanism, credential.iterations))
+            found.setdefault(user, []).append(scram_credential_of(mechanism, credential.iterations))
     return found
 
 
@@ -122,32 +126,19 @@ def show_quotas(output: Output, entity: Entity, quotas: dict[str, float]) -> Non
     output.line(f'Quota configs for {where} are {values}')
 
 
-def show_credentials(output: Output, user: str, found: list[tuple[int, int]] | KafkaError) -> None:
+def show_credentials(output: Output, user: str, found: list[ScramCredentialInfo] | KafkaError) -> None:
     if isinstance(found, KafkaError):
         if found.code != ErrorCode.RESOURCE_NOT_FOUND:
             raise found
         return
     if output.as_json:
-        output.row({'entity': {'user': user}, 'scram': {
-            NAMES.get(mechanism, str(mechanism)): iterations for mechanism, iterations in found}})
+        output.row({'entity': {'user': user}, 'scram': {each.mechanism: each.iterations for each in found}})
         return
-    values = ', '.join(f'{NAMES.get(mechanism, mechanism)}=iterations={iterations}' for mechanism, iterations in found)
+    values = ', '.join(f'{each.mechanism}=iterations={each.iterations}' for each in found)
     output.line(f"SCRAM credential configs for user-principal '{user}' are {values}")
 
 
 # ---- alter
-
-class Upsertion(NamedTuple):
-    """A SCRAM credential to store: the salted password, never the password."""
-
-    mechanism: int
-    iterations: int
-    salt: bytes
-    salted_password: bytes
-
-    def __repr__(self) -> str:
-        return f'Upsertion(mechanism={self.mechanism}, iterations={self.iterations})'
-
 
 def alter(view: Any, output: Output, wanted: Wanted, changes: dict[str, str | None]) -> None:
     """Change SCRAM credentials first, then quotas. click.UsageError, ToolError."""
@@ -159,7 +150,7 @@ def alter(view: Any, output: Output, wanted: Wanted, changes: dict[str, str | No
         raise click.UsageError('SCRAM credentials belong to one user: --entity-type users --entity-name NAME')
     quotas = {name: quota_of(name, value) for name, value in changes.items() if name not in MECHANISM_CODES}
     upsertions = [upsertion(name, value) for name, value in scram.items() if value is not None]
-    deletions = [MECHANISM_CODES[name] for name, value in scram.items() if value is None]
+    deletions = [name for name, value in scram.items() if value is None]
     # Brokers refuse two mechanisms of a user in one request.
     for mechanism in deletions:
         raise_error(view.admin.alter_scram_credentials(user, deletions=[mechanism]))
@@ -193,8 +184,9 @@ def quota_of(name: str, value: str | None) -> float | None:
         raise ToolError(f'{name}: found something else, expected a number') from None
 
 
-def upsertion(name: str, value: str) -> Upsertion:
+def upsertion(name: str, value: str) -> ScramCredentialUpsertion:
     """Salt a password. The value is never quoted in an error: it has the password."""
+    from kbroker.client.admin import ScramCredentialUpsertion
     from kbroker.security.scram import new_salt, salted_password
 
     match = PASSWORD.fullmatch(value)
@@ -207,7 +199,7 @@ def upsertion(name: str, value: str) -> Upsertion:
     if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
         raise ToolError(f'{name}: found {iterations} iterations, expected {LEAST_ITERATIONS} to {MOST_ITERATIONS}')
     salt = new_salt()
-    return Upsertion(MECHANISM_CODES[name], iterations, salt, salted_password(name, match[2], salt, iterations))
+    return ScramCredentialUpsertion(name, iterations, salt, salted_password(name, match[2], salt, iterations))
 
 
 def names_in_order(arguments: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from kbroker.client.descriptions import ConfigEntry, ConfigSynonym
 from kbroker.errors import KafkaError
 from kbroker_tools import actions, client_configs
 from kbroker_tools.command import SETTINGS, Command, ToolError, cluster_options, json_option, open_view, version_option
@@ -20,18 +21,17 @@ class EntityType(NamedTuple):
     word: str
     title: str
     resource_type: int
-    source: int | None
+    source: str | None
     """None if all settings are its own."""
 
 
 ENTITY_TYPES = {entity.word: entity for entity in (
-    EntityType('topics', 'topic', 2, 1), EntityType('brokers', 'broker', 4, 2),
-    EntityType('broker-loggers', 'broker-logger', 8, None), EntityType('client-metrics', 'client-metric', 16, 7),
-    EntityType('groups', 'group', 32, 8))}
-SOURCES = {1: 'DYNAMIC_TOPIC_CONFIG', 2: 'DYNAMIC_BROKER_CONFIG', 3: 'DYNAMIC_DEFAULT_BROKER_CONFIG',
-           4: 'STATIC_BROKER_CONFIG', 5: 'DEFAULT_CONFIG', 6: 'DYNAMIC_BROKER_LOGGER_CONFIG',
-           7: 'DYNAMIC_CLIENT_METRICS_CONFIG', 8: 'DYNAMIC_GROUP_CONFIG'}
-FOR_ALL_BROKERS = 3
+    EntityType('topics', 'topic', 2, 'DYNAMIC_TOPIC_CONFIG'),
+    EntityType('brokers', 'broker', 4, 'DYNAMIC_BROKER_CONFIG'),
+    EntityType('broker-loggers', 'broker-logger', 8, None),
+    EntityType('client-metrics', 'client-metric', 16, 'DYNAMIC_CLIENT_METRICS_CONFIG'),
+    EntityType('groups', 'group', 32, 'DYNAMIC_GROUP_CONFIG'))}
+FOR_ALL_BROKERS = 'DYNAMIC_DEFAULT_BROKER_CONFIG'
 ALL_TYPES = [*ENTITY_TYPES, *client_configs.TYPES]
 NAMES = 'kbroker.configs.names'
 """The key of the names of entities, in their order, in the context of click."""
@@ -44,22 +44,6 @@ SHORTCUTS = {'topic': 'topics', 'broker': 'brokers', 'broker_logger': 'broker-lo
              'client_metrics': 'client-metrics'}
 COLUMNS = (Column('name', 'Name'), Column('value', 'Value'), Column('source', 'Source'))
 GROUPED = re.compile(r'([^=,\[\]]+)=(?:\[([^\]]*)\]|([^,\[\]]*))(?:,|$)')
-
-
-class Synonym(NamedTuple):
-    name: str
-    value: str | None
-    source: int
-
-
-class Setting(NamedTuple):
-    """A value and its synonyms: itself and the values that it overrides."""
-
-    name: str
-    value: str | None
-    source: int
-    is_sensitive: bool
-    synonyms: tuple[Synonym, ...]
 
 
 class ConfigsCommand(Command):
@@ -174,7 +158,7 @@ def describe(view: Any, output: Output, entity_type: EntityType, name: str | Non
             shown = [row for row in settings if with_all or entity_type.source in (None, row.source)]
         if not shown and name and entity_type.word in MADE_BY_SETTINGS and name not in all_entities(view, entity_type):
             raise ToolError(f'{view.place}: there is no {entity_type.title} {name}, and it has no settings')
-        show(output, entity_type, each, sorted(shown), with_all)
+        show(output, entity_type, each, sorted(shown, key=lambda row: row.name), with_all)
 
 
 def all_entities(view: Any, entity_type: EntityType) -> list[str]:
@@ -194,17 +178,16 @@ def all_entities(view: Any, entity_type: EntityType) -> list[str]:
     return sorted(configured | set(view.groups() if entity_type.word == 'groups' else ()))
 
 
-def live_settings(view: Any, entity_type: EntityType, name: str) -> list[Setting]:
+def live_settings(view: Any, entity_type: EntityType, name: str) -> list[ConfigEntry]:
     from kbroker.client.admin_requests import ResourceType
     resource = (ResourceType(entity_type.resource_type), name)
-    found = view.admin.describe_configs([resource], include_synonyms=True)[resource]
+    found: list[ConfigEntry] | KafkaError = view.admin.describe_configs([resource], include_synonyms=True)[resource]
     if isinstance(found, KafkaError):
         raise found
-    return [Setting(row.name, row.value, row.config_source, row.is_sensitive, tuple(
-        Synonym(synonym.name, synonym.value, synonym.source) for synonym in row.synonyms)) for row in found]
+    return found
 
 
-def offline_settings(view: Any, entity_type: EntityType, name: str) -> list[Setting]:
+def offline_settings(view: Any, entity_type: EntityType, name: str) -> list[ConfigEntry]:
     """Return the dynamic settings in the metadata log. ToolError for a missing topic."""
     if entity_type.word == 'topics':
         if name not in view.topics():
@@ -213,8 +196,9 @@ def offline_settings(view: Any, entity_type: EntityType, name: str) -> list[Sett
         found = topic.configs if topic is not None else {}
     else:
         found = configs_of(view).get((entity_type.resource_type, name), {})
-    source = FOR_ALL_BROKERS if name == DEFAULT_NAME else entity_type.source or 0
-    return [Setting(key, value, source, False, (Synonym(key, value, source),)) for key, value in found.items()]
+    source = FOR_ALL_BROKERS if name == DEFAULT_NAME else str(entity_type.source)
+    return [ConfigEntry(key, value, source, synonyms=(ConfigSynonym(key, value, source),))
+            for key, value in found.items()]
 
 
 def configs_of(view: Any) -> dict[tuple[int, str], dict[str, str]]:
@@ -224,12 +208,12 @@ def configs_of(view: Any) -> dict[tuple[int, str], dict[str, str]]:
     return configs
 
 
-def show(output: Output, entity_type: EntityType, name: str, settings: list[Setting], with_all: bool) -> None:
+def show(output: Output, entity_type: EntityType, name: str, settings: list[ConfigEntry], with_all: bool) -> None:
     if output.as_json:
         for row in settings:
             output.row({'entity_type': entity_type.word, 'entity_name': name or None, 'name': row.name,
-                        'value': row.value, 'source': SOURCES.get(row.source), 'is_sensitive': row.is_sensitive,
-                        'synonyms': [{'name': each.name, 'value': each.value, 'source': SOURCES.get(each.source)}
+                        'value': row.value, 'source': row.source, 'is_sensitive': row.is_sensitive,
+                        'synonyms': [{'name': each.name, 'value': each.value, 'source': each.source}
                                      for each in row.synonyms]})
         return
     if name == DEFAULT_NAME:
@@ -238,11 +222,10 @@ def show(output: Output, entity_type: EntityType, name: str, settings: list[Sett
         output.line(f'{"All" if with_all else "Dynamic"} configs for {entity_type.title} {name} are:', style='bold')
     if output.is_terminal:
         if settings:
-            output.table(COLUMNS, [(row.name, row.value, SOURCES.get(row.source)) for row in settings])
+            output.table(COLUMNS, [(row.name, row.value, row.source) for row in settings])
         return
     for row in settings:
-        synonyms = ', '.join(f'{SOURCES.get(each.source, "UNKNOWN")}:{each.name}={_text(each.value)}'
-                             for each in row.synonyms)
+        synonyms = ', '.join(f'{each.source}:{each.name}={_text(each.value)}' for each in row.synonyms)
         output.line(f'  {row.name}={_text(row.value)} sensitive={str(row.is_sensitive).lower()} '
                     f'synonyms={{{synonyms}}}')
 

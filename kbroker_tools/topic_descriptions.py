@@ -15,8 +15,8 @@ from kbroker_tools.directory_view import DirectoryView
 
 T = TypeVar('T')
 
-DEFAULT_CONFIG = 5
-"""The source of a setting that has its default value (DescribeConfigs)."""
+DEFAULT_CONFIG = 'DEFAULT_CONFIG'
+"""The source of a setting that has its default value."""
 TOPIC_SETTINGS = sum(setting.topic_name is not None for setting in SETTINGS.values())
 MIN_IN_SYNC_REPLICAS = 'min.insync.replicas'
 
@@ -83,7 +83,7 @@ def live_descriptions(admin: Admin, names: Collection[str], partition_limit: int
         least = next((entry.value for entry in entries if entry.name == MIN_IN_SYNC_REPLICAS), '1')
         yield TopicDescription(name, topic_id, is_internal, tuple(rows), tuple(
             (entry.name, entry.value) for entry in in_java_order(entries, lambda entry: str(entry.name))
-            if entry.config_source != DEFAULT_CONFIG), int(least))
+            if entry.source != DEFAULT_CONFIG), int(least or 1))
 
 
 def _described_in_pages(admin: Admin, names: Collection[str], limit: int) -> dict[str, tuple[bytes, bool, list[Any]]]:

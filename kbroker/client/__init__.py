@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 __all__ = [
     'Acl',
     'Admin',
+    'ConfigEntry',
+    'ConfigSynonym',
     'ConsumedBatch',
     'Consumer',
     'Delivery',
@@ -23,6 +25,8 @@ __all__ = [
     'ProducerInfo',
     'RebalanceListener',
     'Record',
+    'ScramCredentialInfo',
+    'ScramCredentialUpsertion',
     'ShareOffset',
     'Slices',
     'StreamsGroupInfo',
@@ -35,15 +39,18 @@ __all__ = [
 
 if TYPE_CHECKING:
     from kbroker.client.acl import Acl
-    from kbroker.client.admin import Admin, NewTopic, OffsetAndMetadata
+    from kbroker.client.admin import Admin, NewTopic, OffsetAndMetadata, ScramCredentialUpsertion
     from kbroker.client.column_kinds import Slices
     from kbroker.client.consumed import ConsumedBatch
     from kbroker.client.consumer import Consumer
     from kbroker.client.descriptions import (
+        ConfigEntry,
+        ConfigSynonym,
         GroupInfo,
         GroupListing,
         GroupMemberInfo,
         ProducerInfo,
+        ScramCredentialInfo,
         ShareOffset,
         StreamsGroupInfo,
         StreamsMemberInfo,
@@ -65,6 +72,8 @@ else:
     _HOMES = {
         'Acl': 'kbroker.client.acl',
         'Admin': 'kbroker.client.admin',
+        'ConfigEntry': 'kbroker.client.descriptions',
+        'ConfigSynonym': 'kbroker.client.descriptions',
         'ConsumedBatch': 'kbroker.client.consumed',
         'Consumer': 'kbroker.client.consumer',
         'Delivery': 'kbroker.client.producer',
@@ -81,6 +90,8 @@ else:
         'ProducerInfo': 'kbroker.client.descriptions',
         'RebalanceListener': 'kbroker.client.rebalance_listener',
         'Record': 'kbroker.record.records',
+        'ScramCredentialInfo': 'kbroker.client.descriptions',
+        'ScramCredentialUpsertion': 'kbroker.client.admin',
         'ShareOffset': 'kbroker.client.descriptions',
         'Slices': 'kbroker.client.column_kinds',
         'StreamsGroupInfo': 'kbroker.client.descriptions',

@@ -29,9 +29,12 @@ from kbroker.client.code_names import code_named
 from kbroker.client.connection import Connection
 from kbroker.client.description_rows import (
     classic_group_of,
+    config_of,
     consumer_group_of,
     group_listing_of,
+    mechanism_code,
     producer_of,
+    scram_credential_of,
     share_group_of,
     share_offset_of,
     streams_group_of,
@@ -39,9 +42,11 @@ from kbroker.client.description_rows import (
     transaction_of,
 )
 from kbroker.client.descriptions import (
+    ConfigEntry,
     GroupInfo,
     GroupListing,
     ProducerInfo,
+    ScramCredentialInfo,
     ShareOffset,
     StreamsGroupInfo,
     TransactionInfo,
@@ -115,6 +120,19 @@ class NewTopic(NamedTuple):
     replication_factor: int = -1
     assignments: Mapping[int, Collection[int]] | None = None
     configs: Mapping[str, str] | None = None
+
+
+class ScramCredentialUpsertion(NamedTuple):
+    """A SCRAM credential to store: the salted password, never the password."""
+
+    mechanism: str
+    """SCRAM-SHA-256 or SCRAM-SHA-512."""
+    iterations: int
+    salt: bytes
+    salted_password: bytes
+
+    def __repr__(self) -> str:
+        return f'ScramCredentialUpsertion({self.mechanism}, iterations={self.iterations})'
 
 
 class Admin(AdminRequests):
@@ -200,10 +218,10 @@ class Admin(AdminRequests):
             raise error
 
     def describe_configs(self, resources: Iterable[Resource], include_synonyms: bool = False,
-                         include_documentation: bool = False) -> dict[Resource, Any]:
-        """Return lists of DescribeConfigsResourceResult (name, value, config_source, is_sensitive, synonyms ...)."""
+                         include_documentation: bool = False) -> dict[Resource, list[ConfigEntry] | KafkaError]:
+        """Return the settings of each resource, with their sources and types."""
         request = messages.DescribeConfigsRequest
-        found = {}
+        found: dict[Resource, list[ConfigEntry] | KafkaError] = {}
         for resource in resources:
             row = request.DescribeConfigsResource(resource_type=resource[0], resource_name=resource[1],
                                                   configuration_keys=None)
@@ -211,7 +229,7 @@ class Admin(AdminRequests):
                                                        include_documentation=include_documentation),
                                      'describing configurations')
             result = only_one(answer.results, words_of(resource))
-            found[resource] = error_in(result, words_of(resource)) or result.configs
+            found[resource] = error_in(result, words_of(resource)) or [config_of(row) for row in result.configs]
         return found
 
     def incremental_alter_configs(self, changes: Mapping[Resource, Iterable[tuple[str, AlterOp, str | None]]],
@@ -254,23 +272,25 @@ class Admin(AdminRequests):
         return error_in(only_one(answer.entries, 'altering quotas'), 'altering quotas')
 
     def describe_scram_credentials(
-            self, users: Iterable[str] | None = None) -> dict[str, list[tuple[int, int]] | KafkaError]:
-        """Return (mechanism, iterations) of the credentials of these users, or of all (KIP-554)."""
+            self, users: Iterable[str] | None = None) -> dict[str, list[ScramCredentialInfo] | KafkaError]:
+        """Return the credentials of these users, or of all, without secrets (KIP-554)."""
         request = messages.DescribeUserScramCredentialsRequest
         rows = None if users is None else [request.UserName(name=name) for name in names_of(users, 'user')]
         answer = self._ask_controller(request(users=rows), 'describing SCRAM credentials')
         check(answer.error_code, 'describing SCRAM credentials', answer.error_message)
         return {row.user: error_in(row, f'user {row.user}') or [
-            (info.mechanism, info.iterations) for info in row.credential_infos] for row in answer.results}
+            scram_credential_of(info.mechanism, info.iterations) for info in row.credential_infos]
+                for row in answer.results}
 
-    def alter_scram_credentials(self, user: str, deletions: Iterable[int] = (),
-                                upsertions: Iterable[Any] = ()) -> KafkaError | None:
-        """Delete credentials by mechanism, and store others: mechanism, iterations, salt and salted password."""
+    def alter_scram_credentials(self, user: str, deletions: Iterable[str] = (),
+                                upsertions: Iterable[ScramCredentialUpsertion] = ()) -> KafkaError | None:
+        """Delete the credentials of these mechanisms, and store others. A broker takes a mechanism once a request."""
         request = messages.AlterUserScramCredentialsRequest
         answer = self._ask_controller(request(
-            deletions=[request.ScramCredentialDeletion(name=user, mechanism=mechanism) for mechanism in deletions],
+            deletions=[request.ScramCredentialDeletion(name=user, mechanism=mechanism_code(mechanism))
+                       for mechanism in names_of(deletions, 'mechanism')],
             upsertions=[request.ScramCredentialUpsertion(
-                name=user, mechanism=each.mechanism, iterations=each.iterations, salt=each.salt,
+                name=user, mechanism=mechanism_code(each.mechanism), iterations=each.iterations, salt=each.salt,
                 salted_password=each.salted_password) for each in upsertions]), 'altering SCRAM credentials')
         return error_in(only_one(answer.results, f'user {user}'), f'user {user}')
 

@@ -1,14 +1,17 @@
 """The rows of Describe and List answers, made into `descriptions`."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kbroker.client.descriptions import (
+    ConfigEntry,
+    ConfigSynonym,
     GroupInfo,
     GroupListing,
     GroupMemberInfo,
     ProducerInfo,
+    ScramCredentialInfo,
     ShareOffset,
     StreamsGroupInfo,
     StreamsMemberInfo,
@@ -17,10 +20,34 @@ from kbroker.client.descriptions import (
     TransactionListing,
 )
 from kbroker.errors import ProtocolError
-from kbroker.protocol import messages
-from kbroker.protocol.codec import decode_prefix
+from kbroker.protocol.consumer_protocol import assigned_partitions
+from kbroker.security.scram_credential import MECHANISM_CODES
 
 Partitions = tuple[tuple[str, int], ...]
+
+CONFIG_SOURCES = ('UNKNOWN', 'DYNAMIC_TOPIC_CONFIG', 'DYNAMIC_BROKER_CONFIG', 'DYNAMIC_DEFAULT_BROKER_CONFIG',
+                  'STATIC_BROKER_CONFIG', 'DEFAULT_CONFIG', 'DYNAMIC_BROKER_LOGGER_CONFIG',
+                  'DYNAMIC_CLIENT_METRICS_CONFIG', 'DYNAMIC_GROUP_CONFIG')
+CONFIG_TYPES = ('UNKNOWN', 'BOOLEAN', 'STRING', 'INT', 'SHORT', 'LONG', 'DOUBLE', 'LIST', 'CLASS', 'PASSWORD')
+"""The names of DescribeConfigs by their codes."""
+
+
+def config_of(row: Any) -> ConfigEntry:
+    return ConfigEntry(
+        row.name, row.value, _name_of(CONFIG_SOURCES, row.config_source), row.is_sensitive, row.read_only,
+        tuple(ConfigSynonym(each.name, each.value, _name_of(CONFIG_SOURCES, each.source)) for each in row.synonyms),
+        _name_of(CONFIG_TYPES, row.config_type), row.documentation or None)
+
+
+def scram_credential_of(mechanism: int, iterations: int) -> ScramCredentialInfo:
+    names = (name for name, code in MECHANISM_CODES.items() if code == mechanism)
+    return ScramCredentialInfo(next(names, str(mechanism)), iterations)
+
+
+def mechanism_code(name: str) -> int:
+    if name not in MECHANISM_CODES:
+        raise ValueError(f'found mechanism {name!r}, expected one of {", ".join(MECHANISM_CODES)}')
+    return MECHANISM_CODES[name]
 
 
 def producer_of(row: Any) -> ProducerInfo:
@@ -84,6 +111,10 @@ def share_offset_of(topic: str, row: Any) -> ShareOffset:
                        row.start_offset if has_start else None, _unless_negative(row.lag))
 
 
+def _name_of(names: Sequence[str], code: int) -> str:
+    return names[code] if 0 <= code < len(names) else 'UNKNOWN'
+
+
 def _unless_negative(number: int) -> int | None:
     return None if number < 0 else number
 
@@ -104,13 +135,7 @@ def _partitions(assignment: Any) -> Partitions:
 
 def _classic_assignment(data: bytes) -> Partitions:
     """Return the partitions of a member's assignment: none before its first one, or if the format is another."""
-    if len(data) < 2:
-        return ()
-    latest = messages.ConsumerProtocolAssignment.versions[1]
     try:
-        # A newer version only appends fields (KIP-429).
-        found, _ = decode_prefix(messages.ConsumerProtocolAssignment, data, min(int.from_bytes(data[:2]), latest), 2)
+        return tuple(sorted(assigned_partitions(data)))
     except ProtocolError:
         return ()
-    return tuple(sorted((topic.topic, partition) for topic in found.assigned_partitions
-                        for partition in topic.partitions))

@@ -1,10 +1,46 @@
-"""Producers, transactions and groups, as an Admin describes them and as a log directory has them.
+"""Settings, credentials, producers, transactions and groups, as an Admin describes them or a log directory has them.
 
 Times are milliseconds since the epoch. An absent value is None.
 """
 from __future__ import annotations
 
 from kbroker.lean_dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """A source that sets a value, or would set it if a stronger one did not."""
+
+    name: str
+    value: str | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """A setting of a topic, a broker or a group (DescribeConfigs)."""
+
+    name: str
+    value: str | None
+    """None for a secret."""
+    source: str
+    """Kafka's name: DEFAULT_CONFIG, DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG ..., or UNKNOWN."""
+    is_sensitive: bool = False
+    is_read_only: bool = False
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    """The strongest first; empty unless they were asked for."""
+    type: str = 'UNKNOWN'
+    """Kafka's name: BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD, or UNKNOWN."""
+    documentation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialInfo:
+    """A credential of a user, without its secrets (KIP-554)."""
+
+    mechanism: str
+    """SCRAM-SHA-256 or SCRAM-SHA-512, or the number of another one."""
+    iterations: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,14 @@ from kbroker.client.admin import (
     NewTopic,
     OffsetAndMetadata,
     ResourceType,
+    ScramCredentialUpsertion,
 )
 from kbroker.client.config import ClientConfig
+from kbroker.client.description_rows import config_of, scram_credential_of
+from kbroker.client.descriptions import ConfigSynonym, ScramCredentialInfo
 from kbroker.client.fetching import fetch_batches
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol import messages
 from kbroker.record.records import decode_records
 from kbroker_tools.live_view import LiveView
 from kbroker_tools.view import GroupOffset, PartitionOffsets
@@ -115,6 +119,27 @@ def test_a_topic_is_only_checked_when_asked_so(view, admin):
     assert name not in view.topics()
 
 
+def test_credentials_are_stored_described_and_deleted(admin):
+    assert admin.alter_scram_credentials('ada', upsertions=[
+        ScramCredentialUpsertion('SCRAM-SHA-256', 4096, b'salt', bytes(32))]) is None
+    found = eventually(lambda: admin.describe_scram_credentials(['ada'])['ada'],
+                       lambda found: not isinstance(found, KafkaError))
+    assert found == [ScramCredentialInfo('SCRAM-SHA-256', 4096)]
+    assert admin.alter_scram_credentials('ada', deletions=['SCRAM-SHA-256']) is None
+    gone = eventually(lambda: admin.describe_scram_credentials(['ada'])['ada'],
+                      lambda found: isinstance(found, KafkaError))
+    assert gone.code == ErrorCode.RESOURCE_NOT_FOUND
+    with pytest.raises(ValueError, match="found mechanism 'SCRAM-SHA-1', expected one of SCRAM-SHA-256, SCRAM-SHA-512"):
+        admin.alter_scram_credentials('ada', deletions=['SCRAM-SHA-1'])
+
+
+def test_codes_without_a_name_are_shown_as_such():
+    assert scram_credential_of(9, 5000) == ScramCredentialInfo('9', 5000)
+    row = messages.DescribeConfigsResponse.DescribeConfigsResourceResult
+    assert [(entry.source, entry.type) for entry in map(config_of, [
+        row(config_source=-1, config_type=-1), row(config_source=99, config_type=99)])] == [('UNKNOWN', 'UNKNOWN')] * 2
+
+
 def test_single_settings_are_changed_and_described(admin, topic):
     resource = (ResourceType.TOPIC, topic)
     changes = [('retention.ms', AlterOp.SET, '60000'), ('cleanup.policy', AlterOp.APPEND, 'compact')]
@@ -126,6 +151,14 @@ def test_single_settings_are_changed_and_described(admin, topic):
     assert wrong.code == ErrorCode.INVALID_CONFIG and topic in str(wrong)
     broker = (ResourceType.BROKER, '1')
     assert 'log.retention.ms' in {row.name for row in admin.describe_configs([broker])[broker]}
+    described = admin.describe_configs([resource], include_synonyms=True, include_documentation=True)[resource]
+    found = {row.name: row for row in described}
+    entry = found['retention.ms']
+    assert (entry.source, entry.type, entry.is_sensitive, entry.is_read_only) == (
+        'DYNAMIC_TOPIC_CONFIG', 'LONG', False, False)
+    assert entry.synonyms[0] == ConfigSynonym('retention.ms', '60000', 'DYNAMIC_TOPIC_CONFIG')
+    assert found['max.message.bytes'].source == found['max.message.bytes'].synonyms[0].source == 'DEFAULT_CONFIG'
+    assert entry.documentation
     admin.alter_config('topic', topic, {'retention.ms': 70_000, 'cleanup.policy': None})
     assert eventually(lambda: admin.describe_config('topic', topic)['retention.ms'],
                       lambda value: value == '70000') == '70000'

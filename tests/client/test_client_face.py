@@ -20,9 +20,10 @@ from kbroker.errors import ErrorCode
 
 def test_the_names_of_the_client_are_those_of_its_list():
     assert sorted(kbroker.client.__all__) == [
-        'Acl', 'Admin', 'ConsumedBatch', 'Consumer', 'Delivery', 'FatalProducerError', 'GroupInfo',
-        'GroupListing', 'GroupMemberInfo', 'KafkaError', 'NewTopic', 'OffsetAndMetadata', 'PreparedTransaction',
-        'Producer', 'ProducerFencedError', 'ProducerInfo', 'RebalanceListener', 'Record', 'ShareOffset',
+        'Acl', 'Admin', 'ConfigEntry', 'ConfigSynonym', 'ConsumedBatch', 'Consumer', 'Delivery',
+        'FatalProducerError', 'GroupInfo', 'GroupListing', 'GroupMemberInfo', 'KafkaError', 'NewTopic',
+        'OffsetAndMetadata', 'PreparedTransaction', 'Producer', 'ProducerFencedError', 'ProducerInfo',
+        'RebalanceListener', 'Record', 'ScramCredentialInfo', 'ScramCredentialUpsertion', 'ShareOffset',
         'Slices', 'StreamsGroupInfo', 'StreamsMemberInfo', 'SubtopologyInfo', 'TransactionError',
         'TransactionInfo', 'TransactionListing']
     for name in kbroker.client.__all__:
