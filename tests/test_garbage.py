@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.in_process_broker import InProcessBroker
+from support.message_builder import build
 
 from kbroker.garbage import REQUESTS_BETWEEN, THRESHOLDS, YoungSearch, exempting_the_old
 from kbroker.protocol.messages import CreatePartitionsRequest, CreateTopicsRequest, MetadataRequest
@@ -125,3 +126,24 @@ def test_errors_that_are_kept_as_results_leave_no_garbage(broker):
                              (MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name='new')]), 12)]:
         broker.ask(request, version)
     assert gc.collect() == 0
+
+
+def test_a_generation_of_a_classic_group_leaves_no_garbage(tmp_path):
+    """A cycle that lives until its row is durable may become exempt meanwhile, and would then stay for good."""
+    def rebalance(broker, member_id):
+        joined = broker.ask(build('JoinGroupRequest', group_id='g', member_id=member_id, session_timeout_ms=60_000,
+                                  rebalance_timeout_ms=60_000, protocol_type='consumer',
+                                  protocols=[dict(name='range', metadata=b'')]), 3)
+        assert joined.error_code == 0, joined
+        synced = broker.ask(build('SyncGroupRequest', group_id='g', member_id=joined.member_id,
+                                  generation_id=joined.generation_id,
+                                  assignments=[dict(member_id=joined.member_id, assignment=b'all')]), 3)
+        assert synced.error_code == 0 and synced.assignment == b'all'
+        return joined.member_id
+
+    with InProcessBroker(tmp_path, {'group.initial.rebalance.delay.ms': '0'}) as broker:
+        broker.ask(build('FindCoordinatorRequest', coordinator_keys=['g'], key_type=0), 4)
+        member_id = rebalance(broker, '')
+        gc.collect()
+        rebalance(broker, member_id)
+        assert gc.collect() == 0

@@ -53,21 +53,24 @@ ANSWER_BYTES, PARTITION_BYTES = 30, 50
 class Wake(FetchWaiter):
     """Wakes a fetch when a partition or its share partition moves."""
 
-    def __init__(self, partition: Partition, wanted: WantedPartition):
+    def __init__(self, partition: Partition, fetch: ShareFetch, wanted: WantedPartition):
         super().__init__(partition)
+        self.fetch = fetch
         self.wanted = wanted
 
     def wake(self) -> None:
-        self.wanted.fetch.moved(self.wanted)
+        self.fetch.moved(self.wanted)
 
 
 class WantedPartition:
-    """One partition of a fetch, and what the last look has found."""
+    """One partition of a fetch, and what the last look has found.
 
-    __slots__ = ('error', 'fetch', 'fetched', 'is_acquirable', 'is_loading', 'live', 'place', 'size_bytes', 'waker')
+    It refers to the fetch only while it waits: a cycle that stayed behind would never be freed, see `garbage`.
+    """
 
-    def __init__(self, fetch: ShareFetch, place: SessionPartition):
-        self.fetch = fetch
+    __slots__ = ('error', 'fetched', 'is_acquirable', 'is_loading', 'live', 'place', 'size_bytes', 'waker')
+
+    def __init__(self, place: SessionPartition):
         self.place = place
         self.live: LivePartition | None = None
         self.waker: Wake | None = None
@@ -77,11 +80,11 @@ class WantedPartition:
         self.error: PartitionError | None = None
         self.fetched: Fetched | None = None
 
-    def wait(self, partition: Partition, live: LivePartition) -> None:
+    def wait(self, fetch: ShareFetch, partition: Partition, live: LivePartition) -> None:
         """Wake the fetch with the next move."""
         if self.waker is None or self.waker.partition is not partition:
             self.stop_waiting()
-            self.waker = Wake(partition, self)
+            self.waker = Wake(partition, fetch, self)
         if self.live is not None and self.live is not live:
             self.live.waiting.discard(self.waker)
         self.live = live
@@ -140,7 +143,7 @@ class ShareFetch(Waiter):
 
     def run(self, partitions: Sequence[SessionPartition], pace: Pace) -> Steps:
         """Acquire records, and wait for them if need be. The load of share partitions is waited for in any case."""
-        self.wanted = [WantedPartition(self, place) for place in partitions]
+        self.wanted = [WantedPartition(place) for place in partitions]
         room, timers = self.request.node.waiting_room, self.request.node.timers
         room.enter(self.request.connection_id, self)
         timer = timers.after(self.body.max_wait_ms, self.answer_now) if not self.time_is_over else None
@@ -191,7 +194,7 @@ class ShareFetch(Waiter):
         if self.body.max_bytes < 0:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'found MaxBytes {self.body.max_bytes}')
         live = node.share_partitions.open(ShareKey(self.key.group_id, *wanted.place), partition)
-        wanted.wait(partition, live)
+        wanted.wait(self, partition, live)
         size_bytes: int = node.share_partitions.acquirable_bytes(live, self.max_bytes)
         wanted.is_acquirable = node.share_partitions.is_acquirable(live)
         return size_bytes

@@ -444,19 +444,7 @@ class Membership:
         generation = group.generation
         is_large = len(given) + len(group.members) > MEMBERS_AT_ONCE
 
-        @then_answer
-        def stored(self, error, result):
-            # Without an error the replay of the row has done everything.
-            if error is not None and group.generation == generation and group.state is GroupState.COMPLETING_REBALANCE:
-                log.error(
-                    'assignments of group %s, generation %d, were not stored: %s', shown(group.group_id), generation,
-                    error
-                )
-                group.stored_generation = -1
-                self._fail_syncs(group, coordinator_error(error).code)
-                self._prepare_rebalance(group)
-
-        done = Callback(functools.partial(stored, self))
+        done = Callback(functools.partial(self._assignments_stored, group, generation))
         assignments = {each.member_id: each.assignment for each in given}
         if is_large:
             yield
@@ -470,6 +458,16 @@ class Membership:
             yield
         if self._is_in(group, generation, GroupState.COMPLETING_REBALANCE):
             self._shard.append_group(group, row, assignments, done)
+
+    @then_answer
+    def _assignments_stored(self, group, generation, error, result):
+        """The group's row was not stored if there is an error. Without one, its replay has done everything."""
+        if error is not None and group.generation == generation and group.state is GroupState.COMPLETING_REBALANCE:
+            log.error('assignments of group %s, generation %d, were not stored: %s', shown(group.group_id), generation,
+                      error)
+            group.stored_generation = -1
+            self._fail_syncs(group, coordinator_error(error).code)
+            self._prepare_rebalance(group)
 
     @then_answer
     def _assignment_is_durable(self, group, generation, assignments):

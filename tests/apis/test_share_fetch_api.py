@@ -1,6 +1,8 @@
 """ShareFetch and ShareAcknowledge on a complete broker."""
 from __future__ import annotations
 
+import gc
+
 import pytest
 from api_client import ApiClient
 from share_client import ACCEPT, REJECT, RELEASE, RENEW, ShareClient, ranges
@@ -502,3 +504,19 @@ def test_read_committed_groups_wait_for_the_end_of_transactions(client, producer
 def test_read_uncommitted_groups_get_everything(producer, member):
     transact(producer, 0, b'lost', committed=False)
     assert member.acquired() == [(0, 1, 1)]
+
+
+def test_a_fetch_that_waited_leaves_no_garbage(client, member):
+    """A cycle that lives while the fetch waits may become exempt meanwhile, and would then stay for good."""
+    def wait():
+        parked = member.begin_fetch_shares(max_wait_ms=500)
+        assert not parked.is_answered
+        client.broker.clock.advance(500)
+        member.settle()
+        member.advance(parked.answer)
+        assert ranges(parked.answer) == []
+
+    wait()
+    gc.collect()
+    wait()
+    assert gc.collect() == 0
