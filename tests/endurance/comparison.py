@@ -1,0 +1,51 @@
+"""The comparison of the sizes of a broker before and after a load."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from support.counted_broker import Count
+
+MORE_OBJECTS = 100
+"""How many more objects of a type are no leak: fetch sessions stay, now with more partitions and now with fewer. In an
+hour, members, transactions and topics come and go by the thousand.
+"""
+MORE_OBJECTS_SHARE = 0.02
+MORE_BLOCKS_SHARE = 0.05
+MORE_RESIDENT_KB = 16 * 1024
+"""Memory that the C library keeps for the next use. In two hours, a leak of 100 bytes for each request is more."""
+MORE_DESCRIPTORS = 8
+"""Open files of segments are a cache, which is smaller or larger by chance."""
+NOT_COMPARED = ('open files', 'partitions of fetch sessions and waiting fetches', 'processes that ask for the status')
+"""Lines of the ledger: a cache; the partitions of the sessions that stay, of which the number is compared; and the
+process that asks.
+"""
+EMPTY_AFTERWARDS = (
+    'connections', 'requests and replies', 'waiting fetches', 'groups with members and offsets',
+    'member ids not used yet', 'deadlines of members', 'groups whose regular expressions are resolved',
+    'share sessions', 'partitions of share sessions', 'long work', 'transactional ids',
+    'transactions that a client keeps as prepared', 'producers of partitions', 'connections held for a quota')
+"""Lines of the ledger that are 0 once the clients are gone, the groups and topics are deleted, and the ids expired."""
+
+
+def is_drained(ledger: dict[str, int]) -> bool:
+    return not any(ledger[what] for what in EMPTY_AFTERWARDS)
+
+
+def growth(before: Count, after: Count) -> Iterator[str]:
+    """Yield a line for each thing of which the broker holds more than before."""
+    if after.garbage:
+        yield f'objects that only cycles hold, which are never freed: {dict(after.garbage)}'
+    for what, found, expected in (
+            ('KiB of resident memory', after.resident_kb, before.resident_kb + MORE_RESIDENT_KB),
+            ('descriptors', after.descriptors, before.descriptors + MORE_DESCRIPTORS),
+            ('threads', after.threads, before.threads),
+            ('blocks of memory', after.blocks, round(before.blocks * (1 + MORE_BLOCKS_SHARE)))):
+        if found > expected:
+            yield f'found {found} {what}, expected at most {expected}'
+    for what, now in after.ledger.items():
+        if now > before.ledger[what] and what not in NOT_COMPARED:
+            yield f'{what}: found {now}, expected at most {before.ledger[what]}'
+    for name, count in after.objects.items():
+        most = before.objects.get(name, 0) * (1 + MORE_OBJECTS_SHARE) + MORE_OBJECTS
+        if count > most:
+            yield f'found {count} objects of the type {name}, expected at most {most:.0f}'
