@@ -24,8 +24,9 @@ from kbroker_tools.verifying.nemesis import FAULTS, NETWORK_FAULTS, PROCESS_FAUL
 from kbroker_tools.verifying.report import page
 from kbroker_tools.verifying.run import CLIENTS, WORKLOADS, Plan, Run, clients_available
 
-FAKE_TIME_LIBRARIES = ('/usr/lib/*/faketime/libfaketime.so.1', '/usr/lib/faketime/libfaketime.so.1',
-                       '/usr/lib64/faketime/libfaketime.so.1', '/usr/local/lib/faketime/libfaketime.so.1')
+FAKE_TIME_LIBRARIES = tuple(f'{place}/faketime/{name}' for name in ('libfaketimeMT.so.1', 'libfaketime.so.1')
+                            for place in ('/usr/lib/*', '/usr/lib', '/usr/lib64', '/usr/local/lib'))
+"""The first one that exists is taken. MT stands for programs with threads."""
 HISTORY, TIMELINE, BROKER_LOG, CLOCK = 'history.jsonl', 'timeline.html', 'broker.log', 'clock'
 
 
