@@ -6,6 +6,9 @@ from typing import TypeVar
 
 T = TypeVar('T')
 
+MOST_MS = 2**31 - 1
+"""The largest value of a time."""
+
 
 def list_of(given: Iterable[T], what: str, kind: type[T]) -> list[T]:
     """Return a collection as a list. Raises TypeError for a single string, and for an element of another type."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbroker.client.arguments import MOST_MS
 from kbroker.errors import ConfigError
 from kbroker.jaas import JaasError, LoginModule, parse_jaas
 from kbroker.properties import read_properties
@@ -56,9 +57,6 @@ SECURITY_SETTINGS = (
     'ssl.keystore.certificate.chain', 'ssl.key.password', 'ssl.ca.location', 'ssl.certificate.location',
     'ssl.key.location', 'ssl.crl.location', 'ssl.enabled.protocols', 'ssl.endpoint.identification.algorithm')
 """The settings that security.protocol can call for."""
-
-MOST_MS = 2**31 - 1
-"""The largest value of a time."""
 
 # As in Kafka's clients, a protocol before the address is allowed and ignored.
 ADDRESS = re.compile(r'(?:[\w.%-]*://)?(?:\[([\w.%:-]+)\]|([\w.%-]+)):(\d+)')

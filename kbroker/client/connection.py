@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kbroker import __version__
-from kbroker.client.config import MOST_MS, ClientConfig
+from kbroker.client.arguments import MOST_MS
+from kbroker.client.config import ClientConfig
 from kbroker.client.errors import AnswerTimeout, ClientError, check
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError

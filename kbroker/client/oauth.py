@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 
-from kbroker.client.config import MOST_MS
+from kbroker.client.arguments import MOST_MS
 from kbroker.client.errors import ClientError
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError
