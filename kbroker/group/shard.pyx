@@ -26,6 +26,7 @@ from kbroker.long_work import run_to_end
 from kbroker.record.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, encode_batch
 from kbroker.record.records import decode_records
 from kbroker.topics.append_errors import APPEND_ERRORS
+from kbroker.topics.loading import replay_all
 
 COORDINATOR_ERRORS = APPEND_ERRORS | {
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -105,10 +106,9 @@ cdef class Shard:
     # Appends
 
     def load(self):
-        """Replay the log, then follow it. CorruptLogError when a row of ours cannot be read."""
+        """Replay the log, then follow it. Raises CorruptLogError for a batch or a row that cannot be read."""
         self._loading = True
-        for header, batch in self.partition.batches():
-            self.replay(header, batch)
+        replay_all(self.partition, self.replay)
         for group_id in self.offsets.group_ids():
             self._simple_group(group_id)
         self._loading = False

@@ -39,6 +39,7 @@ from kbroker.protocol.rows import RowError
 from kbroker.record.batch import BatchHeader, encode_batch
 from kbroker.record.records import decode_records
 from kbroker.topics.append_errors import APPEND_ERRORS
+from kbroker.topics.loading import replay_all
 from kbroker.topics.partitioner import partition_for
 
 logger = logging.getLogger(__name__)
@@ -75,8 +76,7 @@ class ShareStateShard:
 
     def load(self) -> None:
         """Replay the log, then follow it. Raises CorruptLogError."""
-        for header, batch in self.partition.batches():
-            self.replay(header, batch)
+        replay_all(self.partition, self.replay)
         self.partition.set_replayer(self.replay)
 
     def forget(self) -> None:

@@ -5,10 +5,22 @@ an unfinished write, a torn tail, or damage.
 """
 from libc.stdint cimport int64_t
 
+from kbroker.errors import CorruptLogError
 from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk, find_batch, walk_batches
 from kbroker.log.fs.file cimport File
 from kbroker.log.producer_state cimport NO_MARKER, Marker, ProducerStateTable, read_marker
+from kbroker.record.batch import CorruptBatchError
 from kbroker.record.batch cimport CONTROL_BIT, batch_last_offset, batch_size_bytes
+
+
+cdef int read_marker_at(BatchWalk walk, Marker *marker) except -1:
+    """Read the marker in the walk's batch, if it is one. Raises CorruptLogError, which names file and position."""
+    try:
+        read_marker(walk.data(), batch_size_bytes(&walk.fields), &walk.fields, marker)
+    except CorruptBatchError as error:
+        raise CorruptLogError(f'{walk.file.path}: found a marker at {walk.position} that cannot be read: {error}'
+                              ) from error
+    return 0
 
 
 def seek_batch(File file not None, int64_t position, int64_t end, int64_t offset) -> int:
@@ -32,14 +44,14 @@ def find_end(File file not None, int64_t position, int64_t end) -> tuple[int, in
 def replay_headers(ProducerStateTable producers not None, File file not None, int64_t position, int64_t end) -> int:
     """Apply the batches from `position` on to `producers`. Returns where the walk ended.
 
-    Raises CorruptBatchError if the record of a marker extends beyond its batch.
+    Raises CorruptLogError if the record of a marker extends beyond its batch.
     """
     cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
     cdef Marker marker
     marker.kind = NO_MARKER
     while walk.next():
         if walk.fields.attributes & CONTROL_BIT:
-            read_marker(walk.data(), batch_size_bytes(&walk.fields), &walk.fields, &marker)
+            read_marker_at(walk, &marker)
             producers.adopt(&walk.fields, &marker)
             marker.kind = NO_MARKER
         else:

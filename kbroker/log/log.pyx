@@ -72,18 +72,27 @@ cdef class Log(Appender):
         self.latest_epoch = self.leader_epochs.latest
         self.log_start_offset = opening.log_start_offset
         self.log_end_offset = self.flushed_offset = opening.log_end_offset
+        if opening.is_unsynced:
+            self.flushed_offset = min(<int64_t>options.recovery_point, self.log_end_offset)
         self.unwritten = UnwrittenTail()
         self.unsynced = Unsynced(fs, directory, self.leader_epochs, self.snapshots,
                                  -1 if self.active.size_bytes else self.log_end_offset, options.start_work)
         self.is_unclosed = self.is_rewritten = opening.is_unsynced
         self.recovery = opening if opening.is_unsynced else None
         if not options.sync_later:
+            self.rewrite_recovered()
             self.finish_recovery(False)
+
+    def rewrite_recovered(self) -> None:
+        """Write again what was recovered and may not be on the disk. `finish_recovery` syncs it. Raises OSError."""
+        if self.recovery is not None:
+            self.recovery.rewrite()
 
     def finish_recovery(self, bint is_synced) -> None:
         """Make durable what was recovered, unless it `is_synced` already. Raises OSError."""
         if self.recovery is not None:
             self.recovery.finish(is_synced)
+            self.flushed_offset = self.log_end_offset
             self.recovery = None
 
     def put_off_sync(self) -> bool:
@@ -300,13 +309,13 @@ cdef class Log(Appender):
 
     @property
     def recovery_point(self) -> int:
-        """The base offset of the oldest segment that was not synced since it was closed.
+        """An offset in the oldest segment that was not synced since it was closed. All batches below it are synced.
 
         A flush syncs the batches of the active segment but not its indexes, so a segment that was flushed to its end
-        and then closed still has to be recovered after a power cut.
+        and then closed still has to be recovered after a power cut. So the point stays below the flushed offset.
         """
         cdef Segment oldest = self.unsynced.rolled[0] if self.unsynced.rolled else self.active
-        return min(self.flushed_offset, oldest.base_offset)
+        return min(self.flushed_offset, max(oldest.base_offset, self.flushed_offset - 1))
 
     def files_to_sync(self) -> tuple[list[File], int]:
         """Return (files, offset): once all files are synced, in this order and by any thread, everything below `offset`
@@ -357,6 +366,10 @@ cdef class Log(Appender):
 
     cdef Segment segment_for(self, int64_t offset):
         return <Segment>self.segments[self.segment_number(offset)]
+
+    def file_of(self, int64_t offset) -> str:
+        """Return the path of the log file with an offset."""
+        return self.segment_for(offset).log_file_path()
 
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
         """Return whole batches of one segment from `offset` on, None if there are none.

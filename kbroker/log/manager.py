@@ -185,6 +185,7 @@ class LogManager:
             options.log_start_offset = 0
             if not options.clean_shutdown:
                 expected = 0        # a crash can take a new directory, and the offsets can be of an earlier topic
+                self._forget_offsets(topic, partition)
             options.maker = partial(self._make_partition, key, topic_id)
         try:
             if is_new and expected:
@@ -311,6 +312,8 @@ class LogManager:
         recovered = [log for log in self.logs.values() if log.awaits_recovery]
         if self._config.kbroker_durability == 'page-cache':
             recovered = [log for log in recovered if not log.put_off_sync()]
+        for log in recovered:
+            log.rewrite_recovered()
         is_synced = self._sync_everything() if len(recovered) > SYNCED_ONE_BY_ONE else False
         for log in recovered:
             log.finish_recovery(is_synced)

@@ -172,10 +172,7 @@ class PartitionReader:
         for base_offset, next_base in _spans(bases, producers.end_offset):
             segment = SegmentReader(self._fs, self.directory, base_offset)
             position = segment.position_of(producers.end_offset)
-            try:
-                position = replay_headers(producers, segment.file, position, segment.size_bytes)
-            except CorruptBatchError as error:
-                raise CorruptLogError(f'{segment.file.path}: found a marker that cannot be read: {error}') from error
+            position = replay_headers(producers, segment.file, position, segment.size_bytes)
             if next_base is not None and position != segment.size_bytes:
                 raise CorruptLogError(f'{segment.file.path}: found no batch at {position}, expected one before the end '
                                       f'at {segment.size_bytes}')

@@ -7,6 +7,10 @@ are checked; its indexes and the producer state are rebuilt from its batches.
 The log ends before the first bytes that are not a batch, as in Apache Kafka. Unsynced writes may survive a power cut in
 any order, so valid batches may follow. They are then kept beside the log in `.cut` files, which no broker reads.
 
+What is above the recovery point is written again before it is synced. A sync of the last broker may have failed, and
+the kernel may have these bytes in memory only, and count them as written. The next acknowledged record must not follow
+bytes that a power cut takes.
+
 A disk that keeps what it synced loses no acknowledged record, and so nothing below the recovery point or the
 checkpoint of high watermarks. If the log ends below one of them, acknowledged records are lost, which is an error in
 the broker's log. Records above them may have been acknowledged since the last checkpoint. No file tells; that a
@@ -24,6 +28,7 @@ from kbroker.log.checkpoints import LEADER_EPOCH_FILE
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.options import LogOptions
+from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, RecoveryResult, Segment
 from kbroker.log.snapshots import ProducerSnapshots
@@ -52,6 +57,8 @@ class Opening:
     is_unsynced: bool = False
     """Something was recovered: sync `files_to_sync`, then call `finish`, before any of it becomes visible."""
     recovered: list[Segment] = field(default_factory=list)
+    rewritten: list[str] = field(default_factory=list)
+    """The files beside the segments that were written again."""
 
     def __post_init__(self) -> None:
         self.log_start_offset = self.options.log_start_offset
@@ -289,6 +296,22 @@ class Opening:
         """Return whether only the last segment was recovered, which a start after a power cut recovers anyway."""
         return not self.was_cut and self.recovered == self.segments[-1:]
 
+    def rewrite(self) -> None:
+        """Write again what a sync might skip although the disk lacks it. Raises OSError.
+
+        A sync of the last broker may have failed, and then it skips what failed: see `File.rewrite`. Everything below
+        the recovery point was synced, and the indexes have just been written.
+        """
+        if self.options.clean_shutdown:
+            return
+        for segment in self.recovered:
+            segment.rewrite(self.options.recovery_point)
+        self.rewritten = [path for name in (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
+                          if self.fs.exists(path := os.path.join(self.directory, name))]
+        for path in self.rewritten:
+            file = self.fs.open(path)
+            file.rewrite(0, file.size())
+
     def files_to_sync(self) -> list[File]:
         """Return the files of recovered segments.
 
@@ -296,12 +319,13 @@ class Opening:
         """
         files = [file for segment in self.recovered
                  for file in segment.files_to_sync(sealed=segment is not self.segments[-1])]
-        if self.leader_epochs.is_unsynced:
+        files += [self.fs.open(path) for path in self.rewritten]
+        if self.leader_epochs.is_unsynced and not self.rewritten:
             files.append(self.leader_epochs.sync_file())
         return [*files, self.fs.open_directory(self.directory)]
 
     def finish(self, is_synced: bool) -> None:
-        """Make durable what was recovered, unless it `is_synced` already. Raises OSError.
+        """Make durable what was recovered, unless it `is_synced` already, after `rewrite`. Raises OSError.
 
         No snapshot is written in the middle of the last segment: after a crash that segment is read from its start, and
         a clean stop writes a snapshot of its own.

@@ -9,10 +9,10 @@ from kbroker.errors import CorruptLogError
 from kbroker.log.batch_walk cimport SCAN_BYTES, SEARCH_BYTES, BatchWalk, find_batch, walk_batches
 from kbroker.log.fs.file cimport File
 from kbroker.log.fs.lazy_file cimport LazyFile
+from kbroker.log.header_walk cimport read_marker_at
 from kbroker.log.index cimport OffsetIndex, TimeIndex
-from kbroker.log.producer_state cimport ABORT_MARKER, Marker, ProducerStateTable, read_marker
+from kbroker.log.producer_state cimport ABORT_MARKER, Marker, ProducerStateTable
 from kbroker.log.transaction_index cimport TransactionIndex
-from kbroker.record.batch import CorruptBatchError
 from kbroker.record.batch cimport (
     HEADER_BYTES, HEADER_READ, BatchFields, batch_last_offset, batch_size_bytes, header_of, parse_header)
 
@@ -35,14 +35,6 @@ cdef enum:
 def file_name(offset: int, suffix: str) -> str:
     """Return the name that Kafka gives a file: 20 digits for the offset, then the suffix."""
     return f'{offset:020d}{suffix}'
-
-
-cdef int read_marker_at(BatchWalk walk, Marker *marker) except -1:
-    try:
-        read_marker(walk.data(), batch_size_bytes(&walk.fields), &walk.fields, marker)
-    except CorruptBatchError as error:
-        raise CorruptLogError(f'{walk.file.path}: {error}') from None
-    return 0
 
 
 cdef inline int64_t mark_of(const Place *place, bint by_position) noexcept:
@@ -526,6 +518,12 @@ cdef class Segment:
         """Cut the file where the segment ends, which releases the space reserved behind it."""
         self.file().truncate(self.size_bytes)
         self.allocated_bytes = self.size_bytes
+
+    def rewrite(self, int64_t offset) -> None:
+        """Write the batches again that end at or above `offset`: a sync of them may have failed."""
+        cdef Place place
+        self.place_of(max(offset, self.base_offset), &place)
+        self.file().rewrite(place.position, self.size_bytes)
 
     def files_to_sync(self, *, sealed: bool) -> list[File]:
         """Return the transaction index before the log whose markers it explains, and the other indexes once

@@ -77,6 +77,8 @@ class QuorumLog:
         self._segments: list[int] = []
         self._file: File | None = None
         self._size_bytes = 0
+        self._last_position = 0
+        """The position of the last batch in the last segment."""
         self._stale_bytes = 0
         """The bytes in the last segment after its last whole batch: a write cut short by a crash."""
         self._ends_segment = False
@@ -132,7 +134,7 @@ class QuorumLog:
             raise CorruptLogError(f'{path}: found a segment at offset {base_offset}, expected {self.end_offset}')
         self._file = self._fs.open(path)
         size_bytes = self._file.size()
-        self._size_bytes = 0
+        self._size_bytes = self._last_position = 0
         for position, header, batch in sound_batches(self._file, size_bytes):
             self._check_order(path, position, header)
             if header.base_offset >= snapshot.end_offset:
@@ -147,7 +149,7 @@ class QuorumLog:
             elif not header.is_control:
                 self.removed_topics.update(_removed_topics(batch))
             self.end_offset = header.last_offset + 1
-            self._size_bytes = position + header.size_bytes
+            self._last_position, self._size_bytes = position, position + header.size_bytes
         self._stale_bytes = size_bytes - self._size_bytes
         if self._stale_bytes:
             self._check_torn(path, is_last=base_offset == self._segments[-1])
@@ -194,10 +196,11 @@ class QuorumLog:
     # -- leading
 
     def begin_epoch(self, node_id: int, kraft_version: int) -> None:
-        """Become leader of the next epoch, and cut a torn tail.
+        """Become leader of the next epoch, cut a torn tail, and make the last batch durable.
 
-        `quorum-state` is written first, so that no epoch is ever led twice. Raises KafkaError(KAFKA_STORAGE_ERROR) if a
-        write fails.
+        The sync of that batch may have failed, so it is written again: see `File.rewrite`. All batches before it were
+        synced. `quorum-state` is written first, so that no epoch is ever led twice. Raises
+        KafkaError(KAFKA_STORAGE_ERROR) if a write fails.
         """
         seen = self.state.leader_epoch if self.state else 0
         epoch = max(seen, self.epoch) + 1
@@ -216,8 +219,9 @@ class QuorumLog:
                 logger.warning('%s: cutting %d bytes of an unfinished write, at offset %d',
                                self._segment_path(self._segments[-1]), self._stale_bytes, self.end_offset)
                 self._file.resize(self._size_bytes)
-                self._file.sync()
                 self._stale_bytes = 0
+            self._file.rewrite(self._last_position, self._size_bytes)
+            self._file.sync()
         except OSError as error:
             self._fail(f'{self.directory}: becoming leader failed: {error}')
 

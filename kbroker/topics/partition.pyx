@@ -390,6 +390,10 @@ cdef class Partition(Appender):
         """Return the batches that end at or after `start_offset`, as (header, memoryview)."""
         return self._log.batches(max(start_offset, self._log.log_start_offset))
 
+    def file_of(self, int64_t offset) -> str:
+        """Return the path of the log file with an offset."""
+        return self._log.file_of(offset)
+
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
         """Return batches from the one that holds `offset`, as `Log.read` does.
 

@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kbroker.internal_topics import TRANSACTION_STATE
 from kbroker.protocol.messages import TransactionLogValue
 from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value
+from kbroker.record.batch import BatchHeader
 from kbroker.record.records import decode_records
+from kbroker.topics.loading import replay_all
 from kbroker.transaction.row_encoder import encode_key, encode_value
 from kbroker.transaction.state import STORED, TransactionRow, TransactionState
 
@@ -38,24 +39,24 @@ def encode_tombstone(transactional_id: str) -> Row:
 def read_all(partition: Partition) -> dict[str, TransactionRow]:
     """Return the last row of each transactional.id in the partition. A row without a value removes the id."""
     found: dict[str, TransactionRow] = {}
-    for transactional_id, row in _read_rows(partition):
-        if row is None:
-            found.pop(transactional_id, None)
-        else:
-            found[transactional_id] = row
-    return found
 
-
-def _read_rows(partition: Partition) -> Iterator[tuple[str, TransactionRow | None]]:
-    for header, batch in partition.batches():
+    def replay(header: BatchHeader, batch: memoryview) -> None:
         if header.is_control:
-            continue
+            return
         for record in decode_records(batch):
             try:
-                yield decode_row(record.key, record.value)
+                transactional_id, row = decode_row(record.key, record.value)
             except RowError as error:
                 logger.warning('%s-%d, offset %d: skipped, %s', TRANSACTION_STATE, partition.partition, record.offset,
                                error)
+                continue
+            if row is None:
+                found.pop(transactional_id, None)
+            else:
+                found[transactional_id] = row
+
+    replay_all(partition, replay)
+    return found
 
 
 def decode_row(key: bytes | None, value: bytes | None) -> tuple[str, TransactionRow | None]:

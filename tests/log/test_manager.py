@@ -199,7 +199,7 @@ def test_checkpoints_are_written_at_their_intervals(open_manager, tmp_path, cloc
     log.delete_records(2)
     clock.advance(60_000)
     timers.run_due()
-    assert (tmp_path / 'data' / 'recovery-point-offset-checkpoint').read_bytes() == b'0\n1\norders 0 0\n'
+    assert (tmp_path / 'data' / 'recovery-point-offset-checkpoint').read_bytes() == b'0\n1\norders 0 2\n'
     assert (tmp_path / 'data' / 'log-start-offset-checkpoint').read_bytes() == b'0\n1\norders 0 2\n'
     assert (tmp_path / 'data' / 'replication-offset-checkpoint').read_bytes() == b'0\n1\norders 0 3\n'
     manager.close(clean=False)

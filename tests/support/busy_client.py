@@ -78,7 +78,9 @@ class BusyClient(Client):
             self.let_pass(ms)
         found = self.broker.topics.get(*topic_partition).log_start_offset
         if found < offset:
-            raise RefusedError(f'{topic_partition} begins at {found}, expected {offset} at least')
+            failure = self.broker.logs.failure
+            raise RefusedError(f'{topic_partition} begins at {found}, expected {offset} at least',
+                               None if failure is None else failure.code)
 
     # ---- checking ----
 

@@ -17,7 +17,7 @@ from support.in_process_broker import InProcessBroker
 from support.promises import TOPIC, Promises, RefusedError, Step
 
 from kbroker.clock import ManualClock
-from kbroker.errors import KafkaError, LogDirectoryError
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.fs import FileSystem
 from kbroker.log.swap import DELETED_SUFFIX
 from kbroker_tools.checking.directory_check import DirectoryCheck, check_one
@@ -25,6 +25,9 @@ from kbroker_tools.checking.directory_check import DirectoryCheck, check_one
 STOP: Step = ('stop', ())
 """In a story: a clean stop and a new start."""
 FAULTS = ('ENOSPC', 'EIO', 'EINTR', 'short write')
+REFUSALS = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_COORDINATOR,
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+"""The answers of a broker whose log directory is offline."""
 SOURCE = ('source', 0)
 OUT_OF_USE = DELETED_SUFFIX, '-delete', '-stray'
 
@@ -105,6 +108,16 @@ class Run:
                     return
             self.step += 1
 
+    def restart(self, fs: FileSystem) -> None:
+        """Start the broker again, check every promise, and run the story to its end, without its stops."""
+        with InProcessBroker(self.root, self.case.settings, clock=self.clock, fs=fs) as broker:
+            try:
+                client = BusyClient(broker, self.promises, self.case.transaction_version)
+                self.case.check(client, self.step, goes_on=True)
+            finally:
+                broker.crash()
+        self.step = len(self.case.story)
+
     def moment(self, directory: pathlib.Path, what: str) -> Moment:
         return Moment(directory, f'{what}, in {self.case.story[self.step:self.step + 1]}', self.step,
                       copy.deepcopy(self.promises), self.clock.wall_ms())
@@ -129,13 +142,17 @@ class Case:
                     client.do(step)
         return run
 
-    def count_changes(self, base: pathlib.Path) -> int:
-        """Run the story to its end. Return how many changes it makes to the disk, and one for the end."""
+    def list_changes(self, base: pathlib.Path) -> list[str]:
+        """Run the story to its end. Return the changes that it makes to the disk."""
         changes: list[str] = []
         run = self.begin(base / 'counted')
         run.go(FreezingFileSystem(run.root, lambda change, path: changes.append(change)))
         shutil.rmtree(run.root)
-        return len(changes) + 1
+        return changes
+
+    def count_changes(self, base: pathlib.Path) -> int:
+        """Run the story to its end. Return how many changes it makes to the disk, and one for the end."""
+        return len(self.list_changes(base)) + 1
 
     def cut_power(self, base: pathlib.Path, chosen: Collection[int], seeds: int,
                   hold: Callable[[Moment], None]) -> int:
@@ -183,32 +200,42 @@ class Case:
             broker.crash()
         return judge.count()
 
-    def fail_change(self, base: pathlib.Path, number: int, fault: str, *, lasts: bool) -> Moment | None:
+    def fail_change(self, base: pathlib.Path, number: int, fault: str, *, lasts: bool = False,
+                    restarts: bool = False) -> Moment | None:
         """Run the story until the change with this number fails, and as far as it goes on. Then the power fails.
 
-        If the fault `lasts`, all later changes fail, too. Return None if the story ended before.
+        If the fault `lasts`, all later changes fail, too. If the broker `restarts`, the story first continues to its
+        end on the same machine, whose memory still has what the disk may lack. Return None if the story ended before.
         """
         run = self.begin(base / f'failing-{number}')
         changes = 0
         failed: list[str] = []
+        faults: list[OSError] = []
 
         def fail(change: str, path: str) -> None:
             nonlocal changes
             changes += 1
             if changes - 1 == number or (lasts and changes > number):
                 failed.append(f'{change} of {pathlib.Path(path).relative_to(run.root)}')
-                raise fault_of(fault, path, is_write=change == 'write')
+                if (fault, change) != ('EINTR', 'write'):       # `File` repeats an interrupted write
+                    faults.append(fault_of(fault, path, is_write=change == 'write'))
+                    raise faults[-1]
 
         fs = FreezingFileSystem(run.root, fail)
+        fs.fate_of_failed_syncs = random.Random(number) if number % 2 else None
         refused = ''
         try:
             run.go(fs)
-        except (RefusedError, OSError, KafkaError, LogDirectoryError) as error:
+        except (RefusedError, OSError, KafkaError) as error:
+            if not is_effect(error, faults):
+                raise
             refused = repr(error)
         if not failed:
             return None
         directory = base / f'failed-{number}'
         fs.before_change = lambda change, path: None
+        if restarts:
+            run.restart(fs)
         fs.crash(directory, random.Random(number))
         shutil.rmtree(run.root)
         return run.moment(directory, f'change {number}, {failed[0]}, failed with {fault}; {refused}')
@@ -217,27 +244,28 @@ class Case:
         """Open the rest and check every promise. Then the client continues, or a new one replaces it."""
         try:
             with InProcessBroker(moment.directory, self.settings, clock=ManualClock(moment.wall_ms)) as broker:
-                self._check(BusyClient(broker, moment.promises, self.transaction_version), moment, goes_on=goes_on)
+                self.check(BusyClient(broker, moment.promises, self.transaction_version), moment.step, goes_on=goes_on)
             assert findings_of_check(str(moment.directory)) == []
             gc.collect()    # a broker is a reference cycle, and holds its files open until it is collected
         except BaseException as error:
             error.add_note(moment.what)
             raise
 
-    def _check(self, client: BusyClient, moment: Moment, *, goes_on: bool) -> None:
+    def check(self, client: BusyClient, step: int, *, goes_on: bool) -> None:
+        """Check every promise at a step of the story, and again after its rest or after a new client's transaction."""
         client.pass_time()
         client.check_topics()
         client.check_records()
         client.check_everything_else()
         if goes_on:
-            steps = [step for step in self.story[moment.step:] if step != STOP]
-        elif moment.promises.producer is not None:
+            steps = [following for following in self.story[step:] if following != STOP]
+        elif client.promises.producer is not None:
             client.replace()
-            steps = transaction(9, committed=True) if TOPIC in moment.promises.topics else []
+            steps = transaction(9, committed=True) if TOPIC in client.promises.topics else []
         else:
             steps = []
-        for step in steps:
-            client.do(step)
+        for following in steps:
+            client.do(following)
         client.pass_time()
         client.check_topics()
         client.check_records()
@@ -251,6 +279,15 @@ def fault_of(fault: str, path: str, *, is_write: bool) -> OSError:
     code = {'EIO': errno.EIO, 'EINTR': errno.EINTR}.get(fault, errno.ENOSPC)
     kind = ShortWriteError if fault == 'short write' and is_write else OSError
     return kind(code, os.strerror(code), path)
+
+
+def is_effect(error: RefusedError | OSError | KafkaError, faults: list[OSError]) -> bool:
+    """Return whether an error is one of the faults, or what the broker makes of it."""
+    if isinstance(error, RefusedError):
+        return bool(faults) and error.code in REFUSALS
+    if isinstance(error, KafkaError):
+        return error.code is ErrorCode.KAFKA_STORAGE_ERROR and any(str(fault) in str(error) for fault in faults)
+    return error in faults
 
 
 def spread(count: int, most: int) -> range:

@@ -130,6 +130,14 @@ class Inode:
             apply(self.durable, position, data)
         self.pending.clear()
 
+    def fail_sync(self, rng: random.Random | None) -> None:
+        """Drop unsynced data, all of it without `rng`: the kernel may take them for written, and no sync tries again.
+
+        Sizes are in the journal of the file system, so they can still become durable.
+        """
+        self.pending = [(position, data) for position, data in self.pending
+                        if data is None or (rng is not None and rng.random() < 0.5)]
+
     def after_power_cut(self, rng: random.Random | None) -> Content:
         """Return the durable content with some of the changes, or without any if there is no `rng`."""
         content = self.durable.copy()
@@ -208,6 +216,8 @@ class FreezingFileSystem(FileSystem):
         """
         self.root = str(root)
         self.before_change = before_change
+        self.fate_of_failed_syncs: random.Random | None = None
+        """Chooses the unsynced writes that a failed sync leaves unsynced. None: it drops all of its file for ever."""
         self.top = self._read(self.root)
 
     def _read(self, path: str) -> Folder:
@@ -283,16 +293,26 @@ class FreezingFileSystem(FileSystem):
         self.change(new, move)
 
     def sync_everything(self, path: str) -> None:
-        self.before_change('sync', path)
-        self._sync_all(self.top)
+        folders, inodes = self._all_below(self.top)
+        try:
+            self.before_change('sync', path)
+        except OSError:
+            for inode in inodes:
+                inode.fail_sync(self.fate_of_failed_syncs)
+            raise
+        for synced in (*inodes, *folders):
+            synced.sync()
 
-    def _sync_all(self, folder: Folder) -> None:
+    def _all_below(self, folder: Folder) -> tuple[list[Folder], list[Inode]]:
+        folders, inodes = [folder], []
         for node in folder.names.values():
             if isinstance(node, Inode):
-                node.sync()
+                inodes.append(node)
             elif isinstance(node, Folder):
-                self._sync_all(node)
-        folder.sync()
+                below = self._all_below(node)
+                folders += below[0]
+                inodes += below[1]
+        return folders, inodes
 
     def sync_names(self, directory: str) -> None:
         folder = self.folder(directory)
@@ -345,12 +365,18 @@ class FrozenFile(InterposedFile):
             self.inode.pending.append((size, None))
 
     def on_sync(self) -> None:
-        self.fs.before_change('sync', self.path)
-        if isinstance(self.inode, Inode):
-            self.inode.sync()
+        inode = self.inode if isinstance(self.inode, Inode) else Inode()
+        try:
+            self.fs.before_change('sync', self.path)
+        except OSError:
+            inode.fail_sync(self.fs.fate_of_failed_syncs)
+            raise
+        inode.sync()
 
 
 class FrozenDirectory(Directory):
+    """A directory. A failed sync leaves its names as they were: they are in the journal of the file system."""
+
     def __init__(self, fs: FreezingFileSystem, path: str):
         super().__init__(path)
         self.fs = fs

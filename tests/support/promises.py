@@ -87,7 +87,11 @@ class Promises:
 
 
 class RefusedError(AssertionError):
-    """The broker did not do what the client asked for, or did not answer. That breaks no promise on a failing disk."""
+    """The broker refused with `code`, or did not answer (None). A refusal breaks no promise on a failing disk."""
+
+    def __init__(self, text: str, code: ErrorCode | None = None):
+        super().__init__(text)
+        self.code = code
 
 
 class NotingConnection(InProcessConnection):
@@ -124,7 +128,7 @@ class Client:
             if (code := ErrorCode(code_of(answer))) not in RETRIABLE:
                 return code
             self.pass_time()
-        raise RefusedError(f'{type(request).__name__} is answered with {code.name} for ever')
+        raise RefusedError(f'{type(request).__name__} is answered with {code.name} for ever', code)
 
     def expect(self, request: Any, version: int, code_of: Callable[[Any], int],
                noted: Callable[[Any], None] = lambda answer: None) -> None:
@@ -476,7 +480,7 @@ class Client:
 def accept(code: ErrorCode) -> None:
     """Raise RefusedError if a request was answered with an error."""
     if code is not ErrorCode.NONE:
-        raise RefusedError(f'answered with {code.name}')
+        raise RefusedError(f'answered with {code.name}', code)
 
 
 def _offset_commit_code(answer: Any) -> int:

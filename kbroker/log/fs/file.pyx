@@ -217,6 +217,26 @@ cdef class File:
         finally:
             free(scratch)
 
+    def rewrite(self, int64_t position, int64_t end) -> None:
+        """Write the bytes from `position` to `end` again, as they are read.
+
+        After a failed sync, Linux may count data as written that the disk never got. Later syncs skip such data until
+        they are written again.
+        """
+        cdef int64_t step = min(end - position, <int64_t>WARM_BYTES), got
+        cdef uint8_t *scratch = <uint8_t *>malloc(max(step, <int64_t>1))
+        if scratch == NULL:
+            raise MemoryError()
+        try:
+            while position < end:
+                got = self.pread(scratch, min(end - position, step), position)
+                if got == 0:
+                    return
+                self.pwrite(scratch, got, position)
+                position += got
+        finally:
+            free(scratch)
+
     def resize(self, int64_t size) -> None:
         self.truncate(size)
 

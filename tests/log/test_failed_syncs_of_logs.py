@@ -1,0 +1,178 @@
+"""After a failed sync, memory may have what the disk lacks. Recovery writes again what may be missing, and no more."""
+import errno
+import os
+
+import pytest
+from batches import data_batch
+from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
+
+from kbroker.clock import Timers
+from kbroker.config import Config, LogConfig
+from kbroker.errors import KafkaError
+from kbroker.log.checkpoints import LEADER_EPOCH_FILE, read_partition_offsets
+from kbroker.log.fs import FileSystem, InterposedFile
+from kbroker.log.log import Log
+from kbroker.log.manager import LogManager
+from kbroker.log.options import LogOptions
+from kbroker.log.origin import Origin
+
+TOPIC_ID = bytes(range(16))
+
+
+class WatchedFile(InterposedFile):
+    """A file that notes where it is written."""
+
+    def __init__(self, path, create, writes):
+        super().__init__(path, create)
+        self.writes = writes
+
+    def on_write(self, data, position):
+        self.writes.append((os.path.basename(self.path), position, len(data)))
+
+
+class WatchedFileSystem(FileSystem):
+    def __init__(self):
+        self.writes = []
+
+    def open(self, path, create=False):
+        return WatchedFile(path, create, self.writes)
+
+    def writes_to_logs(self):
+        return [write for write in self.writes if write[0].endswith('.log')]
+
+
+def append(log, batches=1):
+    for _ in range(batches):
+        log.append_batch(data_batch(), Origin.CLIENT, 0)
+
+
+BATCH_BYTES = len(data_batch())
+
+
+def test_a_later_sync_makes_durable_what_a_failed_one_left_in_memory(open_log, tmp_path):
+    root = tmp_path / 'root'
+    root.mkdir()
+
+    def fail(change, path):
+        if is_broken and change == 'sync' and path.endswith('.log'):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    is_broken = False
+    disk = FreezingFileSystem(root, fail)
+    log = open_log(file_system=disk, root=root)
+    append(log)
+    log.flush()
+    append(log, 2)
+    is_broken = True
+    with pytest.raises(KafkaError):
+        log.flush()
+    is_broken = False
+    again = open_log(clean_shutdown=False, file_system=disk, root=root, recovery_point=log.recovery_point)
+    assert again.log_end_offset == 3
+    append(again)
+    again.flush()
+    disk.crash(tmp_path / 'left', None)
+    assert open_log(clean_shutdown=False, root=tmp_path / 'left').log_end_offset == 4
+
+
+@pytest.mark.parametrize('synced, expected', [
+    (0, [(0, 4)]), (1, [(0, 4)]), (3, [(2, 2)]), (4, [(3, 1)])])
+def test_recovery_writes_again_what_is_above_the_recovery_point(open_log, synced, expected):
+    """The last synced batch is written again too: the recovery point stays one offset below the end of the flush."""
+    log = open_log()
+    append(log, synced)
+    log.flush()
+    append(log, 4 - synced)
+    log.close(clean=False)
+    watched = WatchedFileSystem()
+    open_log(clean_shutdown=False, file_system=watched, recovery_point=log.recovery_point)
+    assert watched.writes_to_logs() == [('00000000000000000000.log', first * BATCH_BYTES, count * BATCH_BYTES)
+                                        for first, count in expected]
+    assert LEADER_EPOCH_FILE in {name for name, _, _ in watched.writes}
+
+
+def test_recovery_writes_again_each_segment_above_the_recovery_point(open_log):
+    log = open_log()
+    for _ in range(3):
+        append(log, 2)
+        log.roll()
+    log.close(clean=False)
+    watched = WatchedFileSystem()
+    open_log(clean_shutdown=False, file_system=watched, recovery_point=3)
+    assert watched.writes_to_logs() == [('00000000000000000002.log', BATCH_BYTES, BATCH_BYTES),
+                                        ('00000000000000000004.log', 0, 2 * BATCH_BYTES)]
+
+
+def test_after_a_clean_stop_no_batch_is_written_again(open_log):
+    log = open_log()
+    append(log, 3)
+    log.close()
+    watched = WatchedFileSystem()
+    open_log(file_system=watched)
+    assert watched.writes == []
+
+
+def test_the_recovery_point_stays_until_the_recovered_bytes_are_synced(open_log, fs, clock, tmp_path):
+    """Otherwise, a checkpoint that is written meanwhile would call bytes synced that exist in memory only."""
+    log = open_log()
+    append(log)
+    log.flush()
+    append(log, 3)
+    log.close(clean=False)
+    again = Log(fs, log.directory, 'topic', 0, LogConfig(Config({}), {}), clock,
+                LogOptions(clean_shutdown=False, recovery_point=1, sync_later=True))
+    assert (again.log_end_offset, again.flushed_offset, again.recovery_point) == (4, 1, 0)
+    again.rewrite_recovered()
+    again.finish_recovery(False)
+    assert (again.flushed_offset, again.recovery_point) == (4, 3)
+
+
+@pytest.fixture
+def open_manager(tmp_path, clock):
+    def opener(fs, **settings):
+        config = Config({name.replace('_', '.'): value for name, value in settings.items()})
+        return LogManager(fs, str(tmp_path / 'data'), config, clock, Timers(clock))
+    return opener
+
+
+@pytest.mark.parametrize('durability', ['disk', 'page-cache'])
+def test_page_cache_durability_leaves_the_end_of_a_log_as_it_is(open_manager, durability):
+    """It promises nothing about a power cut, and would pay for it at each start after a kill."""
+    manager = open_manager(FileSystem())
+    append(manager.create_log('orders', 0, TOPIC_ID, LogConfig(Config({}), {})))
+    manager.close(clean=False)
+    watched = WatchedFileSystem()
+    manager = open_manager(watched, kbroker_durability=durability)
+    manager.open_log('orders', 0, TOPIC_ID, LogConfig(Config({}), {}), sync_later=True)
+    manager.sync_recovered()
+    assert len(watched.writes_to_logs()) == (durability == 'disk')
+    manager.close(clean=False)
+
+
+def test_a_start_that_makes_a_missing_partition_forgets_the_offsets_of_an_earlier_topic(open_manager, tmp_path):
+    """Once, after a kill between the creation of a topic and that of its directory, the checkpoints kept the offsets of
+    a deleted topic of the same name. The next start took the new records for deleted ones."""
+    manager = open_manager(FileSystem())
+    log = manager.create_log('orders', 0, TOPIC_ID, LogConfig(Config({}), {}))
+    append(log, 9)
+    log.flush()
+    log.delete_records(8)
+    for write in (manager.checkpoint_recovery_points, manager.checkpoint_log_start_offsets):
+        assert write()
+    manager.close(clean=False)
+    FileSystem().remove_directory(log.directory)
+    manager = open_manager(FileSystem())
+    manager.open_log('orders', 0, TOPIC_ID[::-1], LogConfig(Config({}), {})).make()
+    for name in ('recovery-point-offset-checkpoint', 'log-start-offset-checkpoint', 'replication-offset-checkpoint'):
+        assert read_partition_offsets(FileSystem(), str(tmp_path / 'data'), name).get(('orders', 0), 0) == 0
+    manager.close(clean=False)
+
+
+def test_a_start_ends_when_what_it_writes_again_cannot_be_written(open_log):
+    log = open_log()
+    append(log)
+    log.close(clean=False)
+    broken = FailingFileSystem(lambda change, path: errno.EIO if change == 'write' and path.endswith('.log') else None)
+    with pytest.raises(OSError, match='Input/output error'):
+        open_log(clean_shutdown=False, file_system=broken)
+    assert open_log(clean_shutdown=False).log_end_offset == 1

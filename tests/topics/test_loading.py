@@ -1,0 +1,39 @@
+"""A coordinator replays its partitions before it serves."""
+import re
+
+import pytest
+
+from kbroker.errors import CorruptLogError
+from kbroker.log.origin import Origin
+from kbroker.record.batch import HEADER_BYTES, encode_batch
+from kbroker.record.records import decode_records
+from kbroker.topics.loading import replay_all
+from kbroker.wire.crc32c import crc32c
+
+
+def read(header, batch):
+    list(decode_records(batch))
+
+
+def test_each_batch_is_replayed_in_order(open_partition):
+    partition = open_partition()
+    for value in (b'a', b'b'):
+        partition.append_batch(encode_batch([(0, None, value)]))
+    found = []
+    replay_all(partition, lambda header, batch: found.append((header.base_offset, bytes(batch)[-2:-1])))
+    assert found == [(0, b'a'), (1, b'b')]
+
+
+def test_a_batch_that_cannot_be_read_is_reported_with_its_file_and_offset(open_partition):
+    """Once, the message had only the offset, and a broker has many partitions of `__consumer_offsets`."""
+    partition = open_partition()
+    log = open_partition.log
+    partition.append_batch(encode_batch([(0, None, b'sound')]))
+    log.roll()
+    damaged = encode_batch([(0, None, b'value')])
+    damaged[HEADER_BYTES] = 100         # the length of the record: 50 bytes, as a varint
+    damaged[17:21] = crc32c(damaged[21:]).to_bytes(4, 'big')
+    log.append_batch(damaged, Origin.CLIENT, 0)
+    path = re.escape(log.segments[1].path('.log'))
+    with pytest.raises(CorruptLogError, match=f'^{path}: found a batch at offset 1 that cannot be read: record 0 of 1'):
+        replay_all(partition, read)
