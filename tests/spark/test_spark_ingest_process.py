@@ -14,7 +14,7 @@ import pytest
 from ingest_topics import LIMIT_S, Writer, consumed, create_topic, ingested
 from support.broker_process import ROOT
 from support.command_runner import command_line, run_command
-from support.spark_cluster import SETTINGS, SPARK, SparkCluster
+from support.spark_cluster import SPARK, SparkCluster, settings
 from support.spark_machine import quick_start
 
 from kbroker.client.errors import ClientError
@@ -242,7 +242,7 @@ def test_a_cluster_of_two_workers_runs_it_and_so_does_spark_submit(cluster, shar
     topic = create_topic(shared_broker.address)
     given = [*arguments(shared_broker, topic, tmp_path), '--json']
     small = ['--conf', 'spark.driver.memory=512m']
-    for name, value in SETTINGS.items():
+    for name, value in settings().items():
         small += ['--conf', f'{name}={value}']
     writer.write(topic, 50)
     done = run_command('ingest', *given, '--master', cluster, *small, timeout=180, env=environment())

@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from support.committed_records import committed_records
 from support.pages import blocks
 from support.process_sessions import children_of, kill_session
 from support.sink_place import DECISION, DRIVER, KBROKER, PREPARED, STEPS, SinkPlace
-from support.spark_cluster import SETTINGS, VARIABLES, SparkCluster
+from support.spark_cluster import VARIABLES, SparkCluster, settings
 from support.spark_machine import quick_start
 
 from kbroker.client import Admin, Producer
@@ -122,11 +123,11 @@ class Program:
     """The program as a process on a cluster, in a session of its own."""
 
     def __init__(self, text, cluster, log):
-        settings = ['--master', cluster.address]
-        for name, value in (SETTINGS | {'spark.driver.memory': '512m', 'spark.ui.enabled': 'false'}).items():
-            settings += ['--conf', f'{name}={value}']
+        arguments = ['--master', cluster.address]
+        for name, value in (settings() | {'spark.driver.memory': '512m', 'spark.ui.enabled': 'false'}).items():
+            arguments += ['--conf', f'{name}={value}']
         environment = os.environ | quick_start() | VARIABLES | {'PYSPARK_SUBMIT_ARGS':
-                                                                ' '.join([*settings, 'pyspark-shell'])}
+                                                                shlex.join([*arguments, 'pyspark-shell'])}
         environment.pop('PYSPARK_GATEWAY_PORT', None)
         environment.pop('PYSPARK_GATEWAY_SECRET', None)
         self._process = subprocess.Popen([sys.executable, '-c', text], env=environment, stdin=subprocess.DEVNULL,

@@ -7,7 +7,7 @@ import pytest
 from support.process_sessions import pid_of_port, virtual_machine_above
 from support.sink_place import APACHE_KAFKA, DECISION, DRIVER, KBROKER, PREPARED, SinkRun, serving
 from support.sink_query import TASK_WAITS, THE_END
-from support.spark_cluster import SETTINGS, SparkCluster
+from support.spark_cluster import SparkCluster, settings
 from support.spark_driver import SparkDriver
 from support.stopping_proxy import LIMIT_S
 
@@ -38,9 +38,9 @@ def start_driver(cluster, tmp_path):
     """A function that starts a driver with settings. Only one at a time has executors."""
     started = []
 
-    def start(**settings):
+    def start(**more):
         directory = tmp_path / f'driver{len(started)}'
-        started.append(SparkDriver(directory, cluster.address, SETTINGS | settings).start())
+        started.append(SparkDriver(directory, cluster.address, settings() | more).start())
         return started[-1]
     yield start
     for driver in started:

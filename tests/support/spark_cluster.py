@@ -8,14 +8,18 @@ import sys
 
 import pyspark
 from support.broker_process import ROOT, Process
+from support.spark_machine import quick_executors, quick_start
 
 SPARK = pathlib.Path(pyspark.__file__).parent
 PYTHON_PATH = os.pathsep.join(map(str, (ROOT, ROOT / 'tests', ROOT / 'kbroker_tools/spark/autoload')))
 VARIABLES = {'PYTHONPATH': PYTHON_PATH, 'PYSPARK_PYTHON': sys.executable, 'SPARK_LOCAL_IP': '127.0.0.1'}
 HOSTS = ('127.0.0.1', '127.0.0.2')
 """Spark runs a speculative copy of a task on another host only."""
-SETTINGS = {'spark.executor.memory': '512m', 'spark.driver.host': '127.0.0.1'}
-"""The settings of an application that fits into the workers."""
+
+
+def settings() -> dict[str, str]:
+    """Return the settings of an application that fits into the workers, and whose executors start fast."""
+    return {'spark.executor.memory': '512m', 'spark.driver.host': '127.0.0.1', **quick_executors()}
 
 
 class Daemon(Process):
@@ -24,7 +28,7 @@ class Daemon(Process):
     def __init__(self, ready: str, kind: str, host: str, *arguments: str):
         super().__init__()
         self._ready_words = ready
-        self.launch(['env', *(f'{name}={value}' for name, value in VARIABLES.items()),
+        self.launch(['env', *(f'{name}={value}' for name, value in (quick_start() | VARIABLES).items()),
                      'SPARK_NO_DAEMONIZE=1', 'SPARK_DAEMON_MEMORY=256m', str(SPARK / 'bin' / 'spark-class'),
                      f'org.apache.spark.deploy.{kind}', '--host', host, '--webui-port', '0', *arguments])
 

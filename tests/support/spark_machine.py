@@ -17,17 +17,27 @@ TRAINING_LIMIT_S = 500
 """Only a job that hangs takes longer."""
 
 
-@functools.cache
 def quick_start() -> dict[str, str]:
     """Return the variables with which Spark starts its virtual machines. The first call in a fresh tree takes long."""
+    return _variables(_archive())
+
+
+def quick_executors() -> dict[str, str]:
+    """Return the settings with which the workers of a cluster start the executors of an application."""
+    return {'spark.executor.extraJavaOptions': ' '.join([*QUICK, *_archive()])}
+
+
+@functools.cache
+def _archive() -> list[str]:
     found = importlib.util.find_spec('pyspark')
     assert found is not None and found.origin is not None, 'pyspark is not installed'
     jars = sorted((pathlib.Path(found.origin).parent / 'jars').glob('*.jar'))
-    return _variables(archive_options(JUDGES / 'spark', jars, _train))
+    return archive_options(JUDGES / 'spark', jars, _train)
 
 
 def _variables(options: list[str]) -> dict[str, str]:
-    return {'SPARK_LAUNCHER_OPTS': ' '.join(QUICK), 'SPARK_SUBMIT_OPTS': ' '.join([*QUICK, *options])}
+    chosen = ' '.join([*QUICK, *options])
+    return {'SPARK_LAUNCHER_OPTS': ' '.join(QUICK), 'SPARK_SUBMIT_OPTS': chosen, 'SPARK_DAEMON_JAVA_OPTS': chosen}
 
 
 def _train(options: list[str]) -> None:
