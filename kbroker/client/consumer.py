@@ -36,6 +36,7 @@ from kbroker.client.group_member import GroupMember
 from kbroker.client.membership import CLOSE_TIMEOUT_MS
 from kbroker.client.opening import Servers, open_cluster
 from kbroker.client.rebalance_listener import RebalanceListener
+from kbroker.client.stable_offsets import StableOffsets
 from kbroker.client.statistics import CONSUMER_COUNTS, Counts
 from kbroker.client.stream_settings import ConsumerSettings
 from kbroker.client.transaction_manager import GroupMetadata
@@ -80,7 +81,9 @@ class Consumer:
         self._use = ExclusiveUse('a consumer')
         self._cluster = cluster
         self._clock = clock or Clock()
+        self._sleep = sleep
         self._fetcher = Fetcher(cluster, self.settings, self._clock, sleep)
+        self._stable = StableOffsets(cluster.config, self._clock)
         self._member: GroupMember | None = None
         self._heartbeats: BackgroundHeartbeats | None = None
         self._member_lock: AbstractContextManager[Any] = nullcontext()
@@ -245,8 +248,17 @@ class Consumer:
         return self._offsets_at(LATEST, partitions)
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of the group; partitions without one are missing."""
+        """Return the committed offsets of the group; partitions without one are missing.
+
+        Waits while a transaction is open that commits newer ones, for at most default.api.timeout.ms.
+        """
         self._use.check()
+        stable = StableOffsets(self._cluster.config, self._clock)
+        while (found := stable.find(partitions, lambda: self._committed_now(partitions))) is None:
+            self._sleep(max(stable.due_ms - self._clock.monotonic_ms(), 0) / 1000)
+        return found
+
+    def _committed_now(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         with self._member_lock:
             return self._group().committed(partitions)
 
@@ -348,7 +360,7 @@ class Consumer:
         while True:
             due_ms = min(self._keep_membership(), deadline_ms)
             try:
-                self._find_positions()
+                due_ms = min(due_ms, self._find_positions())
                 self._send_fetches()
             except KafkaError as error:
                 if not self._passes(error):
@@ -426,16 +438,20 @@ class Consumer:
 
     # ---- positions
 
-    def _find_positions(self) -> None:
+    def _find_positions(self) -> int:
+        """Find those that are unknown. Return when to try again: a time on the monotonic clock, in ms."""
         unknown = [partition for partition, offset in self._positions.items() if offset is None]
         if not unknown:
-            return
+            return NEVER_MS
         if self._member is not None:
-            for partition, committed in self.committed(unknown).items():
-                self._positions[partition] = committed.offset
+            found = self._stable.find(unknown, lambda: self._committed_now(unknown))
+            if found is None:
+                return self._stable.due_ms
+            self._positions |= {partition: committed.offset for partition, committed in found.items()}
         unknown = [partition for partition in unknown if self._positions[partition] is None]
         if unknown:
             self._positions |= self._list_offsets(unknown)
+        return NEVER_MS
 
     def _list_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offsets for auto.offset.reset. Raises KafkaError(OFFSET_OUT_OF_RANGE) if it is `none`."""

@@ -122,7 +122,10 @@ class GroupMember(Membership):
         self._retrying(commit, 'OffsetCommit')
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the group's committed offsets; partitions without one are missing."""
+        """Return the group's committed offsets; partitions without one are missing.
+
+        Raises KafkaError(UNSTABLE_OFFSET_COMMIT) while an open transaction commits newer ones.
+        """
         request = messages.OffsetFetchRequest
         topics = [request.OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)
                   for topic, indexes in by_topic(partitions).items()]
@@ -141,4 +144,4 @@ class GroupMember(Membership):
                         found[topic.name, row.partition_index] = OffsetAndMetadata(
                             row.committed_offset, row.committed_leader_epoch, row.metadata or '')
             return found
-        return self._retrying(fetch, 'OffsetFetch', also=(ErrorCode.UNSTABLE_OFFSET_COMMIT,))
+        return self._retrying(fetch, 'OffsetFetch')
