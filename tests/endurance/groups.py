@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from contextlib import closing
 from typing import Any, ClassVar
 
@@ -44,9 +43,12 @@ class Member(Worker):
         with closing(self.open()) as consumer:
             self.done['lives'] += 1
             for _ in range(self.chance.randint(1, LONGEST_LIFE_POLLS)):
-                for value in self.poll(consumer):
+                values = self.poll(consumer)
+                for value in values:
                     self.done['records'] += 1
                     self.seen.add(number_of(value))
+                if values:
+                    self.commit(consumer)   # after a failure, no member may get the records again
                 if self.stop.is_set():
                     return
 
@@ -55,8 +57,12 @@ class Member(Worker):
         """Return a consumer that is a member of the group, with a method `close`."""
 
     @abstractmethod
-    def poll(self, consumer: Any) -> Iterable[bytes | None]:
-        """Return the values of some records, whose offsets are committed by the next call at the latest."""
+    def poll(self, consumer: Any) -> list[bytes | None]:
+        """Return the values of some records."""
+
+    @abstractmethod
+    def commit(self, consumer: Any) -> None:
+        """Commit what was polled. A commit that comes too late is counted."""
 
 
 class OwnMember(Member):
@@ -70,14 +76,15 @@ class OwnMember(Member):
         return {'session_timeout_ms': SESSION_MS, 'partition_assignment_strategy': self.assignor}
 
     def poll(self, consumer: Consumer) -> list[bytes | None]:
-        values = [value for batch in consumer.poll(POLL_MS) for value in batch.values]
+        return [value for batch in consumer.poll(POLL_MS) for value in batch.values]
+
+    def commit(self, consumer: Consumer) -> None:
         try:
             consumer.commit()
         except KafkaError as error:
             if error.code not in LOST_MEMBERSHIP:
                 raise
             self.done['late commits'] += 1
-        return values
 
 
 class OwnCooperativeMember(OwnMember):
@@ -103,15 +110,15 @@ class ConfluentMember(Member):
 
     def poll(self, consumer: confluent_kafka.Consumer) -> list[bytes | None]:
         messages = consumer.consume(500, POLL_MS / 1000)
-        values = [message.value() for message in messages if message.error() is None]
-        if values:
-            try:
-                consumer.commit(asynchronous=False)
-            except confluent_kafka.KafkaException as error:
-                if error.args[0].code() not in {*LOST_MEMBERSHIP, confluent_kafka.KafkaError._NO_OFFSET}:
-                    raise
-                self.done['late commits'] += 1
-        return values
+        return [message.value() for message in messages if message.error() is None]
+
+    def commit(self, consumer: confluent_kafka.Consumer) -> None:
+        try:
+            consumer.commit(asynchronous=False)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() not in {*LOST_MEMBERSHIP, confluent_kafka.KafkaError._NO_OFFSET}:
+                raise
+            self.done['late commits'] += 1
 
 
 class ConfluentConsumerMember(ConfluentMember):
@@ -127,13 +134,13 @@ class KafkaPythonMember(Member):
         return consumer
 
     def poll(self, consumer: Any) -> list[bytes | None]:
-        values = [record.value for records in consumer.poll(POLL_MS).values() for record in records]
-        if values:
-            try:
-                consumer.commit()
-            except kafka.errors.CommitFailedError:
-                self.done['late commits'] += 1
-        return values
+        return [record.value for records in consumer.poll(POLL_MS).values() for record in records]
+
+    def commit(self, consumer: Any) -> None:
+        try:
+            consumer.commit()
+        except kafka.errors.CommitFailedError:
+            self.done['late commits'] += 1
 
 
 class LoneShareConsumer(ShareConsumer):
@@ -169,8 +176,10 @@ class ShareMember(Member):
                 values.append(record.value)
                 outcome, = self.chance.choices(OUTCOMES, OUTCOME_WEIGHTS)
                 consumer.acknowledge(batch.topic, batch.partition, record.offset, outcome)
-        consumer.commit()
         return values
+
+    def commit(self, consumer: ShareConsumer) -> None:
+        consumer.commit()
 
 
 GROUPS: dict[str, type[Member]] = {
