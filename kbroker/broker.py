@@ -14,6 +14,7 @@ from kbroker import __version__
 from kbroker.apis.dispatch import Dispatcher
 from kbroker.apis.served import apis_under
 from kbroker.clock import Clock, Timers
+from kbroker.clock_watch import LOOK_INTERVAL_MS, ClockWatch
 from kbroker.config import Config, Listener, addresses_for_clients, check_exposure
 from kbroker.garbage import YoungSearch, log_garbage
 from kbroker.group.share_holds import HoldsFilter, describe_holds
@@ -48,6 +49,8 @@ SYNC_THREADS = 4
 ACCEPTED_AT_ONCE = 64
 FILES_LEAST_SHARE = 8
 """One in this many file descriptors is reserved for files."""
+LEAST_RESERVED = 48
+"""The descriptors that connections leave at least, or half of a lower limit. The broker itself has about 20 open."""
 EXIT_BROKEN = 70
 """The exit status of a broker that met a broken invariant: EX_SOFTWARE of sysexits.h."""
 
@@ -121,6 +124,7 @@ class Broker:
             self.reactor.on_signal(signal.SIGUSR1, self.turn_watch.log_longest)
             self.reactor.on_signal(signal.SIGUSR2, log_garbage)
         self._started_ms = self.reactor.clock.monotonic_ms()
+        self.timers.every(LOOK_INTERVAL_MS, ClockWatch(self.reactor.clock).look)
         status_socket = StatusSocket(self.reactor, self.node.long_work, self.directory, self._answer)
         self._ledger = [*ledger_of(self.node, self.server), Line(
             'processes that ask for the status', '', lambda: len(status_socket), lambda: MOST_PEERS,
@@ -223,7 +227,8 @@ class Broker:
         """Return the limit that leaves the log some file descriptors: it closes files on demand, but needs a few."""
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most: int = self.config.max_connections
-        return min(most, descriptors - descriptors // FILES_LEAST_SHARE)
+        reserved = max(descriptors // FILES_LEAST_SHARE, min(LEAST_RESERVED, descriptors // 2))
+        return min(most, descriptors - reserved)
 
     def _endpoints(self) -> list[Endpoint]:
         return [Endpoint(listener.host, listener.port, listener.name, self._transport(listener))

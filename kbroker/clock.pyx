@@ -61,6 +61,14 @@ cdef class ManualClock(Clock):
         self._wall_ms = wall_ms
 
 
+def is_over(int64_t span_ms, int64_t since_ms, int64_t now_ms):
+    """Return whether a span of wall time that began at `since_ms` is over, or the clock was set back before that.
+
+    For pauses between two attempts: with a clock that was set back by hours, they would last for hours.
+    """
+    return now_ms < since_ms or now_ms - since_ms >= span_ms
+
+
 cdef class Timer:
     """One deadline, created by `Timers.after`; once cancelled, it never fires."""
 

@@ -171,6 +171,10 @@ class ProtocolError(Exception):
     """The peer broke the framing or the schema. No response can be addressed, so the connection closes."""
 
 
+class FrameMemoryError(Exception):
+    """The system gives no memory for a frame that a peer sends. Only its connection closes."""
+
+
 class CorruptLogError(Exception):
     """Bytes on disk violate the format. The message names the file, the position, what was found and expected."""
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.clock import Clock, ManualClock, Timers
+from kbroker.clock import Clock, ManualClock, Timers, is_over
+from kbroker.clock_watch import ClockWatch
 
 
 @pytest.fixture
@@ -23,6 +24,21 @@ def test_the_machine_clock_goes_forward_and_knows_the_year():
     before_ms = clock.monotonic_ms()
     assert clock.monotonic_ms() >= before_ms
     assert clock.wall_ms() > 1_700_000_000_000
+
+
+@pytest.mark.parametrize(('now_ms', 'found'), [(999, True), (1000, False), (1499, False), (1500, True)])
+def test_a_pause_is_over_after_its_span_or_when_the_clock_was_set_back(now_ms, found):
+    assert is_over(500, 1000, now_ms) == found
+
+
+def test_each_jump_of_the_wall_clock_is_logged_once(clock, caplog):
+    watch = ClockWatch(clock)
+    for jump_ms in (9_999, 7_200_000, -10_800_000, -9_999):
+        clock.advance(10_000)
+        clock.set_wall_ms(clock.wall_ms() + jump_ms)
+        watch.look()
+    forward, back = [record.getMessage() for record in caplog.records]
+    assert 'was set forward by 7200.0 s' in forward and 'was set back by 10800.0 s' in back
 
 
 def test_a_stepped_wall_clock_leaves_deadlines_alone(clock, timers):

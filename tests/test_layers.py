@@ -14,7 +14,7 @@ LAYERS = [
     {'errors', 'garbage', 'setting_rows', 'turn_watch'},
     {'clock', 'completion', 'group_settings', 'internal_topics', 'jaas', 'linear_pattern', 'properties',
      'tls_settings'},
-    {'long_work', 'settings'},
+    {'clock_watch', 'long_work', 'settings'},
     {'listener_settings', 'tls'},
     {'config', 'file_modes', 'wire'},
     {'group_resources', 'protocol', 'record'},

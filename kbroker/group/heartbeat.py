@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from kbroker.clock import Clock
+from kbroker.clock import Clock, is_over
 from kbroker.completion import Callback, Completion
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.deadlines import Deadlines
@@ -271,7 +271,7 @@ class Heartbeats(ABC, Generic[G, M]):
     def may_assign(self, group: G, now_ms: int) -> bool:
         """Return whether the interval between two target assignments is over."""
         interval_ms = self.timing(group.group_id).assignment_interval_ms
-        return not group.assigned_at_ms or not interval_ms or now_ms >= group.assigned_at_ms + interval_ms
+        return not group.assigned_at_ms or not interval_ms or is_over(interval_ms, group.assigned_at_ms, now_ms)
 
     def interval_ms(self, draft: Draft[G, M]) -> int:
         """Return the time until the member's next heartbeat."""

@@ -28,9 +28,9 @@ cpdef int64_t next_interval_ms(int64_t configured_ms, bint is_settled, int64_t s
 
     Members learn of a new target by their heartbeats. So the interval is short until the member is settled, and as long
     as other members may not know the last target. Kafka names the same interval always; clients take it from each
-    response.
+    response. An assignment in the future was made before the clock was set back.
     """
-    if is_settled and since_assignment_ms >= configured_ms:
+    if is_settled and (since_assignment_ms >= configured_ms or since_assignment_ms < 0):
         return configured_ms
     return min(configured_ms, max(<int64_t>LEAST_INTERVAL_MS, <int64_t>(members // MEMBERS_A_MS)))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kbroker.clock import Clock
+from kbroker.clock import Clock, is_over
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group import consumer_rows
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SHORTEST_PAUSE_MS = 10_000
-"""The time between two resolutions of a group."""
+SHORTEST_PAUSE_MS = 10_001
+"""The time between two resolutions of a group. In Kafka, it has to exceed 10 s."""
 MOST_ATTEMPTS = 1_000
 """The attempts that are remembered before the old ones are dropped."""
 
@@ -79,16 +79,17 @@ class Regexes:
         now_ms = self._clock.wall_ms()
         last_ms = max([resolved.at_ms for resolved in group.resolved.values()], default=0)
         attempt_ms = max(last_ms, self._attempts.get(group.group_id, 0))
-        if group.group_id in self._wanted or now_ms - attempt_ms <= SHORTEST_PAUSE_MS:
+        if group.group_id in self._wanted or not is_over(SHORTEST_PAUSE_MS, attempt_ms, now_ms):
             return False
         return (group.regexes.keys() != group.resolved.keys()
                 or max([resolved.version for resolved in group.resolved.values()]) < self._changes.created_version
-                or now_ms - last_ms > self._config.group_consumer_regex_refresh_interval_ms)
+                or is_over(self._config.group_consumer_regex_refresh_interval_ms, last_ms, now_ms))
 
     def _forget_attempts(self) -> None:
         if len(self._attempts) >= MOST_ATTEMPTS:
-            oldest_ms = self._clock.wall_ms() - SHORTEST_PAUSE_MS
-            self._attempts = {group_id: at_ms for group_id, at_ms in self._attempts.items() if at_ms >= oldest_ms}
+            now_ms = self._clock.wall_ms()
+            self._attempts = {group_id: at_ms for group_id, at_ms in self._attempts.items()
+                              if not is_over(SHORTEST_PAUSE_MS, at_ms, now_ms)}
 
     def _work_off(self) -> Steps[None]:
         while self._wanted:

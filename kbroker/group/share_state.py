@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kbroker.clock import Clock, Timers
+from kbroker.clock import Clock, Timers, is_over
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.memory import GroupMemory
 from kbroker.group.share_rows import (
@@ -422,9 +422,10 @@ class ShareStates:
 
     def _sweep(self) -> Steps[None]:
         for shard in list(self._shards):
-            quiet_since_ms = self._clock.wall_ms() - SNAPSHOT_INTERVAL_MS
+            now_ms = self._clock.wall_ms()
             quiet = [key for key, state in shard.states.items()
-                     if state.updates and state.written_ms <= quiet_since_ms and shard.is_settled(key)]
+                     if state.updates and is_over(SNAPSHOT_INTERVAL_MS, state.written_ms, now_ms)
+                     and shard.is_settled(key)]
             for keys in in_parts(quiet, shard.states):
                 self._append_snapshots(shard, keys)
                 yield

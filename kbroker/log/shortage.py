@@ -2,7 +2,7 @@
 """
 import logging
 
-from kbroker.clock import Clock
+from kbroker.clock import Clock, is_over
 from kbroker.errors import ErrorCode, KafkaError
 
 SILENCE_MS = 60_000
@@ -16,13 +16,13 @@ class Shortage:
     """The log messages about the shortage so far."""
 
     def __init__(self) -> None:
-        self._silent_until_ms = 0
+        self._logged_at_ms = 0
 
     def refusal(self, clock: Clock, what: str, error: OSError) -> KafkaError:
         """Return the error for clients, KAFKA_STORAGE_ERROR, which they retry. The log directory stays online."""
         now_ms = clock.wall_ms()
-        if now_ms >= self._silent_until_ms:
-            self._silent_until_ms = now_ms + SILENCE_MS
+        if is_over(SILENCE_MS, self._logged_at_ms, now_ms):
+            self._logged_at_ms = now_ms
             logger.error('%s: %s. Requests that need a file are refused until one is closed: raise the limit of open '
                          'files (LimitNOFILE), or reduce the connections', what, error.strerror)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{what}: {error.strerror}')

@@ -32,7 +32,7 @@ from kbroker.network.states cimport (
 from kbroker.network.transport cimport Transport
 from kbroker.wire.frames cimport FrameServer
 
-from kbroker.errors import ProtocolError
+from kbroker.errors import FrameMemoryError, ProtocolError
 from kbroker.network.newcomers import Newcomers
 
 
@@ -287,6 +287,8 @@ cdef class Connection(MemoryHolder):
             if self.intake != CLOSED:
                 self.send()
             self.close(f'protocol error: {error}')
+        except FrameMemoryError as error:
+            self.close(str(error))
         return 0
 
     cdef int take_turn(self, uint32_t events) except -1:

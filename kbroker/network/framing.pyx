@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 from kbroker.network.memory cimport MAPPED_BYTES, ConnectionMemory
 from kbroker.wire.bytes cimport read_int32
 
-from kbroker.errors import ProtocolError
+from kbroker.errors import FrameMemoryError, ProtocolError
 
 
 cdef enum:
@@ -32,7 +32,7 @@ cdef class ReceiveBuffers:
         self.memory = memory
 
     cdef bytearray take(self, Py_ssize_t needed, Py_ssize_t wanted):
-        """Return a spare buffer of `wanted` to 4 * `wanted` bytes, or else a new one of `needed`."""
+        """Return a spare buffer of `wanted` to 4 * `wanted` bytes, or else a new one of `needed`. FrameMemoryError."""
         cdef Py_ssize_t size = MIN_SPARE_BYTES
         cdef Py_ssize_t i
         for i in range(len(self.spares)):
@@ -42,7 +42,10 @@ cdef class ReceiveBuffers:
             while size < needed:
                 size *= 2
             needed = size
-        return PyByteArray_FromStringAndSize(NULL, needed)
+        try:
+            return PyByteArray_FromStringAndSize(NULL, needed)
+        except MemoryError:
+            raise FrameMemoryError(f'the system has no memory for {needed} bytes of a request') from None
 
     cdef int give_back(self, bytearray buffer, Py_ssize_t written_bytes) except -1:
         """Keep a buffer as a spare, or let its memory go. Only `written_bytes` of a large one take memory."""

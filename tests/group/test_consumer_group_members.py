@@ -120,6 +120,16 @@ def test_topics_that_may_not_be_described_do_not_match(world):
     assert told(world, a.heartbeat()) == {'t': {0, 1}}
 
 
+def test_a_new_topic_is_found_although_the_clock_was_set_back(world):
+    a = Consumer(world, 'a', regex='t.*')
+    a.join()
+    a.heartbeat()
+    world.topics.create('t2', 1)
+    world.clock.set_wall_ms(world.clock.wall_ms() - 10_800_000)
+    a.heartbeat()
+    assert told(world, a.heartbeat()) == {'t': {0, 1}, 't2': {0}}
+
+
 def test_a_new_topic_is_found_ten_seconds_after_the_last_resolution(world):
     a = Consumer(world, 'a', regex='t.*')
     a.join()

@@ -6,6 +6,8 @@ from support.group_coordinator import World
 
 from kbroker.errors import ErrorCode, KafkaError
 
+HOUR_MS = 3_600_000
+
 
 def world_of(partitions=2, **settings):
     """A world with the topic `t`, in which every heartbeat may compute a target."""
@@ -177,6 +179,25 @@ def test_a_newcomer_within_the_interval_waits_for_a_later_heartbeat():
     assert consumer_group(world).state_name == 'Assigning'
     a.heartbeat()
     assert consumer_group(world).state_name == 'Reconciling'
+
+
+def test_a_clock_that_was_set_back_delays_no_assignment():
+    """The time of the last one is then in the future."""
+    world = world_of(group_consumer_assignment_interval_ms=1000)
+    a, b = Consumer(world, 'a', names=['t']), Consumer(world, 'b', names=['t'])
+    a.join()
+    world.clock.set_wall_ms(world.clock.wall_ms() - 3 * HOUR_MS)
+    b.join()
+    assert consumer_group(world).state_name == 'Reconciling'
+
+
+def test_a_clock_that_was_set_back_does_not_make_heartbeats_frequent():
+    world = world_of()
+    a = Consumer(world, 'a', names=['t'])
+    a.join()
+    world.clock.set_wall_ms(world.clock.wall_ms() - 3 * HOUR_MS)
+    for _ in range(2):      # the second one changes nothing
+        assert a.heartbeat().value.heartbeat_interval_ms == 5000
 
 
 def test_a_group_that_is_full_takes_known_members_only():
