@@ -10,6 +10,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
+FUZZ_MUTATIONS ?= 30000
 # Two cores serve three: a third of the time, a process that runs tests waits for a broker or a client in Java.
 WORKERS ?= 3
 
@@ -39,10 +40,12 @@ check: $(VENV)/installed-for-tests build  ## Check style and types.
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-debug: $(VENV)/installed-for-tests  ## Run the tests of the formats on a build with bounds checks and asserts.
+# Each reader of foreign bytes gets the same mutations each time: what one run passes fails in the next one only if the
+# code has changed. `make fuzz` searches for new ones.
+debug: $(VENV)/installed-for-tests  ## Run the tests of the formats, and two minutes of mutations, on a build with bounds checks and asserts.
 	KBROKER_DEBUG=1 $(PY) setup.py --quiet build --build-lib build/debug/lib --build-temp build/debug/temp
 	PYTHONPATH=build/debug/lib $(PY) -P -m pytest -n $(WORKERS) tests/wire tests/protocol tests/record tests/log tests/topics \
-	    tests/spark/test_spark_splits.py $(PYTEST_ARGS)
+	    tests/spark/test_spark_splits.py tests/fuzz/test_targets.py --fuzz-mutations $(FUZZ_MUTATIONS) $(PYTEST_ARGS)
 
 soak: $(VENV)/installed-for-tests build  ## Run the long tests.
 	$(PY) -m pytest -m soak --timeout 0 $(PYTEST_ARGS)
@@ -52,7 +55,7 @@ soak: $(VENV)/installed-for-tests build  ## Run the long tests.
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize=signed-integer-overflow -fno-sanitize-recover=undefined \
     -fsanitize-coverage=trace-pc
 
-fuzz: $(VENV)/installed-for-fuzzing  ## Fuzz each reader of foreign bytes for FUZZ_SECONDS=60, on a build with sanitizers. GCC and Linux only.
+fuzz: build/fuzz/installed  ## Fuzz each reader of foreign bytes for FUZZ_SECONDS=60, on a build with sanitizers. GCC and Linux only.
 	CFLAGS='$(SANITIZERS)' KBROKER_DEBUG=1 $(PY) setup.py --quiet build --build-lib build/fuzz/lib --build-temp build/fuzz/temp
 	$(CC) -O2 -shared -fPIC -o build/fuzz/coverage_map.so tests/fuzz/coverage_map.c
 	$(PY) tests/fuzz/run.py $(FUZZ_SECONDS) $(FUZZ_TARGETS)
@@ -108,15 +111,17 @@ $(VENV)/installed-for-tests: $(VENV)/installed
 	$(call install, ["project"]["optional-dependencies"]["test"] ["project"]["optional-dependencies"]["spark"])
 	@touch $@
 
-$(VENV)/installed-for-fuzzing: $(VENV)/installed-for-tests
-	$(call install, ["project"]["optional-dependencies"]["fuzz"])
+# Apart from the other packages: nothing but fuzzing uses it.
+build/fuzz/installed: pyproject.toml $(VENV)/installed-for-tests
+	$(call install, ["project"]["optional-dependencies"]["fuzz"],--upgrade --target build/fuzz/packages)
 	@touch $@
 
-# What pyproject.toml lists in these places. The project itself is used where it lies: installing it would compile it twice.
+# What pyproject.toml lists in the places of the first argument; the second one has further options of pip. The project
+# itself is used where it lies: installing it would compile it twice.
 define install
-	@echo 'Fetching packages into $(VENV)'
+	@echo 'Fetching packages into $(if $(2),$(lastword $(2)),$(VENV))'
 	@$(PY) -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print($(foreach place,$(1),*p$(place),) sep="\n")' \
-	    | $(PY) -m pip install --quiet --disable-pip-version-check --requirement /dev/stdin
+	    | $(PY) -m pip install --quiet --disable-pip-version-check $(2) --requirement /dev/stdin
 endef
 
 package: $(VENV)/installed-for-tests  ## Build an sdist and its wheel in dist/, and run the wheel outside the tree.

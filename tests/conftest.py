@@ -26,6 +26,8 @@ def pytest_addoption(parser):
                      help='the broker that the judges meet; Apache Kafka shows whether the judges are right')
     parser.addoption('--soak-minutes', type=float, default=60, help='how long each soak test with a duration runs')
     parser.addoption('--soak-seed', type=int, default=1, help='the seed of such a test')
+    parser.addoption('--fuzz-mutations', type=int, default=300,
+                     help='how many mutations of its seeds each target of the fuzzing gets, always the same ones')
     parser.addoption('--quick', action='store_true',
                      help='leave out what needs a JVM, Node.js, a browser, Valgrind or strace, and what takes long')
 

@@ -8,6 +8,7 @@ import sys
 
 import atheris
 from atheris import core_with_libfuzzer
+from fuzz.corpus import kept_inputs
 
 LONGEST_INPUT_BYTES = 4096
 LONGEST_RUN_S = 10
@@ -27,7 +28,7 @@ with atheris.instrument_imports(include=READERS_IN_PYTHON):
 def main(name: str, seconds: str, corpus: str, *options: str) -> None:
     target, directory = TARGETS[name], pathlib.Path(corpus)
     directory.mkdir(parents=True, exist_ok=True)
-    for number, seed in enumerate(target.seeds()):
+    for number, seed in enumerate((*target.seeds(), *kept_inputs(name))):
         (directory / f'seed-{number}').write_bytes(seed)
     atheris.Setup([name, corpus, f'-max_total_time={seconds}', f'-max_len={LONGEST_INPUT_BYTES}',
                    f'-timeout={LONGEST_RUN_S}', f'-rss_limit_mb={MOST_MEMORY_MIB}', '-print_final_stats=1',

@@ -28,7 +28,7 @@ def environment() -> Mapping[str, str]:
     return {**os.environ, 'LD_PRELOAD': ' '.join((str(BUILD / 'coverage_map.so'), *libraries)),
             'ASAN_OPTIONS': 'verify_asan_link_order=0:detect_leaks=0:allocator_may_return_null=1',
             'UBSAN_OPTIONS': 'print_stacktrace=1', 'PYTHONMALLOC': 'malloc',
-            'PYTHONPATH': os.pathsep.join(map(str, (BUILD / 'lib', HERE.parent)))}
+            'PYTHONPATH': os.pathsep.join(map(str, (BUILD / 'lib', HERE.parent, BUILD / 'packages')))}
 
 
 def fuzz(target: str, seconds: str, variables: Mapping[str, str]) -> bool:

@@ -1,17 +1,18 @@
-"""The targets of `make fuzz` on the ordinary build: their seeds, inputs that once were faults, and a few mutations."""
+"""The targets of `make fuzz` on the ordinary build: their seeds and corpus, former faults, and a few mutations."""
 import pathlib
 import random
 import re
 import subprocess
+from itertools import chain
 
 import pytest
 from fuzz import run
+from fuzz.corpus import kept_inputs
 from fuzz.targets import TARGETS, close
 from support.broker_process import ROOT
 
 FAULTS = pathlib.Path(__file__).parent / 'faults'
 """Inputs that once were faults: a folder for each target."""
-MUTATIONS = 300
 
 
 def mutated(chance: random.Random, seed: bytes) -> bytes:
@@ -39,11 +40,11 @@ def test_a_run_takes_every_target():
 
 
 @pytest.mark.parametrize('name', TARGETS)
-def test_a_reader_of_foreign_bytes_raises_what_it_documents(name):
-    target, chance = TARGETS[name], random.Random(17)
-    seeds = list(target.seeds())
-    for data in (*seeds, *(file.read_bytes() for file in sorted(FAULTS.glob(f'{name}/*'))), b'',
-                 *(mutated(chance, chance.choice(seeds)) for _ in range(MUTATIONS))):
+def test_a_reader_of_foreign_bytes_raises_what_it_documents(name, request):
+    target, chance, count = TARGETS[name], random.Random(17), request.config.getoption('fuzz_mutations')
+    seeds = [*target.seeds(), *kept_inputs(name)]
+    faults = (file.read_bytes() for file in sorted(FAULTS.glob(f'{name}/*')))
+    for data in chain(seeds, faults, [b''], (mutated(chance, chance.choice(seeds)) for _ in range(count))):
         target.run(data)
 
 
