@@ -12,7 +12,7 @@ SLOW = (
     'tests/client/test_streams_live.py',
     'tests/clients/',
     'tests/group/test_group_properties.py',
-    'tests/log/test_cleaner.py::test_a_power_cut_at_any_change_of_a_cleaning_loses_nothing',
+    'tests/log/test_cleaner_power_cuts.py',
     'tests/log/test_cleaner_against_reference.py',
     'tests/test_docs.py::test_the_transaction_of_the_readme_prints_what_the_readme_says',
     'tests/test_examples.py',
