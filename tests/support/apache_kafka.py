@@ -26,11 +26,19 @@ TRAINING_LIMIT_S = 500
 TOOL_LIMIT_S = 120
 
 
-@functools.cache
 def classpath() -> str:
-    """Return the class path of Kafka's jars and the compiled judge. Fetch and compile when the sources changed."""
-    sources = sorted(SOURCES.rglob('*.java'))
-    digest = hashlib.sha256(b''.join(path.read_bytes() for path in [SOURCES / 'pom.xml', *sources])).hexdigest()
+    """Return the class path of Kafka's jars and the compiled judge."""
+    return compiled(SOURCES)
+
+
+@functools.cache
+def compiled(place: pathlib.Path) -> str:
+    """Return the class path of a directory's sources, compiled, and of the jars in its pom.xml.
+
+    Fetches and compiles when one of these files has changed.
+    """
+    sources = sorted(place.rglob('*.java'))
+    digest = hashlib.sha256(b''.join(path.read_bytes() for path in [place / 'pom.xml', *sources])).hexdigest()
     directory = CACHE / digest[:16]
     listing = directory / 'classpath'
     with fetching():
@@ -38,9 +46,10 @@ def classpath() -> str:
             classes = directory / 'classes'
             classes.mkdir(parents=True, exist_ok=True)
             jars = directory / 'jars'
-            _run(['mvn', '-q', '-B', '-f', str(SOURCES / 'pom.xml'), 'dependency:build-classpath',
+            _run(['mvn', '-q', '-B', '-f', str(place / 'pom.xml'), 'dependency:build-classpath',
                   f'-Dmdep.outputFile={jars}'], MAVEN_LIMIT_S)
-            _run(['javac', '-d', str(classes), '-cp', jars.read_text(), *map(str, sources)], TOOL_LIMIT_S)
+            if sources:
+                _run(['javac', '-d', str(classes), '-cp', jars.read_text(), *map(str, sources)], TOOL_LIMIT_S)
             _run(['jar', '--create', '--file', str(directory / 'judge.jar'), '-C', str(classes), '.'], TOOL_LIMIT_S)
             listing.write_text(f'{directory / "judge.jar"}:{jars.read_text()}')
     return listing.read_text()

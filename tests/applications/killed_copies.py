@@ -1,0 +1,84 @@
+"""An application that copies numbered records to a topic, and is killed while it does, as is its broker."""
+import collections
+import random
+import subprocess
+import time
+from abc import ABC, abstractmethod
+
+from kbroker.client import Admin, Consumer, NewTopic
+
+OUTPUT, PARTITIONS = 'output', 4
+ROUNDS, RECORDS = 25, 500
+WAIT_S = 240
+MORE_S = 5
+"""The time in which a record that was written twice would arrive: several commits of the application."""
+
+
+class Application(ABC):
+    """An application in a process of its own. After a kill it goes on where the state that it saved ends."""
+
+    def __init__(self, log):
+        self._log = log
+        self.process = None
+
+    @abstractmethod
+    def command(self):
+        """Return the words of the command that starts it."""
+
+    @abstractmethod
+    def feed(self, numbers):
+        """Give it records to copy."""
+
+    def start(self):
+        with open(self._log, 'ab') as log:
+            self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log,
+                                            stderr=subprocess.STDOUT)
+
+    def kill(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def output(self):
+        return self._log.read_text()[-5000:]
+
+
+def create_topics(address, *others):
+    with Admin(address) as admin:
+        names = [OUTPUT, *others]
+        assert admin.create_topics([NewTopic(name, PARTITIONS) for name in names]) == dict.fromkeys(names)
+
+
+def read(consumer, found, count, limit_s=WAIT_S):
+    """Read until as many records are found. False after the time limit."""
+    end = time.monotonic() + limit_s
+    while sum(found.values()) < count:
+        if time.monotonic() > end:
+            return False
+        found.update(record.value for batch in consumer.poll(500) for record in batch.records())
+    return True
+
+
+def check_copies(broker, application, seed):
+    """Check that the output has each record once, and that no decided transaction is left without its markers."""
+    rng = random.Random(seed)
+    sent, found = 0, collections.Counter()
+    with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
+        consumer.assign([(OUTPUT, partition) for partition in range(PARTITIONS)])
+        for _ in range(ROUNDS):
+            application.feed(range(sent, sent + RECORDS))
+            sent += RECORDS
+            assert read(consumer, found, sent - rng.randrange(2 * RECORDS)), application.output
+            if rng.random() < 0.4:
+                broker.kill9()
+                broker.start()
+            if rng.random() < 0.7:
+                application.kill()
+                application.start()
+        assert read(consumer, found, sent), application.output
+        assert found == collections.Counter(b'%d' % number for number in range(sent))
+        assert not read(consumer, found, sent + 1, MORE_S), found.most_common(3)
+    application.kill()
+    with Admin(broker.address) as admin:
+        assert not [row for row in admin.list_transactions() if row.state.startswith('Prepare')]

@@ -1,0 +1,82 @@
+"""Kafka Connect copies lines of files to a topic exactly once while its worker and the broker are killed.
+
+The offsets of a source are written in the transaction of its records (KIP-618).
+"""
+import contextlib
+import json
+import pathlib
+import subprocess
+import urllib.error
+import urllib.request
+
+import pytest
+from killed_copies import OUTPUT, Application, check_copies, create_topics
+from support.apache_kafka import compiled
+from support.broker_process import BrokerProcess
+from support.free_ports import free_port
+
+pytestmark = [pytest.mark.jvm, pytest.mark.soak, pytest.mark.timeout(3600)]
+
+SOURCES = pathlib.Path(__file__).parent / 'connect'
+FILES = 2
+TEXT = 'org.apache.kafka.connect.storage.StringConverter'
+
+
+class Connect(Application):
+    """A worker with a connector for each file. A new worker finds the connectors in the topics of the old one."""
+
+    def __init__(self, address, directory):
+        super().__init__(directory / 'connect.log')
+        self._files = [directory / f'lines-{number}' for number in range(FILES)]
+        self._listener = f'http://127.0.0.1:{free_port()}'
+        self._settings = directory / 'worker.properties'
+        storage = {f'{kind}.storage.{name}': value for kind in ('config', 'offset', 'status')
+                   for name, value in (('topic', f'connect-{kind}'), ('replication.factor', 1))}
+        self._settings.write_text(''.join(f'{name}={value}\n' for name, value in {
+            'bootstrap.servers': address, 'group.id': 'connect', **storage, 'key.converter': TEXT,
+            'value.converter': TEXT, 'listeners': self._listener, 'exactly.once.source.support': 'enabled',
+            'session.timeout.ms': 6000, 'heartbeat.interval.ms': 500, 'scheduled.rebalance.max.delay.ms': 0}.items()))
+
+    def command(self):
+        return ['java', '-Xmx500m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
+                '-Dorg.slf4j.simpleLogger.defaultLogLevel=warn', '-cp', compiled(SOURCES),
+                'org.apache.kafka.connect.cli.ConnectDistributed', str(self._settings)]
+
+    def add_connectors(self):
+        for number, path in enumerate(self._files):
+            path.touch()
+            self._put(f'/connectors/lines-{number}/config', {
+                'connector.class': 'org.apache.kafka.connect.file.FileStreamSourceConnector', 'tasks.max': '1',
+                'file': str(path), 'topic': OUTPUT, 'exactly.once.support': 'required'})
+
+    def _put(self, path, content):
+        """Send a request until the worker accepts it: a new one takes a while."""
+        request = urllib.request.Request(self._listener + path, json.dumps(content).encode(),
+                                         {'Content-Type': 'application/json'}, method='PUT')
+        for _ in range(600):
+            with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(request, timeout=60):
+                return
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.2)
+                break
+        raise AssertionError(self.output)
+
+    def feed(self, numbers):
+        for place, path in enumerate(self._files):
+            with open(path, 'a') as lines:
+                lines.writelines(f'{number}\n' for number in numbers if number % FILES == place)
+
+
+def test_connect_copies_each_line_once_while_it_and_the_broker_are_killed(tmp_path):
+    broker = BrokerProcess(tmp_path / 'broker')
+    broker.start()
+    application = Connect(broker.address, tmp_path)
+    try:
+        create_topics(broker.address)
+        application.start()
+        application.add_connectors()
+        check_copies(broker, application, 'connect')
+    finally:
+        application.kill()
+        broker.kill9()
+    assert not broker.tracebacks()

@@ -1,0 +1,63 @@
+"""Apache Flink copies a topic exactly once while it and the broker are killed.
+
+Each time, Flink goes on from its last checkpoint: it commits the transactions that the checkpoint has prepared, and
+aborts those that came later.
+"""
+import pathlib
+
+import pytest
+from killed_copies import OUTPUT, PARTITIONS, Application, check_copies, create_topics
+from support.apache_kafka import compiled
+from support.broker_process import BrokerProcess
+
+from kbroker.client import Producer
+
+pytestmark = [pytest.mark.jvm, pytest.mark.soak, pytest.mark.timeout(3600)]
+
+INPUT = 'input'
+SOURCES = pathlib.Path(__file__).parent / 'flink'
+OPENED = ('java.lang', 'java.util')
+"""The packages whose fields Flink reads."""
+
+
+class Flink(Application):
+    def __init__(self, address, producer, directory, naming):
+        super().__init__(directory / 'flink.log')
+        self._address = address
+        self._producer = producer
+        self._checkpoints = directory / 'checkpoints'
+        self._naming = naming
+
+    def command(self):
+        options = [word for package in OPENED for word in ('--add-opens', f'java.base/{package}=ALL-UNNAMED')]
+        words = ['java', *options, '-Xmx700m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
+                 '-Dorg.slf4j.simpleLogger.defaultLogLevel=warn', '-cp', compiled(SOURCES), 'kbroker.FlinkCopy',
+                 self._address, INPUT, OUTPUT, self._checkpoints.as_uri(), self._naming]
+        written = list(self._checkpoints.glob('*/chk-*/_metadata'))
+        if written:
+            last = max(written, key=lambda path: path.stat().st_mtime_ns)
+            words.append(last.parent.as_uri())
+        return words
+
+    def feed(self, numbers):
+        for number in numbers:
+            self._producer.send(INPUT, b'%d' % number, partition=number % PARTITIONS)
+        self._producer.flush()
+
+
+@pytest.mark.parametrize('naming', ['INCREMENTING', 'POOLING'])
+def test_flink_copies_each_record_once_while_it_and_the_broker_are_killed(tmp_path, naming):
+    broker = BrokerProcess(tmp_path / 'broker')
+    broker.start()
+    try:
+        create_topics(broker.address, INPUT)
+        with Producer(broker.address) as producer:
+            application = Flink(broker.address, producer, tmp_path, naming)
+            try:
+                application.start()
+                check_copies(broker, application, naming)
+            finally:
+                application.kill()
+    finally:
+        broker.kill9()
+    assert not broker.tracebacks()
