@@ -3,7 +3,7 @@
     python random_transactions.py MODULE CLIENT HOST:PORT TOPIC SEED START
 
 It prints a line when a transaction begins, with its values, and a line when the transaction has committed or aborted.
-A transaction without the second line has an unknown outcome.
+A transaction without the second line has an unknown outcome, also if it was committed without all of its values.
 """
 import contextlib
 import faulthandler
@@ -56,6 +56,7 @@ class RandomTransactions:
             producer.send_offsets({(self._topic, 0): self._count}, consumer)
         if self._random.random() < 0.7:
             producer.commit()
+            producer.flush()    # aiokafka commits without the batches that failed, which their futures report
             print('committed', flush=True)
         else:
             producer.abort()

@@ -30,6 +30,7 @@ class AiokafkaProducer(Producer):
         self._run(self._producer.flush())
         for future in self._sent:
             self._run(asyncio.wait_for(future, LIMIT_S))
+        self._sent.clear()
 
     def begin(self):
         self._run(self._producer.begin_transaction())
@@ -43,6 +44,7 @@ class AiokafkaProducer(Producer):
 
     def abort(self):
         self._run(self._producer.abort_transaction())
+        self._sent.clear()
 
     def close(self):
         self._run(self._producer.stop())

@@ -42,6 +42,7 @@ class ConfluentProducer(Producer):
 
     def abort(self):
         self._producer.abort_transaction(LIMIT_S)
+        self._failures.clear()
 
     def close(self):
         self._producer.purge()

@@ -23,6 +23,7 @@ class KafkaPythonProducer(Producer):
         self._producer.flush(LIMIT_S)
         for future in self._sent:
             future.get(LIMIT_S)
+        self._sent.clear()
 
     def begin(self):
         self._producer.begin_transaction()
@@ -36,6 +37,7 @@ class KafkaPythonProducer(Producer):
 
     def abort(self):
         self._producer.abort_transaction()
+        self._sent.clear()
 
     def close(self):
         self._producer.close(LIMIT_S)
