@@ -112,7 +112,9 @@ def killed_steps(*writers):
     more = [('ListTransactions request', 'InitProducerId driver answer', 0),
             ('ListTransactions request', 'Produce task rows answer', 0),
             ('Produce task rows answer', DECISION, 2), ('EndTxn task commit answer', DECISION, 1),
-            ('ListTransactions answer', 'EndTxn task commit answer', 0)]
+            ('ListTransactions answer', 'EndTxn task commit answer', 0),
+            # the first of these steps confirms the plan, the next one is a task's
+            ('DescribeTransactions driver request', DECISION, 1), ('DescribeTransactions driver answer', DECISION, 1)]
     return cases + [pytest.param(PREPARED, *case, marks=pytest.mark.soak) for case in more]
 
 

@@ -124,6 +124,20 @@ def test_a_planner_that_pauses_between_the_list_and_the_confirmation_ends_nothin
     older.kill()
 
 
+def test_a_planner_that_found_nothing_open_fails_if_a_newer_one_has_overtaken_it():
+    """Its tasks would all fail. Without a result of one, Spark's abort would withdraw the newer plan."""
+    coordinator = Coordinator()
+    older = Process(lambda process: planned(MemoryStore(coordinator, process.turn)))
+    for _ in range(4):      # broker, fence, decisions and the list
+        older.run_turn()
+    newer = planned(MemoryStore(coordinator))
+    while not older.is_over:
+        older.run_turn()
+    older.kill()
+    assert isinstance(older.error, SinkError) and "another query or driver has taken the prefix 'p'" in str(older.error)
+    assert coordinator.drivers_pair == newer.pair
+
+
 def test_a_decided_transaction_that_a_list_lacks_is_committed_before_the_next_decision():
     """The next decision replaces the row of the ledger. Then the transaction would count as undecided."""
     coordinator = Coordinator()

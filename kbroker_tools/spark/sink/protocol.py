@@ -86,7 +86,9 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
     decisions = store.decisions(prefix)
     if broker.transaction_version >= HANDLE_LEVEL:
         last = _last(decisions)
-        check_none_lost(last, settle_all(store, prefix, pair, last).lost)
+        # The tasks of an overtaken plan would all fail. Spark's abort then withdraws the newer plan (`abort_last`).
+        ended = settle_all(store, prefix, pair, last, confirms=commit is not Commit.DRIVER)
+        check_none_lost(last, ended.lost)
     decided = {decision.unit.owner: decision.unit.batch for decision in decisions if is_owner(decision.unit.owner)}
     return Plan(prefix, broker.cluster_id, pair, decided, commit, is_two_phase)
 

@@ -132,14 +132,16 @@ class UnitEnding:
                                + ' or '.join(sorted(each.name.lower() for each in ENTERED_FROM[phase])))
 
 
-def settle_all(store: Store, prefix: str, pair: ProducerIdAndEpoch, last: Decision | None) -> Settlement:
+def settle_all(store: Store, prefix: str, pair: ProducerIdAndEpoch, last: Decision | None,
+               confirms: bool = False) -> Settlement:
     """End what all plans of the prefix up to this one have left open. `last` was read after `fence` gave the pair.
 
     SinkError if a newer plan exists. The pair is confirmed after the list was made: the list then has only transactions
-    of this plan and of older ones, however late they are ended.
+    of this plan and of older ones, however late they are ended. With `confirms`, it is even if nothing is open: a newer
+    plan may have ended what was.
     """
     found = _left_open(store, prefix, last)
-    if found and store.pair(prefix) != pair:
+    if (found or confirms) and store.pair(prefix) != pair:
         raise SinkError(f'another query or driver has taken the prefix {prefix!r} since the plan of this write')
     return _end(store, found, last)
 
