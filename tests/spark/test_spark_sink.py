@@ -1,4 +1,5 @@
 """The sink through Spark: jobs, micro-batches, and commits that fail around the decision."""
+import re
 from collections import Counter
 
 import pytest
@@ -72,6 +73,27 @@ def test_at_least_once_needs_no_prefix(spark, shared_broker, kafka):
         'append').options(**{'kafka.bootstrap.servers': shared_broker.address, 'topic': 'at-least-once',
                              'delivery': 'at_least_once'}).save()
     assert sorted(int(record.value) for _, record in committed(kafka, 'at-least-once')) == list(range(100))
+
+
+@pytest.mark.parametrize(('column', 'more', 'text'), [
+    ("'k' AS key", {'transactionalIdPrefix': 'a~b'}, "option transactionalIdPrefix: found 'a~b', expected 1 to 200"),
+    ("'k' AS key", {'topic': 'nowhere'}, "found no topic 'nowhere', expected it to exist"),
+    ("'k' AS key", {'ledgerTopic': 'forgetful'}, r'forgetful has cleanup\.policy=delete, expected compact'),
+    ('CAST(NULL AS STRING) AS topic', {'topic': None}, 'found null in the column topic'),
+    ('9 AS partition', {}, 'found partition 9 in a row of topic refused, which has 4 partitions'),
+    ('9 AS partition', {'commit': 'prepared'}, 'found partition 9 in a row of topic refused, which has 4 partitions'),
+], ids=['option', 'plan', 'ledger', 'task', 'commit', 'task that writes'])
+def test_bad_input_is_a_message_without_a_traceback_and_leaves_nothing_open(
+        spark, shared_broker, kafka, column, more, text):
+    kafka.create_topics([NewTopic('refused', PARTITIONS), NewTopic('forgetful', 1)])    # the first case creates them
+    given = {name: value for name, value in (options(shared_broker, 'refused') | more).items() if value is not None}
+    frame = spark.range(0, 10, numPartitions=1).selectExpr('CAST(id AS STRING) AS value', column)
+    with pytest.raises(Exception) as error:
+        frame.write.format('kbroker').mode('append').options(**given).save()
+    first_lines = ' '.join(str(error.value).splitlines()[:2])
+    assert re.search(text, first_lines) and 'Traceback' not in str(error.value)
+    assert not kafka.list_transactions(['Ongoing'])
+    assert committed(kafka, 'refused') == []
 
 
 @pytest.mark.parametrize(('fault', 'way'), [(COMMIT_RAISES_BEFORE, 'prepared'), (COMMIT_RAISES_AFTER, 'auto')])

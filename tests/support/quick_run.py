@@ -11,6 +11,7 @@ SLOW = (
     *LONGEST,
     'tests/client/test_streams_live.py',
     'tests/clients/',
+    'tests/environment/',
     'tests/group/test_group_properties.py',
     'tests/log/test_cleaner_power_cuts.py',
     'tests/log/test_cleaner_against_reference.py',
