@@ -367,6 +367,7 @@ class LogManager:
         keys = list(keys)
         for topic, partition in keys:
             log = self.logs.pop((topic, partition), None)
+            self._topic_ids.pop((topic, partition), None)
             is_missing = log is None and not self.fs.exists(self.path(topic, partition))
             if log is not None:
                 log.close(clean=False)
@@ -403,6 +404,7 @@ class LogManager:
     def set_aside(self, topic: str, partition: int) -> str:
         """Rename a partition directory without a topic to `-stray`, as Kafka does. Returns the new path."""
         self.logs.pop((topic, partition), None)
+        self._topic_ids.pop((topic, partition), None)
         path = self._rename(topic, partition, 'stray')
         self.fs.sync_directory(self.directory)
         self._forget_damage([(topic, partition)])

@@ -26,10 +26,13 @@ from kbroker_tools.verifying.lines import READ_COMMITTED, READ_UNCOMMITTED, Outc
 from kbroker_tools.verifying.recorder import Recorder
 from kbroker_tools.verifying.run import INPUT, KEEP_EVERYTHING, LIST, OUTPUT, PARTITIONS, offsets_of_group
 from kbroker_tools.verifying.workloads import (
+    POLL_S,
+    RESEEK_SHARE,
     Attempt,
     Fencer,
     ListAppender,
     Sender,
+    Session,
     Setting,
     Tail,
     Transformer,
@@ -41,6 +44,7 @@ LONGEST_PAUSE_S = 0.4
 PATIENCE_S = 120
 LOOK_AGAIN_S = 0.2
 DISAPPEARING_SHARE = 0.5
+MOST_REREAD = 200
 ONGOING = 'Ongoing'
 
 
@@ -65,6 +69,22 @@ class Paced:
         if not self._is_transactional:
             self._stop.wait(self._chance.uniform(0, LONGEST_PAUSE_S))
         self._writer.flush()
+
+
+class NearTail(Tail):
+    """A reader that sometimes goes back a little: in hours, one that goes back to any place reads too much."""
+
+    def work(self) -> None:
+        session = Session(self._recorder, self._maker, self._isolation)
+        with closing(session):
+            session.seek(self._positions)
+            while not self._stop.is_set():
+                for partition, offsets, _ in session.poll(POLL_S):
+                    self._positions[partition] = offsets[-1] + 1
+                if self._rng.random() < RESEEK_SHARE:
+                    self._positions = {partition: self._rng.randint(max(0, end - MOST_REREAD), end)
+                                       for partition, end in self._positions.items()}
+                    session.seek(self._positions)
 
 
 class Lingerer(Worker):
@@ -151,8 +171,8 @@ class Transactions:
         self._lingerer = Lingerer(self._load.name('lingering'), setting, self._chance(), makers, listed,
                                   self._load.servers)
         self.workers += [
-            Tail('committed', setting, self._chance(), makers[0], READ_COMMITTED),
-            Tail('uncommitted', setting, self._chance(), makers[1], READ_UNCOMMITTED),
+            NearTail('committed', setting, self._chance(), makers[0], READ_COMMITTED),
+            NearTail('uncommitted', setting, self._chance(), makers[1], READ_UNCOMMITTED),
             Fencer(self._load.name('fenced'), setting, self._chance(), makers, listed), self._lingerer]
         for worker in self.workers:
             worker.start()

@@ -142,6 +142,14 @@ def test_a_deleted_partition_is_renamed_at_once_and_removed_after_the_delay(open
     assert manager.create_log('orders', 0, bytes(16)[:15] + b'\1', topic()).log_end_offset == 0
 
 
+def test_a_deleted_partition_leaves_nothing_in_memory(open_manager):
+    manager = open_manager()
+    write_and_flush(manager.create_log('orders', 0, TOPIC_ID, topic()))
+    run_to_end(manager.delete_logs([('orders', 0)]))
+    assert [name for name, value in vars(manager).items()
+            if isinstance(value, dict | set) and ('orders', 0) in value] == []
+
+
 def test_what_was_to_be_deleted_is_deleted_after_a_restart(open_manager, tmp_path, clock, timers):
     doomed = tmp_path / 'data' / f'orders-0.{"a" * 32}-delete'
     kept = tmp_path / 'data' / f'orders-1.{"a" * 32}-stray'
