@@ -13,7 +13,7 @@ MORE_OBJECTS_SHARE = 0.02
 MORE_BLOCKS_SHARE = 0.05
 MORE_RESIDENT_KB = 16 * 1024
 """Memory that the C library keeps for the next use. In two hours, a leak of 100 bytes for each request is more."""
-MORE_DESCRIPTORS = 4
+MORE_DESCRIPTORS = 8
 """Besides the open files of segments, which are a cache: it is smaller or larger by chance."""
 OPEN_FILES = 'open files'
 NOT_COMPARED = (OPEN_FILES, 'partitions of fetch sessions and waiting fetches', 'processes that ask for the status')
