@@ -5,6 +5,8 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 
+from support.apache_kafka import compiled, temporary_files
+
 from kbroker.client import Admin, Consumer, NewTopic
 
 OUTPUT, PARTITIONS = 'output', 4
@@ -44,6 +46,12 @@ class Application(ABC):
         return self._log.read_text()[-5000:]
 
 
+def java(sources, heap, *options):
+    """Return the command of a small virtual machine for the jars and sources of a place, without its main class."""
+    return ['java', *options, f'-Xmx{heap}', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
+            '-Dorg.slf4j.simpleLogger.defaultLogLevel=warn', temporary_files(), '-cp', compiled(sources)]
+
+
 def create_topics(address, *others):
     with Admin(address) as admin:
         names = [OUTPUT, *others]
@@ -80,5 +88,7 @@ def check_copies(broker, application, seed):
         assert found == collections.Counter(b'%d' % number for number in range(sent))
         assert not read(consumer, found, sent + 1, MORE_S), found.most_common(3)
     application.kill()
+    end = time.monotonic() + WAIT_S
     with Admin(broker.address) as admin:
-        assert not [row for row in admin.list_transactions() if row.state.startswith('Prepare')]
+        while left := [row for row in admin.list_transactions() if row.state.startswith('Prepare')]:
+            assert time.monotonic() < end, left     # the kill may have come between a decision and its markers

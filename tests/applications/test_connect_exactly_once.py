@@ -6,12 +6,10 @@ import contextlib
 import json
 import pathlib
 import subprocess
-import urllib.error
 import urllib.request
 
 import pytest
-from killed_copies import OUTPUT, Application, check_copies, create_topics
-from support.apache_kafka import compiled
+from killed_copies import OUTPUT, Application, check_copies, create_topics, java
 from support.broker_process import BrokerProcess
 from support.free_ports import free_port
 
@@ -38,9 +36,7 @@ class Connect(Application):
             'session.timeout.ms': 6000, 'heartbeat.interval.ms': 500, 'scheduled.rebalance.max.delay.ms': 0}.items()))
 
     def command(self):
-        return ['java', '-Xmx500m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
-                '-Dorg.slf4j.simpleLogger.defaultLogLevel=warn', '-cp', compiled(SOURCES),
-                'org.apache.kafka.connect.cli.ConnectDistributed', str(self._settings)]
+        return [*java(SOURCES, '500m'), 'org.apache.kafka.connect.cli.ConnectDistributed', str(self._settings)]
 
     def add_connectors(self):
         for number, path in enumerate(self._files):
@@ -54,7 +50,7 @@ class Connect(Application):
         request = urllib.request.Request(self._listener + path, json.dumps(content).encode(),
                                          {'Content-Type': 'application/json'}, method='PUT')
         for _ in range(600):
-            with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(request, timeout=60):
+            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=60):
                 return
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.2)

@@ -6,8 +6,7 @@ aborts those that came later.
 import pathlib
 
 import pytest
-from killed_copies import OUTPUT, PARTITIONS, Application, check_copies, create_topics
-from support.apache_kafka import compiled
+from killed_copies import OUTPUT, PARTITIONS, Application, check_copies, create_topics, java
 from support.broker_process import BrokerProcess
 
 from kbroker.client import Producer
@@ -30,9 +29,8 @@ class Flink(Application):
 
     def command(self):
         options = [word for package in OPENED for word in ('--add-opens', f'java.base/{package}=ALL-UNNAMED')]
-        words = ['java', *options, '-Xmx700m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
-                 '-Dorg.slf4j.simpleLogger.defaultLogLevel=warn', '-cp', compiled(SOURCES), 'kbroker.FlinkCopy',
-                 self._address, INPUT, OUTPUT, self._checkpoints.as_uri(), self._naming]
+        words = [*java(SOURCES, '700m', *options), 'kbroker.FlinkCopy', self._address, INPUT, OUTPUT,
+                 self._checkpoints.as_uri(), self._naming]
         written = list(self._checkpoints.glob('*/chk-*/_metadata'))
         if written:
             last = max(written, key=lambda path: path.stat().st_mtime_ns)

@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -51,8 +52,9 @@ def fuzz(target: str, seconds: str, variables: Mapping[str, str]) -> bool:
 
 
 def main(seconds: str, *targets: str) -> None:
-    variables = environment()
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    # libFuzzer ends its process at once, so the directory of a target stays.
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        variables = {**environment(), 'TMPDIR': temporary}
         if not all(list(pool.map(lambda target: fuzz(target, seconds, variables), targets or TARGETS))):
             sys.exit(1)
 

@@ -1,0 +1,18 @@
+"""Files that virtual machines leave when tests kill them are deleted with the tests."""
+import pathlib
+
+from support.alone import run_alone
+from support.apache_kafka import temporary_files
+
+
+def leave_a_library(directory):
+    """Do as a virtual machine that is killed, in a process that ends like one of tests."""
+    option, place = temporary_files().split('=')
+    assert option == '-Djava.io.tmpdir'
+    (pathlib.Path(place) / 'librocksdbjni.so').touch()
+    (directory / 'place').write_text(place)
+
+
+def test_what_a_killed_virtual_machine_leaves_is_deleted_with_the_process_that_ran_it(tmp_path):
+    run_alone(leave_a_library, tmp_path)
+    assert not pathlib.Path((tmp_path / 'place').read_text()).exists()
