@@ -2,11 +2,12 @@
 
     python tests/fuzz/corpus.py
 
-The command writes the files from build/fuzz/corpus, where `make fuzz` keeps all that it finds.
+The command adds to the files from build/fuzz/corpus, where `make fuzz` keeps all that it finds.
 """
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterable
 
 HERE = pathlib.Path(__file__).parent
 FOUND = HERE.parent.parent / 'build' / 'fuzz' / 'corpus'
@@ -21,11 +22,14 @@ def kept_inputs(target: str) -> list[bytes]:
     return [bytes.fromhex(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def chosen(directory: pathlib.Path) -> list[bytes]:
-    """Return inputs of all lengths, without the seeds and the faults."""
-    inputs = sorted({path.read_bytes() for path in directory.iterdir()
-                     if path.stat().st_size <= MOST_BYTES and not path.name.startswith(('seed-', 'fault-'))},
-                    key=lambda data: (len(data), data))
+def chosen(directory: pathlib.Path, kept: Iterable[bytes]) -> list[bytes]:
+    """Return inputs of all lengths, found and kept ones, without the seeds and the faults.
+
+    Those that are kept are seeds of each run, so it does not find them again.
+    """
+    found = {path.read_bytes() for path in directory.iterdir()
+             if path.stat().st_size <= MOST_BYTES and not path.name.startswith(('seed-', 'fault-'))}
+    inputs = sorted(found.union(kept), key=lambda data: (len(data), data))
     step = max(1, -(-len(inputs) // MOST_INPUTS))
     return inputs[::step]
 
@@ -33,7 +37,7 @@ def chosen(directory: pathlib.Path) -> list[bytes]:
 def main() -> None:
     (HERE / 'corpus').mkdir(exist_ok=True)
     for directory in sorted(FOUND.iterdir()):
-        lines = [data.hex() + '\n' for data in chosen(directory)]
+        lines = [data.hex() + '\n' for data in chosen(directory, kept_inputs(directory.name))]
         (HERE / 'corpus' / f'{directory.name}.txt').write_text(''.join(lines))
 
 

@@ -63,6 +63,8 @@ from kbroker.wire.crc32c import crc32c
 SEED = 17
 MAX_OUTPUT_BYTES = 64 * 1024
 NOW_MS = 1_700_000_000_000
+TOPIC_ID = b'the id of orders'
+"""Stands in the inputs for the id of the topic `orders`, which is another one in each run."""
 BATCH_CRC = struct.Struct('>I')
 CRC_POSITION, CRC_COVERS_FROM = 17, 21
 
@@ -80,7 +82,7 @@ _held = contextlib.ExitStack()
 def close() -> None:
     """Stop the broker and delete the files that targets have made."""
     _held.close()
-    for made in (_errors, _broker, _mechanisms, _directory):
+    for made in (_errors, _orders_id, _broker, _mechanisms, _directory):
         made.cache_clear()
 
 
@@ -124,11 +126,16 @@ def _broker() -> InProcessBroker:
     return broker
 
 
+@cache
+def _orders_id() -> bytes:
+    return _broker().topics.topic('orders').topic_id
+
+
 def run_request(data: bytes) -> None:
     """Send a frame to a whole broker."""
     errors, broker = _errors(), _broker()
     connection = broker.connect()
-    broker.send(connection, data)
+    broker.send(connection, data.replace(TOPIC_ID, _orders_id()))
     broker.disconnect(connection)
     broker.clock.advance(1)
     broker.turn()
@@ -136,8 +143,7 @@ def run_request(data: bytes) -> None:
 
 
 def requests() -> Iterator[bytes]:
-    broker = _broker()
-    frames = Frames(apis_under(broker.config), SEED, [broker.topics.topic('orders').topic_id])
+    frames = Frames(apis_under(_broker().config), SEED, [TOPIC_ID])
     for _ in range(400):
         yield frames.plausible()[1]
 

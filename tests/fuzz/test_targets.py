@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 from fuzz import run
-from fuzz.corpus import kept_inputs
+from fuzz.corpus import chosen, kept_inputs
 from fuzz.targets import TARGETS, close
 from support.broker_process import ROOT
 
@@ -37,6 +37,18 @@ def _closed():
 
 def test_a_run_takes_every_target():
     assert tuple(TARGETS) == run.TARGETS
+
+
+def test_the_seeds_are_the_same_in_each_run():
+    first = [list(target.seeds()) for target in TARGETS.values()]
+    close()     # the next broker has other ids
+    assert [list(target.seeds()) for target in TARGETS.values()] == first
+
+
+def test_the_corpus_keeps_the_inputs_that_a_run_began_with(tmp_path):
+    for name, data in (('0a1b', b'found'), ('seed-0', b'kept'), ('seed-1', b'of the target'), ('fault-crash-0', b'!')):
+        (tmp_path / name).write_bytes(data)
+    assert chosen(tmp_path, [b'kept']) == [b'kept', b'found']
 
 
 @pytest.mark.parametrize('name', TARGETS)
