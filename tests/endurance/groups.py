@@ -139,7 +139,7 @@ class KafkaPythonMember(Member):
     def commit(self, consumer: Any) -> None:
         try:
             consumer.commit()
-        except kafka.errors.CommitFailedError:
+        except (kafka.errors.CommitFailedError, kafka.errors.RebalanceInProgressError):
             self.done['late commits'] += 1
 
 

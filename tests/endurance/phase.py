@@ -132,11 +132,20 @@ class Phase:
     def _delete_everything(self) -> None:
         with Admin(self.load.servers) as admin:
             begin_share_groups(admin, self.load, None)
-            groups = [group.group_id for group in admin.list_groups()]
+            delete_groups(admin, FINISH_S if self.load.survives_restarts else 0)
             topics = [topic for topic in admin.cluster.topics() if topic.startswith(self.load.prefix)]
-            found = admin.delete_groups(groups) | admin.delete_topics(topics)
+            found = admin.delete_topics(topics)
             assert not any(found.values()), found
             assert admin.list_groups() == []
+
+
+def delete_groups(admin: Admin, patience_s: float) -> None:
+    """Delete all groups. A member that a restart kept from leaving stays in its group until its session times out."""
+    deadline = time.monotonic() + patience_s
+    while refused := {group_id: error for group_id, error in admin.delete_groups(
+            [group.group_id for group in admin.list_groups()]).items() if error is not None}:
+        assert time.monotonic() < deadline, f'groups cannot be deleted: {refused}'
+        time.sleep(LOOK_AGAIN_S)    # a session that times out sends no event
 
 
 def words(counts: Counter[str]) -> str:

@@ -19,13 +19,16 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from endurance import comparison, log_lines
-from endurance.phase import READY
+from endurance.phase import READY, delete_groups
 from support.broker_process import ROOT
 from support.counted_broker import Count, CountedBroker
 from support.promises import findings_in
+
+from kbroker.errors import ErrorCode, KafkaError
 
 PHASE = pathlib.Path(__file__).with_name('phase.py')
 SETTINGS = {
@@ -44,6 +47,8 @@ RESTARTS_SHARE, WARM_UP_SHARE, LONG_SHARE = 0.4, 0.15, 0.45
 LIFE_S = 15, 60
 """The time between restarts."""
 DRAIN_S = 240
+END_S = 3600
+"""A load process that takes longer to end, with its checks, hangs."""
 LOOK_AGAIN_S = 0.5
 
 
@@ -68,7 +73,7 @@ class Mixture:
                 assert load.stdout is not None and load.stdin is not None
                 if load.stdout.readline() == f'{READY}\n':
                     self._pass(load, seconds, restarts)
-                report, _ = load.communicate()
+                report, _ = load.communicate(timeout=END_S)
             finally:
                 load.kill()
         print(f'\n{name}, {seconds:.0f} s:', report, sep='\n', end='')
@@ -144,6 +149,30 @@ def test_a_little_more_is_no_growth():
         COUNT, resident_kb=41_000, descriptors=37, garbage={'datetime.date': 2},
         objects={'builtins.list': 3010, 'kbroker.clock.Timer': 28},
         ledger=COUNT.ledger | {'open files': 5}))) == []
+
+
+class GhostAdmin:
+    """An admin of a broker whose group has a member that is gone, until the second attempt to delete the group."""
+
+    def __init__(self) -> None:
+        self.answers: list[KafkaError | None] = [KafkaError(ErrorCode.NON_EMPTY_GROUP, ''), None]
+
+    def list_groups(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(group_id='g')] if self.answers else []
+
+    def delete_groups(self, group_ids: list[str]) -> dict[str, KafkaError | None]:
+        return {group_id: self.answers.pop(0) for group_id in group_ids}
+
+
+def test_groups_are_deleted_once_the_members_that_a_restart_cut_off_are_gone():
+    admin = GhostAdmin()
+    delete_groups(admin, 60)    # type: ignore[arg-type]
+    assert not admin.answers
+
+
+def test_a_member_that_stays_without_a_restart_is_found():
+    with pytest.raises(AssertionError, match='groups cannot be deleted'):
+        delete_groups(GhostAdmin(), 0)    # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(('line', 'is_explained'), [

@@ -34,7 +34,8 @@ KEYS = 100
 ROW_BYTES = 900
 TOMBSTONE_SHARE = 0.1
 FLUSH_S = 60
-READ_MS = 10_000
+READ_MS = 60_000
+"""Longer than a restart of the broker takes on a loaded machine."""
 
 
 def create_topics(admin: Admin, load: Load) -> None:
