@@ -303,7 +303,9 @@ class LogManager:
         self._to_make.popleft()
 
     def sync_recovered(self) -> None:
-        """Make durable the data that logs opened with `sync_later` recovered: for many, by one sync. Raises OSError.
+        """Make durable the data that logs opened with `sync_later` recovered: for many, by one sync.
+
+        Raises OSError, CorruptLogError.
 
         With durability page-cache no durability was promised, so data that the next recovery reads anyway is not
         synced.
@@ -597,8 +599,11 @@ class LogManager:
         except (KafkaError, OSError) as error:
             self.fail(error)
             is_synced = False
-        failed = {log for log in self.logs.values() if log.failure is not None}
+        failed = set()
         for log in self.logs.values():
+            if log.failure is not None:     # perhaps that of a log before it
+                failed.add(log)
+                continue
             try:
                 log.close(is_synced=is_synced)
             except KafkaError as error:

@@ -1,16 +1,19 @@
 """A log directory: lock, listing, checkpoints, intervals, clean stop."""
+import errno
 import os
 import subprocess
 import sys
 
 import pytest
 from batches import T, data_batch
+from support.faulty_file_systems import FailingFileSystem
 from support.held_disk import HeldDisk
 from support.stepwise_work import StepwiseWork
 
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, LogConfig
 from kbroker.errors import ErrorCode, KafkaError, LogDirectoryError
+from kbroker.log.checkpoints import read_partition_offsets
 from kbroker.log.directory_names import parse_directory_name
 from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.jobs import run_inline
@@ -379,6 +382,26 @@ def test_a_log_that_failed_leaves_no_mark_of_a_clean_stop(open_manager, tmp_path
     manager.close()
     assert not (tmp_path / 'data' / '.kafka_cleanshutdown').exists()
     assert not open_manager().clean_shutdown
+
+
+def test_a_sync_that_fails_in_a_stop_keeps_the_recovery_points_of_the_other_logs(open_manager, tmp_path):
+    """Once, the logs that were closed after it had their ends as recovery points. So the next start did not write again
+    what they had not synced."""
+    def fail(change, path):
+        return errno.EIO if change == 'sync' and path.endswith('orders-0/00000000000000000000.log') else None
+
+    disk = FailingFileSystem()
+    manager = open_manager(disk)
+    logs = [manager.create_log('orders', partition, TOPIC_ID, topic()) for partition in range(2)]
+    for log in logs:
+        write_and_flush(log)
+        log.append_batch(data_batch(), Origin.CLIENT, 0)
+    recovery_points = [log.recovery_point for log in logs]
+    disk.fail = fail
+    manager.close()
+    assert read_partition_offsets(FileSystem(), str(tmp_path / 'data'), 'recovery-point-offset-checkpoint') == {
+        ('orders', 0): recovery_points[0], ('orders', 1): recovery_points[1]}
+    assert not (tmp_path / 'data' / '.kafka_cleanshutdown').exists()
 
 
 def test_a_new_partition_syncs_its_directory_and_metadata_with_its_first_flush(open_manager):
