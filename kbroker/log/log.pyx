@@ -84,7 +84,10 @@ cdef class Log(Appender):
             self.finish_recovery(False)
 
     def rewrite_recovered(self) -> None:
-        """Write again what was recovered and may not be on the disk. `finish_recovery` syncs it. Raises OSError."""
+        """Write again what was recovered and may not be on the disk. `finish_recovery` syncs it.
+
+        Raises OSError, and CorruptLogError if what was recovered is gone meanwhile.
+        """
         if self.recovery is not None:
             self.recovery.rewrite()
 

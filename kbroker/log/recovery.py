@@ -297,7 +297,7 @@ class Opening:
         return not self.was_cut and self.recovered == self.segments[-1:]
 
     def rewrite(self) -> None:
-        """Write again what a sync might skip although the disk lacks it. Raises OSError.
+        """Write again what a sync might skip although the disk lacks it. Raises OSError, CorruptLogError.
 
         A sync of the last broker may have failed, and then it skips what failed: see `File.rewrite`. Everything below
         the recovery point was synced, and the indexes have just been written.

@@ -520,10 +520,22 @@ cdef class Segment:
         self.allocated_bytes = self.size_bytes
 
     def rewrite(self, int64_t offset) -> None:
-        """Write the batches again that end at or above `offset`: a sync of them may have failed."""
+        """Write the batches again that end at or above `offset`: a sync of them may have failed.
+
+        Raises CorruptLogError if memory has lost one since the recovery read it. The disk then lacks it, too, and the
+        next recovery cuts the log there.
+        """
         cdef Place place
+        cdef BatchWalk walk
         self.place_of(max(offset, self.base_offset), &place)
         self.file().rewrite(place.position, self.size_bytes)
+        walk = walk_batches(self.file(), place.position, self.size_bytes, SCAN_BYTES)
+        while walk.next():
+            if not walk.crc_matches():
+                raise CorruptLogError(f'{self.file().path}: found a wrong checksum at {walk.position}, expected the '
+                                      'batch that recovery has just read there: the disk lacks it, and the next start '
+                                      'cuts the log before it')
+        self.expect_end(walk)
 
     def files_to_sync(self, *, sealed: bool) -> list[File]:
         """Return the transaction index before the log whose markers it explains, and the other indexes once

@@ -8,7 +8,7 @@ from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 
 from kbroker.clock import Timers
 from kbroker.config import Config, LogConfig
-from kbroker.errors import KafkaError
+from kbroker.errors import CorruptLogError, KafkaError
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE, read_partition_offsets
 from kbroker.log.fs import FileSystem, InterposedFile
 from kbroker.log.log import Log
@@ -176,3 +176,18 @@ def test_a_start_ends_when_what_it_writes_again_cannot_be_written(open_log):
     with pytest.raises(OSError, match='Input/output error'):
         open_log(clean_shutdown=False, file_system=broken)
     assert open_log(clean_shutdown=False).log_end_offset == 1
+
+
+@pytest.mark.parametrize('lost_bytes', [1, BATCH_BYTES])
+def test_a_start_ends_when_memory_has_lost_what_it_recovered(open_log, fs, clock, lost_bytes):
+    """Between the two reads of a start, the system may drop what the disk lacks."""
+    log = open_log()
+    append(log, 3)
+    log.close(clean=False)
+    again = Log(fs, log.directory, 'topic', 0, LogConfig(Config({}), {}), clock,
+                LogOptions(clean_shutdown=False, sync_later=True))
+    fs.open(log.segments[0].path('.log')).write_at(b'\xff' * lost_bytes, 3 * BATCH_BYTES - lost_bytes)
+    with pytest.raises(CorruptLogError, match=f'0.log: found .* at {2 * BATCH_BYTES}, expected'):
+        again.rewrite_recovered()
+    again.close(clean=False)
+    assert open_log(clean_shutdown=False).log_end_offset == 2
