@@ -78,8 +78,9 @@ class Regexes:
     def _is_due(self, group: ConsumerGroup) -> bool:
         now_ms = self._clock.wall_ms()
         last_ms = max([resolved.at_ms for resolved in group.resolved.values()], default=0)
-        attempt_ms = max(last_ms, self._attempts.get(group.group_id, 0))
-        if group.group_id in self._wanted or not is_over(SHORTEST_PAUSE_MS, attempt_ms, now_ms):
+        if group.group_id in self._wanted or not all(
+                is_over(SHORTEST_PAUSE_MS, at_ms, now_ms)
+                for at_ms in (last_ms, self._attempts.get(group.group_id, 0))):
             return False
         return (group.regexes.keys() != group.resolved.keys()
                 or max([resolved.version for resolved in group.resolved.values()]) < self._changes.created_version

@@ -4,7 +4,7 @@ import pytest
 from support.consumer_groups import Consumer, batches_of_types, consumer_group, last_batch, told
 from support.group_coordinator import GROUP, Client, World, stable_group
 
-from kbroker.errors import ErrorCode
+from kbroker.errors import ErrorCode, KafkaError
 
 
 @pytest.fixture
@@ -128,6 +128,19 @@ def test_a_new_topic_is_found_although_the_clock_was_set_back(world):
     world.clock.set_wall_ms(world.clock.wall_ms() - 10_800_000)
     a.heartbeat()
     assert told(world, a.heartbeat()) == {'t': {0, 1}, 't2': {0}}
+
+
+def test_a_resolution_that_failed_is_not_repeated_at_once_although_the_clock_was_set_back(world, caplog):
+    """Each heartbeat would repeat it: the last one that succeeded is then in the future."""
+    a = Consumer(world, 'a', regex='t.*')
+    a.join()
+    a.heartbeat()
+    world.topics.create('t2', 1)
+    world.clock.set_wall_ms(world.clock.wall_ms() - 10_800_000)
+    world.partition.refuse(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, 'refused'))
+    for _ in range(3):
+        a.heartbeat()
+    assert sum('were not stored' in record.getMessage() for record in caplog.records) == 1
 
 
 def test_a_new_topic_is_found_ten_seconds_after_the_last_resolution(world):
