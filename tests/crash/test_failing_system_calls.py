@@ -53,7 +53,11 @@ class FailingCalls:
 
     def __enter__(self) -> FailingCalls:
         self._process = subprocess.Popen(self._command, stderr=subprocess.DEVNULL)
-        wait_for(self._traces_all_threads, 'strace is not attached')
+        try:
+            wait_for(self._traces_all_threads, 'strace is not attached')
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
