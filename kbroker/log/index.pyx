@@ -185,12 +185,15 @@ cdef class Index:
 
     def reset(self) -> None:
         """Remove all entries before a rebuild."""
+        cdef File file
         self.unmap()
         self.tail_entries = 0
         self.entries = 0
         self.last_key = 0
         if self.found_bytes > 0:
-            self.open_file().truncate(0)
+            file = self.open_file()
+            file.forget_errors()
+            file.truncate(0)
             self.found_bytes = 0
         self.sealed = True
 

@@ -214,13 +214,13 @@ class QuorumLog:
             if self._file is None:
                 self._start_segment()
                 return
-            self._open_again()
             if self._stale_bytes:
                 logger.warning('%s: cutting %d bytes of an unfinished write, at offset %d',
                                self._segment_path(self._segments[-1]), self._stale_bytes, self.end_offset)
                 self._file.resize(self._size_bytes)
                 self._stale_bytes = 0
             self._file.rewrite(self._last_position, self._size_bytes)
+            self._open_again()      # after `rewrite`, which forgets the errors of earlier writes
             self._file.sync()
         except OSError as error:
             self._fail(f'{self.directory}: becoming leader failed: {error}')

@@ -75,6 +75,26 @@ def test_a_later_sync_makes_durable_what_a_failed_one_left_in_memory(open_log, t
     assert open_log(clean_shutdown=False, root=tmp_path / 'left').log_end_offset == 4
 
 
+def test_errors_of_writes_that_a_start_repeats_end_neither_the_start_nor_a_later_flush(open_log, tmp_path):
+    """Linux reports them to the next sync of each file, even to that of another process."""
+    root = tmp_path / 'root'
+    root.mkdir()
+    disk = FreezingFileSystem(root)
+    settings = {'file_system': disk, 'root': root, 'index_interval_bytes': 0}
+    log = open_log(**settings)
+    append(log)
+    log.flush()
+    append(log, 70)     # more than an index keeps in memory
+    log.close(clean=False)
+    disk.write_back_in_vain()
+    again = open_log(clean_shutdown=False, recovery_point=log.recovery_point, **settings)
+    append(again)
+    again.roll()
+    again.flush()
+    disk.crash(tmp_path / 'left', None)
+    assert open_log(clean_shutdown=False, root=tmp_path / 'left').log_end_offset == 72
+
+
 @pytest.mark.parametrize('synced, expected', [
     (0, [(0, 4)]), (1, [(0, 4)]), (3, [(2, 2)]), (4, [(3, 1)])])
 def test_recovery_writes_again_what_is_above_the_recovery_point(open_log, synced, expected):

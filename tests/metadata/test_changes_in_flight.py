@@ -231,6 +231,18 @@ def test_a_power_cut_before_the_sync_loses_a_change_as_a_whole_or_keeps_it(
         assert 'u' in image.topics
 
 
+def test_a_start_writes_the_last_batch_again_whose_write_the_disk_has_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / 'root').mkdir()
+    fs = FreezingFileSystem(tmp_path / 'root')
+    directory = ControllerDirectory(tmp_path / 'root' / 'data')
+    disk = HeldDisk(is_held=True)
+    Changes(directory.start(fs, disk.sync), disk).create('t')
+    fs.write_back_in_vain()
+    directory.start(fs).create_topic('u', 1)
+    fs.crash(tmp_path / 'after', None)
+    assert set(ControllerDirectory(tmp_path / 'after' / 'data').open().image.topics) == {'t', 'u'}
+
+
 def test_the_configs_of_many_resources_are_one_batch_and_wait_for_one_sync(
     node: ControllerDirectory, changes: Changes
 ) -> None:

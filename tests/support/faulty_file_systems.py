@@ -124,6 +124,8 @@ class Inode:
     durable: Content = field(default_factory=Content)
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     """(position, data), or (size, None) for a truncation."""
+    has_error: bool = False
+    """The system has written data back in vain, and the next sync reports it."""
 
     def sync(self) -> None:
         for position, data in self.pending:
@@ -319,6 +321,13 @@ class FreezingFileSystem(FileSystem):
         if folder is not None:
             folder.sync()
 
+    def write_back_in_vain(self) -> None:
+        """Drop all unsynced data, as the system does when the disk refuses what it writes in the background."""
+        for inode in self._all_below(self.top)[1]:
+            if any(data is not None for _, data in inode.pending):
+                inode.fail_sync(None)
+                inode.has_error = True
+
     def crash(self, destination: pathlib.Path, rng: random.Random | None) -> None:
         """Write what a power cut may leave to `destination`.
 
@@ -368,10 +377,17 @@ class FrozenFile(InterposedFile):
         inode = self.inode if isinstance(self.inode, Inode) else Inode()
         try:
             self.fs.before_change('sync', self.path)
+            if inode.has_error:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
         except OSError:
+            inode.has_error = False
             inode.fail_sync(self.fs.fate_of_failed_syncs)
             raise
         inode.sync()
+
+    def forget_errors(self) -> None:
+        if isinstance(self.inode, Inode):
+            self.inode.has_error = False
 
 
 class FrozenDirectory(Directory):

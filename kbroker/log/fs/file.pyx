@@ -36,6 +36,8 @@ cdef extern from *:
     ssize_t pwritev(int fd, const iovec *pieces, int count, off_t position) nogil
     int fallocate(int fd, int mode, off_t offset, off_t length) nogil
     int syncfs(int fd) nogil
+    int sync_file_range(int fd, off_t position, off_t size, unsigned int flags) nogil
+    unsigned int SYNC_FILE_RANGE_WAIT_BEFORE
     int FALLOC_FL_KEEP_SIZE
 
 
@@ -221,13 +223,14 @@ cdef class File:
         """Write the bytes from `position` to `end` again, as they are read.
 
         After a failed sync, Linux may count data as written that the disk never got. Later syncs skip such data until
-        they are written again.
+        they are written again. The caller then calls `sync`.
         """
         cdef int64_t step = min(end - position, <int64_t>WARM_BYTES), got
         cdef uint8_t *scratch = <uint8_t *>malloc(max(step, <int64_t>1))
         if scratch == NULL:
             raise MemoryError()
         try:
+            self.forget_errors()
             while position < end:
                 got = self.pread(scratch, min(end - position, step), position)
                 if got == 0:
@@ -236,6 +239,14 @@ cdef class File:
                 position += got
         finally:
             free(scratch)
+
+    def forget_errors(self) -> None:
+        """Let `sync` report only the errors of later writes. For a file of which everything unsynced is written again.
+
+        Linux reports an error of an earlier write to the next sync of the file, even to that of another process.
+        """
+        with nogil:
+            sync_file_range(self.descriptor, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE)     # it reports, too
 
     def resize(self, int64_t size) -> None:
         self.truncate(size)
