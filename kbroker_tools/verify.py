@@ -121,7 +121,7 @@ def main(bootstrap_server: str | None, minutes: float, nemesis: tuple[str, ...] 
 def chosen_clients(clients: tuple[str, ...] | None, java_classpath: str | None) -> tuple[str, ...]:
     """Return the clients of the run. ToolError and click.UsageError for one that is not there."""
     try:
-        available = clients_available(java_classpath)
+        available = clients_available(CLIENTS if clients is None else clients, java_classpath)
     except ImportError as error:
         raise ToolError(f'confluent-kafka is installed, but cannot be imported: {error}. Install it again: pip install '
                         '--force-reinstall confluent-kafka. Or leave it out, with --clients kbroker') from None

@@ -318,7 +318,7 @@ class Cluster:
         raised, with `what` and the elapsed time in its message.
         """
         began_ms = self._clock.monotonic_ms()
-        limit_ms = self._left_ms(self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms)
+        limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         backoff_ms = float(self.config.retry_backoff_ms)
         tries = 0
         while True:
@@ -329,7 +329,7 @@ class Cluster:
                 if not self._is_transient(error, also):
                     raise
                 waited_ms = self._clock.monotonic_ms() - began_ms
-                if waited_ms + backoff_ms >= limit_ms:
+                if backoff_ms >= self._left_ms(limit_ms - waited_ms):     # another thread may have set the end since
                     raise _gave_up(error, what, tries, waited_ms) from error
             self.forget()
             self._pause(backoff_ms)

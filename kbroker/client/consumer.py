@@ -53,6 +53,8 @@ ITERATION_POLL_MS = 60_000
 NEVER_MS = 2**63
 HEARTBEAT_WAIT_MS = 100
 """How long a poll waits for records before it asks again whether the thread of the heartbeats has its answer."""
+INTERRUPTED_CLOSE_MS = 1000
+"""How long `close` waits for the coordinator after a Ctrl-C in its commit or its listener."""
 
 
 class _Report(Protocol):
@@ -442,6 +444,7 @@ class Consumer:
         """Find those that are unknown. Return when to try again: a time on the monotonic clock, in ms."""
         unknown = [partition for partition, offset in self._positions.items() if offset is None]
         if not unknown:
+            self._stable.end_wait()     # a seek or a rebalance may have ended it
             return NEVER_MS
         if self._member is not None:
             found = self._stable.find(unknown, lambda: self._committed_now(unknown))
@@ -548,6 +551,9 @@ class Consumer:
         if self._is_subscribed():
             try:
                 self._give_partitions_back(self._member, commits)
+            except KeyboardInterrupt:
+                self._member_cluster.end_within(INTERRUPTED_CLOSE_MS)
+                raise
             finally:
                 self._member.leave_quietly()
         elif commits:

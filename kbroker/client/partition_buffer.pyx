@@ -23,7 +23,7 @@ cdef enum:
 
 
 cdef class SpareBuffers:
-    """The memory of full batches that are done, for the next ones: fresh memory costs a page fault for every 4 KiB."""
+    """The memory of full batches that were finished, for the next ones. Fresh memory costs a page fault per 4 KiB."""
 
     def __cinit__(self, Py_ssize_t batch_bytes):
         self.batch_bytes = batch_bytes
@@ -118,7 +118,7 @@ cdef class PartitionBuffer:
             self.spares.keep(records)
 
     cpdef release(self):
-        """Let the memory of a batch go that is done. It stays as it is while a request that gave up refers to it."""
+        """Drop the bytes of a finished batch. The next batches get its memory, unless a request still refers to it."""
         cdef bytearray batch = self.batch
         self.batch = None
         if self.spares is not None and batch is not None and Py_REFCNT(<PyObject *>batch) == 1:

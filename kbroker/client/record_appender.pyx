@@ -167,7 +167,7 @@ cdef class RecordAppender:
         return 0
 
     def release(self, ProducerBatch batch not None):
-        """Let the part of buffer.memory go that a finished batch has. It cannot be encoded again."""
+        """Free the part of buffer.memory that a finished batch holds. The batch cannot be encoded afterwards."""
         self.buffered_bytes -= batch.reserved_bytes
         batch.buffer.release()
 

@@ -37,18 +37,22 @@ class StableOffsets:
         """
         if self._wanted != (asked := frozenset(wanted)):
             self._wanted = asked
-            self._reset()
+            self.end_wait()
         if self._clock.monotonic_ms() < self.due_ms:
             return None
         try:
             found = ask()
         except KafkaError as error:
             if error.code is not ErrorCode.UNSTABLE_OFFSET_COMMIT or not self._may_wait():
-                self._reset()
+                self.end_wait()
                 raise
             return None
-        self._reset()
+        self.end_wait()
         return found
+
+    def end_wait(self) -> None:
+        """Forget how long the offsets have been awaited. The next wait has its own time."""
+        self._limit_ms, self._backoff_ms, self.due_ms = None, self._config.retry_backoff_ms, 0
 
     def _may_wait(self) -> bool:
         """Set the time of the next question, unless the wait has taken too long."""
@@ -58,6 +62,3 @@ class StableOffsets:
         self.due_ms = now_ms + self._backoff_ms
         self._backoff_ms = min(2 * self._backoff_ms, self._config.retry_backoff_max_ms)
         return self.due_ms < self._limit_ms
-
-    def _reset(self) -> None:
-        self._limit_ms, self._backoff_ms, self.due_ms = None, self._config.retry_backoff_ms, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,11 +69,11 @@ Progress = Callable[[float, Mapping[str, int]], None]
 """Is called about once a second with the seconds since the start and the counts of the recorder."""
 
 
-def clients_available(java_classpath: str | None = None) -> tuple[str, ...]:
-    """Return the clients that are installed. ImportError if the installation of one is broken."""
-    is_installed = {'kbroker': True, 'confluent': _has_confluent(),
+def clients_available(wanted: Collection[str], java_classpath: str | None = None) -> tuple[str, ...]:
+    """Return those of these clients that are installed. ImportError if the installation of one is broken."""
+    is_installed = {'kbroker': True, 'confluent': 'confluent' in wanted and _has_confluent(),
                     'java': java_classpath is not None}
-    return tuple(name for name in CLIENTS if is_installed[name])
+    return tuple(name for name in CLIENTS if name in wanted and is_installed[name])
 
 
 def _has_confluent() -> bool:

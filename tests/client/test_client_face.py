@@ -138,6 +138,20 @@ def test_a_close_bounds_all_that_it_waits_for_together(options, limit_ms, monkey
     assert bounds == [limit_ms, limit_ms]
 
 
+def test_a_close_that_is_interrupted_in_its_commit_waits_a_second_for_the_goodbye(monkeypatch):
+    """With a coordinator that is stopped, a second Ctrl-C would otherwise be followed by the rest of the 30 s."""
+    def interrupt():
+        raise KeyboardInterrupt
+
+    consumer, bounds = Consumer('h:1', group_id='g', topics=['t']), []
+    monkeypatch.setattr(consumer, '_commit_if_still_member', interrupt)
+    monkeypatch.setattr(consumer._member_cluster, 'end_within', bounds.append)
+    monkeypatch.setattr(consumer._member, 'leave_quietly', lambda: bounds.append('goodbye'))
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    assert bounds == [30_000, 1000, 'goodbye']
+
+
 def test_a_close_in_negative_time_is_refused():
     consumer = Consumer('h:1', group_id='g')
     with pytest.raises(ValueError, match='found -1 as timeout_ms, expected 0 or more'):

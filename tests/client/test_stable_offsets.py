@@ -104,6 +104,22 @@ def test_a_poll_returns_while_the_offsets_wait_for_a_transaction(shared_broker, 
         assert found == [b'second']
 
 
+def test_a_wait_that_a_seek_has_ended_takes_no_time_of_the_next_one(shared_broker, topic):
+    clock = ManualClock()
+    with (Producer(shared_broker.address, transactional_id=topic) as writer,
+          Consumer(shared_broker.address, group_id=topic, isolation_level='read_committed', enable_auto_commit=False,
+                   clock=clock) as consumer,
+          writer.transaction() as transaction):
+        transaction.send_offsets({(topic, 0): 1}, topic)
+        for _ in range(3):
+            consumer.assign([(topic, 0)])
+            assert consumer.poll(0) == [] and consumer.position(topic, 0) is None
+            consumer.seek(topic, 0, 2)
+            assert consumer.poll(0) == []
+            clock.advance(consumer._cluster.config.default_api_timeout_ms)
+            consumer.assign([])
+
+
 def test_heartbeats_may_be_sent_between_two_questions(shared_broker, topic):
     visits = []
 

@@ -1,6 +1,6 @@
 """Tasks of the sink that write transactions of their own, on a broker, without Spark."""
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import pytest
 from click.testing import CliRunner
@@ -8,11 +8,14 @@ from sink_steps import VALUE, batch, commit, create, options, planned, staged, v
 from support.apache_kafka import KafkaProcess
 from support.broker_process import PROMPT, BrokerProcess
 
-from kbroker.client import Admin, Consumer, Producer
+from kbroker.client import Admin, Consumer, Producer, TransactionInfo
+from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
+from kbroker_tools.command import ToolError
 from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.sink import id_counts, ledger, protocol
+from kbroker_tools.spark.sink.finish import _check_ledger
 from kbroker_tools.spark.sink.options import LEDGER_TOPIC, parse_sink_options
 from kbroker_tools.spark.sink.store import BrokerStore
 from kbroker_tools.spark.sink.values import (
@@ -320,6 +323,15 @@ def test_finish_spark_refuses_a_ledger_that_lacks_the_decision_of_the_query(
     done = finish(two_phase_broker, 'own-ledger', '--ledger-topic', 'own-ledger-decisions')
     assert done.exit_code == 0 and '1 were committed' in done.output
     assert values_in(two_phase_broker, 'own-ledger') == [b'decided']
+
+
+@pytest.mark.parametrize(('producer_epoch', 'is_right'), [(5, True), (4, True), (6, True), (3, False)])
+def test_a_ledger_is_right_if_it_has_the_last_decision_of_the_drivers_or_a_later_one(producer_epoch, is_right):
+    """A query that runs may decide again between the two reads."""
+    row = TransactionInfo(driver_id('p'), 1, 7, 5, 'CompleteCommit', 60_000, None, ())
+    decision = Decision('p', Unit(QUERY + '1', 3), 10, ProducerIdAndEpoch(7, producer_epoch))
+    with nullcontext() if is_right else pytest.raises(ToolError, match='It is not in decisions-of-p'):
+        _check_ledger('decisions-of-p', row, [decision])
 
 
 def test_finish_spark_shows_at_once_what_it_would_do_while_another_query_holds_the_ledger(

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker_tools.verify import main
+from kbroker_tools.verify import chosen_clients, main
 from kbroker_tools.verifying import clients, run
 from kbroker_tools.verifying.clients import confluent
 from kbroker_tools.verifying.clients.confluent import ConfluentWriter
@@ -94,6 +94,7 @@ def test_a_broken_installation_of_a_client_is_reported_with_its_remedy(monkeypat
     assert done.exit_code == 1
     assert 'confluent-kafka is installed, but cannot be imported' in done.output
     assert 'or leave it out, with --clients kbroker' in done.output.lower()
+    assert chosen_clients(('kbroker',), None) == ('kbroker',)
 
 
 class PositionedGetter(DroppingGetter):

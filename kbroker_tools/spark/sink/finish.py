@@ -127,12 +127,13 @@ def _finish(wish: _Wish, store: BrokerStore, row: TransactionInfo | None) -> tup
 def _check_ledger(topic: str, row: TransactionInfo | None, decisions: Sequence[Decision]) -> None:
     """ToolError if the drivers' last transaction was a decision, and the ledger lacks it: it is another query's ledger.
 
-    The end of a transaction raises the epoch by one, or begins a new producer id at 0, unless the broker is older.
+    The end of a transaction raises the epoch by one, or begins a new producer id at 0, unless the broker is older. A
+    query that runs may have decided again since `row` was read.
     """
     if row is None or row.state not in COMMITTED:
         return
     if not any(row.producer_epoch == 0 if each.pair.producer_id != row.producer_id
-               else row.producer_epoch - each.pair.producer_epoch in (0, 1) for each in decisions):
+               else row.producer_epoch - each.pair.producer_epoch <= 1 for each in decisions):
         raise ToolError(f'the query of this prefix has made a decision as producer {row.producer_id}, at epoch '
                         f'{row.producer_epoch} or the one before. It is not in {topic}, so this is not the ledger of '
                         'the query: give its ledgerTopic with --ledger-topic. Nothing was changed')
