@@ -133,12 +133,13 @@ cdef class PartitionQueue:
         return count
 
     cdef int begin(self, Clock clock) except -1:
-        self.open = ProducerBatch(clock.monotonic_ms(), self.next_ordinal, PartitionBuffer(self.spares))
+        self.open = ProducerBatch(clock.monotonic_ms(), self.next_ordinal, PartitionBuffer(self.spares, self.grows))
         self.next_ordinal += 1
         return 0
 
     cpdef close_open(self):
         if self.open is not None:
+            self.grows = self.spares is not None and self.spares.is_worth(self.open.buffer.writer.used)
             self.open.buffer.close(self.compression, self.compression_level)
             self.waiting.append(self.open)
             self.open = None

@@ -5,14 +5,19 @@ from kbroker.record.record_writer cimport RecordWriter, Rows
 
 cdef class SpareBuffers:
     cdef Py_ssize_t batch_bytes
+    cdef Py_ssize_t most_buffers
+    cdef Py_ssize_t taken_count         # buffers in open batches
     cdef list buffers
 
     cdef bytearray take(self)
+    cdef int note_closed(self) except -1
     cdef int keep(self, bytearray buffer) except -1
+    cdef bint is_worth(self, Py_ssize_t used) noexcept
 
 
 cdef class PartitionBuffer:
     cdef SpareBuffers spares
+    cdef bint has_spare                 # the writer has begun with one
     cdef RecordWriter writer            # None once the batch is closed
     cdef bytearray batch                # the whole batch, once it is closed
     cdef int compression

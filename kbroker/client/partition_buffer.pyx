@@ -23,31 +23,53 @@ cdef enum:
 
 
 cdef class SpareBuffers:
-    """The memory of full batches that were finished, for the next ones. Fresh memory costs a page fault per 4 KiB."""
+    """The memory of full batches that were finished, for the next ones. Fresh memory costs a page fault per 4 KiB.
+
+    An open batch with such a buffer holds `batch_bytes`, of which buffer.memory counts only the part that is used. So
+    open batches have at most `MOST_SPARE_BYTES` of these buffers, and as many wait here.
+    """
 
     def __cinit__(self, Py_ssize_t batch_bytes):
         self.batch_bytes = batch_bytes
+        self.most_buffers = MOST_SPARE_BYTES // max(batch_bytes, 1)
         self.buffers = []
 
     cdef bytearray take(self):
-        """Return a buffer of `batch_bytes`, or None."""
-        return self.buffers.pop() if self.buffers else None
+        """Return a buffer of `batch_bytes` for an open batch, or None. `note_closed` ends its use."""
+        if self.taken_count >= self.most_buffers or not self.buffers:
+            return None
+        self.taken_count += 1
+        return self.buffers.pop()
+
+    cdef int note_closed(self) except -1:
+        """Count a buffer of `take` whose batch was closed, and so cut to the size of its records."""
+        self.taken_count -= 1
+        return 0
 
     cdef int keep(self, bytearray buffer) except -1:
-        """Keep a buffer that has no other user. Only one that grew to `batch_bytes` is worth it."""
-        if (self.batch_bytes // 2 < PyByteArray_GET_SIZE(buffer) <= self.batch_bytes
-                and (len(self.buffers) + 1) * self.batch_bytes <= MOST_SPARE_BYTES):
+        """Keep a buffer that has no other user. Only one that is worth it, and that grew no further."""
+        if (self.is_worth(PyByteArray_GET_SIZE(buffer)) and PyByteArray_GET_SIZE(buffer) <= self.batch_bytes
+                and len(self.buffers) < self.most_buffers):
             PyByteArray_Resize(buffer, self.batch_bytes)
             self.buffers.append(buffer)
         return 0
 
+    cdef bint is_worth(self, Py_ssize_t used) noexcept:
+        """Return whether a batch that uses so many bytes gains by a buffer of `batch_bytes`."""
+        return used > self.batch_bytes // 2
+
 
 cdef class PartitionBuffer:
-    """The records of one batch. `contexts` is empty until a record has a context; then it has an entry for each."""
+    """The records of one batch. `contexts` is empty until a record has a context; then it has an entry for each.
 
-    def __cinit__(self, SpareBuffers spares=None):
+    The batch takes one of the `spares` only if it `will_grow`: a small one would hold memory that it does not use.
+    """
+
+    def __cinit__(self, SpareBuffers spares=None, bint will_grow=False):
+        cdef bytearray spare = spares.take() if spares is not None and will_grow else None
         self.spares = spares
-        self.writer = RecordWriter(HEADER_BYTES, None if spares is None else spares.take())
+        self.has_spare = spare is not None
+        self.writer = RecordWriter(HEADER_BYTES, spare)
         self.contexts = []
 
     @property
@@ -108,6 +130,8 @@ cdef class PartitionBuffer:
             block = compress(compression, bytes(memoryview(self.writer.data)[HEADER_BYTES:self.writer.used]), level)
         records = self.writer.finish()
         self.writer = None
+        if self.has_spare:
+            self.spares.note_closed()
         if not compression:
             self.batch = records
             return

@@ -1,4 +1,5 @@
 """Records that are encoded one by one give the batch that the encoder makes of all of them."""
+import tracemalloc
 import zlib
 
 import pytest
@@ -135,6 +136,65 @@ def test_memory_is_used_again_only_after_its_last_reader():
     gave_up.buffer.release()
     next_batch(queue, b'b')
     assert unsent == before
+
+
+BATCH_BYTES = 64 * 1024
+SPARE_BYTES = 4 << 20
+"""The most memory of finished batches that waits for the next ones; as much is in open batches."""
+
+
+@pytest.fixture
+def allocated_bytes():
+    """The bytes that were allocated since the test began."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+
+def send_full_batch(queue):
+    """Let a batch become full and finish, and leave a small one open."""
+    for _ in range(BATCH_BYTES // 1024):
+        queue.append(0, None, bytes(1024), None, None, ManualClock())
+    batch = queue.take(ProducerIdAndEpoch())
+    queue.finish(batch)
+    batch.buffer.release()
+
+
+def test_small_batches_beside_full_ones_hold_the_memory_of_their_records(allocated_bytes):
+    spares = SpareBuffers(BATCH_BYTES)
+    busy = PartitionQueue('t', 0, BATCH_BYTES, spares=spares)
+    quiet = [PartitionQueue('t', index, BATCH_BYTES, spares=spares) for index in range(1, 101)]
+    for queue in quiet:
+        send_full_batch(busy)
+        queue.append(0, None, b'x', None, None, ManualClock())
+    assert allocated_bytes() < 100 * 2048 + 4 * BATCH_BYTES
+
+
+def test_small_batches_behind_full_ones_share_a_bounded_memory(allocated_bytes):
+    spares = SpareBuffers(BATCH_BYTES)
+    queues = [PartitionQueue('t', index, BATCH_BYTES, spares=spares) for index in range(300)]
+    for _ in range(2):
+        for queue in queues:
+            send_full_batch(queue)
+            queue.close_open()
+            queue.finish(queue.take(ProducerIdAndEpoch()))
+            queue.append(0, None, bytes(1024), None, None, ManualClock())
+    assert allocated_bytes() < 300 * 4096 + 2 * SPARE_BYTES
+
+
+def test_memory_is_used_again_however_many_batches_had_it():
+    queue = PartitionQueue('t', 0, 1 << 20, spares=SpareBuffers(1 << 20))
+    addresses = []
+    others = []
+    for _ in range(3 * SPARE_BYTES >> 20):
+        queue.append(0, None, bytes(900_000), None, None, ManualClock())
+        queue.close_open()
+        batch = queue.take(ProducerIdAndEpoch())
+        addresses.append(id(batch.encoded(False)))
+        queue.finish(batch)
+        batch.buffer.release()
+        others += [bytearray() for _ in range(9)]       # they get the address of a buffer that was freed
+    assert len(set(addresses[1:])) == 1
 
 
 def test_a_batch_that_was_released_is_not_sent():
