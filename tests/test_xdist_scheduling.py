@@ -4,7 +4,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from support.xdist_scheduling import LONGEST, SESSION, Scheduler, priority
+from support.xdist_scheduling import LONG_RUN, LONGEST, SESSION, Scheduler, priority
 
 TESTS = pathlib.Path(__file__).parent
 
@@ -43,6 +43,11 @@ def test_every_second_process_begins_with_files_that_are_busy_and_the_others_wit
     assert tests[nodes[1].sent[-1]].startswith('tests/gates/')
 
 
+def test_the_test_that_takes_two_hours_in_a_soak_is_begun_at_once():
+    files = ['tests/hostile/test_a.py', f'{LONG_RUN}test_a.py', 'tests/log/test_a.py']
+    assert max(files, key=priority) == f'{LONG_RUN}test_a.py'
+
+
 def test_all_files_that_use_the_spark_session_share_a_process():
     users = {f'tests/spark/{path.name}' for path in (TESTS / 'spark').glob('test_*.py')
              if re.search(r'^(?:    )?def \w+\((?:.*, )?spark\b', path.read_text(), re.MULTILINE)}
@@ -50,7 +55,7 @@ def test_all_files_that_use_the_spark_session_share_a_process():
 
 
 def test_the_places_listed_as_slow_exist():
-    assert [place for place in LONGEST if not (TESTS.parent / place).exists()] == []
+    assert [place for place in (*LONGEST, LONG_RUN) if not (TESTS.parent / place).exists()] == []
 
 
 def test_no_two_files_of_tests_have_one_name():

@@ -17,6 +17,8 @@ Those of `tests/jvm` wait most. They come second, so that they run beside the Sp
 BUSY = ('tests/crash/', 'tests/test_benches.py', 'tests/gates/', 'tests/hostile/')
 """The slow places whose tests use a processor all the time, the slowest last."""
 LONGEST = (*WAITING, *BUSY)
+LONG_RUN = 'tests/endurance/'
+"""The place of the test that takes two hours in a soak, so the second process begins with it."""
 
 
 class Scheduler(LoadScopeScheduling):
@@ -48,4 +50,4 @@ def priority(nodeid: str) -> int:
     for number, place in enumerate(WAITING):
         if nodeid.startswith(place):
             return number - len(WAITING)
-    return next((number + 1 for number, place in enumerate(BUSY) if nodeid.startswith(place)), 0)
+    return next((number + 1 for number, place in enumerate((*BUSY, LONG_RUN)) if nodeid.startswith(place)), 0)
