@@ -17,6 +17,8 @@ LATE_MS = 500
 """How late a heartbeat is when the thread sends it. A consumer that polls is never that late."""
 IDLE_MS = 1000
 """How often the thread looks at a member that sends no heartbeats at the moment."""
+END_MS = 5000
+"""How long `stop` waits for a thread that no longer uses the member. It ends at once, but the machine may be busy."""
 
 
 class BackgroundHeartbeats:
@@ -31,6 +33,9 @@ class BackgroundHeartbeats:
         self._failure: Exception | None = None
         """Set by the thread only while it is None, and cleared by the consumer only while it is not."""
         self._stopped = threading.Event()
+        self._is_free = threading.Event()
+        """Set while the thread does not use the member."""
+        self._is_free.set()
         self._thread: threading.Thread | None = None
 
     def note_poll(self) -> None:
@@ -52,33 +57,47 @@ class BackgroundHeartbeats:
                                             name=f'heartbeats of group {self._member.group_id}')
             self._thread.start()
 
+    @property
+    def uses_member(self) -> bool:
+        """Return whether the thread uses the member: after `stop`, it still waits for an answer."""
+        return self._thread is not None and self._thread.is_alive() and not self._is_free.is_set()
+
     def stop(self, timeout_ms: int) -> bool:
-        """End the thread. Return False if it still waits for the answer to its last heartbeat: it uses the member."""
+        """End the thread. Return False if it still waits for the answer to its last heartbeat: it uses the member.
+
+        The lock stays out of this: a Ctrl-C between its acquisition and its release would leave it locked.
+        """
         self._stopped.set()
         if self._thread is None:
             return True
-        if not self.lock.acquire(timeout=timeout_ms / 1000):
+        if not self._is_free.wait(timeout_ms / 1000):
             return False
-        self.lock.release()
-        self._thread.join()     # between two steps, it ends at once
+        self._thread.join(END_MS / 1000)
         return True
 
     def step(self) -> int:
         """Send a heartbeat if one is late. Return the time in ms until the next step."""
         with self.lock:
-            member, now_ms = self._member, self._clock.monotonic_ms()
-            if self._stopped.is_set() or self._failure is not None or not member.sends_heartbeats:
-                return IDLE_MS
+            self._is_free.clear()
             try:
-                if now_ms - self._polled_ms > self._max_poll_interval_ms:
-                    member.give_up()
-                    return IDLE_MS
-                if now_ms >= member.next_heartbeat_ms() + LATE_MS:
-                    member.heartbeat_if_due()
-            except Exception as error:      # also one of the client itself: the next poll raises it
-                self._failure = error
+                return self._send_if_late()
+            finally:
+                self._is_free.set()
+
+    def _send_if_late(self) -> int:
+        member, now_ms = self._member, self._clock.monotonic_ms()
+        if self._stopped.is_set() or self._failure is not None or not member.sends_heartbeats:
+            return IDLE_MS
+        try:
+            if now_ms - self._polled_ms > self._max_poll_interval_ms:
+                member.give_up()
                 return IDLE_MS
-            return max(member.next_heartbeat_ms() + LATE_MS - self._clock.monotonic_ms(), 1)
+            if now_ms >= member.next_heartbeat_ms() + LATE_MS:
+                member.heartbeat_if_due()
+        except Exception as error:      # also one of the client itself: the next poll raises it
+            self._failure = error
+            return IDLE_MS
+        return max(member.next_heartbeat_ms() + LATE_MS - self._clock.monotonic_ms(), 1)
 
 
 def _run(of: weakref.ref[BackgroundHeartbeats], stopped: threading.Event) -> None:

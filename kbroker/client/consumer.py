@@ -89,8 +89,6 @@ class Consumer:
         self._member: GroupMember | None = None
         self._heartbeats: BackgroundHeartbeats | None = None
         self._member_lock: AbstractContextManager[Any] = nullcontext()
-        self._is_abandoned = False
-        """The thread of the heartbeats still uses the connections of the member."""
         if self.settings.group_id is not None:
             self._make_member(self.settings.group_id, sleep)
         self._listener = listener or RebalanceListener()
@@ -507,9 +505,10 @@ class Consumer:
         """Commit the positions if `commits` (default: enable.auto.commit) is true, and leave the group.
 
         Both together take at most `timeout_ms` (default: 30 s), the logins of new connections included. Raises
-        KafkaError or ClientError if the commit has no answer in that time. Without an answer of the coordinator, the
-        session times out by itself. With a timeout of 0, nothing is committed and the session times out by itself. In a
-        process that was forked, the connections are closed without sending anything.
+        KafkaError or ClientError if the commit has no answer in that time, or cannot be sent because a heartbeat has
+        none. Without an answer of the coordinator, the session times out by itself. With a timeout of 0, nothing is
+        committed and the session times out by itself. In a process that was forked, the connections are closed without
+        sending anything.
         """
         limit_ms = CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms
         if limit_ms < 0:
@@ -528,7 +527,7 @@ class Consumer:
 
     def _close_connections(self) -> None:
         self._fetcher.close()
-        if self._member is not None and not self._is_abandoned:
+        if self._heartbeats is not None and not self._heartbeats.uses_member:
             self._member_cluster.close()
         if self._owns_cluster:
             self._cluster.close()
@@ -545,9 +544,11 @@ class Consumer:
         if self._member is None or self._heartbeats is None:
             return
         self._member_cluster.end_within(limit_ms)
-        if not self._heartbeats.stop(limit_ms):
-            self._is_abandoned = True
-            return      # the coordinator does not answer: the session times out by itself
+        if not self._heartbeats.stop(limit_ms):     # the session times out by itself
+            if commits and self.offsets_to_commit():
+                raise ClientError(f'the positions of group {self._member.group_id!r} were not committed: its '
+                                  f'coordinator has not answered a heartbeat within {limit_ms} ms')
+            return
         if self._is_subscribed():
             try:
                 self._give_partitions_back(self._member, commits)

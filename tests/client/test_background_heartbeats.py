@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from kbroker.client import background_heartbeats
 from kbroker.client.background_heartbeats import IDLE_MS, LATE_MS, BackgroundHeartbeats
 from kbroker.client.errors import ClientError
 from kbroker.clock import ManualClock
@@ -111,8 +112,41 @@ def test_a_thread_that_waits_for_an_answer_is_left_to_itself(clock):
     heartbeats.start()
     assert sends.wait(60)
     assert not heartbeats.stop(0)
+    assert heartbeats.uses_member
     may_end.set()
     assert heartbeats.stop(60_000)
+    assert not heartbeats.uses_member
+
+
+def test_a_stop_ends_though_the_lock_is_held_for_good(clock, monkeypatch):
+    """A Ctrl-C right after an acquisition leaves the lock to the program's thread."""
+    monkeypatch.setattr(background_heartbeats, 'END_MS', 1)
+    _, heartbeats = made(clock)
+    with heartbeats.lock:
+        heartbeats.start()
+        assert heartbeats.stop(60_000)
+        assert not heartbeats.uses_member
+    heartbeats._thread.join(60)
+
+
+def test_a_stop_does_not_take_the_lock(clock):
+    """A Ctrl-C between its acquisition and its release would leave it locked."""
+    _, heartbeats = made(clock)
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def hold():
+        with heartbeats.lock:
+            is_held.set()
+            may_end.wait(60)
+
+    heartbeats.start()
+    assert heartbeats.stop(60_000)
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert is_held.wait(60)
+    assert heartbeats.stop(0)
+    may_end.set()
+    holder.join()
 
 
 def test_a_thread_between_two_heartbeats_ends_without_time_and_sends_none(clock):

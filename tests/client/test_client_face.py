@@ -12,6 +12,7 @@ import kbroker.client
 from kbroker.client import Acl, Admin, Consumer, KafkaError, OffsetAndMetadata, Producer
 from kbroker.client.admin import as_offsets
 from kbroker.client.config import CONNECTION_SETTINGS, SECURITY_SETTINGS, ClientConfig
+from kbroker.client.errors import ClientError
 from kbroker.client.opening import InvalidSetting, setting_name
 from kbroker.client.options import ConnectionOptions, ConsumerOptions, ProducerOptions
 from kbroker.client.stream_settings import ConsumerSettings, ProducerSettings
@@ -136,6 +137,55 @@ def test_a_close_bounds_all_that_it_waits_for_together(options, limit_ms, monkey
     monkeypatch.setattr(consumer._heartbeats, 'stop', lambda timeout_ms: bounds.append(timeout_ms) or True)
     consumer.close(commits=False, **options)
     assert bounds == [limit_ms, limit_ms]
+
+
+class UnansweredHeartbeat:
+    """The heartbeats of a member whose thread waits for an answer."""
+
+    uses_member = True
+
+    def __init__(self, stop=lambda timeout_ms: False):
+        self.stop = stop
+
+
+def reading_consumer(monkeypatch, stop=lambda timeout_ms: False):
+    """Return a consumer that has read a partition, and a list for the closes of its member's connections."""
+    consumer, closed = Consumer('h:1', group_id='g', enable_auto_commit=True), []
+    consumer.assign([('t', 0)])
+    consumer.seek('t', 0, 5)
+    consumer._heartbeats = UnansweredHeartbeat(stop)
+    monkeypatch.setattr(consumer._member_cluster, 'close', lambda: closed.append('member'))
+    return consumer, closed
+
+
+def test_a_close_raises_if_a_heartbeat_without_an_answer_prevents_its_commit(monkeypatch):
+    consumer, closed = reading_consumer(monkeypatch)
+    with pytest.raises(ClientError, match=r"positions of group 'g' were not committed: .* a heartbeat within 700 ms"):
+        consumer.close(timeout_ms=700)
+    assert closed == [], 'the thread uses the connections'
+    consumer._heartbeats.uses_member = False
+    consumer.close()
+    assert closed == ['member']
+
+
+@pytest.mark.parametrize(('position', 'options'), [(5, {'commits': False}), (5, {'timeout_ms': 0}), (None, {})])
+def test_a_close_that_has_nothing_to_commit_does_not_raise_for_a_heartbeat(monkeypatch, position, options):
+    consumer, closed = reading_consumer(monkeypatch)
+    consumer._positions['t', 0] = position
+    consumer.close(**options)
+    assert closed == []
+
+
+def test_a_close_that_is_interrupted_in_a_heartbeat_leaves_the_connections_to_its_thread(monkeypatch):
+    def interrupt(timeout_ms):
+        raise KeyboardInterrupt
+
+    consumer, closed = reading_consumer(monkeypatch, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    assert closed == []
+    with pytest.raises(RuntimeError, match='that was closed'):
+        consumer.poll(0)
 
 
 def test_a_close_that_is_interrupted_in_its_commit_waits_a_second_for_the_goodbye(monkeypatch):
