@@ -25,15 +25,21 @@ ROWS_AT_ONCE = 128
 """The rows that one part of long work encodes."""
 
 
-def read_rows(fs: FileSystem, path: str, columns: int) -> list[list[str]]:
-    """Return the rows, split at spaces; [] for a missing or empty file. Raises CorruptLogError for any other format."""
+def read_rows(fs: FileSystem, path: str, columns: int, *, may_be_torn: bool = False) -> list[list[str]]:
+    """Return the rows, split at spaces; [] for a missing or empty file. Raises CorruptLogError for any other format.
+
+    A file that `may_be_torn` also needs a line break at its end. Without it, the last number may lack digits.
+    """
     if not fs.exists(path):
         return []
-    lines = fs.read_file(path).decode('utf-8', 'replace').splitlines()
+    content = fs.read_file(path).decode('utf-8', 'replace')
+    lines = content.splitlines()
     if len(lines) < 2:
         return []
     if lines[0].strip() != VERSION:
         raise CorruptLogError(f'{path}: found version {lines[0]!r}, expected {VERSION!r}')
+    if may_be_torn and not content.endswith('\n'):
+        raise CorruptLogError(f'{path}: found {lines[-1]!r} at the end, expected a line break after it')
     rows = [line.split() for line in lines[2:]]
     if not lines[1].strip().isdecimal() or int(lines[1]) != len(rows):
         raise CorruptLogError(f'{path}: found {len(rows)} rows, expected {lines[1]!r}')

@@ -25,7 +25,7 @@ class LeaderEpochs:
         self.is_unsynced = False
         self._written: list[tuple[int, int]] | None = None
         """The content of the file; None if unknown."""
-        for epoch, start_offset in read_rows(fs, self._path, 2) if read else []:
+        for epoch, start_offset in read_rows(fs, self._path, 2, may_be_torn=True) if read else []:
             self._add(parse_number(self._path, epoch), parse_number(self._path, start_offset))
         if read:
             self._written = self.rows

@@ -230,6 +230,21 @@ def test_a_transaction_open_at_the_kill_is_open_after_it_and_the_aborted_one_is_
     assert again.aborted_transactions(0, 2) == [(1, 0)]
 
 
+def test_leader_epochs_whose_last_digit_a_power_cut_took_are_built_again_from_the_batches(open_log):
+    """The file is renamed before its content is synced. Without its end, "5 10" reads as epoch 5 from offset 1."""
+    log = open_log()
+    log.append_batch(data_batch(10), Origin.CLIENT, 2)
+    log.append_batch(data_batch(), Origin.CLIENT, 5)
+    log.close()
+    path = Path(log.directory) / LEADER_EPOCH_FILE
+    for torn in (1, 2):
+        assert path.read_text() == '0\n2\n2 0\n5 10\n'
+        path.write_text(path.read_text()[:-torn])
+        again = open_log(clean_shutdown=False)
+        assert again.leader_epochs.rows == [(2, 0), (5, 10)]
+        again.close()
+
+
 def test_segments_that_a_power_cut_brings_back_have_their_leader_epochs_again(open_log):
     """Retention had removed them, and the epochs no longer began with them. The file of epochs ended empty."""
     log = open_log()
