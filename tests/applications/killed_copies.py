@@ -16,8 +16,8 @@ MORE_S = 5
 """The time in which a record that was written twice would arrive: several commits of the application."""
 
 
-class Application(ABC):
-    """An application in a process of its own. After a kill it goes on where the state that it saved ends."""
+class KilledProcess(ABC):
+    """A process that is killed and started again. After a kill it goes on where the state that it saved ends."""
 
     def __init__(self, log):
         self._log = log
@@ -26,10 +26,6 @@ class Application(ABC):
     @abstractmethod
     def command(self):
         """Return the words of the command that starts it."""
-
-    @abstractmethod
-    def feed(self, numbers):
-        """Give it records to copy."""
 
     def start(self):
         with open(self._log, 'ab') as log:
@@ -44,6 +40,14 @@ class Application(ABC):
     @property
     def output(self):
         return self._log.read_text()[-5000:]
+
+
+class Application(KilledProcess):
+    """A copying application in a process of its own."""
+
+    @abstractmethod
+    def feed(self, numbers):
+        """Give it records to copy."""
 
 
 def java(sources, heap, *options):
@@ -88,7 +92,12 @@ def check_copies(broker, application, seed):
         assert found == collections.Counter(b'%d' % number for number in range(sent))
         assert not read(consumer, found, sent + 1, MORE_S), found.most_common(3)
     application.kill()
+    await_markers(broker.address)
+
+
+def await_markers(address):
+    """Wait until no decided transaction is left without its markers."""
     end = time.monotonic() + WAIT_S
-    with Admin(broker.address) as admin:
+    with Admin(address) as admin:
         while left := [row for row in admin.list_transactions() if row.state.startswith('Prepare')]:
             assert time.monotonic() < end, left     # the kill may have come between a decision and its markers

@@ -1,0 +1,101 @@
+"""A program with confluent-kafka that reads numbers, squares them, and writes the squares: exactly once, in a group.
+
+    python confluent_loop.py HOST:PORT NAME
+
+Each instance has a name of its own, which is its transactional.id. The offsets of the input are in the transaction of
+the output. An instance that can go on after an error aborts its transaction. Otherwise it ends, and its next start
+settles the transaction.
+"""
+import faulthandler
+import sys
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Producer, TopicPartition
+
+INPUT, OUTPUT, GROUP = 'input', 'output', 'squares'
+START_S = 60
+LIMIT_S = 10
+HANG_S = 3
+"""A transaction that takes longer ends the program, and its next start aborts it. If the connection breaks while
+librdkafka 2.x sends offsets, it may wait for their answer for ever, whatever its time limit is."""
+MOST_RECORDS = 5
+POLL_S = 0.1
+
+
+def result_of(value):
+    return b'%d' % int(value) ** 2
+
+
+class Loop:
+    def __init__(self, address, name):
+        common = {'bootstrap.servers': address, 'reconnect.backoff.max.ms': 500}
+        self._producer = Producer(common | {'transactional.id': name, 'linger.ms': 0})
+        self._consumer = Consumer(common | {
+            'group.id': GROUP, 'isolation.level': 'read_committed', 'auto.offset.reset': 'earliest',
+            'enable.auto.commit': False, 'session.timeout.ms': 2000, 'heartbeat.interval.ms': 200})
+        self._read = []
+        self._place = None
+        """The generation that has assigned the partitions. A later one refuses the offsets."""
+
+    def run(self):
+        faulthandler.dump_traceback_later(START_S, exit=True)
+        self._producer.init_transactions(START_S)
+        self._consumer.subscribe([INPUT], on_assign=self._on_assign, on_revoke=self._on_revoke)
+        while True:
+            faulthandler.dump_traceback_later(HANG_S, exit=True)
+            self._fill()
+            if self._read:
+                self._write()
+
+    def _on_assign(self, consumer, partitions):
+        self._place = consumer.consumer_group_metadata()
+
+    def _on_revoke(self, consumer, partitions):
+        """Forget what was read. The next owner begins at the committed offsets, also if that is this instance."""
+        self._read.clear()
+
+    def _fill(self):
+        """Wait for a record, and take those that are there."""
+        self._poll(POLL_S)
+        while self._read and len(self._read) < MOST_RECORDS and self._poll(0):
+            pass
+
+    def _poll(self, timeout_s):
+        """Return whether something came. An error of the consumer ends the program unless it mends itself."""
+        message = self._consumer.poll(timeout_s)
+        if message is None:
+            return False
+        if message.error() is None:
+            self._read.append(message)
+        elif message.error().fatal():
+            raise KafkaException(message.error())
+        return True
+
+    def _write(self):
+        """Write the results and the offsets in one transaction."""
+        read, self._read = self._read, []
+        ends = {(message.topic(), message.partition()): message.offset() + 1 for message in read}
+        try:
+            self._producer.begin_transaction()
+            for message in read:
+                self._producer.produce(OUTPUT, result_of(message.value()), partition=message.partition())
+            self._producer.send_offsets_to_transaction(
+                [TopicPartition(*at, offset) for at, offset in ends.items()], self._place, LIMIT_S)
+            self._producer.commit_transaction(LIMIT_S)
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            print('aborts', error, flush=True)
+            self._producer.abort_transaction(LIMIT_S)
+            self._rewind()
+
+    def _rewind(self):
+        """Read again from the committed offsets."""
+        self._read.clear()
+        for committed in self._consumer.committed(self._consumer.assignment(), LIMIT_S):
+            if committed.offset == OFFSET_INVALID:
+                committed.offset = 0
+            self._consumer.seek(committed)
+
+
+if __name__ == '__main__':
+    Loop(*sys.argv[1:]).run()

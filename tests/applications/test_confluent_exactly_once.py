@@ -1,0 +1,118 @@
+"""A loop with confluent-kafka reads, processes and writes exactly once while its instances and the broker are killed.
+
+librdkafka does not have KIP-890. The broker itself recognizes requests of an earlier transaction that come late.
+"""
+import random
+import sys
+import time
+
+import confluent_loop
+import pytest
+from confluent_loop import GROUP, INPUT, OUTPUT, result_of
+from killed_copies import PARTITIONS, WAIT_S, KilledProcess, await_markers, create_topics
+from support.committed_records import committed_records
+
+from kbroker.client import Admin, Producer
+
+pytestmark = pytest.mark.timeout(3600)
+
+INSTANCES = 2
+ROUNDS = 20
+RECORDS = 200
+"""The records of a round. Both instances are busy with them when the kill comes."""
+POLL_S = 0.02
+BROKER, INSTANCE = 'broker', 'instance'
+
+
+class Instance(KilledProcess):
+    """An instance of the loop, which is started again when it ends by itself."""
+
+    def __init__(self, address, name, directory):
+        super().__init__(directory / f'{name}.log')
+        self._words = [address, name]
+
+    def command(self):
+        return [sys.executable, confluent_loop.__file__, *self._words]
+
+
+class Group:
+    """The instances, their input, and the offsets that they have committed."""
+
+    def __init__(self, address, directory):
+        self._address = address
+        self._admin = Admin(address)
+        self.instances = [Instance(address, f'squares-{number}', directory) for number in range(INSTANCES)]
+        self.sent = 0
+
+    def __enter__(self):
+        for instance in self.instances:
+            instance.start()
+        return self
+
+    def __exit__(self, *error):
+        self.kill()
+        self._admin.close()
+
+    def kill(self):
+        for instance in self.instances:
+            instance.kill()
+
+    def feed(self):
+        with Producer(self._address) as producer:
+            for number in range(self.sent, self.sent + RECORDS):
+                producer.send(INPUT, b'%d' % number, partition=number % PARTITIONS)
+        self.sent += RECORDS
+
+    def await_commits(self, count):
+        """Wait until the offsets of so many records are committed."""
+        deadline = time.monotonic() + WAIT_S
+        while sum(self.committed().values()) < count:
+            assert time.monotonic() < deadline, (self.committed(), *(each.output for each in self.instances))
+            for instance in self.instances:
+                if instance.process.poll() is not None:
+                    instance.start()
+            time.sleep(POLL_S)      # the instances run in their own processes
+
+    def committed(self):
+        return {partition: found.offset for (_, partition), found in self._admin.list_group_offsets(GROUP).items()}
+
+    def written(self):
+        """Return the output, which no open transaction hides, by partition."""
+        found = {partition: [] for partition in range(PARTITIONS)}
+        for partition, record in committed_records(self._admin, OUTPUT, PARTITIONS):
+            found[partition].append(record.value)
+        return found
+
+
+def check_squares(broker, directory, kills, rng):
+    """Check that the output is the input squared, each record once and in order, and that all of it is committed."""
+    create_topics(broker.address, INPUT)
+    with Group(broker.address, directory) as group:
+        for victim in kills:
+            group.feed()
+            group.await_commits(group.sent - rng.randrange(RECORDS // 4, RECORDS))
+            if victim == BROKER:
+                broker.kill9()
+                broker.start()
+            else:
+                instance = rng.choice(group.instances)
+                instance.kill()
+                instance.start()
+        group.await_commits(group.sent)
+        group.kill()
+        await_markers(broker.address)
+        numbers = {partition: range(partition, group.sent, PARTITIONS) for partition in range(PARTITIONS)}
+        assert group.committed() == {partition: len(given) for partition, given in numbers.items()}
+        assert group.written() == {partition: [result_of(b'%d' % number) for number in given]
+                                   for partition, given in numbers.items()}
+
+
+def test_a_group_squares_each_number_once_though_an_instance_and_the_broker_are_killed(start_broker, tmp_path):
+    check_squares(start_broker(), tmp_path, [BROKER, INSTANCE], random.Random(1))
+
+
+@pytest.mark.soak
+def test_a_group_squares_each_number_once_though_instances_and_the_broker_are_killed_again_and_again(
+        start_broker, tmp_path, soak_seed):
+    rng = random.Random(soak_seed)
+    check_squares(start_broker(), tmp_path, rng.choices([INSTANCE, BROKER], k=ROUNDS), rng)
