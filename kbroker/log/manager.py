@@ -316,9 +316,24 @@ class LogManager:
             recovered = [log for log in recovered if not log.put_off_sync()]
         for log in recovered:
             log.rewrite_recovered()
-        is_synced = self._sync_everything() if len(recovered) > SYNCED_ONE_BY_ONE else False
+        is_synced = len(recovered) > SYNCED_ONE_BY_ONE and self._sync_recovered_at_once(recovered)
         for log in recovered:
             log.finish_recovery(is_synced)
+
+    def _sync_recovered_at_once(self, recovered: list[Log]) -> bool:
+        """Sync the whole file system. Returns whether that succeeded. If not, sync each log.
+
+        Linux reports an error once, and perhaps that of an earlier write, or of a file of another program. The error
+        does not tell whether the disk lacks what was written again, so that is written once more.
+        """
+        try:
+            return self._sync_everything()
+        except OSError as error:
+            logger.warning('%s: the sync of the whole file system failed: %s. It may be an earlier error: each log is '
+                           'written again and synced by itself', self.directory, error)
+        for log in recovered:
+            log.rewrite_recovered()
+        return False
 
     def _sync_everything(self) -> bool:
         """Sync the whole file system. Returns whether that succeeded."""

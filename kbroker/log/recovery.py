@@ -18,6 +18,7 @@ cut took them is a warning.
 """
 import logging
 import os
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -300,17 +301,23 @@ class Opening:
         """Write again what a sync might skip although the disk lacks it. Raises OSError, CorruptLogError.
 
         A sync of the last broker may have failed, and then it skips what failed: see `File.rewrite`. Everything below
-        the recovery point was synced, and the indexes have just been written.
+        the recovery point was synced, and the indexes have just been written. The first flush of the log synced
+        `partition.metadata`, too.
         """
         if self.options.clean_shutdown:
             return
         for segment in self.recovered:
             segment.rewrite(self.options.recovery_point)
-        self.rewritten = [path for name in (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
-                          if self.fs.exists(path := os.path.join(self.directory, name))]
-        for path in self.rewritten:
-            file = self.fs.open(path)
-            file.rewrite(0, file.size())
+        names = [LEADER_EPOCH_FILE]
+        if self.options.recovery_point == 0:
+            names.append(PARTITION_METADATA_FILE)
+        self.rewritten = []
+        for name in names:
+            path = os.path.join(self.directory, name)
+            with suppress(FileNotFoundError):
+                file = self.fs.open(path)
+                file.rewrite(0, file.size())
+                self.rewritten.append(path)
 
     def files_to_sync(self) -> list[File]:
         """Return the files of recovered segments.

@@ -288,6 +288,8 @@ cdef class Connection(MemoryHolder):
                 self.send()
             self.close(f'protocol error: {error}')
         except FrameMemoryError as error:
+            if self.intake != CLOSED:
+                self.send()
             self.close(str(error))
         return 0
 

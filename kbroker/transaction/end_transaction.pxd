@@ -21,6 +21,7 @@ cdef class TransactionEnder:
     cdef WaitingAdds waiting_adds
     cdef set under_way              # every Ending that writes markers
     cdef dict found                 # Partition by (topic, partition), as far as it was needed
+    cdef object failed_markers
 
     cpdef end_txn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, bint committed,
                   int client_transaction_version, object connection, Completion done)

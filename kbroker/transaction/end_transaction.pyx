@@ -36,6 +36,7 @@ from kbroker.transaction.waiting_adds cimport WaitingAdds
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.security.escape import shown
+from kbroker.transaction.failed_markers import FailedMarkers
 from kbroker.transaction.markers import REACTIONS, Reaction
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ cdef class TransactionEnder:
         self.transaction_version = transaction_version
         self.under_way = set()
         self.found = {}
+        self.failed_markers = FailedMarkers(self.timers)
         topics.on_topic_deleted.append(self._on_topic_deleted)
 
     # -- 1: decide -----------------------------------------------------------------------------------------------
@@ -156,6 +158,7 @@ cdef class TransactionEnder:
         for ending in self.under_way:
             ending.is_over = True
         self.under_way.clear()
+        self.failed_markers.close()
         return 0
 
     cdef Partition partition(self, tuple topic_partition):
@@ -300,14 +303,17 @@ cdef class Ending(Completion):
 
     cdef int schedule_retry(self, Py_ssize_t number, object error, object reaction) except -1:
         topic, partition = self.partitions[number]
-        logger.warning('%s: the %s marker of producer %d epoch %d failed on %s-%d: %s; will %s',
-                       shown(self.metadata.transactional_id), self.prepared.state.title, self.prepared.producer_id,
-                       self.prepared.producer_epoch, topic, partition, error, reaction.value)
-        if reaction is Reaction.RETRY:
-            if self.to_retry is None:
-                self.to_retry = []
-                self.ender.timers.after(RETRY_BACKOFF_MS, self.retry)
-            self.to_retry.append(number)
+        line = (f'{shown(self.metadata.transactional_id)}: the {self.prepared.state.title} marker of producer '
+                f'{self.prepared.producer_id} epoch {self.prepared.producer_epoch} failed on {topic}-{partition}: '
+                f'{error}; will {reaction.value}')
+        if reaction is not Reaction.RETRY:
+            logger.warning('%s', line)
+            return 0
+        self.ender.failed_markers.note(error.code, line)
+        if self.to_retry is None:
+            self.to_retry = []
+            self.ender.timers.after(RETRY_BACKOFF_MS, self.retry)
+        self.to_retry.append(number)
         return 0
 
     def retry(self):

@@ -6,15 +6,16 @@ import pytest
 from batches import data_batch
 from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 
-from kbroker.clock import Timers
+from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, LogConfig
 from kbroker.errors import CorruptLogError, KafkaError
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE, read_partition_offsets
 from kbroker.log.fs import FileSystem, InterposedFile
 from kbroker.log.log import Log
-from kbroker.log.manager import LogManager
+from kbroker.log.manager import SYNCED_ONE_BY_ONE, LogManager
 from kbroker.log.options import LogOptions
 from kbroker.log.origin import Origin
+from kbroker.log.partition_metadata import write_topic_id
 
 TOPIC_ID = bytes(range(16))
 
@@ -111,6 +112,17 @@ def test_recovery_writes_again_what_is_above_the_recovery_point(open_log, synced
     assert LEADER_EPOCH_FILE in {name for name, _, _ in watched.writes}
 
 
+@pytest.mark.parametrize('recovery_point', [0, 1])
+def test_recovery_writes_the_topic_id_again_unless_a_flush_has_synced_it(open_log, fs, recovery_point):
+    log = open_log()
+    write_topic_id(fs, log.directory, TOPIC_ID)
+    append(log, 4)
+    log.close(clean=False)
+    watched = WatchedFileSystem()
+    open_log(clean_shutdown=False, file_system=watched, recovery_point=recovery_point)
+    assert ('partition.metadata' in {name for name, _, _ in watched.writes}) == (recovery_point == 0)
+
+
 def test_recovery_writes_again_each_segment_above_the_recovery_point(open_log):
     log = open_log()
     for _ in range(3):
@@ -167,6 +179,75 @@ def test_page_cache_durability_leaves_the_end_of_a_log_as_it_is(open_manager, du
     manager.sync_recovered()
     assert len(watched.writes_to_logs()) == (durability == 'disk')
     manager.close(clean=False)
+
+
+MANY = SYNCED_ONE_BY_ONE + 1
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """A disk whose many logs have unsynced records, and a function that opens them as a start after a kill does."""
+    disk = FreezingFileSystem(tmp_path)
+
+    def start(fs):
+        manager = LogManager(fs, str(tmp_path / 'data'), Config({}), ManualClock(), Timers(ManualClock()))
+        logs = [manager.open_log('orders', partition, TOPIC_ID, LogConfig(Config({}), {'index.interval.bytes': '1'}),
+                                 sync_later=True) for partition in range(MANY)]
+        manager.sync_recovered()
+        return manager, logs
+
+    manager, logs = start(disk)
+    for log in logs:
+        append(log, 3)
+    manager.close(clean=False)
+    return disk, start
+
+
+def ends_after_a_power_cut(disk, tmp_path):
+    disk.crash(tmp_path.parent / 'left', None)
+    manager = LogManager(FileSystem(), str(tmp_path.parent / 'left' / 'data'), Config({}), ManualClock(),
+                         Timers(ManualClock()))
+    ends = [manager.open_log('orders', partition, TOPIC_ID, LogConfig(Config({}), {})).log_end_offset
+            for partition in range(MANY)]
+    manager.close(clean=False)
+    return ends
+
+
+def test_an_error_of_earlier_writes_does_not_end_the_start_of_many_logs(killed, tmp_path, caplog):
+    """Once, the sync of the whole file system reported it, and the broker started only at the second attempt."""
+    disk, start = killed
+    disk.write_back_in_vain()
+    manager, _ = start(disk)
+    manager.close(clean=False)
+    assert 'It may be an earlier error' in caplog.text
+    assert ends_after_a_power_cut(disk, tmp_path) == [3] * MANY
+
+
+def test_what_the_failed_sync_of_the_whole_file_system_lost_is_written_again(killed, tmp_path, caplog):
+    disk, start = killed
+    faults = [OSError(errno.EIO, os.strerror(errno.EIO))]
+
+    def fail_once(change, path):
+        if change == 'sync' and path == str(tmp_path / 'data') and faults:
+            raise faults.pop()
+
+    disk.before_change = fail_once
+    manager, _ = start(disk)
+    manager.close(clean=False)
+    assert 'It may be an earlier error' in caplog.text
+    assert ends_after_a_power_cut(disk, tmp_path) == [3] * MANY
+
+
+def test_a_start_of_many_logs_ends_when_the_disk_keeps_failing(killed, tmp_path):
+    disk, start = killed
+
+    def fail(change, path):
+        if change == 'sync' and not path.endswith('.lock'):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    disk.before_change = fail
+    with pytest.raises(OSError, match='Input/output error'):
+        start(disk)
 
 
 def test_a_start_that_makes_a_missing_partition_forgets_the_offsets_of_an_earlier_topic(open_manager, tmp_path):

@@ -3,6 +3,7 @@ import gc
 import itertools
 import os
 import random
+import resource
 import socket
 import time
 import tracemalloc
@@ -16,6 +17,10 @@ from kbroker.clock import ManualClock, Timers
 from kbroker.errors import ProtocolError
 from kbroker.network.connection import FRAMES_OF_A_TURN, MAX_QUEUED_BYTES, MAX_UNANSWERED, Commons
 from kbroker.network.reactor import Reactor
+
+MORE_THAN_ALLOWED = (1 << 31) - 1
+GROWS_UP_TO = 2 << 20
+"""The bytes of a frame's beginning for which its buffer doubles. From then on it takes the whole frame's place."""
 
 
 def test_bytes_that_come_one_by_one_make_the_same_requests(connect):
@@ -103,6 +108,34 @@ def test_an_impossible_size_closes_the_connection_and_is_logged(connect, caplog,
     assert peer.is_cut_off
     assert peer.closed == [peer.connection]
     assert f'connection 1 of 10.0.0.1:4711 closed: protocol error: frame size: found {size}' in caplog.text
+
+
+def test_a_frame_for_which_there_is_no_memory_closes_the_connection_after_the_replies_that_are_ready(connect, caplog):
+    handler = DeferringHandler(pipelined=True)
+    peer = connect(handler, max_request_bytes=MORE_THAN_ALLOWED)
+    peer.send(frame(b'good') + MORE_THAN_ALLOWED.to_bytes(4, 'big'))
+    peer.send(bytes(GROWS_UP_TO - 4))
+    assert not peer.closed
+    peer.socket.send(b'+')
+    handler.answer(0, [b'reply'])
+    with little_memory():
+        peer.reactor.run_once()
+    assert peer.closed == [peer.connection]
+    assert peer.socket.recv(100) == frame(b'reply')
+    assert f'closed: the system has no memory for {MORE_THAN_ALLOWED + 4} bytes of a request' in caplog.text
+
+
+@contextlib.contextmanager
+def little_memory():
+    """Leave this process less memory than MORE_THAN_ALLOWED, and enough for everything else."""
+    with open('/proc/self/statm') as file:
+        present_bytes = int(file.read().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (present_bytes + MORE_THAN_ALLOWED // 2, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def test_a_protocol_error_of_the_handler_closes_the_connection(connect, caplog):

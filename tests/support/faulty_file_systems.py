@@ -127,6 +127,10 @@ class Inode:
     has_error: bool = False
     """The system has written data back in vain, and the next sync reports it."""
 
+    @property
+    def has_unsynced_data(self) -> bool:
+        return any(data is not None for _, data in self.pending)
+
     def sync(self) -> None:
         for position, data in self.pending:
             apply(self.durable, position, data)
@@ -220,6 +224,8 @@ class FreezingFileSystem(FileSystem):
         self.before_change = before_change
         self.fate_of_failed_syncs: random.Random | None = None
         """Chooses the unsynced writes that a failed sync leaves unsynced. None: it drops all of its file for ever."""
+        self.has_error = False
+        """The next `sync_everything` reports an error, perhaps of a file that is written again since."""
         self.top = self._read(self.root)
 
     def _read(self, path: str) -> Folder:
@@ -300,10 +306,14 @@ class FreezingFileSystem(FileSystem):
             self.before_change('sync', path)
         except OSError:
             for inode in inodes:
+                inode.has_error |= inode.has_unsynced_data
                 inode.fail_sync(self.fate_of_failed_syncs)
             raise
         for synced in (*inodes, *folders):
             synced.sync()
+        if self.has_error:
+            self.has_error = False
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     def _all_below(self, folder: Folder) -> tuple[list[Folder], list[Inode]]:
         folders, inodes = [folder], []
@@ -324,9 +334,9 @@ class FreezingFileSystem(FileSystem):
     def write_back_in_vain(self) -> None:
         """Drop all unsynced data, as the system does when the disk refuses what it writes in the background."""
         for inode in self._all_below(self.top)[1]:
-            if any(data is not None for _, data in inode.pending):
+            if inode.has_unsynced_data:
                 inode.fail_sync(None)
-                inode.has_error = True
+                inode.has_error = self.has_error = True
 
     def crash(self, destination: pathlib.Path, rng: random.Random | None) -> None:
         """Write what a power cut may leave to `destination`.

@@ -42,6 +42,29 @@ def test_a_marker_that_fails_is_sent_again_and_the_others_only_once(world, code)
     assert world.row().state is S.COMPLETE_COMMIT
 
 
+def test_a_marker_that_fails_for_minutes_is_logged_once_and_then_counted_each_minute(world, caplog):
+    failing = world.topics.get('orders', 1)
+    failing.refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+    world.end((1000, 0), True)
+    for _ in range(2 * 600):
+        world.pass_time(100)
+    failing.refuse(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
+    for _ in range(600):
+        world.pass_time(100)
+    failing.refuse(None)
+    for _ in range(2 * 600):
+        world.pass_time(100)
+    lines = [record.getMessage() for record in caplog.records if 'marker' in record.getMessage()]
+    storage, replicas = (str(KafkaError(code)) for code in (ErrorCode.KAFKA_STORAGE_ERROR,
+                                                            ErrorCode.NOT_ENOUGH_REPLICAS))
+    counted = 'failed attempts to write a marker, in at most a minute: '
+    assert [(line.startswith(beginning), line.endswith(f'{reason}; will retry'))
+            for line, (beginning, reason) in zip(lines, [
+                ('tx-1: the PrepareCommit marker', storage), (f'{counted}599.', storage), (f'{counted}600.', storage),
+                ('tx-1: the PrepareCommit marker', replicas), (f'{counted}1.', storage), (f'{counted}599.', replicas)],
+                strict=True)] == [(True, True)] * len(lines), lines
+
+
 def test_a_marker_that_does_not_become_durable_is_sent_again():
     world = World(immediate=False)
     world.init()

@@ -1,0 +1,63 @@
+"""The log lines about markers that failed and are retried.
+
+Each marker is retried ten times a second, so a shortage of descriptors or a broken disk would fill the log. The first
+failure with each error code is logged, and then their number once a minute, until a minute passes without one.
+"""
+from __future__ import annotations
+
+import logging
+
+from kbroker.clock import Timer, Timers
+from kbroker.errors import ErrorCode
+
+WINDOW_MS = 60_000
+
+logger = logging.getLogger(__name__)
+
+
+class FailedMarkers:
+    """The failures that were logged in the last minute, and the number of those that were not."""
+
+    def __init__(self, timers: Timers):
+        self._timers = timers
+        self._windows: dict[ErrorCode, _Window] = {}
+
+    def note(self, code: ErrorCode, line: str) -> None:
+        """Log `line`, or count it if one with this error code was logged in the last minute."""
+        window = self._windows.get(code)
+        if window is not None:
+            window.count += 1
+            window.line = line
+            return
+        logger.warning('%s', line)
+        self._windows[code] = _Window(self._timers.after(WINDOW_MS, lambda: self._end_window(code)))
+
+    def _end_window(self, code: ErrorCode) -> None:
+        """Log the number of failures in a window, and begin another one if there were any."""
+        window = self._windows.pop(code)
+        if window.count:
+            window.log()
+            self._windows[code] = _Window(self._timers.after(WINDOW_MS, lambda: self._end_window(code)))
+
+    def close(self) -> None:
+        """Log what is counted."""
+        for window in self._windows.values():
+            window.timer.cancel()
+            if window.count:
+                window.log()
+        self._windows.clear()
+
+
+class _Window:
+    """The failures with one error code since the last line about them."""
+
+    __slots__ = ('count', 'line', 'timer')
+
+    def __init__(self, timer: Timer):
+        self.timer = timer
+        self.count = 0
+        self.line = ''
+
+    def log(self) -> None:
+        logger.warning('failed attempts to write a marker, in at most a minute: %d. The last: %s', self.count,
+                       self.line)
