@@ -39,7 +39,6 @@ OPEN = 'Ongoing'
 ALSO = {'forceTerminateTransaction': 'force-terminate'}
 """Kafka's name of a command, whose form differs from the other commands' names."""
 PROGRAM = 'kbroker-transactions'
-EXPIRY_INTERVAL = 'transaction.abort.timed.out.transaction.cleanup.interval.ms'
 
 TopicPartition = tuple[str, int]
 FC = TypeVar('FC', bound=Callable[..., Any])
@@ -413,14 +412,11 @@ def _expiry_interval(view: View, node_id: int) -> int | None:
     """Return the interval at which the coordinator checks for expired transactions, or None if it is not reported."""
     if not view.is_live:
         return None
-    from kbroker.client.admin_requests import ResourceType
-    broker = (ResourceType.BROKER, str(node_id))
+    from kbroker_tools.stuck.expiry_interval import expiry_interval_ms
     try:
-        found = _live(view).admin.describe_configs([broker])[broker]
+        return expiry_interval_ms(_live(view).admin, node_id)
     except (KafkaError, OSError):
         return None
-    return None if isinstance(found, KafkaError) else next(
-        (int(config.value) for config in found if config.name == EXPIRY_INTERVAL and config.value), None)
 
 
 def _partitions_named(view: View, gatherer: Gatherer, topic: str, partition: int | None) -> list[TopicPartition]:

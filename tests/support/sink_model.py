@@ -158,7 +158,7 @@ class MemoryStore:
     def visible_decisions(self, prefix: str) -> Visible:
         return Visible(self.decisions(prefix), False)
 
-    def sweep_interval_ms(self, prefix: str) -> int | None:
+    def expiry_interval_ms(self, prefix: str) -> int | None:
         """Return none: `tick` ends transactions at once."""
 
     def write(self, staged: Sequence[Staged], decision: Decision, check: Callable[[], None]) -> None:

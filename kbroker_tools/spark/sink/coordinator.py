@@ -5,7 +5,6 @@ import re
 from collections.abc import Collection
 
 from kbroker.client import Admin, KafkaError, PreparedTransaction
-from kbroker.client.admin_requests import ResourceType
 from kbroker.client.cluster import Cluster, KeyType
 from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.client.transaction_handle import end_all_by_handle
@@ -13,8 +12,8 @@ from kbroker.client.transaction_manager import TWO_PHASE_INIT_VERSION
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker_tools.spark.sink.values import BrokerFacts, Handle, OpenTransaction, driver_id
+from kbroker_tools.stuck.expiry_interval import expiry_interval_ms
 
-SWEEP_INTERVAL = 'transaction.abort.timed.out.transaction.cleanup.interval.ms'
 ONGOING = 'Ongoing'
 NOT_COMMITTED = frozenset({'CompleteAbort', 'PrepareAbort', 'Empty'})
 """The states of an ended transaction that was not committed. An operator who ends one by force leaves it Empty."""
@@ -36,18 +35,12 @@ class TaskTransactions:
         return BrokerFacts(self._cluster.cluster_id, connection.finalized_features.get('transaction.version', 0),
                            connection.api_versions.get(ApiKey.INIT_PRODUCER_ID, (0, -1))[1] >= TWO_PHASE_INIT_VERSION)
 
-    def sweep_interval_ms(self, prefix: str) -> int | None:
+    def expiry_interval_ms(self, prefix: str) -> int | None:
         """Return the interval at which the drivers' coordinator looks for expired transactions. None if it is unknown.
         """
-        broker = (ResourceType.BROKER, str(self._cluster.retrying(
-            lambda: self._cluster.coordinator_id(KeyType.TRANSACTION, driver_id(prefix)),
-            f'finding the coordinator of transactional.id {driver_id(prefix)!r}')))
-        found = self._admin.describe_configs([broker])[broker]
-        if isinstance(found, KafkaError):
-            if found.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                raise found
-            return None
-        return next((int(config.value) for config in found if config.name == SWEEP_INTERVAL and config.value), None)
+        node_id = self._cluster.retrying(lambda: self._cluster.coordinator_id(KeyType.TRANSACTION, driver_id(prefix)),
+                                         f'finding the coordinator of transactional.id {driver_id(prefix)!r}')
+        return expiry_interval_ms(self._admin, node_id)
 
     def pair(self, prefix: str) -> ProducerIdAndEpoch:
         """Return the pair of the drivers' id."""

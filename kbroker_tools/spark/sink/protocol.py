@@ -36,6 +36,7 @@ from kbroker_tools.spark.sink.values import (
     Store,
     is_urgent,
 )
+from kbroker_tools.stuck.expiry_interval import EXPIRY_INTERVAL
 
 
 class Wanted(NamedTuple):
@@ -81,7 +82,7 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
     broker = store.broker(prefix)
     commit, is_two_phase = choose(wanted, broker)
     if commit is not Commit.DRIVER and not is_two_phase:
-        _check_margin(wanted.margin_ms, store.sweep_interval_ms(prefix))
+        _check_margin(wanted.margin_ms, store.expiry_interval_ms(prefix))
     pair = store.fence(prefix, is_urgent(commit, is_two_phase))
     decisions = store.decisions(prefix)
     if broker.transaction_version >= HANDLE_LEVEL:
@@ -93,17 +94,16 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
     return Plan(prefix, broker.cluster_id, pair, decided, commit, is_two_phase)
 
 
-def _check_margin(margin_ms: int, sweep_interval_ms: int | None) -> None:
+def _check_margin(margin_ms: int, interval_ms: int | None) -> None:
     """SinkError if the broker may look for expired transactions too rarely to refuse a late decision.
 
     A decision may take half of the margin, and is refused only when the broker looks. The transactions of tasks must
     not time out before.
     """
-    if sweep_interval_ms is not None and margin_ms <= 2 * sweep_interval_ms:
-        raise SinkError(f'found a decisionMargin of {margin_ms} ms, expected more than {2 * sweep_interval_ms} ms: the '
-                        f'broker looks for expired transactions every {sweep_interval_ms} ms, and half of the margin '
-                        'must be longer. Raise decisionMargin, or lower '
-                        'transaction.abort.timed.out.transaction.cleanup.interval.ms of the broker')
+    if interval_ms is not None and margin_ms <= 2 * interval_ms:
+        raise SinkError(f'found a decisionMargin of {margin_ms} ms, expected more than {2 * interval_ms} ms: the '
+                        f'broker looks for expired transactions every {interval_ms} ms, and half of the margin '
+                        f'must be longer. Raise decisionMargin, or lower {EXPIRY_INTERVAL} of the broker')
 
 
 def check_current(store: Store, plan: Plan) -> None:

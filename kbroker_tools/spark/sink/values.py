@@ -233,7 +233,7 @@ class Store(Protocol):
     def visible_decisions(self, prefix: str) -> Visible:
         """Return the rows that no open transaction hides. Waits for those only that are about to end."""
 
-    def sweep_interval_ms(self, prefix: str) -> int | None:
+    def expiry_interval_ms(self, prefix: str) -> int | None:
         """Return the interval at which the coordinator of the drivers looks for expired transactions.
 
         None if the user may not describe the broker's configs.
