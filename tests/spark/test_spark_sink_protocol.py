@@ -15,6 +15,7 @@ from kbroker_tools.spark.sink.values import (
     DecidedError,
     Decision,
     Handle,
+    LateError,
     LostRowsError,
     Plan,
     SinkError,
@@ -125,7 +126,7 @@ def test_a_planner_that_pauses_between_the_list_and_the_confirmation_ends_nothin
 
 
 def test_a_planner_that_found_nothing_open_fails_if_a_newer_one_has_overtaken_it():
-    """Its tasks would all fail. Without a result of one, Spark's abort would withdraw the newer plan."""
+    """Its tasks would all come too late."""
     coordinator = Coordinator()
     older = Process(lambda process: planned(MemoryStore(coordinator, process.turn)))
     for _ in range(4):      # broker, fence, decisions and the list
@@ -181,8 +182,23 @@ def test_a_task_that_begins_after_the_end_of_its_plan_is_refused(end):
     message = written(store, found, Unit(QUERY_1, 0), b'row')
     check_current(store, found)
     end(store, found, message)
-    with pytest.raises(SinkError, match=r"comes too late.* the prefix 'p'"):
+    with pytest.raises(LateError, match=r"comes too late.* the prefix 'p'"):
         check_current(store, found)
+
+
+def test_a_commit_with_a_late_result_fails_and_its_abort_leaves_a_newer_driver_alone():
+    store, unit = MemoryStore(Coordinator()), Unit(QUERY_1, 0)
+    older = planned(store)
+    first = written(store, older, unit, b'older')
+    newer = planned(store)
+    message = written(store, newer, unit, b'new')
+    with pytest.raises(LateError) as late:
+        check_current(store, older)
+    with pytest.raises(SinkError, match='comes too late'):
+        commit(store, [first, Staged(older, unit, late=str(late.value))], BOUNDS)
+    abort(store, older)
+    assert commit(store, [message], BOUNDS) is not None
+    assert store.coordinator.visible == {b'new': 1}
 
 
 def test_an_abort_of_an_older_driver_leaves_a_newer_one_alone():

@@ -163,8 +163,9 @@ def test_an_abort_ends_the_transactions_of_a_unit_that_is_not_decided(
             f'tasks were aborted: {result.staged.handle.transactional_id}') in caplog.text
     with pytest.raises(SinkError, match='1 transactions of tasks that are not open any more'):
         commit(given, 0, result)
+    late = staged(monkeypatch, task, 0, 'late', attempt=9)
     with pytest.raises(SinkError, match=r"comes too late.* has taken the prefix 'stopped'"):
-        staged(monkeypatch, task, 0, 'late', attempt=9)
+        commit(given, 0, late)
     assert open_ids(admin, 'stopped') == []
     replayed = staged(monkeypatch, planned(given), 0, 'replayed')
     commit(given, 0, replayed)
@@ -222,10 +223,37 @@ def test_an_attempt_that_comes_too_late_leaves_no_transaction_open(
         commit(given, 0, result)
         yield batch(value=['late'])
 
-    with pytest.raises(SinkError, match='comes too late'):
-        task.run_task(Unit(QUERY + 'q', 0), rows())
+    assert 'comes too late' in task.run_task(Unit(QUERY + 'q', 0), rows()).staged.late
     assert open_ids(admin, given['topic']) == []
     assert values_in(two_phase_broker, given['topic']) == [b'decided']
+
+
+@pytest.mark.parametrize('is_begun', [False, True])
+def test_a_driver_that_was_overtaken_fails_and_leaves_the_newer_one_alone(
+        make, admin, monkeypatch, two_phase_broker, is_begun):
+    """No task of it has a result before. The newer driver may abort the transaction of a task while that writes."""
+    given = make(f'overtaken-{is_begun}', **{'kafka.buffer.memory': '10000'})
+    older = planned(given)
+    staged(monkeypatch, older, 0, attempt=1)     # the context of the attempt
+    newer = []
+
+    def rows():
+        if is_begun:
+            yield batch(value=['older' * 1000] * 9)     # the last ones find room when the first ones are written
+            assert len(open_ids(admin, given['topic'])) == 1
+        newer.append(planned(given))
+        yield batch(value=['older'])
+        yield batch(value=['rest'])
+
+    rest = rows()
+    late = older.run_task(Unit(QUERY + 'q', 0), rest)
+    assert list(rest) == [] and open_ids(admin, given['topic']) == []
+    result = staged(monkeypatch, newer[0], 0, 'new', attempt=2)
+    with pytest.raises(SinkError, match=r"comes too late.* has taken the prefix 'overtaken"):
+        commit(given, 0, late)
+    KafkaLogDataSource(given).streamWriter(VALUE, False).abort([late], 0)
+    commit(given, 0, result)
+    assert values_in(two_phase_broker, given['topic']) == [b'new']
 
 
 def test_a_task_that_fails_aborts_its_transaction(make, admin, monkeypatch):

@@ -13,9 +13,9 @@ from kbroker_tools.spark.sink.values import (
     NO_TIMEOUT_MS,
     QUERY,
     Commit,
+    LateError,
     LostRowsError,
     Plan,
-    SinkError,
     Staged,
     Unit,
     tasks_of,
@@ -129,15 +129,16 @@ class Schedule:
                 break
         if committing.has_succeeded:
             return
-        self._abort(process, found)
+        self._abort(process, messages)
         raise KafkaError(0, 'the query has failed')     # type: ignore[arg-type]
 
-    def _abort(self, process: Process, found: Plan) -> None:
-        """Abort in a process of its own, which does not always know the plan."""
-        if self.rng.random() < 0.3:
+    def _abort(self, process: Process, messages: list[Staged | None]) -> None:
+        """Abort in a process of its own, which knows the plan from the results of tasks only."""
+        known = next((message for message in messages if message is not None), None)
+        if known is None:
             aborting = self._spawn(lambda other: abort_last(self._store(other), PREFIX) and None)
         else:
-            aborting = self._spawn(lambda other: abort(self._store(other), found) and None)
+            aborting = self._spawn(lambda other: abort(self._store(other), known.plan) and None)
         while not aborting.is_over:
             process.turn()
 
@@ -146,11 +147,8 @@ class Schedule:
         attempts: dict[int, list[Process]] = {task: [] for task in range(TASKS)}
         while None in results:
             if self.rng.random() < 0.002:
-                self._abort(process, found)
+                self._abort(process, results)
                 raise KafkaError(0, 'the query was stopped')        # type: ignore[arg-type]
-            if any(isinstance(each.error, SinkError) for task in attempts.values() for each in task):
-                self._abort(process, found)
-                raise KafkaError(0, 'a task has failed')        # type: ignore[arg-type]
             for task, result in enumerate(results):
                 running = [each for each in attempts[task] if not each.is_over]
                 if result is None and (not running or self.rng.random() < self.copies):
@@ -178,14 +176,15 @@ class Schedule:
         if is_staged:
             return Staged(found, unit, len(rows), rows)
         timeout_ms = NO_TIMEOUT_MS if found.is_two_phase else TIMEOUT_MS
-        store = self._store(process)
-        check_current(store, found)
-        handle = store.write_rows(f'{tasks_of(PREFIX, found.pair)}{task}.{number}', rows, timeout_ms)
+        store, handle = self._store(process), None
         try:
             check_current(store, found)
-        except SinkError:
-            store.end([handle], commit=False)
-            raise
+            handle = store.write_rows(f'{tasks_of(PREFIX, found.pair)}{task}.{number}', rows, timeout_ms)
+            check_current(store, found)
+        except LateError as error:
+            if handle is not None:
+                store.end([handle], commit=False)
+            return Staged(found, unit, late=str(error))
         return Staged(found, unit, len(rows), handle=handle)
 
     # ---- the result

@@ -3,7 +3,8 @@
     plan     the pair of the driver's transactional.id rises, which fences every older plan. Then the decisions are
              read: all that the fenced plans have made are among them. What those plans left open is ended.
     task     a unit that is decided is skipped. The other tasks stage their rows for the commit, or write them in a
-             transaction of the attempt and leave it open, if the plan may still decide.
+             transaction of the attempt and leave it open, if the plan may still decide. If it may not, the result says
+             so. The task does not fail: Spark's abort learns of its own plan only from results.
     commit   staged rows and the decision, in one transaction under the pair of the plan. The decision names the
              transactions of the tasks, which are committed after it.
     abort    the plan's right to decide is withdrawn, and its transactions are ended. Those of a decided unit are still
@@ -29,6 +30,7 @@ from kbroker_tools.spark.sink.values import (
     Commit,
     DecidedError,
     Decision,
+    LateError,
     LostRowsError,
     Plan,
     SinkError,
@@ -87,7 +89,7 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
     decisions = store.decisions(prefix)
     if broker.transaction_version >= HANDLE_LEVEL:
         last = _last(decisions)
-        # The tasks of an overtaken plan would all fail. Spark's abort then withdraws the newer plan (`abort_last`).
+        # The tasks of an overtaken plan would all come too late.
         ended = settle_all(store, prefix, pair, last, confirms=commit is not Commit.DRIVER)
         check_none_lost(last, ended.lost)
     decided = {decision.unit.owner: decision.unit.batch for decision in decisions if is_owner(decision.unit.owner)}
@@ -107,7 +109,7 @@ def _check_margin(margin_ms: int, interval_ms: int | None) -> None:
 
 
 def check_current(store: Store, plan: Plan) -> None:
-    """SinkError if the plan can no longer decide. A task calls it before its transaction begins, and once it is open.
+    """LateError if the plan can no longer decide. A task calls it before its transaction begins, and once it is open.
 
     The pair of the drivers rises with a decision, an abort and a newer plan. Each of them ends what is open after that.
     A transaction that is open while the pair is still the plan's is ended by them. One that begins later is refused or
@@ -115,7 +117,7 @@ def check_current(store: Store, plan: Plan) -> None:
     """
     pair = store.pair(plan.prefix)
     if pair != plan.pair:
-        raise SinkError(f'the write of this task comes too late: its unit is decided or was aborted, or another query '
+        raise LateError(f'the write of this task comes too late: its unit is decided or was aborted, or another query '
                         f'or driver has taken the prefix {plan.prefix!r} (found the pair {pair.producer_id}:'
                         f'{pair.producer_epoch}, expected {plan.pair.producer_id}:{plan.pair.producer_epoch})')
 
@@ -134,6 +136,9 @@ def commit(store: Store, messages: Sequence[Staged | None], bounds: Bounds) -> D
             raise SinkError(f'found results of {first.unit} and of {other.unit}, expected those of one plan')
     if first.is_skipped:
         return None
+    late = next((message.late for message in staged if message.late), None)
+    if late is not None:
+        raise SinkError(late)
     size = sum(message.size_bytes for message in staged)
     if size > bounds.driver_bytes:
         raise SinkError(f'the tasks have staged {size:,} bytes, maxDriverBytes is {bounds.driver_bytes:,}: '

@@ -80,7 +80,7 @@ class BrokerStore(TaskTransactions):
                     producer.flush()
                     check()
         except KafkaError as error:
-            if isinstance(error, ProducerFencedError) or error.code in _STALE_PAIR:
+            if is_stale(error):
                 limit_ms = self._options.decision_limit_ms(is_urgent)
                 raise SinkError(f'since the plan of this write, another query or driver has taken the prefix '
                                 f'{decision.prefix!r}, or {LIMITED_BY[is_urgent]} ({limit_ms} ms) has passed: {error}'
@@ -128,6 +128,11 @@ class BrokerStore(TaskTransactions):
             if topic not in found:
                 raise SinkError(f'found no topic {topic!r}, expected it to exist: create it first')
         return found
+
+
+def is_stale(error: BaseException) -> bool:
+    """Return whether the broker refuses a pair whose transaction was ended elsewhere."""
+    return isinstance(error, ProducerFencedError) or (isinstance(error, KafkaError) and error.code in _STALE_PAIR)
 
 
 def initialize(producer: Producer) -> None:

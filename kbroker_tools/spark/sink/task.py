@@ -14,7 +14,7 @@ from kbroker.client.stream_settings import ProducerSettings
 from kbroker_tools.spark.sink.options import SinkOptions
 from kbroker_tools.spark.sink.protocol import check_current
 from kbroker_tools.spark.sink.rows import RowChecks, Stage, send_rows, staged_batches
-from kbroker_tools.spark.sink.store import BrokerStore, initialize
+from kbroker_tools.spark.sink.store import BrokerStore, initialize, is_stale
 from kbroker_tools.spark.sink.values import TOO_LARGE, Commit, Handle, Plan, SinkError, Staged, Unit, tasks_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RowsToTopics:
         self._store.check_cluster(planned)
 
     def check_current(self, plan: Plan) -> None:
-        """SinkError if the plan can no longer decide."""
+        """LateError if the plan can no longer decide."""
         check_current(self._store, plan)
 
     def send(self, batches: Iterable[pa.RecordBatch], checks: RowChecks) -> None:
@@ -64,7 +64,10 @@ class RowsToTopics:
 
 
 class Task:
-    """The work of a task attempt under a plan. As a context manager it aborts its transaction after an exception."""
+    """The work of a task attempt under a plan. As a context manager it aborts its transaction after an exception.
+
+    LateError replaces the error of a transaction that was ended because the plan can no longer decide.
+    """
 
     def __init__(self, options: SinkOptions, plan: Plan, attempt: Attempt):
         self._options = options
@@ -85,6 +88,8 @@ class Task:
         try:
             if error is not None:
                 self._target.producer.__exit__(kind, error, traceback)
+                if is_stale(error):
+                    self._target.check_current(self._plan)
         finally:
             self._target.close()
 
@@ -127,7 +132,7 @@ class Task:
     def result(self, unit: Unit) -> Staged:
         """Wait until each row is written. Return the rows that were staged, or the open transaction.
 
-        SinkError if no plan would end the transaction.
+        LateError if no plan would end the transaction.
         """
         handle = None
         if self._target is not None:

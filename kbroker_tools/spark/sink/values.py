@@ -33,6 +33,10 @@ class SinkError(KafkaError):
         super().__init__(ErrorCode.INVALID_REQUEST, message)
 
 
+class LateError(SinkError):
+    """A task whose plan can no longer decide. A repetition of the task would find the same."""
+
+
 class DecidedError(SinkError):
     """A unit is decided, and the end of its transactions has failed. A repeated call can finish them."""
 
@@ -187,6 +191,8 @@ class Staged:
     highest_partitions: tuple[tuple[str, int], ...] = ()
     """The topics of the staged rows, each with the highest partition that a row names, or -1."""
     handle: Handle | None = None
+    late: str = ''
+    """The reason why the plan can no longer decide, if the task came too late. The task has then written nothing."""
 
     @property
     def is_skipped(self) -> bool:

@@ -27,7 +27,7 @@ from kbroker_tools.spark.sink.rows import RowChecks, check_schema
 from kbroker_tools.spark.sink.settling import in_words
 from kbroker_tools.spark.sink.store import BrokerStore
 from kbroker_tools.spark.sink.task import Attempt, RowsToTopics, Task, largest_record_bytes
-from kbroker_tools.spark.sink.values import JOB, QUERY, Commit, LostRowsError, Plan, SinkError, Staged, Unit
+from kbroker_tools.spark.sink.values import JOB, QUERY, Commit, LateError, LostRowsError, Plan, SinkError, Staged, Unit
 from kbroker_tools.spark.tasks import freeze_imports
 
 if TYPE_CHECKING:
@@ -81,22 +81,30 @@ class _Planned(ABC):
 
     @message_first()
     def run_task(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Stage or write the rows of a task. The rows of a decided unit are only consumed."""
+        """Stage or write the rows of a task. They are only consumed if the unit is decided, or the task late."""
         if self.plan is None:
             raise AssertionError('the task has a writer without a plan')
         freeze_imports()
         if self.plan.is_decided(unit):
-            for _ in batches:
-                pass
-            return TaskResult(Staged(self.plan, unit))
+            return self._without_rows(Staged(self.plan, unit), batches)
         context = TaskContext.get()
         if context is None:
             raise SinkError('found no context of a task, expected one of Spark')
         attempt = Attempt(context.partitionId(), context.taskAttemptId())
-        with Task(self.options, self.plan, attempt) as task:
-            for batch in batches:
-                task.add(batch)
-            return TaskResult(task.result(unit))
+        try:
+            with Task(self.options, self.plan, attempt) as task:
+                for batch in batches:
+                    task.add(batch)
+                return TaskResult(task.result(unit))
+        except LateError as error:
+            return self._without_rows(Staged(self.plan, unit, late=error.args[0]), batches)
+
+    @staticmethod
+    def _without_rows(staged: Staged, batches: Iterator[pa.RecordBatch]) -> TaskResult:
+        """Return the result of a task that writes nothing. Spark expects that it reads its rows."""
+        for _ in batches:
+            pass
+        return TaskResult(staged)
 
     @message_first()
     def decide(self, messages: Messages) -> None:
