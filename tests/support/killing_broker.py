@@ -43,7 +43,7 @@ def thing_of(row: TransactionRow) -> str:
 
 @dataclass(frozen=True)
 class Point:
-    """The n-th write to a partition that has a certain thing. Rows of other transactional ids do not count."""
+    """The n-th write that adds a certain thing to a partition. Rows of other transactional ids do not count."""
 
     partition: str
     thing: str
@@ -114,6 +114,8 @@ class Killer:
         partition = os.path.basename(os.path.dirname(path))
         if not path.endswith('.log') or (not self.counts and not partition.startswith(TRANSACTION_STATE)):
             return
+        if position + len(data) <= os.path.getsize(path):
+            return      # a start writes again what it recovered
         things = self.things_in(partition, data)
         self.counts = self.counts or bool(things)
         if partition != self.point.partition or self.point.thing not in things:
