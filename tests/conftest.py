@@ -28,6 +28,8 @@ def pytest_addoption(parser):
     parser.addoption('--soak-seed', type=int, default=1, help='the seed of such a test')
     parser.addoption('--fuzz-mutations', type=int, default=300,
                      help='how many mutations of its seeds each target of the fuzzing gets, always the same ones')
+    parser.addoption('--measure-attacks', type=pathlib.Path, metavar='FILE',
+                     help='append what each attack costs the broker and its other clients to FILE')
     parser.addoption('--quick', action='store_true',
                      help='leave out what needs a JVM, Node.js, a browser, Valgrind or strace, and what takes long')
 

@@ -20,9 +20,14 @@ def besieged(request, tmp_path):
     if request.config.getoption('--against') != 'kbroker':
         pytest.skip('only kbroker measures its turns')
     started = []
+    file = request.config.getoption('--measure-attacks')
+
+    def report(measurement):
+        with file.open('a') as lines:
+            print(measurement.line(request.node.name), file=lines)
 
     def start(settings=None):
-        broker = BesiegedBroker(tmp_path / f'data{len(started)}', settings or {})
+        broker = BesiegedBroker(tmp_path / f'data{len(started)}', settings or {}, report if file else None)
         started.append(broker)
         broker.start()
         return broker

@@ -21,6 +21,9 @@ of three runs: a long turn that the attack causes is there each time.
 
 An attack whose mend is still missing is marked as `xfail(strict=True)` with the reason. A long form of an attack is
 marked as `soak`. `-s` prints what was measured, the wall time too.
+
+With `--measure-attacks FILE`, each attack first measures a good client without the attack, and appends a line to FILE.
+`attack_measurements.py` makes a table of it.
 """
 from __future__ import annotations
 
@@ -38,6 +41,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from hostile.attack_measurements import Measurement
 from support.attempts import TooSlow, slowness
 from support.broker_process import PROMPT, ROOT, BrokerProcess
 from support.raw_client import RawClient
@@ -74,8 +78,11 @@ class Operations(NamedTuple):
 class BesiegedBroker(BrokerProcess):
     """A broker process that measures its turns."""
 
-    def __init__(self, directory: pathlib.Path, settings: Mapping[str, str]):
+    def __init__(self, directory: pathlib.Path, settings: Mapping[str, str],
+                 report: Callable[[Measurement], object] | None = None):
+        """`report` is called with the measurement of each attack, which then has a quiet phase before it."""
         super().__init__(directory, PROMPT | MEASURED | settings)
+        self._report = report
         self._turns: queue.Queue[dict[str, Any]] = queue.Queue()
         self._garbage: queue.Queue[dict[str, int]] = queue.Queue()
         self._long_turns: list[str] = []
@@ -121,25 +128,36 @@ class BesiegedBroker(BrokerProcess):
     def watched(self, rss_mb: float, *, turn_limit_ms: float = TURN_LIMIT_MS,
                 worst_limit_ms: float = WORST_LIMIT_MS) -> Iterator[None]:
         """Run the attack of the block beside the good client, and judge."""
-        host, _, port = self.address.rpartition(':')
-        with subprocess.Popen([sys.executable, str(GOOD_CLIENT), host, port, str(self.pid)], cwd=ROOT, text=True,
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+        quiet = self._quiet_phase() if self._report is not None else None
+        with self._good_client() as client:
             try:
                 assert client.stdout is not None and client.stdout.readline() == 'ready\n'
                 self.turns()
                 self._long_turns.clear()
                 self.forget_peak()
+                before_mb = self.resident_mb()
                 yield
                 operations = self._end_of(client)
             finally:
                 client.kill()
+        if self._report is not None and quiet is not None:
+            self._report(Measurement(before_mb, self.resident_mb('VmHWM'), quiet.wall_p99_ms, operations.wall_p99_ms))
         self._judge(operations, rss_mb, turn_limit_ms, worst_limit_ms)
+
+    def _good_client(self) -> subprocess.Popen[str]:
+        host, _, port = self.address.rpartition(':')
+        return subprocess.Popen([sys.executable, str(GOOD_CLIENT), host, port, str(self.pid)], cwd=ROOT, text=True,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def _quiet_phase(self) -> Operations:
+        with self._good_client() as client:
+            return self._end_of(client)
 
     @staticmethod
     def _end_of(client: subprocess.Popen[str]) -> Operations:
         output = client.communicate(timeout=ANSWER_LIMIT_S)[0]
         assert client.returncode == 0, 'the good client failed, see its traceback'
-        found = json.loads(output)
+        found = json.loads(output.splitlines()[-1])
         return Operations.of(found['operations'], slowness(found['references_s']))
 
     def _judge(self, operations: Operations, rss_mb: float, turn_limit_ms: float, worst_limit_ms: float) -> None:
