@@ -158,7 +158,7 @@ class SharePartitions:
             if live.is_dropped:
                 return
             if error is not None or state is None:
-                failure = error
+                failure = error and error.with_traceback(None)
                 self._drop(live)
                 return
             live.state_epoch = state.state_epoch

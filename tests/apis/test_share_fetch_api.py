@@ -520,3 +520,12 @@ def test_a_fetch_that_waited_leaves_no_garbage(client, member):
     gc.collect()
     wait()
     assert gc.collect() == 0
+
+
+def test_a_fetch_of_a_share_partition_that_was_never_initialized_leaves_no_garbage(client, topic_id):
+    """Once, the error was kept with its traceback, and so with the request and the connection."""
+    stranger = ShareClient(client.broker, topic_id)
+    stranger.fetch_shares()
+    gc.collect()
+    stranger.fetch_shares()
+    assert gc.collect() == 0
