@@ -17,6 +17,8 @@ LIMIT_S = 10
 HANG_S = 3
 """A transaction that takes longer ends the program, and its next start aborts it. If the connection breaks while
 librdkafka 2.x sends offsets, it may wait for their answer for ever, whatever its time limit is."""
+TRANSACTION_TIMEOUT_MS = 10_000
+"""The broker then aborts the transaction of an instance that was not started again. An open one hides later output."""
 MOST_RECORDS = 5
 POLL_S = 0.1
 
@@ -28,7 +30,8 @@ def result_of(value):
 class Loop:
     def __init__(self, address, name):
         common = {'bootstrap.servers': address, 'reconnect.backoff.max.ms': 500}
-        self._producer = Producer(common | {'transactional.id': name, 'linger.ms': 0})
+        self._producer = Producer(common | {
+            'transactional.id': name, 'linger.ms': 0, 'transaction.timeout.ms': TRANSACTION_TIMEOUT_MS})
         self._consumer = Consumer(common | {
             'group.id': GROUP, 'isolation.level': 'read_committed', 'auto.offset.reset': 'earliest',
             'enable.auto.commit': False, 'session.timeout.ms': 2000, 'heartbeat.interval.ms': 200})

@@ -17,11 +17,12 @@ from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.sink import id_counts, ledger, protocol
 from kbroker_tools.spark.sink.finish import _check_ledger
 from kbroker_tools.spark.sink.options import LEDGER_TOPIC, parse_sink_options
-from kbroker_tools.spark.sink.store import BrokerStore
+from kbroker_tools.spark.sink.store import BrokerStore, is_stale
 from kbroker_tools.spark.sink.values import (
     NO_TIMEOUT_MS,
     QUERY,
     Decision,
+    Handle,
     LostRowsError,
     SinkError,
     Unit,
@@ -253,6 +254,37 @@ def test_a_driver_that_was_overtaken_fails_and_leaves_the_newer_one_alone(
         commit(given, 0, late)
     KafkaLogDataSource(given).streamWriter(VALUE, False).abort([late], 0)
     commit(given, 0, result)
+    assert values_in(two_phase_broker, given['topic']) == [b'new']
+
+
+def test_a_task_whose_transaction_an_operator_ends_fails_and_its_repetition_is_committed(
+        make, admin, monkeypatch, two_phase_broker):
+    """Its plan may still decide, so it has not come too late."""
+    given = make('ended-by-operator', **{'kafka.buffer.memory': '10000'})
+    task = planned(given)
+    staged(monkeypatch, task, 0, attempt=1)     # the context of the attempt
+
+    def rows():
+        yield batch(value=['first' * 1000] * 9)     # the last ones find room when the first ones are written
+        (name, row), = admin.describe_transactions(open_ids(admin, given['topic'])).items()
+        with closing(BrokerStore(parse_sink_options(given, is_stream=True))) as store:
+            assert store.end([Handle(name, ProducerIdAndEpoch(row.producer_id, row.producer_epoch))], False) == []
+        yield batch(value=['second'])
+
+    with pytest.raises(KafkaError) as failed:
+        task.run_task(Unit(QUERY + 'q', 0), rows())
+    assert is_stale(failed.value)
+    commit(given, 0, staged(monkeypatch, task, 0, 'repeated', attempt=2))
+    assert values_in(two_phase_broker, given['topic']) == [b'repeated']
+
+
+def test_a_driver_that_was_overtaken_after_its_tasks_names_the_prefix(make, monkeypatch, two_phase_broker):
+    given = make('overtaken-after')
+    result = staged(monkeypatch, planned(given), 0, 'older')
+    newer = staged(monkeypatch, planned(given), 0, 'new', attempt=1)
+    with pytest.raises(SinkError, match="has taken the prefix 'overtaken-after'"):
+        commit(given, 0, result)
+    commit(given, 0, newer)
     assert values_in(two_phase_broker, given['topic']) == [b'new']
 
 

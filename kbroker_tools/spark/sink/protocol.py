@@ -3,8 +3,8 @@
     plan     the pair of the driver's transactional.id rises, which fences every older plan. Then the decisions are
              read: all that the fenced plans have made are among them. What those plans left open is ended.
     task     a unit that is decided is skipped. The other tasks stage their rows for the commit, or write them in a
-             transaction of the attempt and leave it open, if the plan may still decide. If it may not, the result says
-             so. The task does not fail: Spark's abort learns of its own plan only from results.
+             transaction of the attempt and leave it open, if the plan may still decide. If the plan may not, the result
+             says so. The task does not fail: Spark's abort learns of its own plan only from results.
     commit   staged rows and the decision, in one transaction under the pair of the plan. The decision names the
              transactions of the tasks, which are committed after it.
     abort    the plan's right to decide is withdrawn, and its transactions are ended. Those of a decided unit are still

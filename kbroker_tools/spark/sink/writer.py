@@ -81,7 +81,7 @@ class _Planned(ABC):
 
     @message_first()
     def run_task(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Stage or write the rows of a task. They are only consumed if the unit is decided, or the task late."""
+        """Stage or write the rows of a task. If the unit is decided, or the task late, only read the rows."""
         if self.plan is None:
             raise AssertionError('the task has a writer without a plan')
         freeze_imports()
@@ -97,11 +97,11 @@ class _Planned(ABC):
                     task.add(batch)
                 return TaskResult(task.result(unit))
         except LateError as error:
-            return self._without_rows(Staged(self.plan, unit, late=error.args[0]), batches)
+            return self._without_rows(Staged(self.plan, unit, late=str(error)), batches)
 
     @staticmethod
     def _without_rows(staged: Staged, batches: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Return the result of a task that writes nothing. Spark expects that it reads its rows."""
+        """Read the rows of a task that writes nothing, as Spark expects. Return the result of the task."""
         for _ in batches:
             pass
         return TaskResult(staged)
