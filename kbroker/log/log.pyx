@@ -297,7 +297,7 @@ cdef class Log(Appender):
 
     cdef int check_online(self) except -1:
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)
         return 0
 
     # ---- durability ----

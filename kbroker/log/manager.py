@@ -237,13 +237,13 @@ class LogManager:
         """
         self._forget_offsets(topic, partition)
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)
         try:
             log = self.open_log(topic, partition, topic_id, config)
         except OSError as error:
             raise self.fail(f'cannot create {topic}-{partition}: {error}') from error
         if self.failure is not None:        # its directory could not be made
-            raise self.failure
+            raise self.failure.with_traceback(None)
         return log
 
     def forget_deleted(self, topic: str, partitions: int) -> Steps:

@@ -167,7 +167,7 @@ cdef class UnwrittenTail:
     cdef int write(self) except -1:
         """Write all of it by one call. Raises OSError; then `discard` is due."""
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)
         if self.size_bytes:
             self.file.get().pwrite_pieces(self.pieces, self.count, self.position)
             self.discard()

@@ -89,7 +89,7 @@ class TopicRegistry:
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{topic}-{partition} does not exist')
         if found.failure is not None:
-            raise found.failure
+            raise found.failure.with_traceback(None)
         return found
 
     # Changes of many partitions are generators, which yield between small parts. `controller.turns` keeps them apart. A

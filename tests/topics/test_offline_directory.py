@@ -1,0 +1,40 @@
+"""An offline log directory refuses requests without growing: its error stays, and keeps no request."""
+from support.in_process_broker import InProcessBroker
+from support.message_builder import batch_of, build
+
+from kbroker.errors import ErrorCode
+
+REQUESTS = 50
+
+
+def test_the_error_of_an_offline_directory_keeps_no_requests(tmp_path):
+    """Once, each refusal added its frames to the traceback of the one error, and so its request and connection."""
+    with InProcessBroker(tmp_path) as broker:
+        broker.topics.create('orders', 1, {})
+        failure = broker.logs.fail('the disk is gone')
+        try:
+            refuse(broker)
+            before = length_of_traceback(failure)
+            for _ in range(REQUESTS):
+                refuse(broker)
+            assert length_of_traceback(failure) <= before
+        finally:
+            broker.crash()
+
+
+def refuse(broker):
+    """Let the broker refuse a Fetch and a Produce."""
+    batch = batch_of(broker.clock.wall_ms(), b'value')
+    fetched = broker.ask(build('FetchRequest', max_wait_ms=0, min_bytes=0, max_bytes=1000, session_epoch=-1, topics=[
+        {'topic': 'orders', 'partitions': [{'partition': 0, 'fetch_offset': 0, 'partition_max_bytes': 1000}]}]), 12)
+    produced = broker.ask(build('ProduceRequest', acks=1, timeout_ms=1000, topic_data=[
+        {'name': 'orders', 'partition_data': [{'index': 0, 'records': batch}]}]), 9)
+    assert fetched.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert produced.responses[0].partition_responses[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def length_of_traceback(error):
+    length, entry = 0, error.__traceback__
+    while entry is not None:
+        length, entry = length + 1, entry.tb_next
+    return length
