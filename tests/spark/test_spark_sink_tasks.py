@@ -9,6 +9,7 @@ from support.apache_kafka import KafkaProcess
 from support.broker_process import PROMPT, BrokerProcess
 
 from kbroker.client import Admin, Consumer, Producer, TransactionInfo
+from kbroker.client.errors import ClientError
 from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
@@ -286,6 +287,29 @@ def test_a_driver_that_was_overtaken_after_its_tasks_names_the_prefix(make, monk
         commit(given, 0, result)
     commit(given, 0, newer)
     assert values_in(two_phase_broker, given['topic']) == [b'new']
+
+
+def test_a_late_task_that_cannot_abort_its_transaction_logs_it_and_the_next_plan_ends_it(
+        make, admin, monkeypatch, two_phase_broker, caplog):
+    given = make('late-and-lost', **{'kafka.linger.ms': '60000'})
+    task = planned(given)
+    staged(monkeypatch, task, 0, attempt=1)     # the context of the attempt
+
+    def rows():
+        yield batch(value=['late'])     # queued, and not yet sent
+        KafkaLogDataSource(given).streamWriter(VALUE, False).abort([], 0)
+
+    def fail(producer):
+        raise ClientError('the broker does not answer')
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Producer, 'abort_transaction', fail)
+        late = task.run_task(Unit(QUERY + 'q', 0), rows())
+    assert 'comes too late' in late.staged.late and len(open_ids(admin, given['topic'])) == 1
+    assert ('task 0 (attempt 1) of micro-batch 0 of query q came too late: The producer could not be closed: the '
+            'broker does not answer. If its transaction is open, the next plan of the prefix') in caplog.text
+    planned(given)
+    assert open_ids(admin, given['topic']) == []
 
 
 def test_a_task_that_fails_aborts_its_transaction(make, admin, monkeypatch):

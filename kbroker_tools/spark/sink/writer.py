@@ -97,6 +97,9 @@ class _Planned(ABC):
                     task.add(batch)
                 return TaskResult(task.result(unit))
         except LateError as error:
+            for failure in getattr(error, '__notes__', ()):
+                logger.warning('task %d (attempt %d) of %s came too late: %s. If its transaction is open, the next '
+                               'plan of the prefix %r ends it', *attempt, unit, failure, self.plan.prefix)
             return self._without_rows(Staged(self.plan, unit, late=str(error)), batches)
 
     @staticmethod
