@@ -20,6 +20,7 @@ from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value, en
 UNKNOWN_OFFSET = -1
 UNKNOWN_COUNT = -1
 NO_EPOCH = -1
+MOST_OFFSETS = 2**63 - 1
 ROW_VERSION = 0
 SNAPSHOT_HEAD = struct.Struct('>hiiiqqq')
 UPDATE_HEAD = struct.Struct('>hiiq')
@@ -96,11 +97,12 @@ class ShareState:
     def lag(self, high_watermark: int) -> int | None:
         """Return how many offsets below the high watermark no member has finished.
 
-        None without a start offset, and for rows of a version that does not count finished offsets.
+        None without a start offset, and for rows of a version that does not count finished offsets. A start offset far
+        below 0, which a client can set, has the largest lag that an answer can hold.
         """
         if self.start_offset == UNKNOWN_OFFSET or self.delivery_complete_count == UNKNOWN_COUNT:
             return None
-        return max(0, high_watermark - self.start_offset - self.delivery_complete_count)
+        return min(max(0, high_watermark - self.start_offset - self.delivery_complete_count), MOST_OFFSETS)
 
 
 Row = tuple[bytes, bytes | None]

@@ -23,3 +23,16 @@ def test_share_partitions_have_a_coordinator_from_version_six_on(client):
     (found,) = client.ask('FindCoordinator', 5, key_type=2,
                           coordinator_keys=['g1:AAECAwQFBgcICQoLDA0ODw:0']).coordinators
     assert found.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_a_start_offset_far_below_zero_has_the_largest_lag(client):
+    """Apache Kafka accepts it, too. The lag of such an offset was no 64-bit number, and the answer an error."""
+    lowest, highest = -2**63, 2**63 - 1
+    client.produce(client.batch(b'a'))
+    client.ask('FindCoordinator', 6, key_type=0, coordinator_keys=['g1'])
+    altered = client.ask('AlterShareGroupOffsets', 0, group_id='g1', topics=[
+        {'topic_name': 'orders', 'partitions': [{'partition_index': 0, 'start_offset': lowest}]}])
+    assert altered.responses[0].partitions[0].error_code == 0
+    described = client.ask('DescribeShareGroupOffsets', 1, groups=[{'group_id': 'g1', 'topics': None}])
+    (partition,) = described.groups[0].topics[0].partitions
+    assert (partition.start_offset, partition.lag) == (lowest, highest)
