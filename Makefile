@@ -55,7 +55,7 @@ soak: $(VENV)/installed-for-tests build  ## Run the long tests, which takes hour
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize=signed-integer-overflow -fno-sanitize-recover=undefined \
     -fsanitize-coverage=trace-pc
 
-fuzz: build/fuzz/installed  ## Fuzz each reader of foreign bytes for FUZZ_SECONDS=60, on a build with sanitizers. GCC and Linux only.
+fuzz: build/fuzz/installed  ## Fuzz each reader of foreign bytes for FUZZ_SECONDS=60 of processor time, on a build with sanitizers. GCC and Linux only.
 	CFLAGS='$(SANITIZERS)' KBROKER_DEBUG=1 $(PY) setup.py --quiet build --build-lib build/fuzz/lib --build-temp build/fuzz/temp
 	$(CC) -O2 -shared -fPIC -o build/fuzz/coverage_map.so tests/fuzz/coverage_map.c
 	$(PY) tests/fuzz/run.py $(FUZZ_SECONDS) $(FUZZ_TARGETS)

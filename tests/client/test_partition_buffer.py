@@ -182,6 +182,14 @@ def test_small_batches_behind_full_ones_share_a_bounded_memory(allocated_bytes):
     assert allocated_bytes() < 300 * 4096 + 2 * SPARE_BYTES
 
 
+def test_the_next_batches_behind_full_ones_share_a_bounded_memory_while_they_are_open(allocated_bytes):
+    spares = SpareBuffers(BATCH_BYTES)
+    queues = [PartitionQueue('t', index, BATCH_BYTES, spares=spares) for index in range(300)]
+    for queue in queues:
+        send_full_batch(queue)
+    assert allocated_bytes() < 300 * 8192 + 2 * SPARE_BYTES
+
+
 def test_memory_is_used_again_however_many_batches_had_it():
     queue = PartitionQueue('t', 0, 1 << 20, spares=SpareBuffers(1 << 20))
     addresses = []

@@ -1,4 +1,8 @@
-"""Fuzz the targets, as many at a time as there are cores: `python run.py SECONDS [TARGET ...]`. Run by `make fuzz`."""
+"""Fuzz the targets, as many at a time as there are cores: `python run.py SECONDS [TARGET ...]`. Run by `make fuzz`.
+
+The seconds are processor time of each target: a loaded machine takes longer, and does the same work.
+"""
+import math
 import os
 import pathlib
 import re
@@ -32,30 +36,44 @@ def environment() -> Mapping[str, str]:
             'PYTHONPATH': os.pathsep.join(map(str, (BUILD / 'lib', HERE.parent, BUILD / 'packages')))}
 
 
-def fuzz(target: str, seconds: str, variables: Mapping[str, str]) -> bool:
-    """Run one target. Print a line, and the end of its output if it found a fault. Return whether it found none."""
-    begin = time.monotonic()
-    command = [sys.executable, '-P', str(HERE / 'guided.py'), target, seconds, str(BUILD / 'corpus' / target)]
-    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors='replace')
+def run(target: str, seconds: int, variables: Mapping[str, str]) -> tuple[int, str, float]:
+    """Fuzz a target for seconds of wall time. Return the exit status, the output, and the seconds of processor time."""
+    command = [sys.executable, '-P', str(HERE / 'guided.py'), target, str(seconds), str(BUILD / 'corpus' / target)]
+    with tempfile.TemporaryFile('w+', errors='replace') as output:
+        process = subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        return process.returncode, output.read(), usage.ru_utime + usage.ru_stime
+
+
+def fuzz(target: str, seconds: float, variables: Mapping[str, str]) -> bool:
+    """Fuzz a target for seconds of processor time. Print a line, and the end of the output if it found a fault.
+
+    Returns whether it found none.
+    """
+    begin, spent_s, runs, failed, output = time.monotonic(), 0.0, 0, 0, ''
+    while spent_s < seconds and not failed:
+        failed, output, used_s = run(target, math.ceil(seconds - spent_s), variables)
+        spent_s += used_s
+        runs += sum(map(int, re.findall(r'number_of_executed_units: (\d+)', output)))
     log = BUILD / f'{target}.log'
-    log.write_text(done.stdout)
-    runs = re.search(r'number_of_executed_units: (\d+)', done.stdout)
-    found = re.findall(r'ft: (\d+) corp: (\d+)', done.stdout)
+    log.write_text(output)
+    found = re.findall(r'ft: (\d+) corp: (\d+)', output)
     features, inputs = found[-1] if found else ('no', 'no')
-    print(f'{target}: {"clean" if done.returncode == 0 else "A FAULT"}, {runs[1] if runs else "?"} runs in '
+    print(f'{target}: {"A FAULT" if failed else "clean"}, {runs} runs in {spent_s:.0f} s of processor time and '
           f'{time.monotonic() - begin:.0f} s, {features} features, {inputs} inputs', flush=True)
-    if done.returncode:
-        lines = [line for line in done.stdout.splitlines() if not NOISE.match(line)]
+    if failed:
+        lines = [line for line in output.splitlines() if not NOISE.match(line)]
         print(*lines[:SHOWN_LINES], f'All of it is in {log}.', sep='\n', flush=True)
-    return done.returncode == 0
+    return not failed
 
 
 def main(seconds: str, *targets: str) -> None:
     # libFuzzer ends its process at once, so the directory of a target stays.
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         variables = {**environment(), 'TMPDIR': temporary}
-        if not all(list(pool.map(lambda target: fuzz(target, seconds, variables), targets or TARGETS))):
+        if not all(list(pool.map(lambda target: fuzz(target, float(seconds), variables), targets or TARGETS))):
             sys.exit(1)
 
 
