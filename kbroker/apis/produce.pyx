@@ -239,6 +239,7 @@ cdef class ProduceUnderWay(ProduceParts):
                              'a transactional batch in a request without a transactional id')
         if not supports_epoch_bump and not self.request.node.config.transaction_partition_verification_enable:
             return 0
+        part.is_guarded = True
         guard = partition.start_verification(
             batch.producer_id, batch.producer_epoch, batch.base_sequence, supports_epoch_bump,
             (<Clock?>self.request.node.clock).wall_ms())
@@ -413,7 +414,7 @@ cdef class ProduceUnderWay(ProduceParts):
         cdef bytearray replacement
         cdef bint awaits = self.acks == ACKS_ALL or (self.acks == 1 and partition.answers_from_page_cache())
         begin_append(&append, part.records, part.size_bytes, ORIGIN_CLIENT, self.write_mode if awaits else WRITE_NOW)
-        append.guard = part.guard
+        append.is_guarded, append.guard = part.is_guarded, part.guard
         parse_header(append.data, append.size, &append.batch)
         if topic.produce_rules is None:
             topic.produce_rules = ProduceRules(topic.config)

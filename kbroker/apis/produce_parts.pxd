@@ -17,12 +17,13 @@ cdef struct Part:
     int32_t index
     bint is_repeated            # the request has a later batch for this partition
     bint is_compressed
+    bint is_guarded             # its transaction has to be open at the append, or the guard in force
     int16_t error_code
     Py_ssize_t size_bytes       # of records; -1: null
     uint8_t *records            # in the frame, or in what was kept of it
     PyObject *topic             # Topic, owned by its TopicPart
     PyObject *partition         # Partition, owned; NULL: refused already
-    PyObject *guard             # of the verification, owned; NULL: none
+    PyObject *guard             # of the verification, owned; NULL: none, the transaction is open
     PyObject *told              # bytes, owned: record errors and message of a refusal as they are sent; NULL: none
     int64_t base_offset
     int64_t log_append_time_ms

@@ -32,7 +32,8 @@ cdef struct Append:
     AppendOrigin origin
     WriteMode write_mode
     # set by `begin_append` to nothing, and by the caller as needed
-    PyObject *guard                 # borrowed, from `start_verification`; NULL: no verification is required
+    bint is_guarded                 # the batch may begin a transaction only with the guard in force
+    PyObject *guard                 # borrowed, from `start_verification`; NULL: none, the transaction was open
     int64_t connection_id           # of a batch that may arrive late; ANY_CONNECTION: it may not, or is not checked
     int transaction_version         # of a marker's coordinator
     int32_t leader_epoch            # set by the Partition
@@ -51,6 +52,7 @@ cdef inline void begin_append(Append *append, uint8_t *data, int64_t size, Appen
     append.size = size
     append.origin = origin
     append.write_mode = write_mode
+    append.is_guarded = False
     append.guard = NULL
     append.connection_id = append.late_refusal.newest_id = ANY_CONNECTION
     append.transaction_version = 0

@@ -58,6 +58,7 @@ cdef class Appender:
             append.leader_epoch = leader_epoch
             append.transaction_version = transaction_version
             if guard is not None:
+                append.is_guarded = True
                 append.guard = <PyObject *>guard
             self.append(&append)
         finally:

@@ -235,8 +235,8 @@ cdef class ProducerStateTable:
                 and not has_open(entry, batch.producer_epoch)):
             if entry is not None and batch.producer_epoch < entry.producer_epoch:
                 refuse_epoch(batch, entry.producer_epoch)
-            if append.guard != NULL and not is_control and (
-                    self.verifications.get(batch.producer_id) is not <object>append.guard):
+            if append.is_guarded and not is_control and (
+                    append.guard == NULL or self.verifications.get(batch.producer_id) is not <object>append.guard):
                 raise KafkaError(ErrorCode.INVALID_TXN_STATE,
                                  f'producer {batch.producer_id} epoch {batch.producer_epoch}: found no verification '
                                  'of the partition for this append, expected one')

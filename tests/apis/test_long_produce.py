@@ -190,6 +190,21 @@ def test_the_transaction_ends_meanwhile(node, producer):
     assert producer.list_offset(-1, isolation_level=1).offset == 2
 
 
+def test_the_transaction_of_a_client_before_tv2_ends_meanwhile(node, producer):
+    """The epoch of the batch is that of the next transaction, too. It must not open one that no coordinator knows."""
+    worker = LateWorker()
+    node.validate = worker.submit
+    assert producer.add_partition() == 0
+    assert producer.produce(producer.batch(b'first'), 11).error_code == 0
+    parked = producer.begin_produce(producer.batch(LONG, base_sequence=1, compression=Compression.ZSTD), 11)
+    assert len(worker.jobs) == 1
+    producer.end(committed=False, version=4)
+    worker.work()
+    node.turn()
+    assert code_of(parked) == ErrorCode.INVALID_TXN_STATE
+    assert producer.list_offset(-1, isolation_level=1).offset == 2
+
+
 def test_a_bug_in_a_validation_closes_the_connection(node, client, caplog):
     node.validate = lambda job, done: done(ValueError('a bug'))
     parked = client.begin_produce(client.batch(LONG, compression=Compression.ZSTD))
