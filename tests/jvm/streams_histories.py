@@ -203,6 +203,8 @@ class StreamsSide(Side):
         self.endpoint_epochs: dict[str, int] = {}
         self.processes: dict[str, str] = {}
         """Member -> its process, by the rows."""
+        self.most_members = 0
+        """The most members at any moment of the last step: one that left in it had a part in an earlier target."""
         self.targets: dict[str, frozenset[Task]] = {}
         self.targets_before: dict[str, frozenset[Task]] = {}
         """Member -> its target tasks by the rows, and as they were before the last step."""
@@ -229,14 +231,15 @@ class StreamsSide(Side):
                 if topic['name'].startswith(f'{self.group}-')}
 
     def rows(self) -> list[list[tuple[str, Any]]]:
+        self.most_members = len(self.processes)
         found = super().rows()
         self.targets_before, self.targets = self.targets, dict(self._targets)
         return found
 
     def with_later_rows(self, rows: list[list[tuple[str, Any]]]) -> list[list[tuple[str, Any]]]:
-        before_step = self.targets_before
+        before_step, most_members = self.targets_before, self.most_members
         found = super().with_later_rows(rows)
-        self.targets_before = before_step
+        self.targets_before, self.most_members = before_step, max(most_members, self.most_members)
         return found
 
     def note_row(self, kind: str, key: Any, value: Any) -> None:
@@ -248,13 +251,14 @@ class StreamsSide(Side):
                     for tasks in getattr(value, f'{role}_tasks') for number in tasks.partitions)
         elif kind == 'StreamsGroupMemberMetadata' and value is not None:
             self.processes[key.member_id] = value.process_id
+            self.most_members = max(self.most_members, len(self.processes))
         elif kind == 'StreamsGroupMemberMetadata':
             self.processes.pop(key.member_id, None)
 
     def has_another_choice(self, other: Side) -> bool:
         assert isinstance(other, StreamsSide)
         return (self.targets != other.targets and self.targets_before == other.targets_before
-                and self.processes == other.processes and len(self.processes) > 2
+                and self.processes == other.processes and self.most_members > 2
                 and self.merits() == other.merits())
 
     def merits(self) -> tuple[list[Task], list[float], int]:
