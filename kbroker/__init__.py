@@ -1,3 +1,3 @@
-"""A single-node broker that is Kafka to its clients and on its disk."""
+"""A single-node broker with Kafka's wire protocol and log format."""
 
 __version__ = '0.1.0'

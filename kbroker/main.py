@@ -32,7 +32,7 @@ log = logging.getLogger('kbroker')
 @click.group(context_settings={'help_option_names': ['-h', '--help']})
 @click.version_option(__version__, prog_name='kbroker', message='%(prog)s %(version)s, Kafka protocol 4.3')
 def main() -> None:
-    """A single-node broker that is Kafka to its clients and on its disk."""
+    """A single-node broker with Kafka's wire protocol and log format."""
 
 
 @main.command()
@@ -275,7 +275,7 @@ def _parse_assignment(text: str) -> tuple[str, str]:
 
 
 def _fail(message: str) -> NoReturn:
-    """End with one line and exit code 1."""
+    """End with one line and exit status 1."""
     prefix = logs.journal_prefix(logging.ERROR) if logs.stderr_is_the_journal() else ''
     click.echo(f'{prefix}kbroker: {message}', err=True)
     sys.exit(1)

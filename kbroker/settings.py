@@ -423,7 +423,8 @@ TRANSACTIONS = (
 
 METADATA = (
     _int('metadata.log.segment.bytes', 1073741824, 'The size in bytes at which the metadata log rolls.', 8388608),
-    _long('metadata.log.segment.ms', 604800000, 'The age in milliseconds at which the metadata log rolls.'),
+    _long('metadata.log.segment.ms', 604800000,
+          'Accepted for compatibility: the metadata log begins a segment with each snapshot.'),
     _long('metadata.log.max.record.bytes.between.snapshots', 20971520,
           'The bytes of metadata records between two snapshots.', 1),
     _long('metadata.log.max.snapshot.interval.ms', 3600000,

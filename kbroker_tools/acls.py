@@ -24,7 +24,8 @@ from kbroker_tools.render import Output
 
 @click.command(cls=Command, context_settings=SETTINGS)
 @click.option('--add', is_flag=True, help='Create ACLs.')
-@click.option('--remove', is_flag=True, help='Delete ACLs, after a question. Without a principal: all of a resource.')
+@click.option('--remove', is_flag=True,
+              help='Delete ACLs, after a confirmation. Without a principal: all ACLs of the resource.')
 @click.option('--list', 'list_', is_flag=True, help='Print ACLs: those of the named resources, or all.')
 @click.option('--topic', multiple=True, metavar='NAME', help='A topic; * for all topics.')
 @click.option('--group', multiple=True, metavar='NAME', help='A group; * for all groups.')
@@ -40,7 +41,7 @@ from kbroker_tools.render import Output
               help='The operation: Read, Write, Create, Delete, Alter, Describe, ClusterAction, DescribeConfigs, '
                    'AlterConfigs, IdempotentWrite, CreateTokens, DescribeTokens, TwoPhaseCommit, or All, the default.')
 @click.option('--allow-principal', multiple=True, metavar='TYPE:NAME', help='A user to allow; User:* for all.')
-@click.option('--deny-principal', multiple=True, metavar='TYPE:NAME', help='A user to deny. A denial is stronger.')
+@click.option('--deny-principal', multiple=True, metavar='TYPE:NAME', help='A user to deny. A denial takes precedence.')
 @click.option('--allow-host', multiple=True, metavar='ADDRESS', help='Allow from this address only.')
 @click.option('--deny-host', multiple=True, metavar='ADDRESS', help='Deny from this address only.')
 @click.option('--principal', multiple=True, metavar='TYPE:NAME', help='With --list: print the ACLs of this user.')
@@ -48,7 +49,7 @@ from kbroker_tools.render import Output
               help='Write, Describe and Create on the topics; Write and Describe on the transactional ids.')
 @click.option('--consumer', is_flag=True, help='Read and Describe on the topics, Read on the groups.')
 @click.option('--idempotent', is_flag=True, help='With --producer: IdempotentWrite on the cluster.')
-@click.option('--force', is_flag=True, help='Delete without a question.')
+@click.option('--force', is_flag=True, help='Delete without a confirmation.')
 @cluster_options
 @json_option
 @version_option

@@ -1,6 +1,6 @@
 """kbroker-check: a check of all invariants of a log directory, and the repair of files that the log can rebuild.
 
-Exit codes: 0 no errors (warnings are possible), 1 errors found, 2 wrong usage. After a repair, the remaining errors
+Exit statuses: 0 no errors (warnings are possible), 1 errors found, 2 wrong usage. After a repair, the remaining errors
 count.
 """
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALONE_BYTES = 16 << 20
 @click.option('--repair', is_flag=True,
               help='Show how indexes and producer snapshots would be rebuilt from the log. --no-dry-run rebuilds them.')
 @click.option('--dry-run/--no-dry-run', default=None,
-              help='Whether --repair only shows what it would do. This is the default.')
+              help='Only show what --repair would do, or do it. --dry-run is the default.')
 @click.option('--truncate-torn-tail', is_flag=True,
               help='Let --repair also cut an unfinished write off the end of a log: bytes that no valid batch '
                    'follows. Without this option no .log file is changed.')

@@ -1,6 +1,6 @@
-"""Parts that all commands share: the options for the cluster, exit codes and one-line error messages.
+"""Parts that all commands share: the options for the cluster, exit statuses and one-line error messages.
 
-Exit codes: 0 done, 1 failed or found something wrong, 2 wrong usage. 130 after Ctrl-C and 141 when the reader of the
+Exit statuses: 0 done, 1 failed or found something wrong, 2 wrong usage. 130 after Ctrl-C and 141 when the reader of the
 output went away, by the shells' numbers for signals.
 """
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ToolError(click.ClickException):
 
 @contextmanager
 def one_line_ending(program: str) -> Iterator[None]:
-    """End the program with one line and an exit code if the block raises an error, without a traceback."""
+    """End the program with one line and an exit status if the block raises an error, without a traceback."""
     ToolError.program = program
     if sys.stderr is None:      # the parent process closed it
         sys.stderr = open(os.devnull, 'w')  # noqa: SIM115  (open to the end)
@@ -91,7 +91,7 @@ class Ending:
             sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Replace two endings of click: an empty line for Ctrl-C, and exit code 1 for a closed pipe."""
+        """Replace two endings of click: an empty line for Ctrl-C, and exit status 1 for a closed pipe."""
         try:
             return super().invoke(ctx)  # type: ignore[misc]
         except KeyboardInterrupt:
@@ -115,11 +115,20 @@ def version_option(function: F) -> F:
 
 def cluster_options(function: F) -> F:
     """Add `--bootstrap-server`, `--data-dir` and `--command-config`, which `open_view` takes."""
+    return _options_of_place(function, can_read=True)
+
+
+def broker_options(function: F) -> F:
+    """Add the same options to a command that writes through a broker. Its help leaves out `--data-dir`."""
+    return _options_of_place(function, can_read=False)
+
+
+def _options_of_place(function: F, *, can_read: bool) -> F:
     for option in (
         click.option('--command-config', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
                      help='Client settings for the connection (security.protocol, sasl.*, ssl.*), as properties.'),
         click.option('--data-dir', type=click.Path(exists=True, file_okay=False, path_type=Path), metavar='DIR',
-                     help='A log directory to read; no broker is needed.'),
+                     help='A log directory to read; no broker is needed.', hidden=not can_read),
         click.option('--bootstrap-server', metavar='HOST:PORT,...', help='The broker to ask.'),
     ):
         function = option(function)

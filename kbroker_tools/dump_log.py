@@ -12,10 +12,10 @@ from kbroker_tools.dump.run import dump
 
 DECODER_CLASSES = tuple(STRING_DECODER.replace('String', kind) for kind in ('String', 'Integer', 'Long'))
 
-EPILOG = """Exit codes: 0, 1 if something could not be read, 2 for wrong usage (Kafka's tool: 1). Some damage Kafka's
-tool reports and skips: a wrong checksum, an index that contradicts its log, a torn end. It is reported in the same way
-and does not change the exit code. Damage that stops Kafka's tool costs the rest of the batch or file here, and the dump
-goes on with the next one, unless --compat is given."""
+EPILOG = """The exit status is 0, 1 if something could not be read, or 2 for wrong usage (Kafka's tool: 1). Kafka's tool
+reports and skips some damage: a wrong checksum, an index that contradicts its log, a torn end. This command reports it
+in the same way, and it does not change the exit status. Damage that stops Kafka's tool ends only the batch or file
+here. The dump goes on with the next one, unless --compat is given."""
 
 
 def table_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -45,11 +45,11 @@ GROUPS = GroupCommand(GOES_WITH, 'share_tables', 'share_changes', check_change)
 @action_options(
     'share',
     describe='Print where the groups begin in each partition, and their lag.',
-    delete='Delete groups without members, with all that they remember.',
+    delete='Delete groups without members, and their offsets.',
     reset_offsets='Let a group without members begin at other offsets. --topic or --all-topics selects the '
                   'partitions, and one of the options from --to-earliest on gives the offsets. A group that does not '
                   'exist is created.',
-    delete_offsets='Let a group without members forget the topics of --topic.')
+    delete_offsets='Delete the offsets of a group without members in the topics of --topic.')
 @chosen_groups('All share groups')
 @click.option('--topic', multiple=True, metavar='TOPIC[:N,...]', help='A topic; may be repeated. With --reset-offsets, '
               'some partitions of it.')
@@ -65,7 +65,7 @@ GROUPS = GroupCommand(GOES_WITH, 'share_tables', 'share_changes', check_change)
 @execution_options()
 @last_options
 def main(as_json: bool, **options: Any) -> None:
-    """List and describe share groups, delete them and their offsets.
+    """List and describe share groups, move and delete their offsets, delete groups.
 
     The options and the columns are those of kafka-share-groups. --list and --describe work on a log directory too.
     LAG counts the offsets that no member has finished.

@@ -1,6 +1,6 @@
 """kbroker-transactions: show transactions, explain stuck ones, and end them.
 
-It has the commands of Kafka's own tool (KIP-664, KIP-939), and `why-stuck`, `timeline` and `history`.
+It has the commands of Kafka's own tool (KIP-664, KIP-939), and `why-stuck`, `timeline`, `history` and `finish-spark`.
 """
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kbroker_tools.command import (
     SETTINGS,
     Group,
     ToolError,
+    broker_options,
     cluster_options,
     command_line,
     json_option,
@@ -244,7 +245,7 @@ def _producers_of(view: View, partitions: Collection[TopicPartition],
 @click.option('--producer-id', type=int, metavar='ID', help='Its producer id, instead of the offset.')
 @click.option('--producer-epoch', type=int, metavar='EPOCH', help='Its producer epoch, with --producer-id.')
 @click.option('--coordinator-epoch', type=int, metavar='EPOCH', help='Its coordinator epoch, with --producer-id.')
-@cluster_options
+@broker_options
 def abort(topic: str, partition: int, start_offset: int | None, producer_id: int | None, producer_epoch: int | None,
           coordinator_epoch: int | None, **place: Any) -> None:
     """Abort a hanging transaction on one partition.
@@ -341,7 +342,7 @@ def _existing(view: View, topic: str, found: Any) -> Any:
 @main.command('force-terminate')
 @click.option('--transactional-id', '--transactionalId', 'transactional_id', required=True, metavar='ID',
               help='The id whose transaction to abort.')
-@cluster_options
+@broker_options
 def force_terminate(transactional_id: str, **place: Any) -> None:
     """Abort the whole transaction of an id.
 
@@ -367,7 +368,7 @@ def _live(view: View, command: str = '') -> LiveView:
 @main.command('why-stuck')
 @click.argument('where', metavar='[TOPIC[:PARTITION]]', required=False)
 @click.option('--group', 'group_id', metavar='GROUP',
-              help='Check all partitions that a consumer group reads, and the one with its offsets.')
+              help='Check all partitions that a group reads, and the one with its offsets.')
 @cluster_options
 @json_option
 @click.pass_context
@@ -376,10 +377,10 @@ def why_stuck(context: click.Context, /, where: str | None, group_id: str | None
     """Explain what holds a partition, and what to do.
 
     The report names the transaction that holds the last stable offset, up to which read_committed consumers read. It
-    shows since when, why, and who is waiting; what will happen next and when; and the command to run. The exit code is
-    0 if no transaction holds anything, and 1 otherwise.
+    says since when and why, which groups wait, what will happen next and when, and which command to run. The exit
+    status is 0 if no transaction holds a partition, and 1 otherwise.
 
-    On the machine of a kbroker, it also lists the records that members of share groups hold.
+    On the machine of a running kbroker, it also lists the records that members of share groups hold.
     """
     if (where is None) == (group_id is None):
         raise click.UsageError('give one of TOPIC, TOPIC:PARTITION and --group GROUP')

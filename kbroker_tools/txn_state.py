@@ -54,7 +54,7 @@ def main(name: str, from_beginning: bool, follow: bool, transactional_id: str | 
     TransactionLogMessageFormatter.
 
     Rows are JSON objects, one per line. With --json, each also has its partition, offset and timestamp. An unreadable
-    row is reported on stderr, and the exit code is then 1.
+    row is reported on stderr, and the exit status is then 1.
     """
     if transactional_id is not None and name != 'transaction':
         raise click.UsageError(f'--transactional-id goes with --formatter transaction, not {name}')

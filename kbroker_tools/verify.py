@@ -1,6 +1,6 @@
-"""kbroker-verify: a report card for any broker that speaks Kafka's protocol.
+"""kbroker-verify: a check of any broker that speaks Kafka's protocol, while the network and the broker fail.
 
-Exit codes: 0 no anomaly, 1 an anomaly or an incomplete run, 2 wrong usage.
+Exit statuses: 0 no anomaly, 1 an anomaly or an incomplete run, 2 wrong usage.
 """
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def main(bootstrap_server: str | None, minutes: float, nemesis: tuple[str, ...] 
 
     Transactional producers and consumers of several clients work on new topics. A proxy between them and the broker
     delays frames, cuts connections, and holds requests back until the next transaction. Everything that the clients
-    learned is recorded, and checked for lost and doubled records, aborted and early reads, torn transactions, offsets
+    learned is recorded, and checked for lost and duplicate records, aborted and early reads, torn transactions, offsets
     without outputs, skipped records, circular reads, and producers that write after they were fenced.
 
     The broker gets three topics with names that begin with kbroker-verify. Do not run this against a cluster in use.

@@ -165,7 +165,7 @@ def exit_status(*rows: tuple[int, str]) -> list[str]:
 def notes() -> list[str]:
     return [
         *exit_status((0, 'Done, and nothing found wrong.'),
-                     (1, 'Failed, or found something wrong. One line on standard error says what, and how to go on.'),
+                     (1, 'Failed, or found something wrong. One line on standard error names it, and the remedy.'),
                      (2, 'The command line is wrong.'), (130, 'Interrupted with Ctrl-C.'),
                      (141, 'The reader of the output went away.')),
         '.SH ENVIRONMENT', '.TP', '.B NO_COLOR', 'Use no colours, even on a terminal.']
@@ -176,9 +176,14 @@ def daemon_notes() -> list[str]:
         '.SH SIGNALS', '.TP', '.B SIGTERM, SIGINT',
         roff('Stop cleanly. A second signal ends the process at once; the next start then recovers. A SIGINT that was '
              'ignored when the broker started stays ignored, as in the background of a script.'),
+        '.TP', '.B SIGHUP',
+        roff('Read the keys and certificates of TLS again, and reopen the audit file. A broker whose input is a '
+             'terminal ends instead.'),
         *exit_status((0, 'Stopped cleanly, or the file is correct.'),
                      (1, 'The broker could not start, or the file is wrong; one line names the reason.'),
-                     (2, 'The command line is wrong.')),
+                     (2, 'The command line is wrong.'),
+                     (70, 'The broker met a broken invariant and stopped without another write. The next start '
+                          'recovers.')),
         '.SH ENVIRONMENT',
         '.TP', '.B NOTIFY_SOCKET, WATCHDOG_USEC', 'The service manager, as in', '.BR sd_notify (3).',
         '.TP', '.B JOURNAL_STREAM', 'Lines for the journal carry their level and no time, as in',

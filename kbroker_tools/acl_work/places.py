@@ -1,7 +1,7 @@
 """The places that have ACLs: a live cluster, and the directory of a stopped broker.
 
 Both have the same methods. A directory is changed by the code with which a broker changes it, under the directory's
-lock. So an operator can create the first ACL, and one more if no user has the right to.
+lock. So an operator can create the first ACL, and another one if no user has the right to change ACLs.
 """
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ INDEX_SUFFIXES = (INDEX, TIME_INDEX, '.txnindex', '.snapshot')
 
 
 def dump(options: DumpOptions, out: int = STDOUT, wait: Callable[[], None] | None = None) -> int:
-    """Dump all files to a file descriptor. Return the exit code.
+    """Dump all files to a file descriptor. Return the exit status.
 
     While following, `wait` is called before each search for new data. Raises OSError if the output fails. With
     `--compat`, which stops at the first unreadable part, it also raises CorruptLogError, KafkaError and OSError.

@@ -1,1 +1,1 @@
-"""The parts of kbroker-groups and kbroker-share-groups: tables, lag, resets and deletions."""
+"""The parts of kbroker-groups, kbroker-share-groups and kbroker-streams-groups: tables, lag, resets and deletions."""

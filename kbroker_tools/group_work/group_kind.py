@@ -1,4 +1,4 @@
-"""The kinds of groups that have a command of their own: what their commands do alike."""
+"""The kinds of groups that have a command of their own, and the common work of these commands."""
 from __future__ import annotations
 
 from typing import Any, NamedTuple

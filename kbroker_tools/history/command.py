@@ -42,7 +42,7 @@ def history(transactional_id: str, all_partitions: bool, bootstrap_server: str |
 
     The history combines __transaction_state with the partitions it wrote to: every begin, partition, prepare, marker,
     complete and fence, with durations. The times of records are their producers'. Torn, missing and late markers and
-    hanging transactions are flagged; then the exit code is 1.
+    hanging transactions are flagged; then the exit status is 1.
     """
     view = open_view(bootstrap_server, data_dir, command_config)
     output = Output(as_json)

@@ -1,1 +1,1 @@
-"""`kbroker-verify`: a report card for any broker that speaks Kafka's protocol."""
+"""`kbroker-verify`: a check of any broker that speaks Kafka's protocol, while the network and the broker fail."""
