@@ -12,6 +12,7 @@ from mkdocs.exceptions import Abort
 from support.command_runner import SCRIPTS, install_programs
 from support.pages import PAGES, ROOT, blocks, rows_of_table, text_of
 
+import kbroker.client
 from kbroker.apis.served import served_apis
 from kbroker.client.config import ClientConfig
 from kbroker.config import Config
@@ -100,6 +101,11 @@ def test_the_settings_of_the_pages_exist_and_their_values_are_valid():
         for name in re.findall(r'`([^`]+)`', names):
             assert SETTINGS[name].text(SETTINGS[name].default) == default
             SETTINGS[name].parse(re.match(r'`([^`]+)`', value)[1])
+
+
+def test_the_page_of_the_client_has_every_public_name():
+    named = [name for names, _ in rows_of_table('docs/client.md', 'names') for name in re.findall(r'`(\w+)`', names)]
+    assert sorted(named) == kbroker.client.__all__
 
 
 def test_the_protocol_page_has_the_apis_and_versions_that_are_served():
