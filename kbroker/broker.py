@@ -143,13 +143,14 @@ class Broker:
 
     def report(self) -> Report:
         """Return what `kbroker status` prints."""
-        pages = int(Path('/proc/self/statm').read_text().split()[1])
+        resident_bytes = int(Path('/proc/self/statm').read_text().split()[1]) * resource.getpagesize()
+        # The kernel updates the maximum less often than the present size.
+        most_resident_bytes = max(resident_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         return {
             'version': __version__, 'pid': os.getpid(), 'address': self.address, 'directory': self.directory,
             'durability': self.config.kbroker_durability,
             'uptime_s': (self.reactor.clock.monotonic_ms() - self._started_ms) // 1000,
-            'resident_bytes': pages * resource.getpagesize(),
-            'most_resident_bytes': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            'resident_bytes': resident_bytes, 'most_resident_bytes': most_resident_bytes,
             'failure': None if self.node.logs.failure is None else str(self.node.logs.failure),
             'refused_stale_requests': self.node.transactions.store.stale_requests.refused,
             'ledger': [{'what': line.what, 'unit': line.unit, 'now': line.now(), 'bound': line.bound(),
