@@ -189,10 +189,10 @@ GROUP_SETTINGS: dict[str, GroupSetting] = {setting.row.name: setting for setting
     *(_bounded('share', name)
       for name in ('record.lock.duration.ms', 'delivery.count.limit', 'partition.max.record.locks')),
     GroupSetting(string_row('share.auto.offset.reset', 'latest',
-                            'Where a share group begins with a partition: at its end, at its start, or at the records '
-                            'of this age.', rule=OFFSET_RESET, update=Update.CLUSTER_WIDE), None),
+                            'The place at which a share group begins to read a partition: its end, its start, or the '
+                            'records of this age.', rule=OFFSET_RESET, update=Update.CLUSTER_WIDE), None),
     GroupSetting(string_row('share.isolation.level', 'read_uncommitted',
-                            'Whether a share group gets records of open and of aborted transactions.',
+                            'read_committed hides the records of open and of aborted transactions from a share group.',
                             values=('read_committed', 'read_uncommitted'), update=Update.CLUSTER_WIDE), None),
     GroupSetting(boolean_row('share.renew.acknowledge.enable', True,
                              'Let share consumers extend the lock of a record.', update=Update.CLUSTER_WIDE), None),

@@ -185,7 +185,7 @@ TLS = (
             'How the subject of a client certificate becomes a principal: RULE:pattern/replacement/[LU],...,DEFAULT.',
             scope=PER_LISTENER),
     _long('kbroker.ssl.reload.interval.ms', 10000,
-          'The milliseconds between two looks at the files of TLS. New connections use files that have changed. 0: '
+          'The milliseconds between two checks of the files of TLS. New connections use files that have changed. 0: '
           'only on SIGHUP and when a setting of TLS changes.', 0),
 )
 
@@ -218,7 +218,7 @@ SASL = (
     _long('sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms', 10000, 'The longest such pause in milliseconds.', 1,
           scope=PER_MECHANISM),
     Setting('sasl.oauthbearer.expected.audience', Type.LIST, (),
-            'The audiences one of which a token has to be for. Empty: tokens without an audience pass.',
+            'The audiences of which a token has to name one. Empty: only tokens without an audience pass.',
             scope=PER_MECHANISM),
     _string('sasl.oauthbearer.expected.issuer', None, 'The issuer that a token has to be from. Default: any.',
             scope=PER_MECHANISM),
@@ -238,7 +238,7 @@ ACCESS = (
             'everything.', rule=AUTHORIZERS),
     _string('super.users', '', 'The users who may do everything, as User:NAME;User:NAME.', rule=PRINCIPALS),
     _boolean_row('allow.everyone.if.no.acl.found', False,
-                 'Whether every client may use a resource that no ACL is about.'),
+                 'Allow every client to use a resource that no ACL concerns.'),
     Setting('principal.builder.class', Type.CLASS, PRINCIPAL_BUILDER, 'Accepted for compatibility.',
             values=(PRINCIPAL_BUILDER,), scope=PER_LISTENER),
 )
@@ -263,7 +263,7 @@ NETWORK = (
     _int('quota.window.size.seconds', 1,
          'The length of a sample in seconds. No quota but those of bytes throttles a client for longer.', 1),
     _int('controller.quota.window.num', 11,
-         'The windows in which a client may use up its whole quota of created and deleted partitions at once.', 1),
+         'The windows whose quota of created and deleted partitions a client may use up at once.', 1),
     _int('controller.quota.window.size.seconds', 1, 'The length of a window of controller.quota.window.num.', 1),
     _long('queued.max.request.bytes', 134217728,
           'The bytes of requests and replies in memory above which long requests are not read; -1: no limit.'),

@@ -16,7 +16,7 @@ from kbroker.clock import Clock
 LATE_MS = 500
 """How late a heartbeat is when the thread sends it. A consumer that polls is never that late."""
 IDLE_MS = 1000
-"""How often the thread looks at a member that sends no heartbeats at the moment."""
+"""How often the thread checks a member that sends no heartbeats."""
 END_MS = 5000
 """How long `stop` waits for a thread that no longer uses the member. It ends at once, but the machine may be busy."""
 

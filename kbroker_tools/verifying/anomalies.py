@@ -57,7 +57,7 @@ class Collector:
         self._found: dict[Kind, Found] = {}
 
     def add(self, kind: Kind, evidence: Evidence, size: int = 1) -> None:
-        """Count an occurrence. `size` is the number of records or transactions that a reader has to look at."""
+        """Count an occurrence. `size` is the number of records or transactions in the evidence."""
         found = self._found.setdefault(kind, Found())
         found.count += 1
         if found.count == 1 or size < found.size:
