@@ -13,6 +13,7 @@ from kbroker.apis.producer_fencing import told_to_producer
 from kbroker.apis.request import Api, Request
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AddOffsetsToTxnResponse
 from kbroker.security.acl_codes import Operation, ResourceType
@@ -29,9 +30,11 @@ def handle(request: Request, body: Any) -> None:
     def added(error: KafkaError | None, _: None) -> None:
         request.reply(respond(ErrorCode.NONE if error is None else error.code, request.version))
 
+    request.node.topics.ensure_internal(CONSUMER_OFFSETS)
+    # TxnOffsetCommit writes to this one. Partitions that the topic got since the start hold no group yet.
+    partition = request.node.groups.partition_of(body.group_id)
     request.node.transactions.add_offsets(
-        body.transactional_id, body.producer_id, body.producer_epoch, body.group_id, request.connection,
-        Callback(added))
+        body.transactional_id, body.producer_id, body.producer_epoch, partition, request.connection, Callback(added))
 
 
 def respond(code: ErrorCode, version: int) -> Any:

@@ -10,7 +10,6 @@ from libc.stdint cimport int16_t, int64_t
 from kbroker.clock cimport Clock, Timers
 from kbroker.completion cimport Completion
 from kbroker.long_work cimport LongWork
-from kbroker.topics.partitioner cimport partition_for
 from kbroker.transaction.checks cimport (
     busy, check_epoch, check_not_busy, check_not_kept, check_partitions_count, check_producer_id, check_row_can_hold,
     known,
@@ -338,12 +337,11 @@ cdef class TransactionCoordinator:
         return {partition: NONE if partition in metadata.current.partitions else ErrorCode.TRANSACTION_ABORTABLE
                 for partition in wanted}
 
-    def add_offsets(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, str group_id,
+    def add_offsets(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, int partition,
                     object connection, Completion done not None):
-        """Make the partition of `__consumer_offsets` that holds `group_id` part of the transaction."""
-        partitions = len(self._topics.ensure_internal(CONSUMER_OFFSETS).partitions)
+        """Make a partition of `__consumer_offsets` part of the transaction."""
         self.add_partitions_in_turn(transactional_id, producer_id, producer_epoch,
-                                    set_of([(CONSUMER_OFFSETS, partition_for(group_id, partitions))]), connection, done)
+                                    set_of([(CONSUMER_OFFSETS, partition)]), connection, done)
 
     # -- the check before a transactional write ------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ def api(name):
 def ask(world, request, version):
     """Send a request as a frame. Return its connection."""
     node = SimpleNamespace(transactions=world.coordinator, topics=world.topics, clock=world.clock, config=world.config,
-                           long_work=LongWork(world.timers))
+                           long_work=LongWork(world.timers), groups=SimpleNamespace(partition_of=lambda group_id: 2))
     connection = InProcessConnection(1)
     apis = [api(type(request).__name__.removesuffix('Request'))]
     Dispatcher(node, apis).handle(connection, 0, memoryview(bytearray(frame_of(request, version))))
@@ -248,9 +248,26 @@ def test_an_empty_batch_is_answered(world):
 def test_the_offsets_of_a_group_join(world, version):
     fields = {'transactional_id': 'tx-1', 'producer_id': 1000, 'group_id': 'g1'}
     assert call(world, 'AddOffsetsToTxn', version, producer_epoch=0, **fields).error_code == 0
-    assert [topic for topic, _ in world.row().partitions] == ['__consumer_offsets']
+    assert world.row().partitions == {('__consumer_offsets', 2)}
     code = ErrorCode.PRODUCER_FENCED if version >= 2 else ErrorCode.INVALID_PRODUCER_EPOCH
     assert call(world, 'AddOffsetsToTxn', version, producer_epoch=4, **fields).error_code == code
+
+
+def test_offsets_join_where_the_group_is_kept_though_the_topic_got_partitions_since(producer):
+    """From the next start on, with five partitions, the group is looked for in another one."""
+    producer.ask('FindCoordinator', coordinator_keys=['g1'], key_type=0)
+    grown, = producer.ask('CreatePartitions', topics=[{'name': '__consumer_offsets', 'count': 5, 'assignments': None}],
+                          timeout_ms=1000).results
+    fields = {'transactional_id': 'tx', 'producer_id': producer.producer_id, 'producer_epoch': producer.producer_epoch,
+              'group_id': 'g1'}
+    added = producer.ask('AddOffsetsToTxn', 3, **fields)
+    committed = producer.ask('TxnOffsetCommit', 3, generation_id=-1, topics=[
+        {'name': 'orders', 'partitions': [{'partition_index': 0, 'committed_offset': 5}]}], **fields)
+    assert [grown.error_code, added.error_code, committed.topics[0].partitions[0].error_code] == [0, 0, 0]
+    producer.end(committed=True, version=4)
+    fetched = producer.ask('OffsetFetch', 7, group_id='g1', require_stable=True, topics=[
+        {'name': 'orders', 'partition_indexes': [0]}])
+    assert fetched.topics[0].partitions[0].committed_offset == 5
 
 
 @pytest.mark.parametrize('version', range(6))

@@ -233,10 +233,10 @@ def test_a_verification_answers_for_each_partition(world):
         ('orders', 0): NONE, ('orders', 1): ErrorCode.TRANSACTION_ABORTABLE}
 
 
-def test_the_offsets_of_a_group_join_by_the_partition_that_holds_the_group(world):
+def test_the_offsets_of_a_group_join_by_their_partition(world):
     producer = producer_of(world.init())
     answers = []
-    world.coordinator.add_offsets('tx-1', *producer, 'g1', None, code_to(answers))
+    world.coordinator.add_offsets('tx-1', *producer, 2, None, code_to(answers))
     assert answers == [NONE]
     assert world.row().partitions == {('__consumer_offsets', 2)}
 

@@ -355,6 +355,6 @@ def test_the_implicit_add_of_a_client_that_kept_a_transaction_is_refused():
     staged.world.coordinator.add_or_verify_partitions(
         'tx-1', *staged.client, [staged.world.topics.get('orders', 0)], 12, code_to(answers), 0)
     staged.world.coordinator.add_or_verify_offsets_partition('tx-1', *staged.client, 0, 5, code_to(answers), 0)
-    staged.world.coordinator.add_offsets('tx-1', *staged.client, 'group', None, Callback(
+    staged.world.coordinator.add_offsets('tx-1', *staged.client, 0, None, Callback(
         lambda error, _: answers.append(error.code)))
     assert answers == [ErrorCode.INVALID_TXN_STATE] * 3
