@@ -57,7 +57,7 @@ class ClassicMember(GroupMember):
         return not self._has_generation
 
     def surrendered(self, topics: Collection[str], owned: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return all of them, unless the assignor is cooperative: then the answer to the join says which."""
+        """Return all partitions. With a cooperative assignor, return none: the answer to the join names them."""
         return set() if self._is_cooperative else set(owned)
 
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:

@@ -439,7 +439,7 @@ class Consumer:
     # ---- positions
 
     def _find_positions(self) -> int:
-        """Find those that are unknown. Return when to try again: a time on the monotonic clock, in ms."""
+        """Find the positions that are unknown. Return when to try again: a time on the monotonic clock, in ms."""
         unknown = [partition for partition, offset in self._positions.items() if offset is None]
         if not unknown:
             self._stable.end_wait()     # a seek or a rebalance may have ended it
@@ -506,9 +506,8 @@ class Consumer:
 
         Both together take at most `timeout_ms` (default: 30 s), the logins of new connections included. Raises
         KafkaError or ClientError if the commit has no answer in that time, or cannot be sent because a heartbeat has
-        none. Without an answer of the coordinator, the session times out by itself. With a timeout of 0, nothing is
-        committed and the session times out by itself. In a process that was forked, the connections are closed without
-        sending anything.
+        none. If the coordinator does not answer, the session times out. With a timeout of 0, nothing is committed and
+        the session times out. In a process that was forked, the connections are closed without sending anything.
         """
         limit_ms = CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms
         if limit_ms < 0:

@@ -9,7 +9,7 @@ from kbroker.lean_dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A source that sets a value, or would set it if a stronger one did not."""
+    """A source that sets the value, or would set it without another source of higher precedence."""
 
     name: str
     value: str | None
@@ -28,7 +28,7 @@ class ConfigEntry:
     is_sensitive: bool = False
     is_read_only: bool = False
     synonyms: tuple[ConfigSynonym, ...] = ()
-    """The strongest first; empty unless they were asked for."""
+    """In the order of precedence; empty unless they were requested."""
     type: str = 'UNKNOWN'
     """Kafka's name: BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD, or UNKNOWN."""
     documentation: str | None = None

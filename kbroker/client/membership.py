@@ -17,7 +17,7 @@ from kbroker.protocol.plan import Message
 T = TypeVar('T')
 
 JOINING, LEAVING, AWAY = 0, -1, -2
-"""Member epochs of heartbeats that say more than the epoch."""
+"""Member epochs of heartbeats with a special meaning."""
 FENCED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 CLOSE_TIMEOUT_MS = 30_000
 """How long a client that closes waits for its coordinator, as Kafka's clients do."""

@@ -71,7 +71,7 @@ TOPIC_CREATION_MS = 3000
 """How long a topic may be unknown: a topic that the broker creates automatically appears shortly after the request."""
 
 IDLE_LOOKS = 4
-"""How often the producer looks for idle topics within metadata.max.idle.ms."""
+"""How often the producer searches for idle topics within metadata.max.idle.ms."""
 
 _E = ErrorCode
 
@@ -285,8 +285,8 @@ class Producer:
     def init_transactions(self, keep: bool | None = None) -> None:
         """Claim the transactional.id: fences its previous user and aborts that user's open transaction.
 
-        With `keep`, which two_phase_commit implies, that transaction is kept and becomes `prepared` (KIP-939). A call
-        that timed out may only be repeated.
+        With `keep`, which two_phase_commit implies, that transaction is kept and becomes `prepared` (KIP-939). After a
+        call that timed out, only the same call may follow.
         """
         self._use.check()
         if not self.transactions.is_transactional:
@@ -364,9 +364,9 @@ class Producer:
         return self.transactions.prepare()
 
     def complete(self, decided: PreparedTransaction | str | None) -> bool:
-        """End the prepared transaction: commit it if it is the decided one, abort it if not. None decides for none.
+        """End the prepared transaction: commit it if `decided` is its token, abort it otherwise.
 
-        Returns True if the transaction was ended, False if there is none: it was ended before. Raises ValueError for a
+        Returns True if the transaction was ended, and False if no transaction is prepared. Raises ValueError for a
         token that is malformed or of another transactional.id.
         """
         if isinstance(decided, str):
@@ -379,7 +379,7 @@ class Producer:
         return is_ended
 
     def end_prepared(self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool = True) -> None:
-        """Commit or abort a transaction of any producer by its handle. To repeat the call changes nothing.
+        """Commit or abort a transaction of any producer by its handle. A repeated call changes nothing.
 
         Needs transaction.version 2. Raises TransactionError or ProducerFencedError if the transaction ended the other
         way, and ProducerFencedError if a newer producer has the transactional.id.

@@ -9,7 +9,7 @@ class RebalanceListener:
 
     The consumer calls it within `poll`, an iteration, `close`, `unsubscribe` and `assign`, in the program's thread.
     The listener may commit, seek and pause, but not poll. Heartbeats go on meanwhile, for max.poll.interval.ms. The
-    error of a call is raised when the change is complete, and the call is not repeated.
+    consumer raises the error of a call when the change is complete, and does not repeat the call.
     """
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:

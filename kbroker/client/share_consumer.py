@@ -111,7 +111,7 @@ class ShareConsumer:
                     self._ready += self._receive(session)
 
     def close(self) -> None:
-        """Send the outcomes, release everything else, and leave the group. An unreachable leader does so by itself."""
+        """Send the outcomes, release all other records, and leave the group. An unreachable leader releases them."""
         self._accept_delivered()
         self._delivered.clear()
         for session in list(self._sessions.values()):

@@ -1,7 +1,7 @@
 """The wait for committed offsets while a transaction is open that commits newer ones (UNSTABLE_OFFSET_COMMIT).
 
-A transaction may stay open for longer than a session of the group, so nothing may block meanwhile: the consumer asks
-again and again, and sends heartbeats and returns records of other partitions in between.
+A transaction may stay open for longer than a session of the group, so nothing may block meanwhile: the consumer
+repeats its request, and sends heartbeats and returns records of other partitions in between.
 """
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ T = TypeVar('T')
 
 
 class StableOffsets:
-    """The times of the questions for committed offsets, from the first one until an answer."""
+    """The schedule of requests for committed offsets, from the first one until an answer."""
 
     def __init__(self, config: ClientConfig, clock: Clock):
         self._config = config
         self._clock = clock
         self._wanted: frozenset[TopicPartition] = frozenset()
-        """The partitions of the last question. Others begin another wait."""
+        """The partitions of the last request. Others begin another wait."""
         self._limit_ms: int | None = None
         """When the wait ends with an error; None while nothing waits."""
         self._backoff_ms = config.retry_backoff_ms
         self.due_ms = 0
-        """The time of the next question, on the monotonic clock."""
+        """The time of the next request, on the monotonic clock."""
 
     def find(self, wanted: Collection[TopicPartition], ask: Callable[[], T]) -> T | None:
         """Return the answer of `ask`, or None while it is not due again or a transaction is open.
@@ -55,7 +55,7 @@ class StableOffsets:
         self._limit_ms, self._backoff_ms, self.due_ms = None, self._config.retry_backoff_ms, 0
 
     def _may_wait(self) -> bool:
-        """Set the time of the next question, unless the wait has taken too long."""
+        """Set the time of the next request, unless the wait has taken too long."""
         now_ms = self._clock.monotonic_ms()
         if self._limit_ms is None:
             self._limit_ms = now_ms + self._config.default_api_timeout_ms

@@ -10,7 +10,7 @@ The cluster's finalized feature transaction.version selects one of two protocols
               lost InitProducerId bumps it (KIP-360)              transaction
 
 With two-phase commit (KIP-939), InitProducerId v6 returns the transaction that the previous user of the id left open.
-It counts as started: an EndTxn ends it. To prepare a transaction sends nothing.
+It counts as started: an EndTxn ends it. The preparation of a transaction sends nothing.
 """
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class TransactionManager:
         return self.prepared
 
     def complete(self, decided: PreparedTransaction | None) -> bool:
-        """Commit the prepared transaction if it is the decided one, abort it if not. Return False if there is none."""
+        """Commit the prepared transaction if `decided` is its token, abort it otherwise. Return False without one."""
         if self.prepared is None:
             if self.lifecycle.state is ProducerState.READY:
                 return False
