@@ -54,7 +54,7 @@ from kbroker_tools.render import Output
 @json_option
 @version_option
 def main(as_json: bool, **options: Any) -> None:
-    """Print and change the access rights of users.
+    """Print and change access control lists (ACLs).
 
     The options and the output are those of kafka-acls; ACLs are sorted. On the log directory of a stopped broker, the
     command lists, adds and removes too.

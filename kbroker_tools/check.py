@@ -51,9 +51,9 @@ def main(directories: tuple[Path, ...], repair: bool, dry_run: bool | None, trun
          jobs: int | None, as_json: bool) -> None:
     """Check log directories of Apache Kafka 4 or kbroker, or single partition directories in them.
 
-    The check covers batches, indexes, producer snapshots, transaction indexes, checkpoints and metadata, and compares
-    open transactions with __transaction_state, and the files with those that the last clean stop left. Nothing is
-    written without --repair --no-dry-run or --accept, which are refused while a broker uses the directory.
+    The check covers batches, indexes, producer snapshots, transaction indexes, checkpoints and metadata. It compares
+    open transactions with __transaction_state, and the files with the inventory of the last clean stop. The command
+    writes only with --repair --no-dry-run or --accept, and refuses both while a broker uses the directory.
     """
     if accept and repair:
         raise click.UsageError('--accept does not go with --repair')

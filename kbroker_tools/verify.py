@@ -88,9 +88,9 @@ def main(bootstrap_server: str | None, minutes: float, nemesis: tuple[str, ...] 
     """Verify that a broker keeps Kafka's promises while the network and the broker fail.
 
     Transactional producers and consumers of several clients work on new topics. A proxy between them and the broker
-    delays frames, cuts connections, and holds requests back until the next transaction. Everything that the clients
-    learned is recorded, and checked for lost and duplicate records, aborted and early reads, torn transactions, offsets
-    without outputs, skipped records, circular reads, and producers that write after they were fenced.
+    delays frames, cuts connections, and holds requests back until the next transaction. The command records
+    everything that the clients learned. It checks this history for lost and duplicate records, aborted and early reads,
+    torn transactions, offsets without outputs, skipped records, circular reads, and writes of fenced producers.
 
     The broker gets three topics with names that begin with kbroker-verify. Do not run this against a cluster in use.
     """
