@@ -203,7 +203,7 @@ def test_an_abort_without_results_ends_the_transactions_of_the_last_plan(
         staged(monkeypatch, task, 0, 'unfinished', attempt=attempt)
     away = given | {'kafka.bootstrap.servers': '127.0.0.1:1'}
     KafkaLogDataSource(away).streamWriter(VALUE, False).abort([None, None], 0)
-    assert "the last unit of prefix 'unfinished' was stopped, and could not be withdrawn: " in caplog.text
+    assert "the last micro-batch or job of prefix 'unfinished' was stopped, and could not be withdrawn: " in caplog.text
     KafkaLogDataSource(given).streamWriter(VALUE, False).abort([None, None], 0)
     assert open_ids(admin, 'unfinished') == []
     commit(given, 0, staged(monkeypatch, planned(given), 0, 'replayed'))

@@ -33,7 +33,7 @@ SETTLED = ('Empty', 'CompleteCommit', 'CompleteAbort', 'Dead')
 @click.option('--ledger-topic', default=LEDGER_TOPIC, show_default=True, metavar='TOPIC',
               help='The ledgerTopic of the query. Without the right one, decided transactions would be aborted.')
 @click.option('--accept-loss', is_flag=True,
-              help='Let the prefix be used again although rows of a decided unit are lost.')
+              help='Let the prefix be used again although rows of a decided micro-batch or job are lost.')
 @click.option('--dry-run', is_flag=True, help='Show what would be settled or accepted. Changes nothing.')
 @broker_options
 @json_option

@@ -117,9 +117,10 @@ def check_current(store: Store, plan: Plan) -> None:
     """
     pair = store.pair(plan.prefix)
     if pair != plan.pair:
-        raise LateError(f'the write of this task comes too late: its unit is decided or was aborted, or another query '
-                        f'or driver has taken the prefix {plan.prefix!r} (found the pair {pair.producer_id}:'
-                        f'{pair.producer_epoch}, expected {plan.pair.producer_id}:{plan.pair.producer_epoch})')
+        raise LateError(f'the write of this task comes too late: its micro-batch or job is decided or was aborted, or '
+                        f'another query or driver has taken the prefix {plan.prefix!r} (found the producer id and '
+                        f'epoch {pair.producer_id}:{pair.producer_epoch}, expected {plan.pair.producer_id}:'
+                        f'{plan.pair.producer_epoch})')
 
 
 def commit(store: Store, messages: Sequence[Staged | None], bounds: Bounds) -> Decision | None:

@@ -92,9 +92,9 @@ class UnitEnding:
     def _check_none_missing(self, missing: Sequence[Handle]) -> None:
         if missing:
             raise SinkError(f'found {len(missing)} transactions of tasks that are not open any more, expected none, '
-                            f'among them {in_words(missing)}: transactionTimeout has passed, the unit was stopped, '
-                            f'or another query or driver has taken the prefix {self._plan.prefix!r}. Nothing was '
-                            'decided')
+                            f'among them {in_words(missing)}: transactionTimeout has passed, the micro-batch or '
+                            f'job was stopped, or another query or driver has taken the prefix '
+                            f'{self._plan.prefix!r}. Nothing was decided')
 
     def _check_none_late(self, late: set[Handle], timeout_ms: int, margin_ms: int) -> None:
         if late:

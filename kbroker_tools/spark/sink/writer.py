@@ -125,7 +125,7 @@ class _Planned(ABC):
             return      # as `protocol.abort` does, without a connection
         results = [staged for staged in _staged(messages) if staged is not None]
         plan = results[0].plan if results else self.plan
-        what = f'{results[0].unit if results else "the last unit"} of prefix {self.options.prefix!r}'
+        what = f'{results[0].unit if results else "the last micro-batch or job"} of prefix {self.options.prefix!r}'
         try:
             with closing(BrokerStore(self.options)) as store:
                 if plan is not None:
