@@ -266,7 +266,7 @@ NETWORK = (
          'The windows whose quota of created and deleted partitions a client may use up at once.', 1),
     _int('controller.quota.window.size.seconds', 1, 'The length of a window of controller.quota.window.num.', 1),
     _long('queued.max.request.bytes', 134217728,
-          'The bytes of requests and replies in memory above which long requests are not read; -1: no limit.'),
+          'The bytes of requests and responses in memory above which long requests are not read; -1: no limit.'),
     _int('fetch.max.bytes', 57671680,
          'The most bytes in one Fetch response; a larger first batch is still returned.', 1024),
     _int('max.incremental.fetch.session.cache.slots', 1000, 'The most incremental fetch sessions that are kept.', 0),
