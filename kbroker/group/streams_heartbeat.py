@@ -282,14 +282,18 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
         return found
 
     def partitions_of(self, member: StreamsMember, role: Role, sources: Mapping[str, list[str]]) -> list[Any]:
-        """Return the partitions of the source topics of a member's tasks."""
+        """Return the partitions of the source topics of a member's tasks.
+
+        As in Kafka, a topic with fewer partitions than the member has tasks gets the lowest task numbers, as many as it
+        has partitions. Some of them may be no partitions of it.
+        """
         find, found = self.place.changes.topics.topic, []
         for (each, subtopology), numbers in member.held.assigned.items():
             for name in sources.get(subtopology, ()) if each is role else ():
                 topic = find(name)
                 count = 0 if topic is None else len(topic.partitions)
                 found.append(response_class().TopicPartition(
-                    topic=name, partitions=sorted(number for number in numbers if number < count)))
+                    topic=name, partitions=sorted(numbers)[:count]))
         return found
 
     def reply(self, draft: Any, call: Call) -> Any:
