@@ -21,7 +21,7 @@ from libc.string cimport memcpy
 
 from kbroker.apis.answer_bytes cimport put_count, put_no_tags
 from kbroker.apis.request cimport Api, Handler, Request
-from kbroker.apis.request_bytes cimport skip_tags, take_count, take_string
+from kbroker.apis.request_bytes cimport MOST_REQUEST_TAGS, skip_counted_tags, skip_tags, take_count, take_string
 from kbroker.completion cimport Callback, Completion
 from kbroker.long_work cimport LongWork
 from kbroker.transaction.coordinator cimport TransactionCoordinator
@@ -30,8 +30,10 @@ from kbroker.wire.bytes cimport (
 )
 
 from kbroker.apis.authorization import refusal, require
+from kbroker.apis.long_answers import Pace, each
 from kbroker.apis.producer_fencing import told_to_producer
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.request import reply_in_slices
+from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.internal_topics import INTERNAL_TOPICS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AddPartitionsToTxnResponse
@@ -51,6 +53,10 @@ cdef enum:
     LEAST_ANSWER_BYTES = 16         # more than everything beside the topics
     PARTITION_ANSWER_BYTES = 3      # of a partition, beside what the request has of it
     PART = 64                       # partitions that are found at once; more are long work
+    # The topics and partitions of a request. A transaction may have 10,000 partitions.
+    MOST_NAMED = 20_000
+    MOST_OF_A_TRANSACTION = 10_000  # the same of one of many transactions
+    TRANSACTION_COST = 4            # the elements that a transaction counts for
 
 cdef int FLEXIBLE_VERSION = flexible_from('AddPartitionsToTxnRequest')
 cdef int FIRST_BATCHED = first_version('AddPartitionsToTxnRequest', 'transactions')
@@ -82,15 +88,20 @@ cdef class AddingUnderWay(Completion):
         cdef bint flexible = self.request.version >= FLEXIBLE_VERSION
         cdef const uint8_t *start = cursor.at
         cdef const uint8_t *text = NULL
-        cdef Py_ssize_t length
+        cdef Py_ssize_t length, partitions, tags_left = MOST_REQUEST_TAGS
+        cdef Py_ssize_t topics = take_count(cursor, flexible, 3 if flexible else 6), named = topics
+        check_count(named)
         self.wanted = []
-        for _ in range(take_count(cursor, flexible, 3 if flexible else 6)):
+        for _ in range(topics):
             length = take_string(cursor, flexible, False, &text)
             topic = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
-            for _ in range(take_count(cursor, flexible, 4)):
+            partitions = take_count(cursor, flexible, 4)
+            named += partitions
+            check_count(named)
+            for _ in range(partitions):
                 self.wanted.append((topic, read_int32(take(cursor, 4))))
             if flexible:
-                skip_tags(cursor)
+                skip_counted_tags(cursor, &tags_left)
         self.topics = PyBytes_FromStringAndSize(<const char *>start, cursor.at - start)
         return 0
 
@@ -200,6 +211,13 @@ cdef class AddingUnderWay(Completion):
         return told_to_producer(code, self.request.version, FIRST_VERSION_WITH_FENCED)
 
 
+cdef int check_count(Py_ssize_t named) except -1:
+    """Raise ProtocolError for a request that names more than any transaction may have."""
+    if named > MOST_NAMED:
+        raise ProtocolError(f'found {named} topics and partitions or more, expected {MOST_NAMED} at most')
+    return 0
+
+
 cdef class AddPartitionsHandler(Handler):
 
     cdef int serve(self, Request request, Cursor *body) except -1:
@@ -228,24 +246,62 @@ cdef class AddPartitionsHandler(Handler):
 
 
 def handle_batched(request, body):
-    """Reply when the last transaction has its result."""
+    """Add the partitions of many transactions, or verify them, in parts."""
     require(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
-    response = AddPartitionsToTxnResponse(results_by_transaction=[])
-    unanswered = len(body.transactions)
+    request.start_work(add_in_parts(request, body), partial(end_batched, request, body))
 
-    def finish(transaction, results):
-        nonlocal unanswered
-        response.results_by_transaction.append(TransactionResult(
-            transactional_id=transaction.transactional_id,
-            topic_results=topic_results(transaction.topics, results, request.version)))
-        unanswered -= 1
-        if unanswered == 0:
-            request.reply(response)
 
+def end_batched(Request request not None, body, error, _result):
+    if error is not None:
+        request.fail(body, error)
+
+
+def add_in_parts(request, body):
+    """Add or verify transaction by transaction. The last result brings the reply. A generator."""
+    pace = Pace()
     for transaction in body.transactions:
-        add_or_verify(request, transaction, partial(finish, transaction))
-    if not body.transactions:
-        request.reply(response)
+        yield from check_transaction(transaction, pace)
+    results = BatchedResults(request)
+    for transaction in body.transactions:
+        results.unanswered += 1
+        add_or_verify(request, transaction, partial(results.add, transaction))
+        if pace.spend(TRANSACTION_COST + sum(len(topic.partitions) for topic in transaction.topics)):
+            yield
+    results.count_answer()
+
+
+class BatchedResults:
+    """The results of the transactions of one request. A closure would be a cycle with the generator."""
+
+    def __init__(self, request):
+        self.unanswered = 1
+        self._request = request
+        self._response = AddPartitionsToTxnResponse(results_by_transaction=[])
+
+    def add(self, transaction, results):
+        self._response.results_by_transaction.append(TransactionResult(
+            transactional_id=transaction.transactional_id,
+            topic_results=topic_results(transaction.topics, results, self._request.version)))
+        self.count_answer()
+
+    def count_answer(self):
+        self.unanswered -= 1
+        if self.unanswered == 0:
+            self._request.start_work(reply_in_slices(self._request, self._response))
+
+
+def check_transaction(transaction, pace):
+    """Raise KafkaError INVALID_REQUEST for more topics and partitions than a transaction may have. A generator."""
+    count = 0
+    for topic in transaction.topics:
+        count += 1 + len(topic.partitions)
+        if count > MOST_OF_A_TRANSACTION:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f'found {count} topics and partitions of a transaction or more, '
+                             f'expected {MOST_OF_A_TRANSACTION} at most')
+        if pace.spend():
+            yield
+    if pace.spend():
+        yield
 
 
 def add_or_verify(request, transaction, done):
@@ -259,7 +315,7 @@ def add_or_verify(request, transaction, done):
         done(coordinator.verify_partitions(*who, wanted))
     else:
         coordinator.add_partitions(*who, wanted, EPOCH_BUMPS_FROM, Callback(
-            lambda error, _: done(each(wanted, NONE if error is None else error.code))))
+            lambda error, _: done(with_code(wanted, NONE if error is None else error.code))))
 
 
 def partitions_of(topics):
@@ -271,12 +327,12 @@ def refuse_missing(request, wanted):
             if request.node.topics.find(*partition) is None}
 
 
-def each(wanted, code):
+def with_code(wanted, code):
     return dict.fromkeys(wanted, code)
 
 
 def all_or_nothing(wanted, refused):
-    return each(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
+    return with_code(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
 
 
 def topic_results(topics, results, version):
@@ -286,15 +342,16 @@ def topic_results(topics, results, version):
         for partition in topic.partitions]) for topic in topics]
 
 
-def respond_to_one(topics, results, version):
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topic_results(topics, results, version))
-
-
 def error_response(body, code, _message, version):
     if version >= FIRST_BATCHED:
         return AddPartitionsToTxnResponse(error_code=int(code), results_by_transaction=[])
-    topics = body.v3_and_below_topics
-    return respond_to_one(topics, each(partitions_of(topics), code), version)
+    pace, topics, told = Pace(), [], told_to_producer(code, version, FIRST_VERSION_WITH_FENCED)
+    for topic in body.v3_and_below_topics:
+        topics.append(TopicResult(name=topic.name, results_by_partition=(yield from each(
+            topic.partitions, lambda index: PartitionResult(partition_index=index, partition_error_code=told), pace))))
+        if pace.spend():
+            yield
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
 
 
 API = Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5,

@@ -45,6 +45,8 @@ def handle(request: Request, body: Any) -> Steps:
                 starts[found.topic_id, index] = partition.start_offset
             if pace.spend():
                 yield
+        if pace.spend():
+            yield
 
     def done(error: KafkaError | None, errors: Errors) -> None:
         if error is not None:
@@ -76,6 +78,8 @@ def respond(request: Request, wanted: Wanted, refused: Mapping[str, KafkaError],
                 error_message=None if error is None else str(error)))
             if pace.spend():
                 yield
+        if pace.spend():
+            yield
     return response
 
 

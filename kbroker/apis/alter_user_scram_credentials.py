@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from kbroker.apis.authorization import require
-from kbroker.apis.long_answers import Pace, Steps
+from kbroker.apis.counted_names import counted
+from kbroker.apis.long_answers import Pace, Steps, each
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.scram_records import (
@@ -55,10 +56,14 @@ def handle(request: Request, body: Any) -> Steps:
         yield from metadata.write(list(records.values()))
     finally:
         metadata.turns.end()
-    results = [Result(user=name, error_code=0, error_message=None) for name in records]
-    results += [Result(user=name, error_code=int(error.code), error_message=str(error))
-                for name, error in errors.items()]
+    results = yield from each(records, lambda name: Result(user=name, error_code=0, error_message=None), pace)
+    results += yield from each(errors.items(), failed, pace)
     return Response(results=results)
+
+
+def failed(user: tuple[str, KafkaError]) -> Any:
+    name, error = user
+    return Result(user=name, error_code=int(error.code), error_message=str(error))
 
 
 def changes(body: Any) -> Iterator[tuple[bool, Any]]:
@@ -105,9 +110,11 @@ def check_room(image: Any, records: dict[str, Any]) -> None:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f'there may be at most {MOST_CREDENTIALS} credentials')
 
 
-def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
-    names = dict.fromkeys(row.name for _, row in changes(body))
-    return Response(results=[Result(user=name, error_code=int(code), error_message=message) for name in names])
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Steps:
+    pace = Pace()
+    names = yield from counted((row.name for _, row in changes(body)), pace)
+    results = yield from each(names, lambda name: Result(user=name, error_code=int(code), error_message=message), pace)
+    return Response(results=results)
 
 
 API = Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, handle, error_response)

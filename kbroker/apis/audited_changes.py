@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from itertools import zip_longest
 from types import GeneratorType, MappingProxyType
@@ -218,7 +218,10 @@ def _audited(handle: Callable[[Any, Any], Any], request: Any, body: Any) -> Step
     except Exception as error:
         code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         request.audit_answer = None
-        yield from _write_each(request, body, request.api.failure(body, code, code.message, request.version))
+        failure = request.api.begin_failure(body, code, code.message, request.version)
+        if isinstance(failure, Generator):
+            failure = yield from failure
+        yield from _write_each(request, body, failure)
         raise
     if answer is not None:
         request.audit_answer = None

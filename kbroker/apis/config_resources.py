@@ -68,8 +68,11 @@ def change_each(request: Request, body: Any, result_class: Any, wanted_of: Wante
     try:
         pace = Pace()
         resources = yield from distinct_resources(body.resources, pace)
-        results = {(resource_type, name): result_class(resource_type=resource_type, resource_name=name)
-                   for resource_type, name in resources}
+        results = {}
+        for resource_type, name in resources:
+            results[resource_type, name] = result_class(resource_type=resource_type, resource_name=name)
+            if pace.spend():
+                yield
         changes: dict[tuple[int, str], Mapping[str, str | None]] = {}
         for key, resource in resources.items():
             try:

@@ -72,7 +72,7 @@ class Description:
             member_type=CONSUMER if member.classic is None else CLASSIC)
 
 
-def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Steps:
     return all_failed(messages.ConsumerGroupDescribeResponse, body, code, message)
 
 

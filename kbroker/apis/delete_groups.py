@@ -11,7 +11,7 @@ from typing import Any
 
 from kbroker.apis.authorization import require
 from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.request import Api, Request
+from kbroker.apis.request import Api, Request, answer_in_slices
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.shard import coordinator_error
@@ -25,15 +25,20 @@ ROWS_A_GROUP = 8
 
 def handle(request: Request, body: Any) -> Steps:
     pace = Pace()
-    results = dict.fromkeys(body.groups_names, ErrorCode.NONE)
-    awaited = set(results)
+    results: dict[str, ErrorCode] = {}
+    awaited: set[str] = set()
+    for group_id in body.groups_names:
+        results[group_id] = ErrorCode.NONE
+        awaited.add(group_id)
+        if pace.spend():
+            yield
 
     def done(group_id: str, error: KafkaError | None, result: None) -> None:
         if error is not None:
             results[group_id] = coordinator_error(error).code
         awaited.remove(group_id)
         if not awaited:
-            request.start_work(respond(results), lambda error, response: request.reply(response))
+            request.start_work(answer_in_slices(request, body, respond(results)))
 
     if not results:
         return (yield from respond(results))

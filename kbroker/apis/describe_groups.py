@@ -12,6 +12,7 @@ from typing import Any
 
 from kbroker.apis.authorization import require
 from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
+from kbroker.apis.counted_names import counted
 from kbroker.apis.long_answers import Pace, ReplyRoom, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -26,7 +27,7 @@ def handle(request: Request, body: Any) -> Steps:
     clients ask for these again."""
     pace, room = Pace(), ReplyRoom()
     groups = []
-    for group_id in dict.fromkeys(body.groups):
+    for group_id in (yield from counted(body.groups, pace)):
         if pace.spend():
             yield
         try:

@@ -28,6 +28,8 @@ def handle(request: Request, body: Any) -> Steps:
             topics[-1].partitions.append((yield from describe(request, name, index, pace, room)))
             if pace.spend():
                 yield
+        if pace.spend():
+            yield
     return DescribeProducersResponse(topics=topics)
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorization import refusal, require
+from kbroker.apis.counted_names import counted
 from kbroker.apis.group_protocols import require_group_protocol
-from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, distinct_indexes
+from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, distinct_indexes, each
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.share_group import ShareGroup
@@ -41,9 +42,15 @@ def partition_row(**fields: Any) -> Any:
 def handle(request: Request, body: Any) -> Steps:
     require_group_protocol(request, 'share')
     described = Description(request)
-    groups = {group.group_id: group for group in body.groups}
+    groups = {}
+    for group in body.groups:
+        groups[group.group_id] = group
+        if described.pace.spend():
+            yield
     response = messages.DescribeShareGroupOffsetsResponse()
     for group_id, group in groups.items():
+        if described.pace.spend():
+            yield
         try:
             topics = yield from described.describe(group_id, group.topics)
         except KafkaError as error:
@@ -58,7 +65,7 @@ class Description:
 
     def __init__(self, request: Request):
         self._request = request
-        self._pace = Pace()
+        self.pace = Pace()
         self._room = ReplyRoom()
 
     def describe(self, group_id: str, named: Any) -> Steps:
@@ -68,16 +75,24 @@ class Description:
         if named is None:
             return (yield from self._initialized(group_id))
         topics = []
-        wanted = yield from distinct_indexes(named, 'topic_name', 'partitions', self._pace)
+        wanted = yield from distinct_indexes(named, 'topic_name', 'partitions', self.pace)
         for name, indexes in wanted.items():
-            if self._request.may(DESCRIBE, TOPIC, name):
-                topics.append((yield from self._topic(group_id, name, indexes)))
-            else:
-                error = refusal(TOPIC)
-                topics.append(topic_row(topic_name=name, topic_id=NO_TOPIC_ID, partitions=[
-                    partition_row(partition_index=index, start_offset=UNKNOWN_OFFSET, error_code=error.code,
-                                  error_message=str(error)) for index in indexes]))
+            is_allowed = self._request.may(DESCRIBE, TOPIC, name)
+            topics.append((yield from (self._topic(group_id, name, indexes) if is_allowed
+                                       else self._refused(name, indexes))))
+            if self.pace.spend():
+                yield
         return topics
+
+    def _refused(self, name: str, indexes: Any) -> Steps:
+        error, response = refusal(TOPIC), topic_row(topic_name=name, topic_id=NO_TOPIC_ID)
+        self._room.take(1 + len(indexes), len(name))
+        for index in indexes:
+            response.partitions.append(partition_row(
+                partition_index=index, start_offset=UNKNOWN_OFFSET, error_code=error.code, error_message=str(error)))
+            if self.pace.spend():
+                yield
+        return response
 
     def _initialized(self, group_id: str) -> Steps:
         """Describe all initialized partitions of the existing topics that the client may describe."""
@@ -100,7 +115,7 @@ class Description:
         self._room.take(1 + len(indexes), len(name))
         for index in indexes:
             response.partitions.append(self._partition(group_id, topic, index))
-            if self._pace.spend():
+            if self.pace.spend():
                 yield
         return response
 
@@ -121,9 +136,11 @@ def failed(group_id: str, code: ErrorCode, message: str) -> Any:
     return group_row(group_id=group_id, error_code=code, error_message=message)
 
 
-def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
-    return messages.DescribeShareGroupOffsetsResponse(groups=[
-        failed(group_id, code, message) for group_id in dict.fromkeys(group.group_id for group in body.groups)])
+def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Steps:
+    pace = Pace()
+    names = yield from counted((group.group_id for group in body.groups), pace)
+    return messages.DescribeShareGroupOffsetsResponse(groups=(yield from each(
+        names, lambda group_id: failed(group_id, code, message), pace)))
 
 
 API = Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, handle, error_response)

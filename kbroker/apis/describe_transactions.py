@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorization import require
+from kbroker.apis.counted_names import counted
 from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, in_parts
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -21,7 +22,7 @@ def handle(request: Request, body: Any) -> Steps:
     ask for these again."""
     pace, room = Pace(), ReplyRoom()
     states = []
-    for transactional_id in dict.fromkeys(body.transactional_ids):
+    for transactional_id in (yield from counted(body.transactional_ids, pace)):
         try:
             require(request, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
             room.check(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

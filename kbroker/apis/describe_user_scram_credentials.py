@@ -9,7 +9,7 @@ from typing import Any
 
 from kbroker.apis.authorization import require
 from kbroker.apis.counted_names import counted
-from kbroker.apis.long_answers import Pace, Steps
+from kbroker.apis.long_answers import Pace, Steps, each
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
@@ -52,9 +52,9 @@ def failed(name: str, code: ErrorCode, message: str) -> Any:
     return Result(user=name, error_code=int(code), error_message=message, credential_infos=[])
 
 
-def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
-    return Response(error_code=int(code), error_message=message,
-                    results=[failed('', code, message) for _ in body.users or ()])
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Steps:
+    results = yield from each(body.users or (), lambda _: failed('', code, message), Pace())
+    return Response(error_code=int(code), error_message=message, results=results)
 
 
 API = Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, handle, error_response)

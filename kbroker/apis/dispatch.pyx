@@ -25,11 +25,14 @@ from kbroker.wire.frames cimport FrameServer
 from kbroker.apis.authentication import Verdict
 from kbroker.errors import ErrorCode, ProtocolError
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.security.mechanism import LARGEST_TOKEN_BYTES
 from kbroker.security.principal import ANONYMOUS
 
 SERVE, CLOSE = Verdict.SERVE, Verdict.CLOSE
 
 logger = getLogger(__name__)
+
+cdef Py_ssize_t MOST_TOKEN_BYTES = LARGEST_TOKEN_BYTES
 
 cdef enum:
     HEADER_BYTES = 10           # api key, api version, correlation id, length of the client id
@@ -131,7 +134,9 @@ cdef class Dispatcher(FrameServer):
         cdef const uint8_t *frame = body.at
         cdef Py_ssize_t frame_bytes = body.end - body.at
         if session.takes_bare_tokens:
-            answer = authentication.take_bare_token(request, PyBytes_FromStringAndSize(<char *>frame, frame_bytes))
+            # One byte more than the longest is enough to refuse a token. A frame may have 100 MiB after the first login.
+            answer = authentication.take_bare_token(request, PyBytes_FromStringAndSize(
+                <char *>frame, min(frame_bytes, <Py_ssize_t>(MOST_TOKEN_BYTES + 1))))
             if answer is not None:
                 request.send(answer)
             return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorization import require
-from kbroker.apis.long_answers import Pace, Steps, distinct_indexes
+from kbroker.apis.long_answers import Pace, Steps, distinct_indexes, each
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -47,15 +47,20 @@ def handle(request: Request, body: Any) -> Steps:
             if pace.spend():
                 yield
         response.replica_election_results.append(TopicResult(topic=name, partition_result=results))
+        if pace.spend():
+            yield
     return response
 
 
-def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
-    return ElectLeadersResponse(error_code=int(code), replica_election_results=[
-        TopicResult(topic=topic.topic, partition_result=[
-            PartitionResult(partition_id=index, error_code=int(code), error_message=message)
-            for index in topic.partitions])
-        for topic in body.topic_partitions or []])
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Steps:
+    pace, results = Pace(), []
+    for topic in body.topic_partitions or []:
+        results.append(TopicResult(topic=topic.topic, partition_result=(yield from each(
+            topic.partitions, lambda index: PartitionResult(
+                partition_id=index, error_code=int(code), error_message=message), pace))))
+        if pace.spend():
+            yield
+    return ElectLeadersResponse(error_code=int(code), replica_election_results=results)
 
 
 API = Api(ApiKey.ELECT_LEADERS, 0, 2, handle, error_response)

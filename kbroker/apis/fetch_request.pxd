@@ -16,6 +16,7 @@ cdef struct FetchRequest:
     Cursor topics               # at the array of topics, and at that of forgotten ones: for `take_count`
     Cursor forgotten_topics
     Py_ssize_t named            # topics and partitions, wanted and forgotten
+    Py_ssize_t tags             # tagged fields of these
     # How far `FetchSession.take_over` is: it advances the two cursors.
     Py_ssize_t topics_left      # of the current array, or NOT_BEGUN
     Py_ssize_t partitions_left  # of the current topic

@@ -11,7 +11,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.schema import first_version, flexible_from
 from kbroker.apis cimport request_bytes
-from kbroker.wire.bytes cimport Cursor, read_int32, read_int64, take, take_unsigned_varint
+from kbroker.wire.bytes cimport LARGEST_TAG_COUNT, Cursor, read_int32, read_int64, take, take_unsigned_varint
 
 cdef enum:
     CLUSTER_ID_TAG = 0
@@ -46,7 +46,7 @@ cdef int read_request(FetchRequest *request, const uint8_t *at, const uint8_t *e
     cdef Py_ssize_t i, topics
     cursor.at, cursor.end = at, end
     request.version = version
-    request.named = request.partitions_left = 0
+    request.named = request.partitions_left = request.tags = 0
     request.topics_left = NOT_BEGUN
     request.is_forgetting = False
     request.replica_id = -1 if version >= REPLICA_STATE else read_int32(take(&cursor, 4))
@@ -63,8 +63,8 @@ cdef int read_request(FetchRequest *request, const uint8_t *at, const uint8_t *e
         take_topic(&cursor, version, &topic)
         count_named(request, topic.partitions)
         for i in range(topic.partitions):
-            take_partition(&cursor, version, &partition)
-        end_struct(&cursor, version)
+            count_tags(request, take_partition(&cursor, version, &partition))
+        count_tags(request, end_struct(&cursor, version))
     request.forgotten_topics = cursor
     if version >= SESSIONS:
         topics = take_count(&cursor, version, 3)
@@ -73,7 +73,7 @@ cdef int read_request(FetchRequest *request, const uint8_t *at, const uint8_t *e
             take_forgotten_topic(&cursor, version, &topic)
             count_named(request, topic.partitions)
             take(&cursor, 4 * topic.partitions)
-            end_struct(&cursor, version)
+            count_tags(request, end_struct(&cursor, version))
     if version >= RACKS:
         take_string(&cursor, version, False, &topic)
     if version >= FLEXIBLE:
@@ -88,6 +88,14 @@ cdef int count_named(FetchRequest *request, Py_ssize_t count) except -1:
         if request.version < SESSIONS:
             raise ProtocolError(problem)
         raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+    return 0
+
+
+cdef int count_tags(FetchRequest *request, int count) except -1:
+    request.tags += count
+    if request.tags > request_bytes.MOST_REQUEST_TAGS:
+        raise ProtocolError(f'at most {request_bytes.MOST_REQUEST_TAGS} tagged fields expected, found {request.tags} '
+                            'or more')
     return 0
 
 
@@ -125,6 +133,7 @@ cdef int take_forgotten_topic(Cursor *cursor, int version, AskedTopic *topic) ex
 
 
 cdef int take_partition(Cursor *cursor, int version, AskedPartition *partition) except -1:
+    """Return the number of its tags."""
     partition.index = read_int32(take(cursor, 4))
     partition.current_leader_epoch = read_int32(take(cursor, 4)) if version >= LEADER_EPOCHS else -1
     partition.fetch_offset = read_int64(take(cursor, 8))
@@ -132,9 +141,7 @@ cdef int take_partition(Cursor *cursor, int version, AskedPartition *partition) 
     if version >= LOG_START_OFFSETS:
         take(cursor, 8)         # the log start of a follower
     partition.max_bytes = read_int32(take(cursor, 4))
-    if version >= FLEXIBLE:
-        take_partition_tags(cursor, version)
-    return 0
+    return take_partition_tags(cursor, version) if version >= FLEXIBLE else 0
 
 
 cdef int take_tag(Cursor *cursor, Cursor *value) except -1:
@@ -152,22 +159,29 @@ cdef int expect_end_of_tag(Cursor *value) except -1:
     return 0
 
 
+cdef int take_tag_count(Cursor *cursor) except -1:
+    cdef uint64_t count = take_unsigned_varint(cursor, 5)
+    if count > LARGEST_TAG_COUNT:
+        raise ProtocolError(f'{count} tagged fields, at most {LARGEST_TAG_COUNT} expected')
+    return <int>count
+
+
 cdef int end_struct(Cursor *cursor, int version) except -1:
-    """Skip the tags of a struct that knows none."""
+    """Skip the tags of a struct that knows none. Return their number."""
     cdef Cursor value
-    cdef uint64_t left
+    cdef int count = 0
     if version >= FLEXIBLE:
-        left = take_unsigned_varint(cursor, 5)
-        while left:
+        count = take_tag_count(cursor)
+        for _ in range(count):
             take_tag(cursor, &value)
-            left -= 1
-    return 0
+    return count
 
 
 cdef int take_partition_tags(Cursor *cursor, int version) except -1:
-    """Check and skip the tags, which only followers send."""
+    """Check and skip the tags, which only followers send. Return their number."""
     cdef Cursor value
-    cdef uint64_t left = take_unsigned_varint(cursor, 5)
+    cdef int count = take_tag_count(cursor)
+    cdef int left = count
     cdef int tag
     while left:
         tag = take_tag(cursor, &value)
@@ -178,13 +192,13 @@ cdef int take_partition_tags(Cursor *cursor, int version) except -1:
             take(&value, 8)
             expect_end_of_tag(&value)
         left -= 1
-    return 0
+    return count
 
 
 cdef int take_request_tags(Cursor *cursor, FetchRequest *request) except -1:
     cdef Cursor value
     cdef AskedTopic cluster_id
-    cdef uint64_t left = take_unsigned_varint(cursor, 5)
+    cdef int left = take_tag_count(cursor)
     cdef int tag
     while left:
         tag = take_tag(cursor, &value)

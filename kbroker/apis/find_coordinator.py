@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorization import CODES, require
-from kbroker.apis.long_answers import Pace, Steps
+from kbroker.apis.counted_names import counted
+from kbroker.apis.long_answers import Pace, Steps, each
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.share_rows import parse_coordinator_key
@@ -45,7 +46,7 @@ def handle(request: Request, body: Any) -> Steps:
     pace = Pace()
     coordinators = []
     found: dict[str, Any] = {}
-    for key in dict.fromkeys(body.coordinator_keys):
+    for key in (yield from counted(body.coordinator_keys, pace)):
         if request.may(DESCRIBE, resource_type, key):
             found = found or coordinator(request, body.key_type)
             coordinators.append(FindCoordinatorResponse.Coordinator(key=key, **found))
@@ -60,7 +61,7 @@ def coordinators_of_share_partitions(request: Request, keys: list[str]) -> Steps
     pace = Pace()
     coordinators = []
     found: dict[str, Any] = {}
-    for key in dict.fromkeys(keys):
+    for key in (yield from counted(keys, pace)):
         try:
             parse_coordinator_key(key)
         except KafkaError as error:
@@ -87,10 +88,11 @@ def failed(key: str, code: ErrorCode, message: str) -> Any:
         key=key, error_code=code, error_message=message, node_id=-1, host='', port=-1)
 
 
-def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Steps:
     if version < 4:
         return FindCoordinatorResponse(error_code=code, error_message=message, node_id=-1, host='', port=-1)
-    return FindCoordinatorResponse(coordinators=[failed(key, code, message) for key in body.coordinator_keys])
+    return FindCoordinatorResponse(coordinators=(yield from each(
+        body.coordinator_keys, lambda key: failed(key, code, message), Pace())))
 
 
 API = Api(ApiKey.FIND_COORDINATOR, 0, 6, handle, error_response)

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
+from kbroker.apis.counted_names import counted
 from kbroker.apis.group_protocols import require_group_protocol
-from kbroker.apis.long_answers import Pace, Steps
+from kbroker.apis.long_answers import Pace, Steps, each
 from kbroker.apis.request import Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.security.acl_codes import ResourceType
@@ -20,7 +21,7 @@ def describe_each(request: Request, body: Any, protocol: str, response: Any, pac
     """
     require_group_protocol(request, protocol)
     groups = []
-    for group_id in dict.fromkeys(body.group_ids):
+    for group_id in (yield from counted(body.group_ids, pace)):
         if pace.spend():
             yield
         try:
@@ -34,9 +35,12 @@ def describe_each(request: Request, body: Any, protocol: str, response: Any, pac
     return response(groups=groups)
 
 
-def all_failed(response: Any, body: Any, code: ErrorCode, message: str) -> Any:
+def all_failed(response: Any, body: Any, code: ErrorCode, message: str) -> Steps:
     """Return the response to a request that failed as a whole."""
-    return response(groups=[failed(response, group_id, code, message) for group_id in dict.fromkeys(body.group_ids)])
+    pace = Pace()
+    names = yield from counted(body.group_ids, pace)
+    return response(groups=(yield from each(
+        names, lambda group_id: failed(response, group_id, code, message), pace)))
 
 
 def failed(response: Any, group_id: str, code: ErrorCode, message: str) -> Any:

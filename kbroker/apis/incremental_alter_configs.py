@@ -94,8 +94,10 @@ def changed_list(node: Any, resource: Any, config: Any, overrides: dict[str, str
     items = [item.strip() for item in (entry.value or '').split(',') if item.strip()]
     given = [item.strip() for item in config.value.split(',')]
     if config.config_operation == Operation.APPEND:
-        return ','.join(items + [item for item in given if item not in items])
-    return ','.join(item for item in items if item not in given)
+        known = frozenset(items)
+        return ','.join(items + [item for item in given if item not in known])
+    removed = frozenset(given)
+    return ','.join(item for item in items if item not in removed)
 
 
 def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:

@@ -20,12 +20,12 @@ NOT_READY, SPELLED = 'notready', 'not_ready'
 
 def handle(request: Request, body: Any) -> Steps:
     """List the groups in one of the states and of one of the types, in any case; empty filters let all pass."""
-    states = {state.lower() for state in body.states_filter}
+    pace = Pace()
+    states = yield from lower(body.states_filter, pace)
     if SPELLED in states:
         states.add(NOT_READY)
-    types = {group_type.lower() for group_type in body.types_filter}
+    types = yield from lower(body.types_filter, pace)
     may_all = may_on_cluster(request, Operation.DESCRIBE, quiet=True)
-    pace = Pace()
     listed = []
     for group in request.node.groups.list_groups():
         is_asked_for = (not states or group.state_name.lower() in states) and (not types or group.group_type in types)
@@ -40,6 +40,16 @@ def handle(request: Request, body: Any) -> Steps:
         if pace.spend():
             yield
     return ListGroupsResponse(groups=listed)
+
+
+def lower(names: list[str], pace: Pace) -> Steps:
+    """Return the distinct names in lower case."""
+    found = set()
+    for name in names:
+        found.add(name.lower())
+        if pace.spend():
+            yield
+    return found
 
 
 API = Api(ApiKey.LIST_GROUPS, 0, 5, handle)

@@ -6,8 +6,10 @@ that do not exist are sent back in `unknown_state_filters`. See `linear_pattern`
 """
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from kbroker.apis.counted_names import counted
 from kbroker.apis.long_answers import PART, Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -25,8 +27,10 @@ STATES = {state.title: state for state in TransactionState}
 
 def handle(request: Request, body: Any) -> Steps:
     pattern = compile_pattern(body.transactional_id_pattern)
-    filters = Filters(body, request.node.clock.wall_ms())
     pace = Pace()
+    filters = Filters((yield from counted(body.state_filters, pace)),
+                      (yield from counted(body.producer_id_filters, pace)),
+                      body.duration_filter, request.node.clock.wall_ms())
     listed = []
     for transactional_id, row in request.node.transactions.list_transactions(filters.want_open_only):
         if filters.pass_row(row) and (
@@ -36,8 +40,13 @@ def handle(request: Request, body: Any) -> Steps:
                                  transaction_state=row.state.title))
         if pace.spend(1 if pattern is None else PART // 4):
             yield
-    return ListTransactionsResponse(transaction_states=listed, unknown_state_filters=[
-        name for name in filters.states if name not in STATES])
+    unknown = []
+    for name in filters.states:
+        if name not in STATES:
+            unknown.append(name)
+        if pace.spend():
+            yield
+    return ListTransactionsResponse(transaction_states=listed, unknown_state_filters=unknown)
 
 
 def compile_pattern(text: str | None) -> LinearPattern | None:
@@ -53,16 +62,16 @@ def compile_pattern(text: str | None) -> LinearPattern | None:
 class Filters:
     """The filters of one request; an empty one lets every transaction pass."""
 
-    def __init__(self, body: Any, now_ms: int):
-        self.states = dict.fromkeys(body.state_filters)
-        self._producer_ids = set(body.producer_id_filters)
-        self._shortest_ms: int = body.duration_filter
+    def __init__(self, states: Collection[str], producer_ids: Collection[int], shortest_ms: int, now_ms: int):
+        self.states = states
+        self._producer_ids = producer_ids
+        self._shortest_ms = shortest_ms
         self._now_ms = now_ms
 
     @property
     def want_open_only(self) -> bool:
         """True if the states leave out all ids without a transaction: then only the open ones are visited."""
-        return bool(self.states) and not any(STATES.get(name) in IDLE for name in self.states)
+        return bool(self.states) and not any(title in self.states for title, state in STATES.items() if state in IDLE)
 
     def pass_row(self, row: TransactionRow) -> bool:
         if self.states and row.state.title not in self.states:

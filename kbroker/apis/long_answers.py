@@ -6,7 +6,7 @@ be much longer than its request counts the answer with a `ReplyRoom`, too.
 """
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -43,6 +43,16 @@ def in_parts(elements: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """Yield slices of at most PART elements."""
     for start in range(0, len(elements), PART):
         yield elements[start:start + PART]
+
+
+def each(elements: Iterable[Any], answer: Callable[[Any], Any], pace: Pace) -> Steps:
+    """Return `answer(element)` for each element."""
+    answers = []
+    for element in elements:
+        answers.append(answer(element))
+        if pace.spend():
+            yield
+    return answers
 
 
 def distinct_indexes(topics: Sequence[Any], key: str, indexes: str, pace: Pace) -> Steps:

@@ -14,7 +14,7 @@ from kbroker.completion cimport Completion
 from kbroker.group.commits cimport Commit
 
 from kbroker.apis.authorization import refusal
-from kbroker.apis.long_answers import in_parts
+from kbroker.apis.long_answers import Pace, each, in_parts
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetCommitResponse
@@ -139,7 +139,14 @@ cdef object refuse_topic(topic, code):
 
 
 def error_response(body, code, message, version):
-    return OffsetCommitResponse(topics=[refuse_topic(topic, code) for topic in body.topics])
+    pace, topics = Pace(), []
+    for topic in body.topics:
+        partitions = yield from each(topic.partitions, lambda partition: PartitionResponse(
+            partition_index=partition.partition_index, error_code=code), pace)
+        topics.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+        if pace.spend():
+            yield
+    return OffsetCommitResponse(topics=topics)
 
 
 API = Api(ApiKey.OFFSET_COMMIT, 2, 10, handle, error_response)

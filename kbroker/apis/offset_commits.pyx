@@ -9,6 +9,7 @@ from kbroker.security.acl_codes import Operation, ResourceType
 
 cdef enum:
     LEAST_ROW_BYTES = 50        # less than the row of any offset
+    FEW = 1_000                 # topics and partitions whose rows fit in any case
 
 cdef object ERROR_CODE = ErrorCode
 cdef object TOPIC_AUTHORIZATION_FAILED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -20,14 +21,16 @@ cdef int TOPIC = ResourceType.TOPIC
 
 cdef Py_ssize_t count_partitions(groups, str group_id, list topics) except -1:
     """Return how many partitions a request names. Raises UNKNOWN_SERVER_ERROR if their rows cannot fit into a batch."""
-    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t count = 0, most = FEW
     for topic in topics:
         count += 1 + len(topic.partitions)
-    if count > 1_000 and count * LEAST_ROW_BYTES > <int64_t>groups.max_message_bytes(group_id):
-        raise KafkaError(
-            ErrorCode.UNKNOWN_SERVER_ERROR,
-            f'found {count} topics and partitions, max.message.bytes allows {groups.max_message_bytes(group_id)} bytes '
-            f'of rows, {LEAST_ROW_BYTES} or more for each')
+        if count > most:
+            most = max(most, <Py_ssize_t>(groups.max_message_bytes(group_id) // LEAST_ROW_BYTES))
+            if count > most:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    f'found {count} topics and partitions or more, max.message.bytes allows '
+                    f'{groups.max_message_bytes(group_id)} bytes of rows, {LEAST_ROW_BYTES} or more for each')
     return count
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from kbroker.apis.authorization import require
 from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.request import Api, Request
+from kbroker.apis.request import Api, Request, answer_in_slices
 from kbroker.completion import Callback
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -36,9 +36,11 @@ def handle(request: Request, body: Any) -> Steps:
             named[index] = None
             if pace.spend():
                 yield
+        if pace.spend():
+            yield
 
     def done(error: KafkaError | None, results: dict[tuple[str, int], ErrorCode]) -> None:
-        request.start_work(respond(indexes, forbidden, results), lambda error, response: request.reply(response))
+        request.start_work(answer_in_slices(request, body, respond(indexes, forbidden, results)))
 
     request.node.groups.delete_offsets(body.group_id, wanted, Callback(done))
 
@@ -59,6 +61,8 @@ def respond(indexes: dict[str, dict[int, None]], forbidden: set[str],
                 error_code=results.get((name, index), missing)))
             if pace.spend():
                 yield
+        if pace.spend():
+            yield
     return response
 
 

@@ -43,6 +43,8 @@ def handle(request: Request, body: Any) -> Steps:
                 else failed(partition.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             if pace.spend():
                 yield
+        if pace.spend():
+            yield
     return OffsetForLeaderEpochResponse(topics=results)
 
 

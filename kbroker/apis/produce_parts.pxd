@@ -38,6 +38,7 @@ cdef class ProduceParts(Completion):
     cdef int32_t timeout_ms
     cdef bint failed
     cdef Py_ssize_t names_bytes
+    cdef Py_ssize_t tags_left
     cdef Py_ssize_t topics_count
     cdef Py_ssize_t parts_count
     cdef Py_ssize_t parts_room

@@ -15,7 +15,9 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from kbroker.apis.answer_bytes cimport put_count, put_no_tags
-from kbroker.apis.request_bytes cimport LONGEST_STRING_BYTES, skip_tags, take_count, take_length, take_string
+from kbroker.apis.request_bytes cimport (
+    LONGEST_STRING_BYTES, MOST_REQUEST_TAGS, skip_counted_tags, take_count, take_length, take_string,
+)
 from kbroker.completion cimport Completion
 from kbroker.wire.bytes cimport (
     Cursor, put_unsigned_varint, read_int16, read_int32, take, unsigned_varint_size, write_int16, write_int32,
@@ -68,6 +70,7 @@ cdef class ProduceParts(Completion):
         cdef bint flexible = self.version >= FLEXIBLE_VERSION
         cdef Py_ssize_t i, length, fewest_bytes
         cdef const uint8_t *text = NULL
+        self.tags_left = MOST_REQUEST_TAGS
         length = take_string(cursor, flexible, True, &text)
         if length != -1:
             self.transactional_id = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
@@ -78,7 +81,7 @@ cdef class ProduceParts(Completion):
         for i in range(self.topics_count):
             self.read_topic(cursor, topics, &self.topics[i])
         if flexible:
-            skip_tags(cursor)
+            skip_counted_tags(cursor, &self.tags_left)
         return 0
 
     cdef int make_topics(self, Py_ssize_t count) except -1:
@@ -123,7 +126,7 @@ cdef class ProduceParts(Completion):
             self.read_part(cursor, topic.topic)
         topic.end = self.parts_count
         if flexible:
-            skip_tags(cursor)
+            skip_counted_tags(cursor, &self.tags_left)
         return 0
 
     cdef int read_part(self, Cursor *cursor, PyObject *topic) except -1:
@@ -138,7 +141,7 @@ cdef class ProduceParts(Completion):
         if part.size_bytes != -1:
             part.records = <uint8_t *>take(cursor, part.size_bytes)
         if flexible:
-            skip_tags(cursor)
+            skip_counted_tags(cursor, &self.tags_left)
         self.parts_count += 1
         return 0
 

@@ -39,6 +39,8 @@ cdef class Request:
     cdef int report_throttling(self, object response) except -1
     cpdef let_next_pass(self)
     cdef int fail(self, object body, object error) except -1
+    cdef tuple cause_of(self, object error)
+    cdef int close_for(self, str message) except -1
 
     cdef inline Py_ssize_t header_bytes(self) noexcept:
         """Return the size of the reply's header."""

@@ -12,6 +12,7 @@ Requests that take long share the loop as works of `long_work`, which hold a dec
 """
 import functools
 import logging
+from collections.abc import Generator
 from functools import partial
 from inspect import isgeneratorfunction
 from types import GeneratorType
@@ -27,6 +28,7 @@ from kbroker.wire.bytes cimport Cursor
 
 from kbroker.apis.audited_changes import CHANGES, with_audit
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.long_work import run_to_end
 from kbroker.metadata.controller import charge_nothing
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
@@ -214,20 +216,24 @@ cdef class Request:
 
     cdef int fail(self, object body, object error) except -1:
         """Answer with the error that the handler raised. An error other than KafkaError is logged as a bug."""
-        if isinstance(error, KafkaError):
-            code, message = error.code, str(error)
-        else:
-            logger.error('%s v%d from %s failed', self.api.key.name, self.version, shown(self.client_id),
-                         exc_info=error)
-            code = ErrorCode.UNKNOWN_SERVER_ERROR
-            message = code.message
+        code, message = self.cause_of(error)
         self.answer = None
         response = self.api.failure(body, code, message, self.version)
         if response is None:
-            self.connection.close(
-                f'{self.api.key.name} failed, and closing is the only way to say so: {message}')
+            self.close_for(message)
         else:
             self.reply(response)
+        return 0
+
+    cdef tuple cause_of(self, object error):
+        """Return the code and the message for an error of the handler. Log one that is a bug."""
+        if isinstance(error, KafkaError):
+            return error.code, str(error)
+        logger.error('%s v%d from %s failed', self.api.key.name, self.version, shown(self.client_id), exc_info=error)
+        return ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR.message
+
+    cdef int close_for(self, str message) except -1:
+        self.connection.close(f'{self.api.key.name} failed, and closing is the only way to say so: {message}')
         return 0
 
 
@@ -332,17 +338,33 @@ def answer_in_slices(Request request not None, message, steps):
         request.connection.close(f'{request.api.key.name} v{request.version}: {error}')
         return
     except Exception as error:
-        request.fail(message, error)
-        return
+        response = yield from failure_in_slices(request, message, error)
+        if response is None:
+            return
     if response is not None:        # else the handler still needs the message, for a reply that it sends later
         yield from reply_in_slices(request, response)
         yield from free_in_slices(message)
+
+
+def failure_in_slices(Request request not None, message, error):
+    """Return the response to a long request whose handler raised this error. None: the connection is closed instead.
+    """
+    code, text = request.cause_of(error)
+    error = request.answer = None
+    response = request.api.begin_failure(message, code, text, request.version)
+    if isinstance(response, Generator):
+        response = yield from response
+    if response is None:
+        request.close_for(text)
+    return response
 
 
 def reply_in_slices(Request request not None, response):
     """Encode a response and send it."""
     cdef uint8_t header[5]
     cdef uint8_t *end = request.put_header(header)
+    if request.audit_answer is not None:
+        request.audit_answer(response)
     request.report_throttling(response)
     prefix = PyBytes_FromStringAndSize(<char *>header, end - header)
     try:
@@ -379,7 +401,8 @@ cdef class Api:
 
     `handle` is a function for DecodingHandler, a Handler, or a table of both: {(first version, last version): handler}.
     `error_response(body, code, message, version)` builds the reply to a request that failed as a whole; it returns None
-    if only closing the connection can report the failure. Without it the response class has a top-level error code.
+    if only closing the connection can report the failure. Without it the response class has a top-level error code. It
+    is a generator function if a client can make it long.
     `advertised_min_version`: the lowest version that ApiVersions names, if it differs from the lowest that is served.
     `with_setting`: the name of a setting, and the last version that is served where the setting is on.
     """
@@ -432,6 +455,11 @@ cdef class Api:
 
     def failure(self, body, code, message, int version):
         """Return the response to a request that failed as a whole, or None."""
+        response = self.begin_failure(body, code, message, version)
+        return run_to_end(response) if isinstance(response, Generator) else response
+
+    def begin_failure(self, body, code, message, int version):
+        """Return what `failure` returns, or a generator that returns it after many parts."""
         if self.error_response is not None:
             return self.error_response(body, code, message, version)
         response = getattr(messages, f'{self.name}Response')(error_code=int(code))

@@ -7,6 +7,8 @@ from kbroker.wire.bytes cimport LARGEST_TAG_COUNT, Cursor, read_int16, read_int3
 
 cdef enum:
     LONGEST_STRING_BYTES = 32767
+    # The tagged fields of all structs of a request. Clients send none in these.
+    MOST_REQUEST_TAGS = 50_000
 
 
 cdef inline int refuse_request(str found) except -1:
@@ -54,9 +56,16 @@ cdef inline Py_ssize_t take_string(Cursor *cursor, bint flexible, bint nullable,
 
 cdef inline int skip_tags(Cursor *cursor) except -1:
     """Skip tagged fields, none of which is known."""
+    cdef Py_ssize_t left = LARGEST_TAG_COUNT
+    return skip_counted_tags(cursor, &left)
+
+
+cdef inline int skip_counted_tags(Cursor *cursor, Py_ssize_t *left) except -1:
+    """Skip the tagged fields of one struct of a request that may have `left` more of them."""
     cdef uint64_t count = take_unsigned_varint(cursor, 5)
-    if count > LARGEST_TAG_COUNT:
-        refuse_request(f'{count} tagged fields, at most {LARGEST_TAG_COUNT} expected')
+    if count > <uint64_t>min(left[0], <Py_ssize_t>LARGEST_TAG_COUNT):
+        refuse_request(f'{count} tagged fields, at most {min(left[0], <Py_ssize_t>LARGEST_TAG_COUNT)} expected')
+    left[0] -= <Py_ssize_t>count
     while count:
         count -= 1
         take_unsigned_varint(cursor, 5)

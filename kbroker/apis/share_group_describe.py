@@ -53,7 +53,7 @@ def describe_member(topics: GroupTopics, member: ShareMember) -> Steps:
             {topic_id: list(partitions) for topic_id, partitions in member.held.assigned.items()})))
 
 
-def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Steps:
     return all_failed(messages.ShareGroupDescribeResponse, body, code, message)
 
 

@@ -44,7 +44,7 @@ def _answer(request: Request, steps: Steps) -> Steps:
         logger.exception('%r failed', request)
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         response = request.api.failure(None, code, code.message, request.version)
-    if sum(len(topic.partitions) for topic in response.responses) > AT_ONCE:
+    if len(response.responses) > AT_ONCE or sum(len(topic.partitions) for topic in response.responses) > AT_ONCE:
         yield from reply_in_slices(request, response)
     else:
         request.reply(response)
@@ -104,6 +104,8 @@ class Acknowledgements:
                                                      partition.acknowledgement_batches, pace)
                 if pace.spend():
                     yield
+            if pace.spend():
+                yield
 
     def _begin_partition(self, place: SessionPartition, batches: Sequence[Any], pace: Pace) -> Steps:
         node, key = self._request.node, ShareKey(self._key.group_id, *place)

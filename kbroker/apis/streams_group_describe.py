@@ -142,7 +142,7 @@ def response_class() -> Any:
     return messages.StreamsGroupDescribeResponse
 
 
-def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Steps:
     return all_failed(response_class(), body, code, message)
 
 

@@ -95,6 +95,8 @@ def check_join(body: Any, tasks: Iterable[list[Any] | None]) -> None:
 def check_topology(request: Request, topology: Any) -> Steps:
     """INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY, TOPIC_AUTHORIZATION_FAILED."""
     pace, names, entries = Pace(), set(), 0
+    if len(topology.subtopologies) > MOST_ENTRIES:
+        raise invalid_topology(f'found more than {MOST_ENTRIES} subtopologies, topics and configs')
     if len({part.subtopology_id for part in topology.subtopologies}) < len(topology.subtopologies):
         raise invalid_topology('found two subtopologies of one name')
     for part in topology.subtopologies:

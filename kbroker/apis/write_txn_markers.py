@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from kbroker.apis.authorization import may_on_cluster, require
-from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.request import Api, Request
+from kbroker.apis.long_answers import Pace, Steps, each
+from kbroker.apis.request import Api, Request, reply_in_slices
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import WriteTxnMarkersResponse
@@ -41,7 +41,7 @@ def handle(request: Request, body: Any) -> Steps:
             result.error_code = int(error.code)
         unanswered -= 1
         if unanswered == 0:
-            request.reply(response)
+            request.start_work(reply_in_slices(request, response))
 
     pace = Pace()
     for marker in body.markers:
@@ -57,6 +57,8 @@ def handle(request: Request, body: Any) -> Steps:
                 append(request, marker, topic.name, index, partial(finish, result))
                 if pace.spend(MARKER_COST):
                     yield
+            if pace.spend():
+                yield
         if pace.spend():
             yield
     finish(None, None)
@@ -81,17 +83,20 @@ def append(request: Request, marker: Any, topic: str, partition_index: int,
         partition.when_durable(appended.last_offset + 1, finish)
 
 
-def respond(body: Any, code: ErrorCode) -> Any:
-    return WriteTxnMarkersResponse(markers=[
-        MarkerResult(producer_id=marker.producer_id, topics=[
-            TopicResult(name=topic.name, partitions=[PartitionResult(partition_index=index, error_code=int(code))
-                                                     for index in topic.partition_indexes])
-            for topic in marker.topics])
-        for marker in body.markers])
-
-
-def error_response(body: Any, code: ErrorCode, _message: str, _version: int) -> Any:
-    return respond(body, code)
+def error_response(body: Any, code: ErrorCode, _message: str, _version: int) -> Steps:
+    pace, markers = Pace(), []
+    for marker in body.markers:
+        topics = []
+        for topic in marker.topics:
+            topics.append(TopicResult(name=topic.name, partitions=(yield from each(
+                topic.partition_indexes, lambda index: PartitionResult(partition_index=index, error_code=int(code)),
+                pace))))
+            if pace.spend():
+                yield
+        markers.append(MarkerResult(producer_id=marker.producer_id, topics=topics))
+        if pace.spend():
+            yield
+    return WriteTxnMarkersResponse(markers=markers)
 
 
 API = Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, handle, error_response)

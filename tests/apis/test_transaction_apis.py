@@ -72,7 +72,7 @@ def test_each_api_answers_a_request_that_failed_as_a_whole_in_every_version(name
         assert 'error_code' in response_class._layout.names
         return
     for version in range(found.min_version, found.max_version + 1):
-        response = found.error_response(request_class(), ErrorCode.UNKNOWN_SERVER_ERROR, 'why', version)
+        response = found.failure(request_class(), ErrorCode.UNKNOWN_SERVER_ERROR, 'why', version)
         assert decode(response_class, encode(response, version), version) == response
 
 
