@@ -91,11 +91,15 @@ class Rights:
         topic: Topic | None = self._topics.topic_by_id(topic_id)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f'no topic has the id {topic_id.hex()}')
+        if not self.may_describe(topic):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if not self.may_delete(topic):
-            if self._request.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
-                result.name = topic.name
+            result.name = topic.name
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return topic
+
+    def may_describe(self, topic: Topic) -> bool:
+        return self._may_delete_all or self._request.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
 
     def may_delete(self, topic: Topic) -> bool:
         return self._may_delete_all or self._request.may(Operation.DELETE, ResourceType.TOPIC, topic.name)
@@ -106,7 +110,7 @@ def named_by_id(request: Request, times: Iterable[tuple[str | None, bytes]], rig
     topics = set()
     for name, topic_id in times:
         topic = request.node.topics.topic_by_id(topic_id) if name is None else None
-        if topic is not None and rights.may_delete(topic):
+        if topic is not None and rights.may_describe(topic) and rights.may_delete(topic):
             topics.add(topic)
         if pace.spend():
             yield

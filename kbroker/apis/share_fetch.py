@@ -210,6 +210,7 @@ class ShareFetch(Waiter):
             limits = FetchLimits(self.max_bytes // len(ready), left, max(1, self.body.batch_size), self.is_exact)
             try:
                 if wanted.live is not None:
+                    partition_of(self.request, *wanted.place)       # the right may be gone since the last look
                     wanted.fetched = shares.fetch(wanted.live, self.key.member_id, limits)
             except KafkaError as error:
                 wanted.error = PartitionError(error.code, str(error))
@@ -228,8 +229,8 @@ def handle(request: Request, body: Any) -> None:
 def steps(request: Request, body: Any) -> Steps:
     key = session_key(request, body)
     is_renewal = request.version >= VERSION_WITH_RENEWAL and body.is_renew_ack
-    check(request, body, is_renewal)
     pace = Pace()
+    yield from check(request, body, is_renewal, pace)
     session = yield from find_session(request, body, key, pace)
     acknowledgements = Acknowledgements(request, key, is_renewal)
     yield from acknowledgements.begin(body.topics, pace)
@@ -242,16 +243,20 @@ def steps(request: Request, body: Any) -> Steps:
     return (yield from answer(fetch, acknowledgements, pace))
 
 
-def check(request: Request, body: Any, is_renewal: bool) -> None:
+def check(request: Request, body: Any, is_renewal: bool, pace: Pace) -> Steps:
     """Raise KafkaError for a request that contradicts itself."""
     if request.version >= VERSION_WITH_RENEWAL and body.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'found acquire mode {body.share_acquire_mode}')
     if is_renewal and (body.max_bytes or body.min_bytes or body.max_records or body.max_wait_ms):
         raise KafkaError(ErrorCode.INVALID_REQUEST, 'a request that renews locks fetches nothing: MaxBytes, MinBytes, '
                          'MaxRecords and MaxWaitMs have to be 0')
-    if body.share_session_epoch == FIRST_EPOCH and any(
-            partition.acknowledgement_batches for topic in body.topics for partition in topic.partitions):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, 'the first request of a session has nothing to acknowledge')
+    if body.share_session_epoch == FIRST_EPOCH:
+        for topic in body.topics:
+            if any(partition.acknowledgement_batches for partition in topic.partitions):
+                raise KafkaError(ErrorCode.INVALID_REQUEST,
+                                 'the first request of a session has nothing to acknowledge')
+            if pace.spend(1 + len(topic.partitions)):
+                yield
 
 
 def find_session(request: Request, body: Any, key: SessionKey, pace: Pace) -> Steps:
@@ -297,6 +302,8 @@ def places(topics: Iterable[tuple[bytes, Iterable[int]]], pace: Pace) -> Steps:
             found.append((topic_id, index))
             if pace.spend():
                 yield
+        if pace.spend():
+            yield
     return found
 
 

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from api_client import ApiClient
+from share_client import ShareClient
 from support.attempts import assert_within
 from support.in_process_broker import frame_of
 from support.message_builder import build
@@ -29,11 +30,11 @@ class Guard:
         self.authorizer = broker.authorizer = Authorizer()
         self.entries = {}
 
-    def allow(self, operation, name, resource_type=TOPIC):
+    def allow(self, operation, name, resource_type=TOPIC, permission=Permission.ALLOW):
         entry = AccessControlEntryRecord(
             id=len(self.entries).to_bytes(16, 'big'), resource_type=resource_type, resource_name=name,
             pattern_type=PatternType.LITERAL, principal='User:alice', host='*', operation=operation,
-            permission_type=Permission.ALLOW)
+            permission_type=permission)
         self.entries[operation, name] = entry.id
         self.authorizer.put(entry)
 
@@ -118,6 +119,33 @@ def test_a_fetch_that_waits_finds_that_its_right_is_gone(guard, alice, client):
     partition = waiting.answer.responses[0].partitions[0]
     assert partition.error_code == DENIED
     assert (partition.high_watermark, bytes(partition.records), partition.aborted_transactions) == (-1, b'', [])
+
+
+def test_a_share_fetch_that_waits_gets_no_records_of_a_topic_whose_right_is_gone(guard, client, node):
+    """Nothing moves in the partition meanwhile, so the fetch does not look at it again before it takes the records."""
+    guard.allow(READ, 'g1', ResourceType.GROUP)
+    guard.allow(READ, 'orders')
+    member = ShareClient(node, node.topics.topic('orders').topic_id)
+    member.initialize()
+    member.connection = node.connect(guard.session)
+    client.produce(client.batch())
+    waiting = member.begin_fetch_shares(min_bytes=1_000, max_wait_ms=5_000)
+    assert not waiting.is_answered
+    guard.take(READ, 'orders')
+    node.clock.advance(5_000)
+    member.settle()
+    partition, = waiting.answer.responses[0].partitions
+    assert (partition.error_code, bytes(partition.records or b''), partition.acquired_records) == (DENIED, b'', [])
+
+
+def test_a_topic_that_may_not_be_described_is_not_deleted_by_its_id(guard, alice, node):
+    """The answer would name it."""
+    guard.allow(Operation.DELETE, 'orders')
+    guard.allow(DESCRIBE, 'orders', permission=Permission.DENY)
+    deleted, = alice.ask('DeleteTopics', 6, timeout_ms=1000, topics=[
+        dict(name=None, topic_id=node.topics.topic('orders').topic_id)]).responses
+    assert (deleted.error_code, deleted.name) == (DENIED, None)
+    assert node.topics.topic('orders') is not None
 
 
 def test_a_produce_without_acknowledgement_that_is_denied_closes_the_connection(guard, alice, client):
