@@ -1,4 +1,4 @@
-"""kbroker-check: a check of the files of a log directory against each other, and the repair of files that the log can rebuild.
+"""kbroker-check: a check of the files of a log directory against each other, and the repair of derived files.
 
 Exit statuses: 0 no errors (warnings are possible), 1 errors found, 2 wrong usage. After a repair, the remaining errors
 count.
