@@ -296,8 +296,8 @@ def check_transaction(transaction, pace):
     for topic in transaction.topics:
         count += 1 + len(topic.partitions)
         if count > MOST_OF_A_TRANSACTION:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f'found {count} topics and partitions of a transaction or more, '
-                             f'expected {MOST_OF_A_TRANSACTION} at most')
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f'found {count} topics and partitions of a transaction or '
+                             f'more, expected {MOST_OF_A_TRANSACTION} at most')
         if pace.spend():
             yield
     if pace.spend():
