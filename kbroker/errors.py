@@ -152,17 +152,25 @@ class ErrorCode(enum.IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133, True, 'The broker holds group.share.max.share.sessions share sessions.'
 
 
+MOST_CHARACTERS = 8_000
+"""The longest message of an error: four bytes each, they fit into a string of 32,767 bytes."""
+
+
 class KafkaError(Exception):
     """A request, or one element of it, failed.
 
     `code` goes into the response; the message goes into its error text, if the response has one. Messages name what was
     found and what was expected.
 
+    A message may quote a name of the client. It is cut to fit into a string of a response.
+
     An error that is kept as a result is kept without its traceback, which would make a cycle with the frame that keeps
     it: `with_traceback(None)`.
     """
 
     def __init__(self, code: ErrorCode, message: str = ''):
+        if len(message) > MOST_CHARACTERS:
+            message = f'{message[:MOST_CHARACTERS]}...'
         super().__init__(message or code.message)
         self.code = code
 

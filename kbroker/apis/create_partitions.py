@@ -9,7 +9,7 @@ from typing import Any
 from kbroker.apis.authorization import require
 from kbroker.apis.counted_names import counted
 from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.replica_assignments import check_replicas
+from kbroker.apis.replica_assignments import check_count, check_replicas
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -66,6 +66,7 @@ def check(request: Request, wanted: Any) -> None:
     if len(wanted.assignments) != wanted.count - has:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                          f'{wanted.count - has} assignments expected, found {len(wanted.assignments)}')
+    check_count(len(wanted.assignments))
     for assignment in wanted.assignments:
         check_replicas(assignment.broker_ids, request.node.metadata.node_id)
 

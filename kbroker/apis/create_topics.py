@@ -15,7 +15,7 @@ from typing import Any
 from kbroker.apis.authorization import may_on_cluster
 from kbroker.apis.counted_names import counted
 from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.replica_assignments import check_replicas
+from kbroker.apis.replica_assignments import check_count, check_replicas
 from kbroker.apis.request import Api, Request
 from kbroker.config import describe_topic
 from kbroker.errors import ErrorCode, KafkaError
@@ -87,6 +87,7 @@ def check_assignments(topic: Any, node_id: int) -> int:
     if topic.num_partitions != BROKER_DEFAULT or topic.replication_factor != BROKER_DEFAULT:
         raise KafkaError(ErrorCode.INVALID_REQUEST,
                          'with assignments, the number of partitions and the replication factor must be -1')
+    check_count(len(topic.assignments))
     indexes = sorted(assignment.partition_index for assignment in topic.assignments)
     if indexes != list(range(len(indexes))):
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT,

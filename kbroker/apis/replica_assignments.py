@@ -2,6 +2,13 @@
 from __future__ import annotations
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.batches import MAX_RECORDS
+
+
+def check_count(assignments: int) -> None:
+    """Raises KafkaError POLICY_VIOLATION for more partitions than a batch of the metadata log holds."""
+    if assignments > MAX_RECORDS:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f'found {assignments} assignments, expected at most {MAX_RECORDS}')
 
 
 def check_replicas(broker_ids: list[int], node_id: int) -> None:

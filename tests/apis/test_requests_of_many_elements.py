@@ -215,3 +215,20 @@ def test_long_lists_are_appended_and_subtracted_without_comparing_each_pair(clie
     began_s = time.thread_time()
     alter(operation, given)
     assert_within(time.thread_time() - began_s, 0.1)
+
+
+def test_an_error_that_quotes_a_long_name_is_answered(client):
+    """Once, the message was too long for the answer: the connection closed, with a traceback in the log."""
+    name = '\u0100' * 16_383
+    deleted, = client.ask('DeleteTopics', 6, topics=[dict(name=name)], timeout_ms=1_000).responses
+    assert (deleted.error_code, deleted.name) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+    assert len(deleted.error_message.encode()) > 8_000
+
+
+@pytest.mark.parametrize(('count', 'code'), [(10_000, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+                                             (10_001, ErrorCode.POLICY_VIOLATION)])
+def test_assignments_that_are_wrong_or_too_many_are_refused_with_an_answer(client, count, code):
+    assignments = [dict(partition_index=70_000, broker_ids=[1])] * count
+    created, = client.ask('CreateTopics', 7, timeout_ms=1_000, topics=[dict(
+        name='new', num_partitions=-1, replication_factor=-1, assignments=assignments)]).topics
+    assert created.error_code == code
