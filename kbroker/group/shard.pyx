@@ -14,9 +14,10 @@ from kbroker.group.offset_encoder cimport encode_offsets
 from kbroker.group.offset_table cimport OffsetTable
 from kbroker.group.records cimport CommittedOffset, GroupRow, OffsetKey, OffsetRow, read_row
 from kbroker.log.append cimport read_whole
-from kbroker.log.producer_state cimport COMMIT_MARKER, NO_MARKER, Marker, MarkerKind, read_marker
 from kbroker.long_work cimport LongWork
-from kbroker.record.batch cimport CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, BatchFields, BatchHeader
+from kbroker.record.batch cimport (
+    COMMIT_MARKER, CONTROL_BIT, HEADER_BYTES, NO_MARKER, TRANSACTIONAL_BIT, BatchFields, BatchHeader, Marker,
+    MarkerKind, read_marker)
 from kbroker.topics.partition cimport Partition
 
 from kbroker.errors import ErrorCode, KafkaError

@@ -14,11 +14,11 @@ from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.log.batch_walk cimport BatchWalk, walk_batches
 from kbroker.log.fs.file cimport File
 from kbroker.log.offset_map cimport OffsetMap
-from kbroker.log.producer_state cimport NO_MARKER, Marker, read_marker
 from kbroker.log.segment cimport Segment
 from kbroker.record.batch cimport (
     ATTRIBUTES_AT, COMPRESSION_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, HEADER_BYTES, HEADER_READ, LOG_APPEND_TIME_BIT,
-    TRANSACTIONAL_BIT, BatchFields, batch_last_offset, batch_size_bytes, parse_header, write_header)
+    NO_MARKER, TRANSACTIONAL_BIT, BatchFields, Marker, batch_last_offset, batch_size_bytes, parse_header, read_marker,
+    write_header)
 from kbroker.record.batch import CorruptBatchError
 from kbroker.record.compression import compress
 from kbroker.record.records cimport RecordFields, records_of, take_record

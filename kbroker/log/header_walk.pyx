@@ -8,9 +8,9 @@ from libc.stdint cimport int64_t
 from kbroker.errors import CorruptLogError
 from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk, find_batch, walk_batches
 from kbroker.log.fs.file cimport File
-from kbroker.log.producer_state cimport NO_MARKER, Marker, ProducerStateTable, read_marker
+from kbroker.log.producer_state cimport ProducerStateTable
 from kbroker.record.batch import CorruptBatchError
-from kbroker.record.batch cimport CONTROL_BIT, batch_last_offset, batch_size_bytes
+from kbroker.record.batch cimport CONTROL_BIT, NO_MARKER, Marker, batch_last_offset, batch_size_bytes, read_marker
 
 
 cdef int read_marker_at(BatchWalk walk, Marker *marker) except -1:

@@ -20,7 +20,7 @@ from kbroker.log.fs import is_shortage
 from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.newest_connection cimport ANY_CONNECTION, count_execution
 from kbroker.log.options import LogOptions
-from kbroker.log.producer_state cimport ABORT_MARKER, CachedBatch, Marker, read_marker
+from kbroker.log.producer_state cimport CachedBatch
 from kbroker.log.recovery import Opening
 from kbroker.log.retention import delete_segments, expired_segments, replace_segments
 from kbroker.log.segment cimport Place, Segment
@@ -30,7 +30,8 @@ from kbroker.log.timestamps import first_at_or_after, greatest
 from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.log.unsynced cimport Unsynced
 from kbroker.log.unwritten cimport UnwrittenTail, WriteArena
-from kbroker.record.batch cimport LOG_APPEND_TIME_BIT, BatchFields, batch_last_offset
+from kbroker.record.batch cimport (
+    ABORT_MARKER, LOG_APPEND_TIME_BIT, BatchFields, Marker, batch_last_offset, read_marker)
 from kbroker.wire.bytes cimport write_int32, write_int64
 
 logger = logging.getLogger(__name__)

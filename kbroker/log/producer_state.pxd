@@ -1,10 +1,11 @@
 # cython: language_level=3
+from cpython.array cimport array
 from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker.log.append cimport Append
 from kbroker.log.newest_connection cimport NewestConnection
-from kbroker.record.batch cimport BatchFields
+from kbroker.record.batch cimport BatchFields, Marker
 
 cdef enum:
     WINDOW_BATCHES = 5
@@ -20,21 +21,6 @@ cdef struct CachedBatch:
 cdef struct Completed:              # a transaction whose marker the high watermark has not passed
     int64_t marker_offset
     int64_t first_offset
-
-
-cdef enum MarkerKind:
-    NO_MARKER
-    ABORT_MARKER
-    COMMIT_MARKER
-
-
-cdef struct Marker:
-    MarkerKind kind
-    int32_t coordinator_epoch
-    int64_t timestamp_ms
-
-
-cdef MarkerKind read_marker(const uint8_t *batch, int64_t size, const BatchFields *fields, Marker *marker) except *
 
 
 cdef class ProducerEntry:
@@ -67,10 +53,13 @@ cdef class ProducerSnapshot:
     cdef readonly bytes content         # to be read once `is_encoded`
     cdef readonly bint is_encoded
     cdef int64_t number
-    cdef list left                      # the producers that `encode` has not seen, the next one last
+    cdef dict entries                   # of the table. New producers and changed ones have `number`
+    cdef array ids                      # of the producers, once they are listed
+    cdef Py_ssize_t next                # the first of them that `encode` has not seen
     cdef uint8_t *end                   # in `content`, of what is encoded
     cdef uint32_t crc
 
+    cdef int list_producers(self) except -1
     cdef int add(self, ProducerEntry entry) except -1
 
 

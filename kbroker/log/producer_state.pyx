@@ -7,21 +7,20 @@ from typing import NamedTuple
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memmove
+from cpython.array cimport array, clone
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, ProtocolError
+from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.append cimport ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_REPLICATION, Append
 from kbroker.log.newest_connection cimport forget_connection, is_late, refuse_late_batch
 from kbroker.log.transaction_index import AbortedTransaction
 from kbroker.long_work import run_to_end
-from kbroker.record.batch import CorruptBatchError
 from kbroker.record.batch cimport (
-    CONTROL_BIT, HEADER_BYTES, HEADER_READ, TRANSACTIONAL_BIT, BatchFields, batch_last_offset, batch_size_bytes,
-    parse_header, refuse_header, sequence_after)
-from kbroker.wire.bytes cimport (
-    Cursor, read_int16, read_int32, read_int64, take, take_varint, take_varlong, write_int16, write_int32, write_int64)
+    ABORT_MARKER, CONTROL_BIT, HEADER_READ, NO_MARKER, TRANSACTIONAL_BIT, BatchFields, Marker, batch_last_offset,
+    batch_size_bytes, parse_header, read_marker, refuse_header, sequence_after)
+from kbroker.wire.bytes cimport read_int16, read_int32, read_int64, write_int16, write_int32, write_int64
 from kbroker.wire.crc32c cimport crc32c_update
 
 cdef enum:
@@ -53,39 +52,6 @@ class ActiveProducer(NamedTuple):
     last_timestamp_ms: int
     coordinator_epoch: int
     transaction_first_offset: int
-
-
-cdef MarkerKind read_marker(const uint8_t *batch, int64_t size, const BatchFields *fields, Marker *marker) except *:
-    """Read the record of a control batch. Other control types, and batches that compaction emptied, are NO_MARKER.
-
-    Raises CorruptBatchError when the record reaches beyond the batch.
-    """
-    marker.kind = NO_MARKER
-    if not fields.attributes & CONTROL_BIT or not fields.attributes & TRANSACTIONAL_BIT or fields.records_count == 0:
-        return NO_MARKER
-    try:
-        return read_control_record(batch, size, fields, marker)
-    except ProtocolError as error:
-        raise CorruptBatchError(f'control batch at offset {fields.base_offset}: {error}') from None
-
-
-cdef MarkerKind read_control_record(const uint8_t *batch, int64_t size, const BatchFields *fields,
-                                    Marker *marker) except *:
-    cdef Cursor cursor = Cursor(batch + HEADER_BYTES, batch + size)
-    cdef const uint8_t *key, *value
-    cdef int16_t control_type
-    take_varint(&cursor)                                            # length of the record
-    take(&cursor, 1)                                                # attributes
-    marker.timestamp_ms = fields.base_timestamp_ms + take_varlong(&cursor)
-    take_varint(&cursor)                                            # offset delta
-    key = take(&cursor, max(4, take_varint(&cursor)))               # int16 version, int16 type, perhaps more
-    control_type = read_int16(key + 2)
-    if control_type != 0 and control_type != 1:
-        return NO_MARKER
-    value = take(&cursor, max(6, take_varint(&cursor)))             # int16 version, int32 coordinator epoch
-    marker.coordinator_epoch = read_int32(value + 2)
-    marker.kind = COMMIT_MARKER if control_type == 1 else ABORT_MARKER
-    return marker.kind
 
 
 cdef class ProducerEntry:
@@ -536,6 +502,8 @@ cdef class ProducerStateTable:
                 del self.verifications[producer_id]
         for number, entry in enumerate(list(self.entries.values()), 1):
             if self.is_expired(entry, now_ms) and self.entries.get(entry.producer_id) is entry:
+                if entry.snapshot_number != self.snapshot_number:
+                    self.keep_for_snapshot(entry)
                 del self.entries[entry.producer_id]
                 self.room.held -= 1
                 self.recent = None
@@ -565,7 +533,7 @@ cdef class ProducerStateTable:
         if self.snapshot is not None:
             return None
         self.snapshot_number += 1
-        self.snapshot = ProducerSnapshot(end_offset, self.snapshot_number, list(self.entries.values()))
+        self.snapshot = ProducerSnapshot(end_offset, self.snapshot_number, self.entries)
         return self.snapshot
 
     cdef int end_snapshot(self, ProducerSnapshot snapshot) except -1:
@@ -622,32 +590,47 @@ cdef class ProducerStateTable:
 cdef class ProducerSnapshot:
     """The content of an `<offset>.snapshot` file: the producers below `offset`, encoded in parts.
 
-    The table goes on meanwhile. It adds a producer before it changes it.
+    The table goes on meanwhile. It adds a producer before it changes or removes it.
     """
 
-    def __init__(self, int64_t offset, int64_t number, list producers not None):
-        """Create; takes ownership of `producers`. No producer of the table has `number` yet."""
+    def __init__(self, int64_t offset, int64_t number, dict entries not None):
+        """Create, of the producers that `entries` of the table has now. None of them has `number` yet."""
         self.offset = offset
         self.number = number
-        self.left = producers
-        self.left.reverse()
-        self.content = PyBytes_FromStringAndSize(NULL, SNAPSHOT_HEAD_BYTES + SNAPSHOT_ENTRY_BYTES * len(producers))
+        self.entries = entries
+        self.content = PyBytes_FromStringAndSize(NULL, SNAPSHOT_HEAD_BYTES + SNAPSHOT_ENTRY_BYTES * len(entries))
         self.end = <uint8_t *>PyBytes_AS_STRING(self.content) + SNAPSHOT_HEAD_BYTES
         write_int16(self.end - 10, SNAPSHOT_VERSION)
-        write_int32(self.end - 4, <int32_t>len(producers))
+        write_int32(self.end - 4, <int32_t>len(entries))
         self.crc = crc32c_update(0, self.end - 4, 4)
 
     def encode(self):
         """Encode all producers, as a generator which yields after small parts."""
-        cdef const uint8_t *begun
+        cdef ProducerEntry entry
         cdef Py_ssize_t number
-        while self.left:
-            for number in range(min(len(self.left), <Py_ssize_t>ENTRIES_AT_ONCE)):
-                self.add(self.left.pop())
-            if self.left:
+        if len(self.entries) > ENTRIES_AT_ONCE:
+            yield                               # one request may roll many logs
+        self.list_producers()
+        while self.next < len(self.ids):
+            for number in range(min(len(self.ids) - self.next, <Py_ssize_t>ENTRIES_AT_ONCE)):
+                entry = self.entries.get(self.ids.data.as_longlongs[self.next])
+                self.next += 1
+                if entry is not None:
+                    self.add(entry)
+            if self.next < len(self.ids):
                 yield
         write_int32(<uint8_t *>PyBytes_AS_STRING(self.content) + 2, <int32_t>self.crc)
         self.is_encoded = True
+
+    cdef int list_producers(self) except -1:
+        """List the ids once, in an array: the garbage collector would search a list again and again."""
+        cdef Py_ssize_t number = 0
+        if self.ids is None:
+            self.ids = clone(array('q'), len(self.entries), zero=False)
+            for producer_id in self.entries:
+                self.ids.data.as_longlongs[number] = producer_id
+                number += 1
+        return 0
 
     cdef int add(self, ProducerEntry entry) except -1:
         """Encode a producer, unless it was encoded already."""

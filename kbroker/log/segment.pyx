@@ -11,10 +11,11 @@ from kbroker.log.fs.file cimport File
 from kbroker.log.fs.lazy_file cimport LazyFile
 from kbroker.log.header_walk cimport read_marker_at
 from kbroker.log.index cimport OffsetIndex, TimeIndex
-from kbroker.log.producer_state cimport ABORT_MARKER, Marker, ProducerStateTable
+from kbroker.log.producer_state cimport ProducerStateTable
 from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.record.batch cimport (
-    HEADER_BYTES, HEADER_READ, BatchFields, batch_last_offset, batch_size_bytes, header_of, parse_header)
+    ABORT_MARKER, HEADER_BYTES, HEADER_READ, BatchFields, Marker, batch_last_offset, batch_size_bytes, header_of,
+    parse_header)
 
 LOG_SUFFIX = '.log'
 OFFSET_INDEX_SUFFIX = '.index'

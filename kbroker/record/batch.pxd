@@ -137,3 +137,18 @@ cdef BatchHeader header_of(const BatchFields *fields)
 cdef int refuse_header(HeaderFault fault, const BatchFields *fields, Py_ssize_t available) except -1
 cdef int check_crc_at(const uint8_t *data, Py_ssize_t available, const BatchFields *fields) except -1
 cdef int write_header(uint8_t *at, Py_ssize_t size_bytes, const BatchFields *fields) except -1
+
+
+cdef enum MarkerKind:
+    NO_MARKER
+    ABORT_MARKER
+    COMMIT_MARKER
+
+
+cdef struct Marker:
+    MarkerKind kind
+    int32_t coordinator_epoch
+    int64_t timestamp_ms
+
+
+cdef MarkerKind read_marker(const uint8_t *batch, int64_t size, const BatchFields *fields, Marker *marker) except *

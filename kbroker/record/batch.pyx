@@ -4,10 +4,11 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker.record.record_writer cimport RecordWriter, as_bytes, as_headers
-from kbroker.wire.bytes cimport write_int16, write_int32, write_int64
+from kbroker.wire.bytes cimport (
+    Cursor, read_int16, read_int32, take, take_varint, take_varlong, write_int16, write_int32, write_int64)
 from kbroker.wire.crc32c cimport crc32c_update
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -372,3 +373,37 @@ def set_partition_leader_epoch(batch, int32_t partition_leader_epoch):
         write_int32(<uint8_t *>view.buf + PARTITION_LEADER_EPOCH_AT, partition_leader_epoch)
     finally:
         PyBuffer_Release(&view)
+
+
+cdef MarkerKind read_marker(const uint8_t *batch, int64_t size, const BatchFields *fields, Marker *marker) except *:
+    """Read the record of a control batch. Other control types, and batches that compaction emptied, are NO_MARKER.
+
+    Raises CorruptBatchError when the record reaches beyond the batch.
+    """
+    marker.kind = NO_MARKER
+    if not fields.attributes & CONTROL_BIT or not fields.attributes & TRANSACTIONAL_BIT or fields.records_count == 0:
+        return NO_MARKER
+    try:
+        return read_control_record(batch, size, fields, marker)
+    except ProtocolError as error:
+        raise CorruptBatchError(f'control batch at offset {fields.base_offset}: {error}') from None
+
+
+cdef MarkerKind read_control_record(const uint8_t *batch, int64_t size, const BatchFields *fields,
+                                    Marker *marker) except *:
+    cdef Cursor cursor = Cursor(batch + HEADER_BYTES, batch + size)
+    cdef const uint8_t *key
+    cdef const uint8_t *value
+    cdef int16_t control_type
+    take_varint(&cursor)                                            # length of the record
+    take(&cursor, 1)                                                # attributes
+    marker.timestamp_ms = fields.base_timestamp_ms + take_varlong(&cursor)
+    take_varint(&cursor)                                            # offset delta
+    key = take(&cursor, max(4, take_varint(&cursor)))               # int16 version, int16 type, perhaps more
+    control_type = read_int16(key + 2)
+    if control_type != 0 and control_type != 1:
+        return NO_MARKER
+    value = take(&cursor, max(6, take_varint(&cursor)))             # int16 version, int32 coordinator epoch
+    marker.coordinator_epoch = read_int32(value + 2)
+    marker.kind = COMMIT_MARKER if control_type == 1 else ABORT_MARKER
+    return marker.kind
