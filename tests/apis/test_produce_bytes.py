@@ -125,10 +125,13 @@ def test_requests_with_something_in_every_field_are_read(version):
 def test_a_message_longer_than_a_string_may_be_is_cut_between_two_characters():
     topic = ProduceRequest.TopicProduceData(name='t', partition_data=[ProduceRequest.PartitionProduceData(index=0)])
     error = KafkaError(ErrorCode.INVALID_RECORD, 'x' + 'é' * 20_000)
+    error.record_errors = [(0, 'x' + 'é' * 20_000)]
     for version in (FIRST_WITH_ERROR_MESSAGES, FIRST_FLEXIBLE):
         written = as_written(encode(ProduceRequest(topic_data=[topic]), version), version, 0, [error])
         answer = decode(ProduceResponse, written, version, 5 if version >= FIRST_FLEXIBLE else 4)
-        assert answer.responses[0].partition_responses[0].error_message == 'x' + 'é' * 16_383
+        refused = answer.responses[0].partition_responses[0]
+        assert refused.error_message == 'x' + 'é' * 7_999 + '...'
+        assert [found.batch_index_error_message for found in refused.record_errors] == ['x' + 'é' * 16_383]
 
 
 @pytest.mark.parametrize('version', range(API.min_version, API.max_version + 1))

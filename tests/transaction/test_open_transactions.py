@@ -1,6 +1,5 @@
 """The index of open transactions: a question about them does not visit idle ids, however many there are."""
 import pytest
-from support.message_builder import build
 from support.transaction_coordinator import World
 
 from kbroker.apis import list_transactions
@@ -22,25 +21,25 @@ def world():
     return world
 
 
-def visited(world, **filters):
-    """Return the ids that a ListTransactions with these filters visits."""
-    wanted = list_transactions.Filters(build('ListTransactionsRequest', **filters), 0)
+def visited(world, states):
+    """Return the ids that a ListTransactions of these states visits."""
+    wanted = list_transactions.Filters(states, producer_ids=(), shortest_ms=-1, now_ms=0)
     return [name for name, _ in world.coordinator.list_transactions(wanted.want_open_only)]
 
 
 @pytest.mark.parametrize('states', [['Ongoing'], ['Ongoing', 'PrepareCommit'], ['PrepareAbort'], ['NoSuchState']])
 def test_a_list_by_states_that_are_open_visits_open_transactions_only(world, states):
-    assert visited(world, state_filters=states) == []
+    assert visited(world, states) == []
     world.transaction((1000, 0))
-    assert visited(world, state_filters=states) == ['tx-1']
+    assert visited(world, states) == ['tx-1']
     world.end((1000, 0), True)
-    assert visited(world, state_filters=states) == []
+    assert visited(world, states) == []
 
 
 @pytest.mark.parametrize('states', [[], ['Empty'], ['Ongoing', 'CompleteCommit']])
 def test_a_list_by_states_that_are_idle_visits_all_ids(world, states):
     world.transaction((1000, 0))
-    assert len(visited(world, state_filters=states)) == IDLE_IDS + 1
+    assert len(visited(world, states)) == IDLE_IDS + 1
 
 
 def test_the_search_for_timed_out_transactions_takes_one_part_with_many_idle_ids(world):
