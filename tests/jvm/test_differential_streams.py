@@ -163,6 +163,8 @@ JOINED = [StreamsJoin('A', 'a'), StreamsJoin('B', 'a'), StreamsBeat('A'), Stream
     pytest.param([StreamsJoin('B', 'a, c with state'), ChangeTopic('create', 'c'),
                   StreamsJoin('A', 'a, c with state', endpoint='x'), StreamsBeat('A', 'last')],
                  id='an endpoint with more tasks than one of its sources has partitions'),
+    pytest.param([StreamsJoin('B', 'a', 'A'), StreamsJoin('A', 'a', 'A'), StreamsBeat('A', 'last'),
+                  ChangeTopic('grow', 'a'), StreamsBeat('A', 'last')], id='two members of a process get new tasks'),
     pytest.param([*[StreamsJoin(slot, 'c') for slot in 'ABC'], ChangeTopic('create', 'c'),
                   *[StreamsBeat(slot, 'last') for slot in 'ABCABC'], Ask('describe')],
                  id='three members without a task get some at once'),

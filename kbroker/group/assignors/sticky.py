@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from enum import StrEnum
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count, pairwise
 
 from kbroker.lean_dataclasses import dataclass, field
@@ -76,13 +76,29 @@ class _Process:
     def __init__(self, process_id: str):
         self.process_id = process_id
         self.members: list[_Member] = []
+        """In the order of their ids."""
         self.tasks: set[_Task] = set()
+        self._by_size: list[tuple[int, int, _Member]] | None = None
+        self._turn = count()
 
     def load(self) -> float:
         return len(self.tasks) / len(self.members)
 
-    def least_loaded_member(self) -> _Member:
-        return min(self.members, key=lambda member: (member.size, member.member_id))
+    def next_member(self) -> _Member:
+        """Return the member with the fewest tasks: of several, the one that was next least recently.
+
+        It has to get a task. At first, and after `forget_turns`, the ids decide.
+        """
+        if self._by_size is None:
+            self._by_size = [(member.size, next(self._turn), member) for member in self.members]
+            heapify(self._by_size)
+        size, _, member = self._by_size[0]
+        heapreplace(self._by_size, (size + 1, next(self._turn), member))
+        return member
+
+    def forget_turns(self) -> None:
+        """A member got a task without being the next one."""
+        self._by_size = None
 
 
 class _Quota:
@@ -148,7 +164,7 @@ class _Assigning:
             for task in waiting:
                 member = previous(task)
                 if member is not None and self._active_quota.has_room(member):
-                    self._assign(task, member, Role.ACTIVE)
+                    self._give_back(task, member, Role.ACTIVE)
                     self._active_quota.count(member)
                 else:
                     left[task] = 1
@@ -165,7 +181,7 @@ class _Assigning:
         for task in _by_number(stateful, reverse=True):
             wanted = replicas
             while wanted and (member := self._next_standby(task)) is not None:
-                self._assign(task, member, Role.STANDBY)
+                self._give_back(task, member, Role.STANDBY)
                 wanted -= 1
             if wanted:
                 left[task] = wanted
@@ -200,8 +216,9 @@ class _Assigning:
         """Assign each task as often as `left` says, to the least loaded processes that do not have it.
 
         Among equally loaded processes, the one that got a task least recently is next. At first the order of their ids
-        decides. Kafka does the same with two processes. With more it has no order: it takes them from a priority queue
-        that it fills in the order of a hash table.
+        decides. The same goes for the members of a process. Kafka does the same with two processes, and with two members
+        of a process. With more it has no order: it takes them from a priority queue that it fills in the order of a hash
+        table.
         """
         turn = count()
         processes = [(self._processes[process_id].load(), next(turn), process_id)
@@ -213,10 +230,10 @@ class _Assigning:
                 *_, process_id = heappop(processes)
                 process = self._processes[process_id]
                 if task not in process.tasks:
-                    self._assign(task, process.least_loaded_member(), role)
+                    self._assign(task, process.next_member(), role)
                     wanted -= 1
                 passed.append((process.load(), next(turn), process_id))
-                if self._pace.spend(len(process.members) // 8 + 1):
+                if self._pace.spend(2):
                     yield
             for entry in passed:
                 heappush(processes, entry)
@@ -235,6 +252,10 @@ class _Assigning:
             if self._pace.spend():
                 yield
         return found
+
+    def _give_back(self, task: _Task, member: _Member, role: Role) -> None:
+        self._assign(task, member, role)
+        member.process.forget_turns()
 
     def _assign(self, task: _Task, member: _Member, role: Role) -> None:
         subtopology, number = task
