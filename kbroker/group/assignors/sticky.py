@@ -216,9 +216,8 @@ class _Assigning:
         """Assign each task as often as `left` says, to the least loaded processes that do not have it.
 
         Among equally loaded processes, the one that got a task least recently is next. At first the order of their ids
-        decides. The same goes for the members of a process. Kafka does the same with two processes, and with two members
-        of a process. With more it has no order: it takes them from a priority queue that it fills in the order of a hash
-        table.
+        decides. The same goes for the members of a process. So it does in Kafka if there are two. Among more it has no
+        order: it takes them from a priority queue that it fills in the order of a hash table.
         """
         turn = count()
         processes = [(self._processes[process_id].load(), next(turn), process_id)
