@@ -30,7 +30,7 @@ from kbroker.wire.bytes cimport (
 )
 
 from kbroker.apis.authorization import refusal, require
-from kbroker.apis.long_answers import Pace, each
+from kbroker.apis.long_answers import Pace, each_topic
 from kbroker.apis.producer_fencing import told_to_producer
 from kbroker.apis.request import reply_in_slices
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
@@ -345,13 +345,11 @@ def topic_results(topics, results, version):
 def error_response(body, code, _message, version):
     if version >= FIRST_BATCHED:
         return AddPartitionsToTxnResponse(error_code=int(code), results_by_transaction=[])
-    pace, topics, told = Pace(), [], told_to_producer(code, version, FIRST_VERSION_WITH_FENCED)
-    for topic in body.v3_and_below_topics:
-        topics.append(TopicResult(name=topic.name, results_by_partition=(yield from each(
-            topic.partitions, lambda index: PartitionResult(partition_index=index, partition_error_code=told), pace))))
-        if pace.spend():
-            yield
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
+    told = told_to_producer(code, version, FIRST_VERSION_WITH_FENCED)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=(yield from each_topic(
+        body.v3_and_below_topics, 'partitions',
+        lambda index: PartitionResult(partition_index=index, partition_error_code=told),
+        lambda topic, results: TopicResult(name=topic.name, results_by_partition=results), Pace())))
 
 
 API = Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5,

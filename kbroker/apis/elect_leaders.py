@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorization import require
-from kbroker.apis.long_answers import Pace, Steps, distinct_indexes, each
+from kbroker.apis.long_answers import Pace, Steps, distinct_indexes, each_topic
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -53,13 +53,10 @@ def handle(request: Request, body: Any) -> Steps:
 
 
 def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Steps:
-    pace, results = Pace(), []
-    for topic in body.topic_partitions or []:
-        results.append(TopicResult(topic=topic.topic, partition_result=(yield from each(
-            topic.partitions, lambda index: PartitionResult(
-                partition_id=index, error_code=int(code), error_message=message), pace))))
-        if pace.spend():
-            yield
+    results = yield from each_topic(
+        body.topic_partitions or [], 'partitions',
+        lambda index: PartitionResult(partition_id=index, error_code=int(code), error_message=message),
+        lambda topic, found: TopicResult(topic=topic.topic, partition_result=found), Pace())
     return ElectLeadersResponse(error_code=int(code), replica_election_results=results)
 
 

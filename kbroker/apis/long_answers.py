@@ -55,6 +55,17 @@ def each(elements: Iterable[Any], answer: Callable[[Any], Any], pace: Pace) -> S
     return answers
 
 
+def each_topic(topics: Iterable[Any], partitions: str, answer_partition: Callable[[Any], Any],
+               answer: Callable[[Any, list[Any]], Any], pace: Pace) -> Steps:
+    """Return `answer(topic, answers of its partitions)` for each topic. `partitions` names their field."""
+    answers = []
+    for topic in topics:
+        answers.append(answer(topic, (yield from each(getattr(topic, partitions), answer_partition, pace))))
+        if pace.spend():
+            yield
+    return answers
+
+
 def distinct_indexes(topics: Sequence[Any], key: str, indexes: str, pace: Pace) -> Steps:
     """Return {topic: {partition: None}} of a request, in its order.
 

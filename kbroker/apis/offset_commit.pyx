@@ -14,7 +14,7 @@ from kbroker.completion cimport Completion
 from kbroker.group.commits cimport Commit
 
 from kbroker.apis.authorization import refusal
-from kbroker.apis.long_answers import Pace, each, in_parts
+from kbroker.apis.long_answers import Pace, each_topic, in_parts
 from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetCommitResponse
@@ -139,14 +139,10 @@ cdef object refuse_topic(topic, code):
 
 
 def error_response(body, code, message, version):
-    pace, topics = Pace(), []
-    for topic in body.topics:
-        partitions = yield from each(topic.partitions, lambda partition: PartitionResponse(
-            partition_index=partition.partition_index, error_code=code), pace)
-        topics.append(TopicResponse(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
-        if pace.spend():
-            yield
-    return OffsetCommitResponse(topics=topics)
+    return OffsetCommitResponse(topics=(yield from each_topic(
+        body.topics, 'partitions',
+        lambda partition: PartitionResponse(partition_index=partition.partition_index, error_code=code),
+        lambda topic, found: TopicResponse(name=topic.name, topic_id=topic.topic_id, partitions=found), Pace())))
 
 
 API = Api(ApiKey.OFFSET_COMMIT, 2, 10, handle, error_response)

@@ -17,7 +17,7 @@ from kbroker.group.commits cimport Commit
 from kbroker.group.shard cimport TransactionalProducer
 
 from kbroker.apis.authorization import refusal
-from kbroker.apis.long_answers import Pace, each, in_parts
+from kbroker.apis.long_answers import Pace, each_topic, in_parts
 from kbroker.apis.request import reply_in_slices
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.shard import coordinator_error
@@ -227,14 +227,9 @@ cdef object answer_partition(index, code, int version):
 
 
 def error_response(body, code, message, int version):
-    pace, topics = Pace(), []
-    for topic in body.topics:
-        partitions = yield from each(
-            topic.partitions, lambda partition: answer_partition(partition.partition_index, code, version), pace)
-        topics.append(TopicResponse(name=topic.name, partitions=partitions))
-        if pace.spend():
-            yield
-    return TxnOffsetCommitResponse(topics=topics)
+    return TxnOffsetCommitResponse(topics=(yield from each_topic(
+        body.topics, 'partitions', lambda partition: answer_partition(partition.partition_index, code, version),
+        lambda topic, found: TopicResponse(name=topic.name, partitions=found), Pace())))
 
 
 API = Api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, handle, error_response)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from kbroker.apis.authorization import may_on_cluster, require
-from kbroker.apis.long_answers import Pace, Steps, each
+from kbroker.apis.long_answers import Pace, Steps, each_topic
 from kbroker.apis.request import Api, Request, reply_in_slices
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -86,13 +86,10 @@ def append(request: Request, marker: Any, topic: str, partition_index: int,
 def error_response(body: Any, code: ErrorCode, _message: str, _version: int) -> Steps:
     pace, markers = Pace(), []
     for marker in body.markers:
-        topics = []
-        for topic in marker.topics:
-            topics.append(TopicResult(name=topic.name, partitions=(yield from each(
-                topic.partition_indexes, lambda index: PartitionResult(partition_index=index, error_code=int(code)),
-                pace))))
-            if pace.spend():
-                yield
+        topics = yield from each_topic(
+            marker.topics, 'partition_indexes',
+            lambda index: PartitionResult(partition_index=index, error_code=int(code)),
+            lambda topic, found: TopicResult(name=topic.name, partitions=found), pace)
         markers.append(MarkerResult(producer_id=marker.producer_id, topics=topics))
         if pace.spend():
             yield
