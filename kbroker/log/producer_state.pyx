@@ -36,7 +36,7 @@ cdef enum:
 
 
 MOST_PRODUCERS_OF_PARTITION = 100_000
-"""At a roll of the log, listing so many producers takes about 1 ms. They are encoded and written in parts."""
+"""A snapshot lists the ids of so many in one part, of about 1 ms. It encodes and writes them in further parts."""
 MOST_PRODUCERS = 1_000_000
 """The producers of all partitions, at about 300 bytes each."""
 MOST_VERIFICATIONS = 1_000
