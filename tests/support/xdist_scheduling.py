@@ -10,7 +10,7 @@ SESSION = tuple(f'tests/spark/test_spark_{name}.py'
                              'pipeline_kills'))
 """The files that share a Spark session. One process runs them all."""
 WAITING = (*SESSION, 'tests/jvm/', 'tests/spark/', 'tests/test_examples.py', 'tests/node/', 'tests/clients/',
-           'tests/applications/')
+           'tests/applications/', 'tests/client/test_client_exactly_once.py')
 """The slow places whose tests wait for other programs much of the time, in the order in which they are begun.
 
 Those of `tests/jvm` wait most. They come second, so that they run beside the Spark session, which waits least.
