@@ -105,7 +105,8 @@ class SharePartitions:
 
     def start(self) -> None:
         self._states.on_reset.append(self._on_reset)
-        self._sessions.on_end.append(self.release_session)
+        self._sessions.on_end.append(self._release_and_drop)
+        self._sessions.on_leave.append(self._drop_unused)
         self._stop_timer = self._timers.every(IDLE_MS, lambda: self._long_work.start(self._drop_idle()))
 
     def close(self) -> None:
@@ -286,11 +287,11 @@ class SharePartitions:
         else:
             self._write(live, change, done)
 
-    def release_session(self, session: ShareSession, done: Callable[[], object] | None = None) -> None:
+    def release_session(self, session: ShareSession, done: Callable[[], object]) -> None:
         """Free everything that the member of an ended session has acquired. `done` is called once that is durable.
 
-        If the group has no session then, its share partitions are dropped. A member that begins a new session before
-        all partitions of a long one are released keeps what is left until the locks end: it may be of the new session.
+        A member that begins a new session before all partitions of a long one are released keeps what is left until
+        the locks end: it may be of the new session.
         """
         waiting = 1     # for the end of the work itself
 
@@ -300,10 +301,7 @@ class SharePartitions:
             if error is not None:
                 logger.error('records of member %s were not released: %s', session.key.member_id, error)
             if not waiting:
-                if not self._sessions.has_group(session.key.group_id):
-                    self.drop_group(session.key.group_id)
-                if done is not None:
-                    done()
+                done()
 
         def work() -> Steps[None]:
             nonlocal waiting
@@ -372,6 +370,18 @@ class SharePartitions:
             logger.error('the end of a record lock was not stored: %s', error)
 
     # ---- drop
+
+    def _release_and_drop(self, session: ShareSession) -> None:
+        """Free what the member of a closed connection has acquired, then drop the group if it has no session.
+
+        A session that a request ends drops nothing: Kafka waits for the close of the connection, too. So records past
+        the limit of record locks stay tracked for the next member.
+        """
+        self.release_session(session, lambda: self._drop_unused(session.key.group_id))
+
+    def _drop_unused(self, group_id: str) -> None:
+        if not self._sessions.has_group(group_id):
+            self.drop_group(group_id)
 
     def drop_group(self, group_id: str) -> None:
         """Forget the share partitions of a group without sessions, except those that a fetch waits for."""

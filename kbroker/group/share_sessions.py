@@ -48,15 +48,18 @@ class ShareSession:
 class ShareSessions:
     """All share sessions. `most` returns the setting group.share.max.share.sessions.
 
-    `on_end` is called with a session that has ended with its connection.
+    `on_end` is called with a session that has ended with its connection. `on_leave` is called when a connection closes
+    whose session a request had ended before, with the id of the group.
     """
 
     def __init__(self, most: Callable[[], int]):
         self.on_end: list[Callable[[ShareSession], object]] = []
+        self.on_leave: list[Callable[[str], object]] = []
         self._most = most
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._by_connection: dict[object, set[SessionKey]] = {}
         self._by_group: dict[str, int] = {}
+        self._left_groups: dict[object, str] = {}     # of open connections: the group whose session ended last
         self.held = 0
 
     def __len__(self) -> int:
@@ -123,16 +126,23 @@ class ShareSessions:
 
     def connection_closed(self, connection_id: object) -> None:
         """End the sessions that the connection has opened."""
+        left_group = self._left_groups.pop(connection_id, None)
         for key in self._by_connection.pop(connection_id, ()):
             session = self._sessions[key]
-            self.end(session)
+            self._remove(session)
             for listener in self.on_end:
                 listener(session)
+        if left_group is not None:
+            for on_leave in self.on_leave:
+                on_leave(left_group)
 
     def end(self, session: ShareSession) -> None:
-        """Forget a session, unless another one has replaced it."""
-        if self._sessions.get(session.key) is not session:
-            return
+        """Forget a session at a request of its member, unless another one has replaced it."""
+        if self._sessions.get(session.key) is session:
+            self._left_groups[session.connection_id] = session.key.group_id
+            self._remove(session)
+
+    def _remove(self, session: ShareSession) -> None:
         del self._sessions[session.key]
         self.held -= len(session.partitions)
         keys = self._by_connection.get(session.connection_id)

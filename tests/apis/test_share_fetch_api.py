@@ -462,6 +462,34 @@ def test_idle_share_partitions_are_dropped_and_loaded_again(node, client, member
     assert member.acquired() == [(1, 1, 1)]
 
 
+@pytest.fixture
+def past_the_limit(client, member):
+    """Four records of the last batch that are past the limit of record locks, after the group's last session."""
+    assert client.alter(GROUP, 'g1', share_partition_max_record_locks='100') == 0
+    client.produce(client.batch(*[b'a'] * 64))
+    client.produce(client.batch(*[b'a'] * 40))
+    assert member.acquired(share_acquire_mode=1) == [(0, 99, 1)]
+    assert member.acknowledge(epoch=-1).error_code == 0
+
+
+def test_records_past_the_limit_stay_tracked_after_the_last_session(member, past_the_limit):
+    """The end of the last session dropped the share partition, whose next member then got 100 records, not 104."""
+    assert other(member).acquired(share_acquire_mode=1) == [(0, 99, 2), (100, 103, 1)]
+
+
+def test_the_share_partition_is_dropped_when_the_connection_of_the_last_session_closes(member, past_the_limit):
+    member.disconnect()
+    assert len(member.broker.share_partitions) == 0
+    assert other(member).acquired(share_acquire_mode=1) == [(0, 99, 2)]
+
+
+def test_the_share_partition_stays_while_the_group_has_a_session(member, past_the_limit):
+    later = other(member)
+    later.fetch_shares(max_records=1)
+    member.disconnect()
+    assert len(member.broker.share_partitions) == 1 and later.say(0, 0) == 0
+
+
 # ---- read_committed
 
 @pytest.fixture
