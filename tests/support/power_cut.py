@@ -1,12 +1,14 @@
 """Starts a broker after a power cut that took unsynced writes: `power_cut.py DIRECTORY TOPIC -- ...`.
 
 The last batch of each partition of topics whose name ends with TOPIC is cut off, before the broker starts. So a write
-that was acknowledged before its sync is lost. What follows `--` are the arguments of kbroker.
+that was acknowledged before its sync is lost. The metadata log stays whole: a broker refuses to start if it has lost the
+record that names a partition. What follows `--` are the arguments of kbroker.
 """
 import pathlib
 import sys
 
 from kbroker.main import main
+from kbroker.metadata.controller import CLUSTER_METADATA
 from kbroker.record.batch import iter_batches
 
 
@@ -21,7 +23,8 @@ def cut_last_batch(log: pathlib.Path) -> None:
 
 def cut(directory: pathlib.Path, topic: str) -> None:
     for partition in directory.glob(f'*{topic}-[0-9]*'):
-        cut_last_batch(max(partition.glob('*.log')))
+        if partition.name != f'{CLUSTER_METADATA}-0':
+            cut_last_batch(max(partition.glob('*.log')))
 
 
 if __name__ == '__main__':
