@@ -1,8 +1,8 @@
 """Starts a broker after a power cut that took unsynced writes: `power_cut.py DIRECTORY TOPIC -- ...`.
 
 The last batch of each partition of topics whose name ends with TOPIC is cut off, before the broker starts. So a write
-that was acknowledged before its sync is lost. The metadata log stays whole: a broker refuses to start if it has lost the
-record that names a partition. What follows `--` are the arguments of kbroker.
+that was acknowledged before its sync is lost. The metadata log stays whole, because a broker refuses to start if it has
+lost the record that names a partition. The arguments after `--` are those of kbroker.
 """
 import pathlib
 import sys
