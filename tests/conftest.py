@@ -19,13 +19,15 @@ from support.broker_process import PROMPT, BrokerProcess  # noqa: E402
 from support.interrupts import give_children_the_default_interrupt  # noqa: E402
 from support.machine_requirements import check_tools  # noqa: E402
 from support.quick_run import is_quick  # noqa: E402
+from support.soak_share import left_out, sample, share_of, soak_share_of_text  # noqa: E402
 
 
 def pytest_addoption(parser):
     parser.addoption('--against', choices=('kbroker', 'apache-kafka'), default='kbroker',
                      help='the broker that the judges meet; Apache Kafka shows whether the judges are right')
-    parser.addoption('--soak-minutes', type=float, default=60, help='how long each soak test with a duration runs')
-    parser.addoption('--soak-seed', type=int, default=1, help='the seed of such a test')
+    parser.addoption('--soak-share', type=soak_share_of_text, default=1, metavar='SHARE',
+                     help='the share of its work that each soak test does: a number above 0, up to 1')
+    parser.addoption('--soak-seed', type=int, default=1, help='the seed of a soak: other faults, and another sample')
     parser.addoption('--fuzz-mutations', type=int, default=300,
                      help='how many mutations of its seeds each target of the fuzzing gets, always the same ones')
     parser.addoption('--measure-attacks', type=pathlib.Path, metavar='FILE',
@@ -54,11 +56,17 @@ def pytest_runtest_makereport(item, call):
     attempts.note_exceeded(item, call)
 
 
+def leave_out(config, items, nodeids):
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in nodeids])
+    items[:] = [item for item in items if item.nodeid not in nodeids]
+
+
 def pytest_collection_modifyitems(config, items):
     if config.getoption('quick'):
-        left_out = [item for item in items if not is_quick(item)]
-        items[:] = [item for item in items if is_quick(item)]
-        config.hook.pytest_deselected(items=left_out)
+        leave_out(config, items, {item.nodeid for item in items if not is_quick(item)})
+    leave_out(config, items, {item.nodeid for item in items} & left_out(
+        [item.nodeid for item in items if item.get_closest_marker('soak')],
+        config.getoption('soak_share'), config.getoption('soak_seed')))
     if hasattr(config, 'workerinput'):
         from support.xdist_scheduling import priority
         items.sort(key=lambda item: priority(item.nodeid))
@@ -124,11 +132,29 @@ def shared_broker(request, tmp_path_factory):
     brokers.end()
 
 
-@pytest.fixture
-def soak_minutes(request):
-    return request.config.getoption('--soak-minutes')
+@pytest.fixture(scope='session')
+def soak_share(request):
+    return request.config.getoption('soak_share')
 
 
-@pytest.fixture
+@pytest.fixture(scope='session')
 def soak_seed(request):
-    return request.config.getoption('--soak-seed')
+    return request.config.getoption('soak_seed')
+
+
+@pytest.fixture(scope='session')
+def soak_minutes(soak_share):
+    """How long a soak test with a duration runs."""
+    return 60 * soak_share
+
+
+@pytest.fixture(scope='session')
+def soak_count(soak_share):
+    """A function that returns the share of a count, but not less than another one."""
+    return lambda count, least=1: share_of(count, soak_share, least)
+
+
+@pytest.fixture(scope='session')
+def soak_sample(soak_share, soak_seed):
+    """A function that returns the share of a list."""
+    return lambda values: sample(values, soak_share, soak_seed)

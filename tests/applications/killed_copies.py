@@ -72,13 +72,13 @@ def read(consumer, found, count, limit_s=WAIT_S):
     return True
 
 
-def check_copies(broker, application, seed):
+def check_copies(broker, application, seed, rounds):
     """Check that the output has each record once, and that no decided transaction is left without its markers."""
     rng = random.Random(seed)
     sent, found = 0, collections.Counter()
     with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
         consumer.assign([(OUTPUT, partition) for partition in range(PARTITIONS)])
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             application.feed(range(sent, sent + RECORDS))
             sent += RECORDS
             assert read(consumer, found, sent - rng.randrange(2 * RECORDS)), application.output

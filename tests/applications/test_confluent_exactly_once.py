@@ -113,6 +113,6 @@ def test_a_group_squares_each_number_once_though_an_instance_and_the_broker_are_
 
 @pytest.mark.soak
 def test_a_group_squares_each_number_once_though_instances_and_the_broker_are_killed_again_and_again(
-        start_broker, tmp_path, soak_seed):
+        start_broker, tmp_path, soak_seed, soak_count):
     rng = random.Random(soak_seed)
-    check_squares(start_broker(), tmp_path, rng.choices([INSTANCE, BROKER], k=ROUNDS), rng)
+    check_squares(start_broker(), tmp_path, rng.choices([INSTANCE, BROKER], k=soak_count(ROUNDS, 5)), rng)

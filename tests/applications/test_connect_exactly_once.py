@@ -9,7 +9,7 @@ import subprocess
 import urllib.request
 
 import pytest
-from killed_copies import OUTPUT, Application, check_copies, create_topics, java
+from killed_copies import OUTPUT, ROUNDS, Application, check_copies, create_topics, java
 from support.broker_process import BrokerProcess
 from support.free_ports import free_port
 
@@ -63,7 +63,7 @@ class Connect(Application):
                 lines.writelines(f'{number}\n' for number in numbers if number % FILES == place)
 
 
-def test_connect_copies_each_line_once_while_it_and_the_broker_are_killed(tmp_path):
+def test_connect_copies_each_line_once_while_it_and_the_broker_are_killed(tmp_path, soak_count):
     broker = BrokerProcess(tmp_path / 'broker')
     broker.start()
     application = Connect(broker.address, tmp_path)
@@ -71,7 +71,7 @@ def test_connect_copies_each_line_once_while_it_and_the_broker_are_killed(tmp_pa
         create_topics(broker.address)
         application.start()
         application.add_connectors()
-        check_copies(broker, application, 'connect')
+        check_copies(broker, application, 'connect', soak_count(ROUNDS, 5))
     finally:
         application.kill()
         broker.kill9()

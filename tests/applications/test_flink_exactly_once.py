@@ -6,7 +6,7 @@ aborts those that came later.
 import pathlib
 
 import pytest
-from killed_copies import OUTPUT, PARTITIONS, Application, check_copies, create_topics, java
+from killed_copies import OUTPUT, PARTITIONS, ROUNDS, Application, check_copies, create_topics, java
 from support.broker_process import BrokerProcess
 
 from kbroker.client import Producer
@@ -44,7 +44,7 @@ class Flink(Application):
 
 
 @pytest.mark.parametrize('naming', ['INCREMENTING', 'POOLING'])
-def test_flink_copies_each_record_once_while_it_and_the_broker_are_killed(tmp_path, naming):
+def test_flink_copies_each_record_once_while_it_and_the_broker_are_killed(tmp_path, naming, soak_count):
     broker = BrokerProcess(tmp_path / 'broker')
     broker.start()
     try:
@@ -53,7 +53,7 @@ def test_flink_copies_each_record_once_while_it_and_the_broker_are_killed(tmp_pa
             application = Flink(broker.address, producer, tmp_path, naming)
             try:
                 application.start()
-                check_copies(broker, application, naming)
+                check_copies(broker, application, naming, soak_count(ROUNDS, 5))
             finally:
                 application.kill()
     finally:

@@ -93,7 +93,7 @@ def read_committed(address, topic):
 
 
 def test_an_hour_of_random_cuts_refuses_no_live_request(tmp_path, soak_minutes, soak_seed):
-    """`--soak-minutes` and `--soak-seed` choose another duration and other cuts."""
+    """`--soak-share` and `--soak-seed` choose another duration and other cuts."""
     with closing(RandomCutProxy(soak_seed)) as proxy, serving(tmp_path / 'data', PROMPT | {
             'advertised.listeners': f'PLAINTEXT://{proxy.address}', 'kbroker.durability': 'page-cache'}) as broker:
         proxy.target = broker.address

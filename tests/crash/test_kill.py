@@ -275,5 +275,5 @@ def test_a_broker_that_is_killed_loses_nothing_and_repeats_nothing(tmp_path, dur
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_a_broker_that_is_killed_five_hundred_times_loses_nothing_and_repeats_nothing(tmp_path):
-    run_rounds(tmp_path / 'data', SOAK_ROUNDS, {})
+def test_a_broker_that_is_killed_five_hundred_times_loses_nothing_and_repeats_nothing(tmp_path, soak_count):
+    run_rounds(tmp_path / 'data', soak_count(SOAK_ROUNDS, DEFAULT_ROUNDS), {})

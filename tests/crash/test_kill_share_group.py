@@ -231,9 +231,10 @@ def test_a_share_group_loses_nothing_and_repeats_nothing_when_its_broker_is_kill
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_a_share_group_loses_nothing_when_its_broker_is_killed_hundreds_of_times(tmp_path):
+def test_a_share_group_loses_nothing_when_its_broker_is_killed_hundreds_of_times(tmp_path, soak_count):
+    rounds = soak_count(SOAK_ROUNDS, DEFAULT_ROUNDS)
     kills, seed = 0, 7
-    while kills < SOAK_ROUNDS:
+    while kills < rounds:
         seed += 1
-        kills += run_rounds(tmp_path / str(seed), SOAK_ROUNDS - kills, {'kbroker.durability': 'disk'}, seed)
+        kills += run_rounds(tmp_path / str(seed), rounds - kills, {'kbroker.durability': 'disk'}, seed)
         print(f'{kills} kills')

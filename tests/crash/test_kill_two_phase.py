@@ -233,12 +233,12 @@ def test_a_prepared_transaction_ends_once_although_the_broker_is_killed_at_its_r
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize('turn', [0, 1])
-def test_a_prepared_transaction_ends_once_wherever_the_broker_is_killed(place, turn):
+def test_a_prepared_transaction_ends_once_wherever_the_broker_is_killed(place, turn, soak_sample):
     """Each second transaction is aborted: `turn` exchanges them."""
-    place.run([(SAMPLE[0],)] * turn + [(point,) for point in EVERYTHING])
+    place.run([(SAMPLE[0],)] * turn + [(point,) for point in soak_sample(EVERYTHING)])
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_a_prepared_transaction_ends_once_wherever_the_broker_is_killed_twice(place):
-    place.run(TWICE)
+def test_a_prepared_transaction_ends_once_wherever_the_broker_is_killed_twice(place, soak_sample):
+    place.run(soak_sample(TWICE))

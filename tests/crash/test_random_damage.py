@@ -121,8 +121,8 @@ def test_a_flipped_bit_in_the_middle_of_a_file_is_not_silent(deep_sample, memory
 
 
 @pytest.mark.soak
-def test_none_of_many_flipped_bits_in_the_middle_of_files_is_silent(deep_sample, memory_path, caplog):
-    for number in range(SOAK_DAMAGES // 4):
+def test_none_of_many_flipped_bits_in_the_middle_of_files_is_silent(deep_sample, memory_path, caplog, soak_count):
+    for number in range(soak_count(SOAK_DAMAGES // 4, DAMAGES_OF_A_TEST)):
         hold(deep_sample, memory_path, number, caplog)
 
 

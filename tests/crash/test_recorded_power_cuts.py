@@ -177,8 +177,9 @@ def hold(directory: pathlib.Path, history: History, time_s: float) -> None:
     (TRANSACTIONS, CUTS),
     pytest.param(SOAK_TRANSACTIONS, SOAK_CUTS, marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
 ], indirect=['recorded'])
-def test_what_clients_learned_outlives_a_power_cut_rebuilt_from_system_calls(recorded, memory_path, cuts):
+def test_what_clients_learned_outlives_a_power_cut_rebuilt_from_system_calls(recorded, memory_path, cuts, soak_count):
     disk, history = recorded
+    cuts = soak_count(cuts, CUTS)
     rng = random.Random(cuts)
     steps = len(disk.times_s)
     for number in range(cuts):

@@ -59,7 +59,8 @@ def broker(tmp_path) -> Iterator[InProcessBroker]:
 
 
 @pytest.mark.parametrize('count', [4_000, pytest.param(200_000, marks=[pytest.mark.soak, pytest.mark.timeout(0)])])
-def test_no_request_before_a_login_is_served_or_ends_more_than_the_login(broker, caplog, count):
+def test_no_request_before_a_login_is_served_or_ends_more_than_the_login(broker, caplog, count, soak_count):
+    count = soak_count(count)
     caplog.set_level(logging.ERROR)
     frames = Frames(served_apis(), count, [b'i' * 16])
     for index, beginning in zip(range(count), itertools.cycle(BEGINNINGS)):

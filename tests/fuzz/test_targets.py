@@ -62,9 +62,9 @@ def test_a_reader_of_foreign_bytes_raises_what_it_documents(name, request):
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_fuzzing_that_follows_coverage_finds_no_fault(request):
+def test_fuzzing_that_follows_coverage_finds_no_fault(soak_minutes):
     """All targets together take the minutes of a soak in processor time, on a build with sanitizers."""
-    seconds = round(request.config.getoption('--soak-minutes') * 60 / len(TARGETS))
+    seconds = round(soak_minutes * 60 / len(TARGETS))
     done = subprocess.run(['make', 'fuzz', f'FUZZ_SECONDS={seconds}'], cwd=ROOT, capture_output=True, text=True)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr

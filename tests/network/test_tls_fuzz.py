@@ -17,7 +17,13 @@ CHANGE_CIPHER_SPEC = b'\x14\x03\x03\x00\x01\x01'
 
 
 def runs(default, soak):
-    return [default, pytest.param(soak, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])]
+    return pytest.mark.parametrize('count', [
+        default, pytest.param(soak, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])], indirect=True)
+
+
+@pytest.fixture
+def count(request, soak_count):
+    return soak_count(request.param)
 
 
 @pytest.fixture(scope='module')
@@ -108,7 +114,7 @@ def without_dummies(data):
     return b''.join(left)
 
 
-@pytest.mark.parametrize('count', runs(1_000, 100_000))
+@runs(1_000, 100_000)
 def test_mutated_first_messages_end_or_wait_and_are_never_served(reactor, commons, server, certificates, count):
     chance = random.Random(count)
     context = client_context(certificates)
@@ -129,7 +135,7 @@ def says_the_same(flight, changed, version):
     return changed.startswith(flight)
 
 
-@pytest.mark.parametrize('count', runs(300, 20_000))
+@runs(300, 20_000)
 @pytest.mark.parametrize('version', [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_mutated_flight_with_a_certificate_is_never_served(reactor, commons, server, certificates, version, count):
     """In TLS 1.2 the certificate travels in plain text, so its bytes are among those that change."""
@@ -178,7 +184,7 @@ def test_an_unchanged_handshake_is_served(reactor, commons, server, certificates
     assert commons.requests == 2
 
 
-@pytest.mark.parametrize('count', runs(5_000, 1_000_000))
+@runs(5_000, 1_000_000)
 def test_a_mutated_certificate_has_a_name_or_a_reason(certificates, count):
     """OpenSSL has verified a certificate before its subject is read, but not that a parser of ours can read it."""
     chance = random.Random(count)

@@ -204,8 +204,8 @@ def test_mutated_tokens_raise_nothing_but_authentication_errors(key_file):
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_a_million_mutated_tokens_raise_nothing_but_authentication_errors(key_file):
-    bombard(every_mechanism(key_file), random.Random(), 1_000_000)
+def test_a_million_mutated_tokens_raise_nothing_but_authentication_errors(key_file, soak_count):
+    bombard(every_mechanism(key_file), random.Random(), soak_count(1_000_000))
 
 
 @settings(deadline=None, max_examples=200)

@@ -67,7 +67,8 @@ class SteadyWriter(threading.Thread):
 
 
 @pytest.mark.parametrize('kills', [2, pytest.param(25, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
-def test_killed_at_random_it_has_each_row_once_in_the_end(shared_broker, tmp_path, kills):
+def test_killed_at_random_it_has_each_row_once_in_the_end(shared_broker, tmp_path, kills, soak_count):
+    kills = soak_count(kills, 2)
     topic = create_topic(shared_broker.address)
     given = [*arguments(shared_broker, topic, tmp_path), *SMALL]
     chance = random.Random()

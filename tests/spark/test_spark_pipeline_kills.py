@@ -170,13 +170,13 @@ def strike(victim, pipeline, program, cluster, rng):
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize('writer', [DRIVER, PREPARED])
-def test_each_process_is_killed_at_a_step_by_chance_in_each_round(pipeline, cluster, tmp_path, writer):
+def test_each_process_is_killed_at_a_step_by_chance_in_each_round(pipeline, cluster, tmp_path, writer, soak_count):
     seed = random.randrange(1 << 32)
     print('seed', seed)
     rng = random.Random(seed)
     text = pipeline.program('a', writer)
     with open(tmp_path / 'program.log', 'ab') as log:
-        for number in range(ROUNDS):
+        for number in range(soak_count(ROUNDS, len(VICTIMS))):
             pipeline.pay()
             victim, step = VICTIMS[number % len(VICTIMS)], rng.choice(STEPS[writer])
             stop = pipeline.target.proxy.stop_at(step, skipped=rng.randrange(2))

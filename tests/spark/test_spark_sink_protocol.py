@@ -64,15 +64,15 @@ def test_attempts_that_come_late_leave_no_transaction_open(seed, queries):
 
 @pytest.mark.soak
 @pytest.mark.parametrize('queries', [1, 2])
-def test_attempts_that_come_late_leave_no_transaction_open_in_many_schedules(queries):
-    for seed in range(100, 250):
+def test_attempts_that_come_late_leave_no_transaction_open_in_many_schedules(queries, soak_count):
+    for seed in range(100, 100 + soak_count(150)):
         run_without_deaths(seed, queries)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(('way', 'is_two_phase', 'queries'), SHAPES)
-def test_each_unit_is_visible_once_in_many_schedules(way, is_two_phase, queries):
-    for seed in range(100, 200):
+def test_each_unit_is_visible_once_in_many_schedules(way, is_two_phase, queries, soak_count):
+    for seed in range(100, 100 + soak_count(100)):
         schedule = run_schedule(seed, way, is_two_phase, queries)
         assert not (is_two_phase and schedule.losses), f'seed {seed}'
 

@@ -189,6 +189,6 @@ def test_kept_transactions_outlive_compaction_expiry_and_restarts(history_of):
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_kept_transactions_outlive_compaction_expiry_and_restarts_in_hundreds_of_histories(history_of):
-    for seed in range(300):
+def test_kept_transactions_outlive_compaction_expiry_and_restarts_in_hundreds_of_histories(history_of, soak_count):
+    for seed in range(soak_count(300)):
         check_history(history_of(seed))
