@@ -1,7 +1,7 @@
 """The share of its work that a soak does: `make soak SOAK_SHARE=0.1`.
 
-A test with a duration or a count does this share of it. Of a test function with many cases, this share of the cases is
-run, and at least one. Each whole soak, however short, runs every test function that is marked `soak`.
+A test with a duration or a count does this share of it. A test function with many cases runs this share of them, and at
+least one. So each whole soak, however short, runs every test function that is marked `soak`.
 """
 from __future__ import annotations
 
