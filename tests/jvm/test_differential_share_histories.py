@@ -111,7 +111,7 @@ def test_kbroker_and_kafka_answer_a_share_history_alike(addresses, history):
 
 @pytest.mark.parametrize('then', [[], [Disconnect('C')], [Disconnect('A')]], ids=['open', 'closed', 'other closed'])
 def test_the_last_session_ends_while_records_past_the_limit_are_tracked(addresses, then):
-    """Of the last batch, 4 records are past the limit. They stay tracked until the connection closes."""
+    """Four records of the last batch are past the limit. They stay tracked until the connection closes."""
     history = [Configure('share.partition.max.record.locks', '100'), Produce(64), Produce(40), Offsets(),
                Fetch('A', (), 1, 1, 1, 0, FIRST), Say('A', (), 0, LAST), Fetch('C', (), 500, 500, 1, 0, FIRST),
                Say('C', (), 0, LAST), *then, Fetch('B', (), 500, 500, 1)]
