@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.config_resources import change_each, require_alter
+from kbroker.apis.config_resources import change_each, check_count, refuse_each, require_alter
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -23,7 +23,8 @@ def handle(request: Request, body: Any) -> Steps:
 
 def given_configs(request: Request, resource: Any, pace: Pace) -> Steps:
     """Return the configs that the request gives for a resource. Raises KafkaError INVALID_REQUEST if they are not
-    sound, or the error of a client that may not alter them."""
+    sound, POLICY_VIOLATION for too many, or the error of a client that may not alter them."""
+    check_count(resource.configs, 'configs')
     wanted: dict[str, str] = {}
     for config in resource.configs:
         if config.value is None or config.name in wanted:
@@ -36,10 +37,8 @@ def given_configs(request: Request, resource: Any, pace: Pace) -> Steps:
     return wanted
 
 
-def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
-    return AlterConfigsResponse(responses=[
-        ResourceResponse(error_code=int(code), error_message=message, resource_type=resource.resource_type,
-                         resource_name=resource.resource_name) for resource in body.resources])
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Steps:
+    return AlterConfigsResponse(responses=(yield from refuse_each(body, ResourceResponse, code, message)))
 
 
 API = Api(ApiKey.ALTER_CONFIGS, 0, 2, handle, error_response)

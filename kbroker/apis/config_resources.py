@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kbroker.apis.authorization import require_on_config
-from kbroker.apis.long_answers import Pace, Steps
+from kbroker.apis.long_answers import Pace, Steps, each
 from kbroker.apis.request import Request
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.batches import MAX_RECORDS
 from kbroker.metadata.image import ResourceType
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.security.acl_codes import Operation
@@ -16,6 +17,13 @@ WantedOf = Callable[[Any, Any, Pace], Steps]
 
 CLUSTER_DEFAULT = ''
 """The BROKER resource of this name holds the defaults of all brokers."""
+
+
+def check_count(changed: Sequence[Any], what: str) -> None:
+    """Raises KafkaError POLICY_VIOLATION for more changes than one batch of the metadata log has records."""
+    if len(changed) > MAX_RECORDS:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION,
+                         f'found a change of {len(changed)} {what}, expected at most {MAX_RECORDS}')
 
 
 def distinct_resources(resources: Sequence[Any], pace: Pace) -> Steps:
@@ -61,9 +69,10 @@ def change_each(request: Request, body: Any, result_class: Any, wanted_of: Wante
 
     The changes of all good resources are durable together, and then take effect. `wanted_of(request, resource, pace)`
     is a generator that checks the right to alter a resource and returns the whole set of configs that it is to have. It
-    raises KafkaError.
+    raises KafkaError. So does `change_each`, with POLICY_VIOLATION, for too many resources.
     """
     node = request.node
+    check_count(body.resources, 'resources')
     yield from node.metadata.turns.take()
     try:
         pace = Pace()
@@ -94,6 +103,13 @@ def change_each(request: Request, body: Any, result_class: Any, wanted_of: Wante
         return list(results.values())
     finally:
         node.metadata.turns.end()
+
+
+def refuse_each(body: Any, result_class: Any, code: ErrorCode, message: str) -> Steps:
+    """Return a result with this error for each resource of a request."""
+    return (yield from each(body.resources, lambda resource: result_class(
+        error_code=int(code), error_message=message, resource_type=resource.resource_type,
+        resource_name=resource.resource_name), Pace()))
 
 
 def require_alter(request: Request, resource: Any) -> None:

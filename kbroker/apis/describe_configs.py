@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorization import require_on_config
-from kbroker.apis.config_resources import CLUSTER_DEFAULT, current
+from kbroker.apis.config_resources import CLUSTER_DEFAULT, current, refuse_each
 from kbroker.apis.long_answers import PART, Pace, ReplyRoom, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.config import ConfigEntry, Source, Synonym, describe_topic
@@ -23,16 +23,25 @@ from kbroker.security.acl_codes import Operation
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
 ResourceResult = DescribeConfigsResponse.DescribeConfigsResourceResult
+MOST_DESCRIBED = 50_000
+"""The resources and the keys of one request."""
 ID_SETTINGS = ('node.id', 'broker.id')
 
 SynonymResult = DescribeConfigsResponse.DescribeConfigsSynonym
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Describe each resource once, with the keys of all places that name it; no keys at one of them means all keys."""
-    pace = Pace()
+    """Describe each resource once, with the keys of all places that name it; no keys at one of them means all keys.
+
+    Raises KafkaError INVALID_REQUEST for more than MOST_DESCRIBED resources and keys.
+    """
+    pace, count = Pace(), 0
     wanted: dict[tuple[int, str], set[str] | None] = {}
     for resource in body.resources:
+        count += 1 + len(resource.configuration_keys or ())
+        if count > MOST_DESCRIBED:
+            raise KafkaError(ErrorCode.INVALID_REQUEST,
+                             f'found more than {MOST_DESCRIBED} resources and keys: describe less at once')
         key = resource.resource_type, resource.resource_name
         known = wanted.setdefault(key, set())
         if not resource.configuration_keys:
@@ -129,10 +138,8 @@ def answer(entry: ConfigEntry, include_synonyms: bool, include_documentation: bo
                   for synonym in entry.synonyms] if include_synonyms else [])
 
 
-def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
-    return DescribeConfigsResponse(results=[
-        Result(error_code=int(code), error_message=message, resource_type=resource.resource_type,
-               resource_name=resource.resource_name) for resource in body.resources])
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Steps:
+    return DescribeConfigsResponse(results=(yield from refuse_each(body, Result, code, message)))
 
 
 API = Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, handle, error_response)

@@ -7,13 +7,12 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from kbroker.apis.config_resources import change_each, current, require_alter
+from kbroker.apis.config_resources import change_each, check_count, current, refuse_each, require_alter
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.config import describe_topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group_resources import describe_group
-from kbroker.metadata.batches import MAX_RECORDS
 from kbroker.metadata.image import ResourceType
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import IncrementalAlterConfigsResponse
@@ -45,9 +44,7 @@ def changed_configs(request: Request, resource: Any, pace: Pace) -> Steps:
 def check_names(configs: list[Any], pace: Pace) -> Steps:
     """Raises KafkaError INVALID_REQUEST for a config that is named twice or lacks its value, POLICY_VIOLATION for too
     many of them."""
-    if len(configs) > MAX_RECORDS:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION,
-                         f'found a change of {len(configs)} configs, expected at most {MAX_RECORDS}')
+    check_count(configs, 'configs')
     names: set[str] = set()
     for config in configs:
         if config.name in names:
@@ -100,10 +97,8 @@ def changed_list(node: Any, resource: Any, config: Any, overrides: dict[str, str
     return ','.join(item for item in items if item not in removed)
 
 
-def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Any:
-    return IncrementalAlterConfigsResponse(responses=[
-        ResourceResponse(error_code=int(code), error_message=message, resource_type=resource.resource_type,
-                         resource_name=resource.resource_name) for resource in body.resources])
+def error_response(body: Any, code: ErrorCode, message: str, _version: int) -> Steps:
+    return IncrementalAlterConfigsResponse(responses=(yield from refuse_each(body, ResourceResponse, code, message)))
 
 
 API = Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, handle, error_response)

@@ -14,6 +14,7 @@ from kbroker.apis.share_requests import (
     VERSION_WITH_RENEWAL,
     Acknowledgements,
     Steps,
+    check_count,
     end_session,
     lock_timeout_ms,
     session_key,
@@ -26,10 +27,11 @@ from kbroker.protocol.api_keys import ApiKey
 
 
 def handle(request: Request, body: Any) -> None:
-    start(request, steps(request, body))
+    start(request, body, steps(request, body))
 
 
 def steps(request: Request, body: Any) -> Steps:
+    check_count(body.topics)
     key = session_key(request, body)
     if body.share_session_epoch == FIRST_EPOCH:
         raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH, 'a session begins with a ShareFetch')

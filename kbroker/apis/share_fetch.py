@@ -28,6 +28,7 @@ from kbroker.apis.share_requests import (
     Acknowledgements,
     PartitionError,
     Steps,
+    check_count,
     end_session,
     lock_timeout_ms,
     partition_of,
@@ -223,7 +224,7 @@ class ShareFetch(Waiter):
 
 
 def handle(request: Request, body: Any) -> None:
-    start(request, steps(request, body))
+    start(request, body, steps(request, body))
 
 
 def steps(request: Request, body: Any) -> Steps:
@@ -244,7 +245,9 @@ def steps(request: Request, body: Any) -> Steps:
 
 
 def check(request: Request, body: Any, is_renewal: bool, pace: Pace) -> Steps:
-    """Raise KafkaError for a request that contradicts itself."""
+    """Raise KafkaError for a request that is too long or contradicts itself."""
+    check_count(body.topics)
+    check_count(body.forgotten_topics_data)
     if request.version >= VERSION_WITH_RENEWAL and body.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'found acquire mode {body.share_acquire_mode}')
     if is_renewal and (body.max_bytes or body.min_bytes or body.max_records or body.max_wait_ms):

@@ -12,8 +12,9 @@ from kbroker.apis.request import Request, reply_in_slices
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.share_partition import ACKNOWLEDGE_TYPES
 from kbroker.group.share_rows import ShareKey
-from kbroker.group.share_sessions import SessionKey, SessionPartition, ShareSession
+from kbroker.group.share_sessions import MOST_OF_A_SESSION, SessionKey, SessionPartition, ShareSession
 from kbroker.long_work import Pause
+from kbroker.protocol.slices import free_in_slices
 from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.topics.partition import Partition
 
@@ -30,12 +31,12 @@ AT_ONCE = 64
 """The partitions of an answer that is encoded at once."""
 
 
-def start(request: Request, steps: Steps) -> None:
+def start(request: Request, body: Any, steps: Steps) -> None:
     """Answer a request with the response that `steps` returns, as long work that may wait."""
-    request.start_work(_answer(request, steps))
+    request.start_work(_answer(request, body, steps))
 
 
-def _answer(request: Request, steps: Steps) -> Steps:
+def _answer(request: Request, body: Any, steps: Steps) -> Steps:
     try:
         response = yield from steps
     except KafkaError as error:
@@ -48,6 +49,17 @@ def _answer(request: Request, steps: Steps) -> Steps:
         yield from reply_in_slices(request, response)
     else:
         request.reply(response)
+    yield from free_in_slices(body)
+
+
+def check_count(topics: Iterable[Any]) -> None:
+    """Raises KafkaError INVALID_REQUEST for more topics and partitions than a session has partitions."""
+    count = 0
+    for topic in topics:
+        count += 1 + len(topic.partitions)
+        if count > 2 * MOST_OF_A_SESSION:
+            raise KafkaError(ErrorCode.INVALID_REQUEST,
+                             f'found more than {2 * MOST_OF_A_SESSION} topics and partitions: ask for less at once')
 
 
 def session_key(request: Request, body: Any) -> SessionKey:

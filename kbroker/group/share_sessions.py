@@ -14,6 +14,8 @@ LAST_EPOCH = -1
 LARGEST_EPOCH = 2**31 - 1
 MOST_HELD = 200_000
 """The partitions of all sessions, of about 100 bytes each."""
+MOST_OF_A_SESSION = 20_000
+"""The partitions of one session. Some steps on all of them hold the loop."""
 
 SessionPartition = tuple[bytes, int]
 """Topic id and index."""
@@ -81,8 +83,9 @@ class ShareSessions:
         if old is not None:
             self.end(old)
         added = dict.fromkeys(partitions)
-        if len(self._sessions) >= self._most() or self.held + len(added) > MOST_HELD:
+        if len(self._sessions) >= self._most():
             raise self._limit_reached()
+        self._check_room(len(added), 0)
         session = ShareSession(key, connection_id)
         session.partitions = added
         self.held += len(added)
@@ -111,9 +114,8 @@ class ShareSessions:
         Raises KafkaError SHARE_SESSION_LIMIT_REACHED, and changes nothing then.
         """
         new = [partition for partition in dict.fromkeys(added) if partition not in session.partitions]
-        if self.held + len(new) > MOST_HELD:
-            raise self._limit_reached()
         before = len(session.partitions)
+        self._check_room(len(new), before)
         session.partitions.update(dict.fromkeys(new))
         for partition in forgotten:
             session.partitions.pop(partition, None)
@@ -155,6 +157,14 @@ class ShareSessions:
             self._by_group[session.key.group_id] = left
         else:
             del self._by_group[session.key.group_id]
+
+    def _check_room(self, added: int, held: int) -> None:
+        """Raises KafkaError SHARE_SESSION_LIMIT_REACHED unless a session that holds partitions can have more."""
+        if added + held > MOST_OF_A_SESSION:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+                             f'found {added + held} partitions of a session, expected {MOST_OF_A_SESSION} at most')
+        if self.held + added > MOST_HELD:
+            raise self._limit_reached()
 
     def _limit_reached(self) -> KafkaError:
         return KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED,

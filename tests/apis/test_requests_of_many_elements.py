@@ -1,4 +1,5 @@
 """Requests with many small elements: a part of the work treats few of them, and their number has a bound."""
+import collections
 import importlib
 import time
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from kbroker.security.session import LoginState, Session
 COUNT = 1_000
 NAMES = [f'name-{number}' for number in range(COUNT)]
 TOPIC = 2
+SHARED = dict(group_id='g', member_id='m', share_session_epoch=0, max_wait_ms=0, max_bytes=1, max_records=1)
 TAGS = b'\xe8\x07' + b'\5\0' * 1_000
 """The tagged fields of a struct: as many as one may have."""
 
@@ -109,6 +111,9 @@ FAILED = [
     ('describe_share_group_offsets', 'groups', dict(groups=named('group_id', topics=[]))),
     ('describe_user_scram_credentials', 'users', dict(users=named('name'))),
     ('alter_user_scram_credentials', 'deletions', dict(deletions=named('name'))),
+    ('alter_configs', 'resources', dict(resources=named('resource_name', resource_type=TOPIC, configs=[]))),
+    ('incremental_alter_configs', 'resources', dict(resources=named('resource_name', resource_type=TOPIC, configs=[]))),
+    ('describe_configs', 'resources', dict(resources=named('resource_name', resource_type=TOPIC))),
 ]
 
 
@@ -187,6 +192,81 @@ def test_each_of_many_transactions_gets_a_bounded_number_of_partitions_at_once(c
     answer = client.ask('AddPartitionsToTxn', 5, transactions=[dict(
         transactional_id='id', verify_only=True, topics=[dict(name='orders', partitions=[7] * partitions)])])
     assert answer.error_code == code
+
+
+def resources(count, **fields):
+    return [dict(resource_type=TOPIC, resource_name=f'{number}', **fields) for number in range(count)]
+
+
+@pytest.mark.parametrize('api', ['AlterConfigs', 'IncrementalAlterConfigs'])
+@pytest.mark.parametrize(('count', 'code'), [(10_000, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                                             (10_001, ErrorCode.POLICY_VIOLATION)])
+def test_a_request_changes_a_bounded_number_of_resources(client, api, count, code):
+    """Once, 200,000 resources, or as many configs of one, held the loop for 20 to 50 ms."""
+    answer = client.ask(api, resources=resources(count, configs=[]))
+    assert collections.Counter(row.error_code for row in answer.responses) == {code: count}
+
+
+@pytest.mark.parametrize(('api', 'fields'), [('AlterConfigs', {}),
+                                             ('IncrementalAlterConfigs', dict(config_operation=0))])
+@pytest.mark.parametrize(('count', 'code'), [(10_000, ErrorCode.INVALID_CONFIG), (10_001, ErrorCode.POLICY_VIOLATION)])
+def test_a_bounded_number_of_configs_of_a_resource_is_changed(client, api, fields, count, code):
+    changed = dict(resource_type=TOPIC, resource_name='orders', configs=[
+        dict(name=f'{number}', value='1', **fields) for number in range(count)])
+    assert [row.error_code for row in client.ask(api, resources=[changed]).responses] == [code]
+
+
+@pytest.mark.parametrize(('count', 'code'), [(50_000, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                                             (50_001, ErrorCode.INVALID_REQUEST)])
+def test_a_request_describes_a_bounded_number_of_resources(client, count, code):
+    answer = client.ask('DescribeConfigs', resources=resources(count))
+    assert collections.Counter(row.error_code for row in answer.results) == {code: count}
+
+
+@pytest.mark.parametrize(('count', 'code'), [(49_999, ErrorCode.NONE), (50_000, ErrorCode.INVALID_REQUEST)])
+def test_a_request_asks_for_a_bounded_number_of_configs_by_name(client, count, code):
+    described = dict(resource_type=TOPIC, resource_name='orders', configuration_keys=[f'{n}' for n in range(count)])
+    assert [row.error_code for row in client.ask('DescribeConfigs', resources=[described]).results] == [code]
+
+
+@pytest.mark.parametrize(('count', 'code'), [(10_000, ErrorCode.RESOURCE_NOT_FOUND),
+                                             (10_001, ErrorCode.POLICY_VIOLATION)])
+def test_a_request_changes_a_bounded_number_of_credentials(client, count, code):
+    deletions = [dict(name=f'{number}', mechanism=1) for number in range(count)]
+    answer = client.ask('AlterUserScramCredentials', deletions=deletions, upsertions=[])
+    assert collections.Counter(row.error_code for row in answer.results) == {code: count}
+
+
+def shared(topics, partitions):
+    return [dict(topic_id=number.to_bytes(16, 'big'), partitions=[dict(partition_index=0)] * partitions)
+            for number in range(topics)]
+
+
+@pytest.mark.parametrize(('topics', 'partitions', 'code'), [
+    (20_000, 1, ErrorCode.NONE), (20_001, 1, ErrorCode.INVALID_REQUEST), (1, 39_999, ErrorCode.NONE),
+    (1, 40_000, ErrorCode.INVALID_REQUEST)])
+def test_a_share_fetch_names_a_bounded_number_of_partitions(client, topics, partitions, code):
+    """Once, 200,000 of them held the loop for up to 39 ms."""
+    assert client.ask('ShareFetch', **SHARED, topics=shared(topics, partitions)).error_code == code
+
+
+@pytest.mark.parametrize(('topics', 'code'), [(20_000, ErrorCode.SHARE_SESSION_NOT_FOUND),
+                                              (20_001, ErrorCode.INVALID_REQUEST)])
+def test_a_share_acknowledge_names_a_bounded_number_of_partitions(client, topics, code):
+    answer = client.ask('ShareAcknowledge', group_id='g', member_id='m', share_session_epoch=1,
+                        topics=shared(topics, 1))
+    assert answer.error_code == code
+
+
+def test_a_share_session_grows_to_a_bounded_number_of_partitions(client):
+    def fetch(epoch, first, count):
+        topics = [dict(topic_id=b't' * 16, partitions=[dict(partition_index=first + n) for n in range(count)])]
+        return client.ask('ShareFetch', **SHARED | dict(share_session_epoch=epoch), topics=topics).error_code
+
+    assert fetch(0, 0, 19_999) == ErrorCode.NONE
+    assert fetch(1, 0, 20_001) == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    assert fetch(1, 10, 19_990) == ErrorCode.NONE
+    assert fetch(0, 0, 20_001) == ErrorCode.SHARE_SESSION_LIMIT_REACHED
 
 
 def test_a_long_token_without_a_header_is_not_copied_whole(node):

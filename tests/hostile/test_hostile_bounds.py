@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+import pytest
 from hostile.guarded import Guarded
 from hostile.siege import create, replies_to
 from hostile.test_hostile_groups import find_coordinator
@@ -182,3 +183,49 @@ def test_groups_of_producers_from_before_kip_890(besieged):
                         for reply in replies_to(attacker, (frame_of(request, 3) for request in requests)))
     assert codes == {0: 12_000}
     assert held(broker, 'groups of producers from before KIP-890') == 10_000
+
+
+def changed_resources(kind, count):
+    return build(kind, resources=[{'resource_type': 2, 'resource_name': f'{number}', 'configs': []}
+                                  for number in range(count)])
+
+
+def changed_configs(kind, count):
+    return build(kind, resources=[{'resource_type': 4, 'resource_name': '1', 'configs': [
+        {'name': f'{number}', 'value': '1'} for number in range(count)]}])
+
+
+def described_resources(_kind, count):
+    return build('DescribeConfigsRequest', resources=[
+        {'resource_type': 32, 'resource_name': f'{number}', 'configuration_keys': ['x']}
+        for number in range(count // 2)])
+
+
+def described_configs(_kind, count):
+    return build('DescribeConfigsRequest', resources=[
+        {'resource_type': 4, 'resource_name': '1', 'configuration_keys': [f'{number}' for number in range(count - 1)]}])
+
+
+def deleted_credentials(kind, count):
+    return build(kind, upsertions=[], deletions=[{'name': f'{number}', 'mechanism': 1} for number in range(count)])
+
+
+def shared_topics(kind, count):
+    return build(kind, group_id='group', member_id='member', share_session_epoch=0, max_wait_ms=0, max_bytes=1,
+                 max_records=1, topics=[{'topic_id': number.to_bytes(16, 'big'), 'partitions': [{'partition_index': 0}]}
+                                        for number in range(count)])
+
+
+@pytest.mark.parametrize(('api', 'request_of', 'version', 'most'), [
+    ('AlterConfigs', changed_resources, 2, 10_000), ('IncrementalAlterConfigs', changed_resources, 1, 10_000),
+    ('AlterConfigs', changed_configs, 2, 10_000), ('DescribeConfigs', described_resources, 4, 50_000),
+    ('DescribeConfigs', described_configs, 4, 50_000), ('AlterUserScramCredentials', deleted_credentials, 0, 10_000),
+    ('ShareFetch', shared_topics, 2, 20_000)])
+def test_requests_of_as_many_elements_as_one_may_have_and_of_far_more(besieged, api, request_of, version, most):
+    broker = besieged()
+    find_coordinator(broker)
+    requests = [request_of(f'{api}Request', count) for count in (most, 200_000)]
+    with broker.watched(rss_mb=300), broker.connect() as attacker:
+        for _ in range(2):
+            for request in requests:
+                attacker.exchange(frame_of(request, version))
