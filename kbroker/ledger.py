@@ -76,7 +76,7 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
              lambda: node.transactions.store.most_id_bytes, 'transactional.id.expiration.ms makes room'),
         Line('transactions that a client keeps as prepared', '', lambda: node.transactions.store.kept_count,
              lambda: node.transactions.store.most_id_bytes // ID_OVERHEAD_BYTES, 'one a transactional id'),
-        Line('groups of producers from before KIP-890', '', lambda: node.transactions.store.stale_requests.groups_count,
+        Line('groups of transactional producers', '', lambda: node.transactions.store.stale_requests.groups_count,
              lambda: node.transactions.store.stale_requests.most_groups, 'the least recently used is forgotten'),
         Line('producers of partitions', '', lambda: node.logs.producer_room.held, lambda: node.logs.producer_room.most,
              '100,000 a partition; producer.id.expiration.ms makes room'),

@@ -404,8 +404,7 @@ TRANSACTIONS = (
     _int('transaction.state.log.segment.bytes', 104857600, 'The segment size of __transaction_state in bytes.',
          MIN_SEGMENT_BYTES),
     _boolean_row('kbroker.transaction.stale.request.check.enable', True,
-                 'Refuse a request that reaches a transaction late: its producer, from before KIP-890, has moved to a '
-                 'newer connection.'),
+                 'Refuse a request that reaches a transaction late: its producer has moved to a newer connection.'),
     _boolean_row('transaction.two.phase.commit.enable', False,
                  'Let producers take part in two-phase commit (KIP-939): their transactions never time out, and wait '
                  'for an external coordinator to decide. InitProducerId is served up to version 6, which is not final '

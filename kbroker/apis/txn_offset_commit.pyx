@@ -15,6 +15,7 @@ from kbroker.apis.offset_commits cimport count_partitions, offsets_to_commit, to
 from kbroker.completion cimport Completion
 from kbroker.group.commits cimport Commit
 from kbroker.group.shard cimport TransactionalProducer
+from kbroker.transaction.store cimport TransactionStore
 
 from kbroker.apis.authorization import refusal
 from kbroker.apis.long_answers import Pace, each_topic, in_parts
@@ -65,10 +66,11 @@ cdef class TxnOffsetCommitUnderWay(Completion):
 
     cdef int append(self) except -1:
         """Append the offsets. The transaction is verified: it is open, or the producer has a guard."""
+        cdef TransactionStore store = self.request.node.transactions.store
         try:
-            store = self.request.node.transactions.store
             store.check_not_sealed(self.producer.producer_id, self.producer.producer_epoch)
-            if self.request.version < TXN_OFFSET_COMMIT_VERSION_THAT_ADDS:
+            # With KIP-890, the first offsets of a transaction have a guard. They cannot replace newer ones.
+            if self.request.version < TXN_OFFSET_COMMIT_VERSION_THAT_ADDS or self.producer.guard is None:
                 store.stale_requests.check_offsets(
                     self.body.transactional_id, self.producer.producer_id, self.producer.producer_epoch,
                     self.body.group_id, self.request.connection)

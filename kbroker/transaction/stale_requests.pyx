@@ -1,16 +1,19 @@
-"""Requests that arrive late, of clients from before KIP-890: they are refused.
+"""Requests that arrive late: they are refused.
 
-Such a client uses one producer id and epoch for many transactions. Nothing in an EndTxn of transaction 1 that arrives
-during transaction 2 tells it from the EndTxn of transaction 2. It would commit transaction 2 half-way. The connection
-tells them apart. A connection keeps the order of its requests, so a request can be late only on a connection that its
-client has given up for a newer one.
+A client from before KIP-890 uses one producer id and epoch for many transactions. Nothing in an EndTxn of transaction 1
+that arrives during transaction 2 tells it from the EndTxn of transaction 2. It would commit transaction 2 half-way. The
+connection tells them apart. A connection keeps the order of its requests, so a request can be late only on a connection
+that its client has given up for a newer one.
 
 The rule: a request is refused if a request of the same class and producer was executed from a newer connection. It is
 applied when the request is decided: an addition of partitions may wait before that. The classes are
 
     K          AddPartitionsToTxn 0-3, AddOffsetsToTxn, EndTxn 0-4    by transactional id     NOT_COORDINATOR
-    offsets    TxnOffsetCommit 0-4                                    by group                NOT_COORDINATOR
+    offsets    TxnOffsetCommit                                        by group                NOT_COORDINATOR
     batches    Produce 3-11                                           by partition            NOT_LEADER_OR_FOLLOWER
+
+A client with KIP-890 has an epoch for each transaction. Only its offsets can be late: a transaction may send offsets of
+a partition several times, and the older ones would replace the newer ones.
 
 Known clients use one connection for a class, but not the same one for all, so the classes are kept apart. The log has
 the rule for batches, behind its search for duplicates. A new producer id or epoch begins without a connection. So does

@@ -182,7 +182,7 @@ def test_groups_of_producers_from_before_kip_890(besieged):
         codes = Counter(read_answer(requests[0], 3, reply).topics[0].partitions[0].error_code
                         for reply in replies_to(attacker, (frame_of(request, 3) for request in requests)))
     assert codes == {0: 12_000}
-    assert held(broker, 'groups of producers from before KIP-890') == 10_000
+    assert held(broker, 'groups of transactional producers') == 10_000
 
 
 def changed_resources(kind, count):

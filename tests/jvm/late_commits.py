@@ -1,4 +1,4 @@
-"""A commit of transaction 1 that reaches the broker in transaction 2, of a client from before KIP-890."""
+"""Requests that reach the broker late: a commit, of a client from before KIP-890, and offsets, of one that has it."""
 from contextlib import ExitStack, closing
 
 from raw_peer import NOW_MS, RawPeer
@@ -9,6 +9,8 @@ from kbroker.errors import ErrorCode
 EXECUTED = [ErrorCode.NONE, 'CompleteCommit', ErrorCode.INVALID_TXN_STATE]
 """Transaction 2 is committed half-way, and its client cannot abort it any more."""
 REFUSED = [ErrorCode.NOT_COORDINATOR, 'Ongoing', ErrorCode.NONE]
+OLDER_OFFSETS_COUNT = [ErrorCode.NONE, 5]
+NEWER_OFFSETS_COUNT = [ErrorCode.NOT_COORDINATOR, 8]
 UNVERIFIED = ErrorCode.NOT_ENOUGH_REPLICAS
 """The answer of Kafka to a batch while it cannot ask the coordinator whether the transaction is open."""
 
@@ -54,3 +56,28 @@ def effect_of_a_late_commit(address, topic):
             lambda answer: is_open or answer.transaction_states[0].transaction_state.startswith('Complete'),
             'DescribeTransactions', 0, transactional_ids=[topic]).transaction_states[0].transaction_state
         return [late, state, end(new, False)]
+
+
+def effect_of_late_offsets(address, topic):
+    """Return the answer to late offsets of a transaction that has newer ones, and the offset that counts in the end."""
+    with ExitStack() as stack:
+        old, new = (stack.enter_context(closing(RawPeer(address, topic))) for _ in range(2))
+        old.create_topic()              # a peer connects with its first request
+        for key_type in range(2):
+            new.prepare('FindCoordinator', 4, coordinator_keys=[topic], key_type=key_type)
+        producer = new.ask_settled('InitProducerId', 5, transactional_id=topic, transaction_timeout_ms=60_000)
+        pair = dict(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
+
+        def send(peer, offset, ask):
+            answer = getattr(peer, ask)('TxnOffsetCommit', 5, transactional_id=topic, group_id=topic, topics=[dict(
+                name=topic, partitions=[dict(partition_index=0, committed_offset=offset)])], **pair)
+            return answer.topics[0].partitions[0].error_code
+
+        assert send(old, 5, 'ask_settled') == ErrorCode.NONE
+        assert [send(new, offset, 'ask') for offset in (5, 8)] == [ErrorCode.NONE] * 2
+        late = send(old, 5, 'ask')
+        assert new.ask('EndTxn', 5, transactional_id=topic, committed=True, **pair).error_code == ErrorCode.NONE
+        fetched = new.ask_until(
+            lambda answer: not answer.groups[0].topics[0].partitions[0].error_code, 'OffsetFetch', 9,
+            require_stable=True, groups=[dict(group_id=topic, topics=[dict(name=topic, partition_indexes=[0])])])
+        return [late, fetched.groups[0].topics[0].partitions[0].committed_offset]

@@ -6,7 +6,14 @@ import confluent_kafka
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from late_commits import EXECUTED, REFUSED, effect_of_a_late_commit
+from late_commits import (
+    EXECUTED,
+    NEWER_OFFSETS_COUNT,
+    OLDER_OFFSETS_COUNT,
+    REFUSED,
+    effect_of_a_late_commit,
+    effect_of_late_offsets,
+)
 from raw_peer import RawPeer
 from support.apache_kafka import KafkaProcess, run_several_tools, run_tools
 from support.broker_process import PROMPT, serving
@@ -130,12 +137,15 @@ def answers_without_a_keep(address, transactional_id):
         peer.close()
 
 
-@pytest.mark.parametrize(('is_checked', 'effect'), [('true', REFUSED), ('false', EXECUTED)])
-def test_a_late_commit_ends_the_next_transaction_unless_it_is_refused(tmp_path, is_checked, effect):
-    """Apache Kafka executes it: the test below asks the Kafka that runs there."""
+@pytest.mark.parametrize(('is_checked', 'effect_of_commit', 'effect_of_offsets'), [
+    ('true', REFUSED, NEWER_OFFSETS_COUNT), ('false', EXECUTED, OLDER_OFFSETS_COUNT)])
+def test_late_requests_change_a_transaction_unless_they_are_refused(tmp_path, is_checked, effect_of_commit,
+                                                                    effect_of_offsets):
+    """Apache Kafka executes them: the test below asks the Kafka that runs there."""
     settings = {**PROMPT, 'kbroker.transaction.stale.request.check.enable': is_checked}
     with serving(tmp_path / 'data', settings) as broker:
-        assert effect_of_a_late_commit(broker.address, 'late') == effect
+        assert effect_of_a_late_commit(broker.address, 'late') == effect_of_commit
+        assert effect_of_late_offsets(broker.address, 'late-offsets') == effect_of_offsets
 
 
 def keep_another(broker):
@@ -197,6 +207,7 @@ def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(br
         assert committed_values(kafka.address, 'moved') == []
         assert answers_without_a_keep(kafka.address, 'compared-2') == answers
         assert effect_of_a_late_commit(kafka.address, 'late') == EXECUTED
+        assert effect_of_late_offsets(kafka.address, 'late-offsets') == OLDER_OFFSETS_COUNT
         assert [committed_values(kafka.address, 'orders', partition) for partition in (0, 1)] == [['decided']] * 2
         kafka.stop()
     finally:

@@ -1,0 +1,66 @@
+"""Random lives of a broker whose applications, network, disk and power are simulated. No promise is ever broken."""
+from __future__ import annotations
+
+import gc
+import random
+import shutil
+
+import pytest
+from support.crash_points import findings_of_check
+from support.simulated_applications import World
+
+SETTINGS = {
+    'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '2',
+    'log.index.size.max.bytes': '4096', 'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200'}
+ROLLS_ALWAYS = {'log.roll.ms': '1'}
+LIVES, STEPS = 4, 1500
+HISTORIES, HISTORIES_OF_A_TEST, SOAK_HISTORIES = 40, 10, 4000
+
+
+def simulate(base, seed, settings):
+    """Let a broker live several times. The directory of a life is what the one before has left."""
+    base.mkdir()
+    rng = random.Random(seed)
+    world = World(base, rng, SETTINGS | settings | (ROLLS_ALWAYS if rng.random() < 0.3 else {}))
+    try:
+        world.prepare()
+        for life in range(LIVES):
+            world.live(rng.randrange(STEPS))
+            if life == LIVES - 1 or rng.random() < 0.5:
+                world.settle()
+                assert findings_of_check(str(world.directory)) == []
+        gc.collect()    # a broker is a reference cycle, and holds its files open until it is collected
+    except BaseException as error:
+        error.add_note(f'seed {seed}, life {world.lives}, {dict(world.steps)}')
+        raise
+    finally:
+        shutil.rmtree(base)
+    return world
+
+
+@pytest.mark.usefixtures('many_brokers')
+@pytest.mark.parametrize('part', range(HISTORIES // HISTORIES_OF_A_TEST))
+def test_transactions_stay_whole_whatever_interleaves_and_wherever_the_power_fails(memory_path, part):
+    for number in range(HISTORIES_OF_A_TEST):
+        simulate(memory_path / 'lives', part * HISTORIES_OF_A_TEST + number, {})
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.usefixtures('many_brokers')
+def test_transactions_stay_whole_in_thousands_of_histories(memory_path, soak_count, soak_seed):
+    for number in range(soak_count(SOAK_HISTORIES)):
+        simulate(memory_path / 'lives', f'{soak_seed} {number}', {})
+
+
+@pytest.mark.usefixtures('many_brokers')
+@pytest.mark.parametrize(('setting', 'value', 'histories'), [
+    ('kbroker.durability', 'page-cache', 10), ('kbroker.transaction.stale.request.check.enable', 'false', 200)])
+def test_the_simulation_finds_a_broker_that_keeps_less(memory_path, setting, value, histories):
+    """The first setting acknowledges before the sync, the second one lets late requests end the next transaction."""
+    for seed in range(histories):
+        try:
+            simulate(memory_path / 'lives', seed, {setting: value})
+        except AssertionError:
+            return
+    raise AssertionError(f'none of {histories} histories breaks a promise')
