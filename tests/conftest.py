@@ -57,6 +57,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def leave_out(config, items, nodeids):
+    """Deselect the tests with these ids."""
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in nodeids])
     items[:] = [item for item in items if item.nodeid not in nodeids]
 
@@ -64,9 +65,8 @@ def leave_out(config, items, nodeids):
 def pytest_collection_modifyitems(config, items):
     if config.getoption('quick'):
         leave_out(config, items, {item.nodeid for item in items if not is_quick(item)})
-    leave_out(config, items, {item.nodeid for item in items} & left_out(
-        [item.nodeid for item in items if item.get_closest_marker('soak')],
-        config.getoption('soak_share'), config.getoption('soak_seed')))
+    leave_out(config, items, left_out([item.nodeid for item in items if item.get_closest_marker('soak')],
+                                      config.getoption('soak_share'), config.getoption('soak_seed')))
     if hasattr(config, 'workerinput'):
         from support.xdist_scheduling import priority
         items.sort(key=lambda item: priority(item.nodeid))

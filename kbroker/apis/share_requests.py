@@ -27,6 +27,8 @@ VERSION_WITH_RENEWAL = 2
 RENEW = 4
 MOST_ACKNOWLEDGED = 20_000
 """The batches and types for a partition in one request: as many as there are records in flight at most."""
+MOST_NAMED = 2 * MOST_OF_A_SESSION
+"""The topics and partitions of one request. Each partition of a session may have a topic of its own."""
 AT_ONCE = 64
 """The partitions of an answer that is encoded at once."""
 
@@ -53,13 +55,13 @@ def _answer(request: Request, body: Any, steps: Steps) -> Steps:
 
 
 def check_count(topics: Iterable[Any]) -> None:
-    """Raises KafkaError INVALID_REQUEST for more topics and partitions than a session has partitions."""
+    """Raises KafkaError INVALID_REQUEST for more than MOST_NAMED topics and partitions."""
     count = 0
     for topic in topics:
         count += 1 + len(topic.partitions)
-        if count > 2 * MOST_OF_A_SESSION:
+        if count > MOST_NAMED:
             raise KafkaError(ErrorCode.INVALID_REQUEST,
-                             f'found more than {2 * MOST_OF_A_SESSION} topics and partitions: ask for less at once')
+                             f'found more than {MOST_NAMED} topics and partitions: ask for less at once')
 
 
 def session_key(request: Request, body: Any) -> SessionKey:
