@@ -11,7 +11,8 @@ from support.simulated_applications import World
 
 SETTINGS = {
     'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '2',
-    'log.index.size.max.bytes': '4096', 'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200'}
+    'log.index.size.max.bytes': '4096', 'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200',
+    'transaction.two.phase.commit.enable': 'true'}
 ROLLS_ALWAYS = {'log.roll.ms': '1'}
 LIVES, STEPS = 4, 1500
 HISTORIES, HISTORIES_OF_A_TEST, SOAK_HISTORIES = 40, 10, 4000

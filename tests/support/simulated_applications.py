@@ -31,9 +31,11 @@ from kbroker.record.batch import encode_batch
 
 TOPIC, SOURCE, GROUP = 'orders', 'source', 'group'
 PARTITIONS = 3
-IDS = ('first', 'second', 'third')
-"""The transactional ids. The applications of the last one are from before KIP-890."""
-OLD_ID = IDS[-1]
+OLD_ID, TWO_PHASE_ID = 'old', 'two-phase'
+IDS = ('first', 'second', OLD_ID, TWO_PHASE_ID)
+"""The transactional ids. The applications of OLD_ID are from before KIP-890. Those of TWO_PHASE_ID take part in
+two-phase commit (KIP-939): they go on with the transaction of the instance before.
+"""
 PLAIN = 'plain'
 """The name of the idempotent producer without transactions."""
 TURN_MS = 20
@@ -45,6 +47,7 @@ RETRIABLE = {
     ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}
 
+NO_PRODUCER = -1, -1
 TopicPartition = tuple[str, int]
 Producer = tuple[int, int]
 """Producer id and epoch."""
@@ -55,9 +58,16 @@ class Transaction:
     """`outcome` is open, committing, committed, aborting or aborted; -ing means that the end arrived unanswered."""
 
     transactional_id: str
+    producer: Producer
     values: dict[TopicPartition, list[str]] = field(default_factory=dict)
     offset: int | None = None
     outcome: str = 'open'
+    is_known: bool = False
+    """Something of it was acknowledged, so the broker has it."""
+    decision: bool | None = None
+    """In two-phase commit: whether it is to be committed, once all of it was acknowledged."""
+    may_be_aborted: bool = False
+    """An instance that does not keep it was initialized, or may have been."""
 
 
 @dataclass
@@ -80,7 +90,9 @@ class Instance:
     transaction: int | None = None
     """The place of its transaction among all."""
     todo: list[tuple[str, Any]] = field(default_factory=list)
-    """The rest of the transaction: `add`, `produce`, `add_offsets`, `send_offsets`, `end`, each with an argument."""
+    """The rest of the transaction: `add`, `produce`, `add_offsets`, `send_offsets`, `prepare`, `end`, each with an
+    argument.
+    """
     call: Call | None = None
     is_dead: bool = False
 
@@ -320,9 +332,7 @@ class World:
 
     def _send_next(self, instance: Instance) -> None:
         if instance.producer is None:
-            transactional_id = None if instance.name == PLAIN else instance.name
-            self._send(instance, Call('InitProducerId', 4 if instance.is_old else 5, dict(
-                transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS)))
+            self._initialize(instance)
         elif instance.name == PLAIN:
             self._produce(instance, {place: [self._new_value()] for place in self._some_partitions()})
         else:
@@ -330,6 +340,14 @@ class World:
                 self._begin_transaction(instance)
             kind, argument = instance.todo[0]
             getattr(self, f'_{kind}')(instance, argument)
+
+    def _initialize(self, instance: Instance) -> None:
+        fields: dict[str, Any] = dict(transactional_id=None if instance.name == PLAIN else instance.name,
+                                      transaction_timeout_ms=TIMEOUT_MS)
+        if instance.name == TWO_PHASE_ID:
+            fields |= dict(enable2_pc=True, keep_prepared_txn=self.rng.random() < 0.9)
+        version = {OLD_ID: 4, TWO_PHASE_ID: 6}.get(instance.name, 5)
+        self._send(instance, Call('InitProducerId', version, fields))
 
     def _some_partitions(self) -> list[TopicPartition]:
         return [(TOPIC, partition) for partition in sorted(
@@ -341,7 +359,8 @@ class World:
 
     def _begin_transaction(self, instance: Instance) -> None:
         instance.transaction = len(self.knowledge.transactions)
-        self.knowledge.transactions.append(Transaction(instance.name))
+        assert instance.producer is not None
+        self.knowledge.transactions.append(Transaction(instance.name, instance.producer))
         for _ in range(self.rng.randint(1, 3)):
             if self.rng.random() < 0.3:
                 self.knowledge.count += 1
@@ -351,7 +370,10 @@ class World:
                 values = {place: [self._new_value()] for place in self._some_partitions()}
                 instance.todo += [('add', list(values))] * instance.is_old
                 instance.todo.append(('produce', values))
-        instance.todo.append(('end', self.rng.random() < 0.7))
+        is_commit = self.rng.random() < 0.7
+        if instance.name == TWO_PHASE_ID:
+            instance.todo.append(('prepare', is_commit))
+        instance.todo.append(('end', is_commit))
 
     def _transaction_of(self, instance: Instance) -> Transaction:
         assert instance.transaction is not None
@@ -388,6 +410,14 @@ class World:
         self._send(instance, Call('TxnOffsetCommit', 4 if instance.is_old else 5, dict(
             transactional_id=instance.name, group_id=GROUP, **self._identity(instance), topics=[dict(
                 name=SOURCE, partitions=[dict(partition_index=IDS.index(instance.name), committed_offset=offset)])])))
+
+    def _prepare(self, instance: Instance, is_commit: bool) -> None:
+        """Store the decision. The broker learns nothing of it. Now and then another instance has to end it."""
+        self._transaction_of(instance).decision = is_commit
+        instance.todo.pop(0)
+        if self.rng.random() < 0.3:
+            instance.is_dead = True
+            self.knowledge.instances.append(Instance(instance.name))
 
     def _end(self, instance: Instance, is_commit: bool) -> None:
         self._send(instance, Call('EndTxn', 4 if instance.is_old else 5, dict(
@@ -435,6 +465,9 @@ class World:
             transaction = self._transaction_of(instance)
             if transaction.outcome == 'open':
                 transaction.outcome = 'committing' if call.fields['committed'] else 'aborting'
+        if call.api == 'InitProducerId' and not call.fields.get('keep_prepared_txn'):
+            for transaction in knowledge.transactions:
+                transaction.may_be_aborted |= transaction.transactional_id == instance.name
 
     # ---- answers
 
@@ -452,6 +485,7 @@ class World:
         else:
             if call.api == 'TxnOffsetCommit':
                 self._transaction_of(instance).offset = instance.todo[0][1]
+                self._transaction_of(instance).is_known = True
             elif call.api == 'EndTxn':
                 self._ended(instance, call, answer)
             instance.todo.pop(0)
@@ -468,6 +502,19 @@ class World:
         instance.producer = found
         if instance.name != PLAIN:
             knowledge.newest[instance.name] = max(found, newest or found)
+        if instance.name == TWO_PHASE_ID:
+            self._keep(instance, (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch))
+
+    def _keep(self, instance: Instance, ongoing: Producer) -> None:
+        """Go on with the transaction that the answer names. Without a decision it is aborted."""
+        for place, transaction in enumerate(self.knowledge.transactions):
+            if transaction.transactional_id == instance.name and transaction.producer == ongoing:
+                instance.transaction = place
+                instance.todo = [('end', bool(transaction.decision))]
+            elif transaction.transactional_id == instance.name:
+                assert transaction.outcome != 'open' or not transaction.is_known or transaction.may_be_aborted, (
+                    f'{transaction} was to be kept, found {ongoing}')
+        assert ongoing == NO_PRODUCER or instance.transaction is not None, f'{ongoing} is of no transaction'
 
     def _produced(self, instance: Instance, call: Call, answer: Any) -> None:
         """Note what was acknowledged, and leave the rest to the next call."""
@@ -482,6 +529,7 @@ class World:
                 instance.sequences[key] = instance.sequences.get(key, 0) + len(added)
                 if instance.transaction is not None:
                     self._transaction_of(instance).values.setdefault(place, []).extend(added)
+                    self._transaction_of(instance).is_known = True
             elif row.error_code in RETRIABLE:
                 left[place] = added
             else:
@@ -513,15 +561,15 @@ class World:
                 last = Instance(name)
                 self.knowledge.instances.append(last)
                 for _ in range(LONGEST_WAIT_TURNS):
-                    if last.call is None and last.producer is None:
+                    if last.call is None:
                         self._send_next(last)
-                    while last.call is not None and (waiting := [
-                            found for found in self._connections if found.under_way]):
+                    while waiting := [found for found in self._connections if found.under_way]:
                         self._deliver(waiting[0])
                     self._turn(TURN_MS)
-                    if last.producer is not None:
+                    if last.producer is not None and last.transaction is None:
                         break
-                assert last.producer is not None, f'{name} is never initialized'
+                    assert not last.is_dead, f'{name} is fenced'
+                assert last.producer is not None and last.transaction is None, f'{name} is never initialized'
             for instance in self.knowledge.instances:
                 instance.is_dead = True
             for _ in range(10):
