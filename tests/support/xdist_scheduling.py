@@ -15,7 +15,7 @@ WAITING = (*SESSION, 'tests/jvm/', 'tests/spark/', 'tests/test_examples.py', 'te
 
 Those of `tests/jvm` wait most. They come second, so that they run beside the Spark session, which waits least.
 """
-BUSY = ('tests/crash/', 'tests/test_benches.py', 'tests/gates/', 'tests/hostile/')
+BUSY = ('tests/fuzz/', 'tests/verifying/', 'tests/crash/', 'tests/test_benches.py', 'tests/gates/', 'tests/hostile/')
 """The slow places whose tests use a processor all the time, the slowest last."""
 LONGEST = (*WAITING, *BUSY)
 LONG_RUN = 'tests/endurance/'
