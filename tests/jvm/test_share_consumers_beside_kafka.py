@@ -44,8 +44,10 @@ def prepared(broker, topic, partitions=1, texts=(), **settings):
     write(cluster, topic, texts, partitions)
     cluster.close()
     options = ['--bootstrap-server', broker.address, '--topic', topic, '--group', topic]
-    reset = run_in_process('share-groups', *options, '--reset-offsets', '--to-earliest', '--execute')
-    assert reset.returncode == 0, reset.stderr
+    deadline = time.monotonic() + LIMIT_S
+    while (reset := run_in_process('share-groups', *options, '--reset-offsets', '--to-earliest', '--execute')).returncode:
+        # Kafka's group coordinator may learn of a new topic after the leader of its partitions.
+        assert 'UNKNOWN_TOPIC_OR_PARTITION' in reset.stderr and time.monotonic() < deadline, reset.stderr
     return options
 
 
