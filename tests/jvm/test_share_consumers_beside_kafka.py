@@ -44,10 +44,11 @@ def prepared(broker, topic, partitions=1, texts=(), **settings):
     write(cluster, topic, texts, partitions)
     cluster.close()
     options = ['--bootstrap-server', broker.address, '--topic', topic, '--group', topic]
+    reset = [*options, '--reset-offsets', '--to-earliest', '--execute']
     deadline = time.monotonic() + LIMIT_S
-    while (reset := run_in_process('share-groups', *options, '--reset-offsets', '--to-earliest', '--execute')).returncode:
+    while (done := run_in_process('share-groups', *reset)).returncode:
         # Kafka's group coordinator may learn of a new topic after the leader of its partitions.
-        assert 'UNKNOWN_TOPIC_OR_PARTITION' in reset.stderr and time.monotonic() < deadline, reset.stderr
+        assert 'UNKNOWN_TOPIC_OR_PARTITION' in done.stderr and time.monotonic() < deadline, done.stderr
     return options
 
 
