@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.config_resources import change_each, check_count, refuse_each, require_alter
+from kbroker.apis.config_resources import change_each, refuse_each, require_alter
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.metadata.changes import check_batch_length
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AlterConfigsResponse
 
@@ -24,7 +25,7 @@ def handle(request: Request, body: Any) -> Steps:
 def given_configs(request: Request, resource: Any, pace: Pace) -> Steps:
     """Return the configs that the request gives for a resource. Raises KafkaError INVALID_REQUEST if they are not
     sound, POLICY_VIOLATION for too many, or the error of a client that may not alter them."""
-    check_count(resource.configs, 'configs')
+    check_batch_length(len(resource.configs), 'configs')
     wanted: dict[str, str] = {}
     for config in resource.configs:
         if config.value is None or config.name in wanted:

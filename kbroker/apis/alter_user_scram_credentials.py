@@ -14,7 +14,7 @@ from kbroker.apis.counted_names import counted
 from kbroker.apis.long_answers import Pace, Steps, each
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.metadata.batches import MAX_RECORDS
+from kbroker.metadata.changes import check_batch_length
 from kbroker.metadata.scram_records import (
     MOST_CREDENTIALS,
     SCRAM_SINCE,
@@ -35,10 +35,7 @@ Result = Response.AlterUserScramCredentialsResult
 
 def handle(request: Request, body: Any) -> Steps:
     require(request, Operation.ALTER, ResourceType.CLUSTER)
-    count = len(body.deletions) + len(body.upsertions)
-    if count > MAX_RECORDS:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION,
-                         f'found a change of {count} credentials, expected at most {MAX_RECORDS}')
+    check_batch_length(len(body.deletions) + len(body.upsertions), 'credentials')
     metadata, pace = request.node.metadata, Pace()
     yield from metadata.turns.take()
     try:

@@ -8,7 +8,7 @@ from kbroker.apis.authorization import require_on_config
 from kbroker.apis.long_answers import Pace, Steps, each
 from kbroker.apis.request import Request
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.metadata.batches import MAX_RECORDS
+from kbroker.metadata.changes import check_batch_length
 from kbroker.metadata.image import ResourceType
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.security.acl_codes import Operation
@@ -17,13 +17,6 @@ WantedOf = Callable[[Any, Any, Pace], Steps]
 
 CLUSTER_DEFAULT = ''
 """The BROKER resource of this name holds the defaults of all brokers."""
-
-
-def check_count(changed: Sequence[Any], what: str) -> None:
-    """Raises KafkaError POLICY_VIOLATION for more changes than one batch of the metadata log has records."""
-    if len(changed) > MAX_RECORDS:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION,
-                         f'found a change of {len(changed)} {what}, expected at most {MAX_RECORDS}')
 
 
 def distinct_resources(resources: Sequence[Any], pace: Pace) -> Steps:
@@ -72,7 +65,7 @@ def change_each(request: Request, body: Any, result_class: Any, wanted_of: Wante
     raises KafkaError. So does `change_each`, with POLICY_VIOLATION, for too many resources.
     """
     node = request.node
-    check_count(body.resources, 'resources')
+    check_batch_length(len(body.resources), 'resources')
     yield from node.metadata.turns.take()
     try:
         pace = Pace()

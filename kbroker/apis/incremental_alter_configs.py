@@ -7,12 +7,13 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from kbroker.apis.config_resources import change_each, check_count, current, refuse_each, require_alter
+from kbroker.apis.config_resources import change_each, current, refuse_each, require_alter
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.config import describe_topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group_resources import describe_group
+from kbroker.metadata.changes import check_batch_length
 from kbroker.metadata.image import ResourceType
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import IncrementalAlterConfigsResponse
@@ -44,7 +45,7 @@ def changed_configs(request: Request, resource: Any, pace: Pace) -> Steps:
 def check_names(configs: list[Any], pace: Pace) -> Steps:
     """Raises KafkaError INVALID_REQUEST for a config that is named twice or lacks its value, POLICY_VIOLATION for too
     many of them."""
-    check_count(configs, 'configs')
+    check_batch_length(len(configs), 'configs')
     names: set[str] = set()
     for config in configs:
         if config.name in names:

@@ -98,11 +98,11 @@ class Change:
         self.records.append(record)
 
 
-def check_batch_length(records_count: int) -> None:
-    """Raise KafkaError POLICY_VIOLATION for a change of too many records."""
-    if records_count > MAX_RECORDS:
+def check_batch_length(count: int, what: str = 'records') -> None:
+    """Raise KafkaError POLICY_VIOLATION for a change of too many records, or of things with a record each."""
+    if count > MAX_RECORDS:
         raise KafkaError(ErrorCode.POLICY_VIOLATION,
-                         f'found a change of {records_count} records, expected at most {MAX_RECORDS}')
+                         f'found a change of {count} {what}, expected at most {MAX_RECORDS}')
 
 
 def check_batch_size(size_bytes: int) -> None:
