@@ -162,9 +162,12 @@ class Server:
         host = endpoint.host or ('::' if socket.has_dualstack_ipv6() else '0.0.0.0')
         where = f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            name = host.encode() if host.isascii() else host  # a str loads the codec of international names
+            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except socket.gaierror as error:
             raise OSError(error.errno, f'cannot listen on {where}: {error.strerror}') from None
+        except UnicodeError:
+            raise OSError(errno.EINVAL, f'cannot listen on {where}: the name of the host is not valid') from None
         family, kind, protocol, _, address = found[0]
         listener = socket.socket(family, kind, protocol)
         try:

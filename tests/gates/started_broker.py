@@ -12,12 +12,13 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
-import kbroker.main
-from kbroker.broker import Broker
 from kbroker.config import Config
+from kbroker.main import keeping_everything
 
 if __name__ == '__main__':
-    with kbroker.main.keeping_everything():
+    with keeping_everything():
+        from kbroker.broker import Broker  # inside, as in `kbroker serve`
+
         broker = Broker(Config({'log.dirs': sys.argv[1], 'listeners': 'PLAINTEXT://127.0.0.1:0'}))
         broker.start()
     print(*sorted(sys.modules), flush=True)

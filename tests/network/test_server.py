@@ -118,6 +118,12 @@ def test_a_host_that_cannot_be_resolved_is_named(serve):
         serve(listeners=[('no-such-host.invalid', 9092)])
 
 
+@pytest.mark.parametrize('host', ['a..b', 'x' * 64, 'ü..b', 'ü' * 64], ids=lambda host: host[:4])
+def test_a_host_that_is_not_a_valid_name_is_named(serve, host):
+    with pytest.raises(OSError, match=f'cannot listen on {host}:9092: '):
+        serve(listeners=[(host, 9092)])
+
+
 def test_a_thousand_clients_are_served_at_once(serve, dial, reactor):
     server = serve()
     clients = [dial(server) for _ in range(1000)]
