@@ -138,6 +138,10 @@ class CheckpointFiles:
         else:
             self._sync([file], partial(self._rename, name, offsets, done))
 
+    def written(self, name: str, found: PartitionOffsets) -> PartitionOffsets:
+        """Return the content of a file. `found` is what the start read from it."""
+        return self._written.get(name, found)
+
     def give_up(self) -> None:
         """Abandon the files that are being synced."""
         self._under_way.clear()

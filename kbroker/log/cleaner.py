@@ -1,12 +1,13 @@
 """Log compaction: keeps the last committed record of each key of a compacted topic.
 
-Every log.cleaner.backoff.ms the log with the largest dirty part is cleaned. A cleaning first reads the dirty part to
+Every log.cleaner.backoff.ms the logs with the largest dirty parts are cleaned. A cleaning first reads the dirty part to
 find the last offset of each key. Then it rewrites all segments up to there without obsolete records, merging groups of
-segments. Reading and writing is split into steps of bounded size for a worker thread; choosing a log and swapping new
-segments in happens on the loop. A step receives files that do not change, and facts from the start of the cleaning:
-a record that could be dropped then can also be dropped later.
+segments. Reading and writing is split into steps of bounded size for a worker thread; logs are chosen on the loop, in
+small parts, and new segments are swapped in there. A step receives files that do not change, and facts from the start
+of the cleaning: a record that could be dropped then can also be dropped later.
 """
 import contextlib
+import heapq
 import logging
 import os
 from collections.abc import Generator
@@ -32,14 +33,19 @@ from kbroker.log.transaction_index import AbortedTransaction
 STEP_BYTES = 16 << 20
 """The bytes that one job reads: between jobs, a cleaning can be cancelled."""
 
+SOON_MS = 1
 DURABILITY_WAIT_MS = 10
+MAX_CHECKPOINT_WAIT_MS = 100
 PRODUCERS_AT_ONCE = 2_000
+LOGS_AT_ONCE = 64
+LOGS_OF_A_ROUND = 100
+"""The logs that are cleaned before the next ones are chosen."""
 MAX_OFFSET_RANGE = 2**31 - 1
 
 logger = logging.getLogger(__name__)
 
-Steps = Generator[Job | None, Any, None]
-"""A cleaning: yields a job and receives its result; yields None to be resumed a little later."""
+Steps = Generator[Job | int | None, Any, None]
+"""Work of the cleaner: yields a job and receives its result; yields None to be resumed soon, or after how many ms."""
 
 
 @dataclass(frozen=True)
@@ -155,30 +161,82 @@ class Cleaner:
             self._timer.cancel()
             self._give_up()
 
-    # ---- choosing ----
+    # ---- from step to step ----
 
     def _look_later(self) -> None:
         self._failed.clear()
         self._timer = self._timers.after(self._config.log_cleaner_backoff_ms, self._look)
 
     def _look(self) -> None:
-        """Start cleaning the log that needs it most, or wait."""
-        online = [log for log in self._logs.logs.values() if log.failure is None]
-        self._uncleanable.intersection_update(online)
-        self._first_dirty = {log: offset for log, offset in self._first_dirty.items() if log in online}
-        due = [found for log in online
-               if 'compact' in log.config.cleanup_policy and log not in self._uncleanable | self._failed
-               and (found := self._examine(log)) is not None and found.is_due]
-        self._write_checkpoint()
-        if not due:
-            self._look_later()
-            return
-        filthiest = max(due, key=lambda found: found.dirty_ratio)
-        self._cleaned_log = filthiest.log
-        self._steps = self._clean(filthiest)
+        """Clean all logs that are due. Then wait."""
+        self._steps = self._clean_all()
         self._resume(None)
 
+    def _resume(self, result: Any) -> None:
+        """Pass a job's result to the work in progress, and start its next job."""
+        assert self._steps is not None
+        if self._cleaned_log is not None and self._cleaned_log.failure is not None:
+            self._give_up()
+            self._timer = self._timers.after(0, self._look)
+            return
+        try:
+            step = self._steps.throw(result) if isinstance(result, Exception) else self._steps.send(result)
+        except StopIteration:
+            self._look_later()
+            return
+        if step is None or isinstance(step, int):
+            self._timer = self._timers.after(SOON_MS if step is None else step, partial(self._resume, None))
+        else:
+            self._timer = None
+            self._submit(partial(_run, step), self._job_ended)
+
+    def _job_ended(self, result: Any) -> None:
+        if self._is_running:
+            self._timer = self._timers.after(0, partial(self._resume, result))
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = self._cleaned_log = None
+
+    # ---- choosing ----
+
+    def _clean_all(self) -> Steps:
+        """Clean the logs that need it most, and choose again, until no log is due."""
+        yield from self._write_checkpoint()
+        while logs := (yield from self._choose()):
+            for log in logs:
+                found = self._examine(log)      # again: those before it took their time
+                if found is not None and found.is_due:
+                    self._cleaned_log = log
+                    try:
+                        yield from self._clean(found)
+                    except (OSError, MemoryError, KafkaError, CorruptLogError) as error:
+                        self._report(log, error)
+                    self._cleaned_log = None
+            yield from self._write_checkpoint()
+
+    def _choose(self) -> Generator[None, None, list[Log]]:
+        """Return logs that are due, the one with the largest dirty part first."""
+        self._uncleanable = {log for log in self._uncleanable if log.failure is None}
+        self._first_dirty = {log: offset for log, offset in self._first_dirty.items() if log.failure is None}
+        yield
+        due = []
+        for number, log in enumerate(list(self._logs.logs.values()), 1):
+            found = self._examine(log)
+            if found is not None and found.is_due:
+                due.append((found.dirty_ratio, -number, log))
+            if number % LOGS_AT_ONCE == 0:
+                yield
+        return [log for *_, log in heapq.nlargest(LOGS_OF_A_ROUND, due)]
+
     def _examine(self, log: Log) -> CleanableLog | None:
+        """Return the cleanable part of a log, None for a log that is not to be cleaned."""
+        if log.failure is not None or 'compact' not in log.config.cleanup_policy or (
+                log in self._uncleanable or log in self._failed):
+            return None
         first_dirty_offset = self._first_dirty.get(log, log.log_start_offset)
         if not log.log_start_offset <= first_dirty_offset <= log.log_end_offset:
             if 'delete' not in log.config.cleanup_policy:
@@ -191,41 +249,6 @@ class Cleaner:
             logger.error('%s: cannot be examined for cleaning: %s', log.directory, error)
             self._failed.add(log)
             return None
-
-    # ---- from step to step ----
-
-    def _resume(self, result: Any) -> None:
-        """Pass a job's result to the running cleaning, and start its next job."""
-        assert self._steps is not None and self._cleaned_log is not None
-        log = self._cleaned_log
-        if log.failure is not None:
-            self._give_up()
-            self._timer = self._timers.after(0, self._look)
-            return
-        try:
-            job = self._steps.throw(result) if isinstance(result, Exception) else self._steps.send(result)
-        except StopIteration:
-            self._timer = self._timers.after(0, self._look)
-        except (OSError, MemoryError, KafkaError, CorruptLogError) as error:
-            self._report(log, error)
-            self._timer = self._timers.after(0, self._look)
-        else:
-            self._timer = None
-            if job is None:
-                self._timer = self._timers.after(DURABILITY_WAIT_MS, partial(self._resume, None))
-            else:
-                self._submit(partial(_run, job), self._job_ended)
-
-    def _job_ended(self, result: Any) -> None:
-        if self._is_running:
-            self._timer = self._timers.after(0, partial(self._resume, result))
-        else:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        if self._steps is not None:
-            self._steps.close()
-            self._steps = None
 
     def _report(self, log: Log, error: Exception) -> None:
         if isinstance(error, CorruptLogError):
@@ -252,8 +275,7 @@ class Cleaner:
         known_offset = log.log_end_offset
         before_bytes, after_bytes = _size_bytes(segments), 0
         transactions = CleanedTransactions(aborted)
-        # Recovery treats a gap at the end of a segment above the recovery point as data lost in a power cut.
-        self._logs.checkpoint_recovery_points()
+        yield from self._write_recovery_point(log)
         for group in group_segments(segments, log.config):
             try:
                 writer = yield partial(self._begin_segment, log, group[0].base_offset, keys, transactions, retention)
@@ -261,7 +283,7 @@ class Cleaner:
                 # `last_records` covers all batches up to there: a power cut must not lose those that made others
                 # obsolete.
                 while self._logs.high_watermark(log) < known_offset:
-                    yield None
+                    yield DURABILITY_WAIT_MS
                 if not _follow_one_another(log.segments, group):
                     logger.info('%s: cleaning is cancelled: segments were deleted meanwhile', log.directory)
                     return
@@ -273,6 +295,17 @@ class Cleaner:
         self._first_dirty[log] = end_offset
         logger.info('%s: cleaned offsets %d to %d, from %d bytes to %d', log.directory, found.first_dirty_offset,
                     end_offset - 1, before_bytes, after_bytes)
+
+    def _write_recovery_point(self, log: Log) -> Steps:
+        """Wait until the checkpoint has the recovery point of a log. That of one log serves many.
+
+        Recovery treats a gap at the end of a segment above the recovery point as data lost in a power cut.
+        """
+        recovery_point, wait_ms = log.recovery_point, 0
+        while self._logs.written_recovery_point(log) < recovery_point:
+            self._logs.begin_recovery_points()
+            yield wait_ms
+            wait_ms = min(2 * wait_ms + 1, MAX_CHECKPOINT_WAIT_MS)
 
     def _index(self, found: CleanableLog, keys: OffsetMap, aborted: list[AbortedTransaction]) -> Steps:
         start_offset = found.first_dirty_offset
@@ -303,12 +336,16 @@ class Cleaner:
         """Return the window size: half of the buffer reads, half writes."""
         return max(1, int(self._config.log_cleaner_io_buffer_size) // 2)
 
-    def _write_checkpoint(self) -> None:
-        offsets = {(log.topic, log.partition): offset for log, offset in self._first_dirty.items()}
+    def _write_checkpoint(self) -> Steps:
+        offsets = {}
+        for number, (log, offset) in enumerate(list(self._first_dirty.items()), 1):
+            offsets[log.topic, log.partition] = offset
+            if number % LOGS_AT_ONCE == 0:
+                yield None
         if offsets == self._written:
             return
         try:
-            write_partition_offsets(self._logs.fs, self._logs.directory, CLEANER_FILE, offsets)
+            yield partial(write_partition_offsets, self._logs.fs, self._logs.directory, CLEANER_FILE, offsets)
             self._written = offsets
         except OSError as error:
             logger.error('%s: cannot be written: %s', os.path.join(self._logs.directory, CLEANER_FILE), error)

@@ -450,8 +450,7 @@ class LogManager:
         """Start the timers for checkpoints, retention and the expiry of idle producers."""
         config = self._config
         for interval_ms, callback in (
-                (config.log_flush_offset_checkpoint_interval_ms, partial(
-                    self._begin_checkpoint, RECOVERY_POINT_FILE, self._recovery_points, _recovery_point)),
+                (config.log_flush_offset_checkpoint_interval_ms, self.begin_recovery_points),
                 (config.log_flush_start_offset_checkpoint_interval_ms, partial(
                     self._begin_checkpoint, LOG_START_OFFSET_FILE, self._log_start_offsets, _log_start)),
                 (config.replica_high_watermark_checkpoint_interval_ms, self.checkpoint_high_watermarks),
@@ -500,6 +499,14 @@ class LogManager:
         """Adopt that a checkpoint file contains nothing of the partitions `keys`, which were gone when it was made."""
         if keys:
             self._stale[name] -= keys
+
+    def begin_recovery_points(self) -> None:
+        """Start writing the recovery points, without waiting for the disk."""
+        self._begin_checkpoint(RECOVERY_POINT_FILE, self._recovery_points, _recovery_point)
+
+    def written_recovery_point(self, log: Log) -> int:
+        """Return the recovery point of a log in the checkpoint file."""
+        return self._checkpoints.written(RECOVERY_POINT_FILE, self._recovery_points).get((log.topic, log.partition), 0)
 
     def checkpoint_high_watermarks(self) -> None:
         """Start writing the high watermarks, without waiting for the disk."""

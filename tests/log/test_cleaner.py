@@ -8,9 +8,10 @@ import pytest
 from batches import T
 from support.directory_with_cleaner import BACKOFF_MS, DirectoryWithCleaner, end, markers_of, records_of, write
 from support.faulty_file_systems import FailingFileSystem
+from support.held_disk import HeldDisk
 
 from kbroker.log.check import Severity, check_partition
-from kbroker.log.cleaner import examine, group_segments
+from kbroker.log.cleaner import LOGS_AT_ONCE, SOON_MS, examine, group_segments
 from kbroker.log.fs import FileSystem
 from kbroker.log.origin import Origin
 from kbroker.long_work import run_to_end
@@ -397,6 +398,50 @@ def later(directory):
         directory.timers.run_due()
 
     return (lambda job, done: jobs.append((job, done))), run_one, jobs
+
+
+def open_dirty(directory, count):
+    """Return new logs, each of which has a part to clean."""
+    logs = [directory.open(f'topic {number}') for number in range(count)]
+    for log in logs:
+        write(log, ('a', '1'))
+        write(log, ('a', '2'))
+        log.roll()
+        log.flush()
+        log.on_high_watermark(log.flushed_offset)
+    return logs
+
+
+def test_logs_are_chosen_in_parts(directory):
+    """Once, a look at 10,000 compacted topics that had been cleaned held the loop for more than a second."""
+    logs = open_dirty(directory, 3 * LOGS_AT_ONCE)
+    directory.cleaner._submit, _, jobs = later(directory)
+    examined, parts = [], []
+    directory.manager.high_watermark = lambda log: examined.append(log) or log.flushed_offset
+    directory.clock.advance(BACKOFF_MS)
+    while not jobs:
+        directory.timers.run_due()
+        parts.append(len(examined) - sum(parts))
+        directory.clock.advance(SOON_MS)
+    assert max(parts) == LOGS_AT_ONCE
+    assert examined == [*logs, logs[0]]
+
+
+def test_a_cleaning_waits_for_the_recovery_points_and_one_write_of_them_serves_many(tmp_path):
+    disk = HeldDisk(is_held=True)
+    directory = DirectoryWithCleaner(tmp_path / 'data', sync=disk.sync)
+    directory.cleaner.start()
+    logs = open_dirty(directory, 3)
+    for _ in range(10):
+        directory.run()
+    assert [records_of(log) for log in logs] == [[(0, 'a', '1'), (1, 'a', '2')]] * 3
+    syncs = 0
+    while disk.jobs:
+        disk.finish()
+        syncs += 1
+    directory.run()
+    assert [records_of(log) for log in logs] == [[(1, 'a', '2')]] * 3
+    assert syncs == 2, 'the file and its directory'
 
 
 def test_jobs_are_bounded_and_appends_go_on_between_them(tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ import pathlib
 from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, LogConfig
 from kbroker.log.cleaner import Cleaner
-from kbroker.log.fs import FileSystem
-from kbroker.log.jobs import Submit, run_inline
+from kbroker.log.fs import FileSystem, sync_inline
+from kbroker.log.jobs import Submit, Sync, run_inline
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
 from kbroker.log.origin import Origin
@@ -28,13 +28,14 @@ class DirectoryWithCleaner:
         fs: FileSystem | None = None,
         submit: Submit = run_inline,
         clock: ManualClock | None = None,
+        sync: Sync = sync_inline,
         **settings: object,
     ):
         config = Config({name.replace('_', '.'): str(value) for name, value in settings.items()})
         self.config = config
         self.clock = clock or ManualClock()
         self.timers = Timers(self.clock)
-        self.manager = LogManager(fs or FileSystem(), str(path), config, self.clock, self.timers)
+        self.manager = LogManager(fs or FileSystem(), str(path), config, self.clock, self.timers, sync)
         self.cleaner = Cleaner(self.manager, config, self.clock, self.timers, submit)
 
     def open(self, topic: str = 'topic', **settings: object) -> Log:
