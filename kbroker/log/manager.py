@@ -435,6 +435,8 @@ class LogManager:
         for stale in self._stale.values():
             stale.add((topic, partition))
         self.found.discard((topic, partition))
+        self._found_ids.pop((topic, partition), None)
+        self.verification.forget_files((topic, partition))
         return path
 
     def _forget_offsets(self, topic: str, partition: int) -> None:
@@ -491,6 +493,7 @@ class LogManager:
                 offsets[key] = offset
             if number % LOGS_AT_ONCE == 0:
                 yield
+        yield
         for key, log in logs:
             if self.logs.get(key) is not log:       # deleted meanwhile
                 offsets.pop(key, None)

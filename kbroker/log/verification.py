@@ -297,6 +297,14 @@ class Verification:
             self.notes[key] = DamageNote(key, State.SERVED, [damage])
             self._are_notes_stale = True
 
+    def forget_files(self, key: PartitionKey) -> None:
+        """Forget what the last clean stop left of a partition whose directory is out of use.
+
+        Another topic of the same name may have the same offsets.
+        """
+        for known in (self.rows, self.start_offsets, self.end_offsets, self.topic_ids, self._distrusted):
+            known.pop(key, None)
+
     def forget(self, keys: Collection[PartitionKey]) -> None:
         """Remove the notes of partitions that are deleted. Raises OSError."""
         for key in keys:

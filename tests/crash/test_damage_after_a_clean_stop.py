@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from support.damages import PLAIN, SETTINGS, TRANSACTIONS, TRIMMED, Loud, View, build, view_of
 from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 from support.in_process_broker import InProcessBroker
-from support.promises import Client, Promises
+from support.promises import READ_UNCOMMITTED, Client, Promises
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.log.checkpoints import LOG_START_OFFSET_FILE
@@ -294,6 +294,24 @@ def test_a_partition_that_does_not_change_keeps_its_row(stopped):
     after = read_inventory(FileSystem(), str(stopped))
     assert before is not None and after is not None and before.rows == after.rows
     assert before.broker_epoch < after.broker_epoch
+
+
+def test_a_topic_that_is_created_again_with_as_many_records_is_served_after_a_clean_stop(memory_path, caplog):
+    """The row of the old topic was kept, since the offsets were the same. The next start took the new one for damaged
+    and set its records aside.
+    """
+    place = 'again', 0
+    for number in range(3):
+        with InProcessBroker(memory_path, SETTINGS) as broker:
+            client = Client(broker, Promises())
+            if number:
+                assert list(client.read(place, READ_UNCOMMITTED).values()) == [f'life {number - 1}', 'last']
+                client.delete_topic('again')
+            client.create_topic('again', 1)
+            client.init_idempotent()
+            client.produce({place: [f'life {number}', 'last']})
+    assert errors(caplog) == []
+    assert check(memory_path)[0] == 0
 
 
 def test_a_repair_takes_a_partition_out_of_the_inventory(stopped, expected, caplog):
