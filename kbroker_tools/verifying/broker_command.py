@@ -15,6 +15,8 @@ START_LIMIT_S = 90
 STOP_LIMIT_S = 30
 LOOK_AGAIN_S = 0.02
 LAST_LINES = 5
+CLOCK_FILES = '/dev/shm/faketime_shm_{}', '/dev/shm/sem.faketime_sem_{}'
+"""What libfaketime leaves behind when the process with this id is killed."""
 
 
 class BrokerCommandError(Exception):
@@ -77,6 +79,8 @@ class BrokerCommand:
         self._was_killed = True
         if self._process is not None:
             self._process.wait()
+            for name in CLOCK_FILES:
+                Path(name.format(self._process.pid)).unlink(missing_ok=True)
             self._process = None
 
     def pause(self) -> None:

@@ -6,7 +6,9 @@ import logging
 import multiprocessing
 import random
 import shutil
+import uuid
 from concurrent.futures import ProcessPoolExecutor
+from unittest import mock
 
 import pytest
 from support.crash_points import findings_of_check
@@ -17,6 +19,9 @@ SETTINGS = {
     'log.index.size.max.bytes': '4096', 'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200',
     'transaction.two.phase.commit.enable': 'true'}
 ROLLS_ALWAYS = {'log.roll.ms': '1'}
+CLEANS_ALWAYS = {
+    **ROLLS_ALWAYS, 'log.cleaner.backoff.ms': '100', 'log.cleaner.min.cleanable.ratio': '0.01',
+    'log.cleaner.delete.retention.ms': '100'}
 LIVES, STEPS = 4, 1500
 HISTORIES, HISTORIES_OF_A_TEST, SOAK_HISTORIES, HISTORIES_OF_A_PROCESS = 40, 10, 4000, 50
 
@@ -25,14 +30,15 @@ def simulate(base, seed, settings):
     """Let a broker live several times. The directory of a life is what the one before has left."""
     base.mkdir()
     rng = random.Random(seed)
-    world = World(base, rng, SETTINGS | settings | (ROLLS_ALWAYS if rng.random() < 0.3 else {}))
+    world = World(base, rng, SETTINGS | settings | rng.choice([{}, {}, ROLLS_ALWAYS, CLEANS_ALWAYS]))
     try:
-        world.prepare()
-        for life in range(LIVES):
-            world.live(rng.randrange(STEPS))
-            if life == LIVES - 1 or rng.random() < 0.5:
-                world.settle()
-                assert findings_of_check(str(world.directory)) == []
+        with mock.patch('uuid.uuid4', lambda: uuid.UUID(int=rng.getrandbits(128), version=4)):
+            world.prepare()
+            for life in range(LIVES):
+                world.live(rng.randrange(STEPS))
+                if life == LIVES - 1 or rng.random() < 0.5:
+                    world.settle()
+                    assert findings_of_check(str(world.directory)) == []
         gc.collect()    # a broker is a reference cycle, and holds its files open until it is collected
     except BaseException as error:
         error.add_note(f'seed {seed}, life {world.lives}, {dict(world.steps)}')

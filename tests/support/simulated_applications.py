@@ -1,9 +1,9 @@
 """Applications with transactions, their network and their disk, all under the control of one random generator.
 
 A `World` makes one small step at a time: an application sends, a frame arrives, a sync ends, a connection breaks, a
-second instance takes over, the clock moves. The power fails, or the broker is killed, in the middle of a step. So
-requests of several applications and syncs of several partitions interleave in any order, and each order comes again
-with its seed.
+second instance takes over, records are deleted, a topic is deleted or created again, the clock moves. The power fails,
+or the broker is killed, in the middle of a step. So requests of several applications and syncs of several partitions
+interleave in any order, and each order comes again with its seed.
 
 The applications know only what was answered to them. `World.check` compares the broker with it.
 """
@@ -31,6 +31,8 @@ from kbroker.record.batch import encode_batch
 
 TOPIC, SOURCE, GROUP = 'orders', 'source', 'group'
 PARTITIONS = 3
+BRIEF = 'brief', 0
+"""The partition of a topic that is deleted and created again. What it has of a transaction may go at any time."""
 OLD_ID, TWO_PHASE_ID = 'old', 'two-phase'
 IDS = ('first', 'second', OLD_ID, TWO_PHASE_ID)
 """The transactional ids. The applications of OLD_ID are from before KIP-890. Those of TWO_PHASE_ID take part in
@@ -41,7 +43,8 @@ PLAIN = 'plain'
 TURN_MS = 20
 TIMEOUT_MS = 60_000
 LONGEST_WAIT_TURNS = 500
-WEIGHTS = {'work': 12, 'arrive': 12, 'sync': 12, 'time': 4, 'break': 1, 'take_over': 0.2, 'read': 0.5, 'late': 0.02}
+WEIGHTS = {'work': 12, 'arrive': 12, 'sync': 12, 'time': 4, 'break': 1, 'take_over': 0.2, 'read': 0.5, 'late': 0.02,
+           'delete_records': 0.1, 'replace_topic': 0.3}
 """The kinds of steps, and how often each is made: these are methods of `World`."""
 RETRIABLE = {
     ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -112,6 +115,12 @@ class Knowledge:
     """The values that were acknowledged, or read, by offset."""
     sent: dict[TopicPartition, set[str]] = field(default_factory=lambda: collections.defaultdict(set))
     """The values that arrived at the broker."""
+    deleted: dict[TopicPartition, int] = field(default_factory=lambda: collections.defaultdict(int))
+    """The offset below which records were to be deleted. A power cut may undo this."""
+    brief: str = 'absent'
+    """Whether there is a topic BRIEF: absent, creating, present or deleting; -ing means not answered yet."""
+    deletions: int = 0
+    """How often it was deleted."""
     forbidden: set[str] = field(default_factory=set)
     """Values that arrived from a fenced instance."""
     newest: dict[str, Producer] = field(default_factory=dict)
@@ -119,6 +128,11 @@ class Knowledge:
     producer_ids: set[int] = field(default_factory=set)
     count: int = 0
     """The number of the last value or offset."""
+
+    @property
+    def brief_number(self) -> int | None:
+        """Which topic BRIEF is there: the records that it acknowledges stay until it is deleted."""
+        return self.deletions if self.brief == 'present' else None
 
     def is_fenced(self, instance: Instance) -> bool:
         newest = self.newest.get(instance.name)
@@ -187,6 +201,8 @@ class World:
         """Called when `_changes_left` changes of the disk have taken effect, and for each later one."""
         self._cut: tuple[pathlib.Path, Knowledge] | None = None
         self._connection_ids = 0
+        self._is_replacing = False
+        """A deletion or creation of BRIEF is in progress."""
 
     # ---- lives of the broker
 
@@ -222,6 +238,7 @@ class World:
         finally:
             self._on_change = lambda: None
             self._connections.clear()
+            self._is_replacing = False
         if self._cut is not None:
             (self.directory, self.knowledge), self._cut = self._cut, None
             self._fs = FreezingFileSystem(self.directory, self._before_change)
@@ -327,6 +344,44 @@ class World:
         place = TOPIC, self.rng.randrange(PARTITIONS)
         self._check_records(place)
         self._check_visible(place)
+        if self.knowledge.brief == 'present':
+            self._check_records(BRIEF)
+
+    def _delete_records(self) -> None:
+        """Delete records from the start of a partition on, whether their transactions have ended or not."""
+        place = TOPIC, self.rng.randrange(PARTITIONS)
+        self._check_records(place)
+        offset = self.rng.choice([0, *self.knowledge.records[place]])
+        self.knowledge.deleted[place] = max(self.knowledge.deleted[place], offset)
+        self.broker.begin(build('DeleteRecordsRequest', topics=[dict(name=place[0], partitions=[
+            dict(partition_index=place[1], offset=offset)])]), 2)
+
+    def _replace_topic(self) -> None:
+        """Delete the topic BRIEF, or create it. What a life before has begun is asked for again."""
+        knowledge, (name, _) = self.knowledge, BRIEF
+        if self._is_replacing:
+            return
+        self._is_replacing = True
+        if knowledge.brief in ('absent', 'creating'):
+            knowledge.brief, then = 'creating', 'present'
+            request, version = build('CreateTopicsRequest', topics=[dict(
+                name=name, num_partitions=1, replication_factor=1)], timeout_ms=TIMEOUT_MS), 7
+        else:
+            knowledge.brief, then = 'deleting', 'absent'
+            knowledge.deletions += 1
+            knowledge.records[BRIEF].clear()
+            request, version = build('DeleteTopicsRequest', topics=[dict(name=name)], timeout_ms=TIMEOUT_MS), 6
+        sink = NotingConnection(0)
+
+        def on_reply() -> None:
+            code = _codes('topics' if then == 'present' else 'responses', 'error_code')(
+                self.broker.answer_to(sink, request, version))
+            assert code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if self._cut is None:
+                knowledge.brief, self._is_replacing = then, False
+
+        sink.on_reply = on_reply
+        self.broker.begin(request, version, sink)
 
     # ---- an instance
 
@@ -350,8 +405,9 @@ class World:
         self._send(instance, Call('InitProducerId', version, fields))
 
     def _some_partitions(self) -> list[TopicPartition]:
-        return [(TOPIC, partition) for partition in sorted(
+        some = [(TOPIC, partition) for partition in sorted(
             self.rng.sample(range(PARTITIONS), self.rng.randint(1, PARTITIONS)))]
+        return some + [BRIEF] * (self.knowledge.brief == 'present' and self.rng.random() < 0.3)
 
     def _new_value(self) -> str:
         self.knowledge.count += 1
@@ -441,12 +497,13 @@ class World:
         call, instance = connection.under_way.popleft(), connection.instance
         request = build(f'{call.api}Request', **call.fields)
         self._note_arrival(instance, call)
+        brief_number = self.knowledge.brief_number
 
         def on_reply() -> None:
             answer = self.broker.answer_to(connection.sink, request, call.version)
             if not connection.is_given_up and not instance.is_dead and instance.call is call and self._cut is None:
                 instance.call = None
-                self._answered(instance, call, answer)
+                self._answered(instance, call, answer, brief_number)
 
         connection.sink.on_reply = on_reply
         self.broker.begin(request, call.version, connection.sink)
@@ -471,14 +528,17 @@ class World:
 
     # ---- answers
 
-    def _answered(self, instance: Instance, call: Call, answer: Any) -> None:
+    def _answered(self, instance: Instance, call: Call, answer: Any, brief_number: int | None) -> None:
+        """Note what an answer means. `brief_number` is from the time when the call arrived."""
         if call.api == 'Produce':
-            self._produced(instance, call, answer)
+            self._produced(instance, call, answer, brief_number)
             return
         code = CODES[call.api](answer)
         if code in RETRIABLE:
             return
-        if code != ErrorCode.NONE:
+        if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED):
+            self._leave_out_brief(instance)
+        elif code != ErrorCode.NONE:
             instance.is_dead = True
         elif call.api == 'InitProducerId':
             self._initialized(instance, answer)
@@ -489,6 +549,14 @@ class World:
             elif call.api == 'EndTxn':
                 self._ended(instance, call, answer)
             instance.todo.pop(0)
+
+    @staticmethod
+    def _leave_out_brief(instance: Instance) -> None:
+        """Add and produce the same, but nothing to BRIEF, which was deleted."""
+        (_, added), (_, values) = instance.todo[:2]
+        assert BRIEF in added, f'{added} cannot be added'
+        added.remove(BRIEF)
+        del values[BRIEF]
 
     def _initialized(self, instance: Instance, answer: Any) -> None:
         knowledge, found = self.knowledge, (answer.producer_id, answer.producer_epoch)
@@ -516,7 +584,7 @@ class World:
                     f'{transaction} was to be kept, found {ongoing}')
         assert ongoing == NO_PRODUCER or instance.transaction is not None, f'{ongoing} is of no transaction'
 
-    def _produced(self, instance: Instance, call: Call, answer: Any) -> None:
+    def _produced(self, instance: Instance, call: Call, answer: Any, brief_number: int | None) -> None:
         """Note what was acknowledged, and leave the rest to the next call."""
         assert instance.producer is not None
         rows = {(topic.name, row.index): row for topic in answer.responses for row in topic.partition_responses}
@@ -524,15 +592,16 @@ class World:
         for place, added in call.values.items():
             row = rows[place]
             if row.error_code == ErrorCode.NONE:
-                self.knowledge.records[place].update(enumerate(added, row.base_offset))
+                if place != BRIEF or (brief_number is not None and brief_number == self.knowledge.brief_number):
+                    self.knowledge.records[place].update(enumerate(added, row.base_offset))
                 key = instance.producer, place
                 instance.sequences[key] = instance.sequences.get(key, 0) + len(added)
-                if instance.transaction is not None:
+                if instance.transaction is not None and place != BRIEF:
                     self._transaction_of(instance).values.setdefault(place, []).extend(added)
                     self._transaction_of(instance).is_known = True
             elif row.error_code in RETRIABLE:
                 left[place] = added
-            else:
+            elif place != BRIEF or row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 instance.is_dead = True
         if instance.name != PLAIN:
             if left:
@@ -574,6 +643,12 @@ class World:
                 instance.is_dead = True
             for _ in range(10):
                 self._turn(TURN_MS)
+            for _ in range(LONGEST_WAIT_TURNS):
+                if self.knowledge.brief == 'present':
+                    break
+                self._replace_topic()
+                self._turn(TURN_MS)
+            assert self.knowledge.brief == 'present', f'a topic stays {self.knowledge.brief}'
             client.check_stable_offsets()
             self.check()
             self._connections.clear()
@@ -585,9 +660,13 @@ class World:
             place = TOPIC, partition
             self._check_records(place)
             views[place] = self._check_visible(place)
+        self._check_records(BRIEF)
+        deleted = {value for place, offset in self.knowledge.deleted.items()
+                   for found, value in self.knowledge.records[place].items() if found < offset}
         offsets = {}
         for transaction in self.knowledge.transactions:
-            shows = {value in views[place] for place, added in transaction.values.items() for value in added}
+            shows = {value in views[place] for place, added in transaction.values.items()
+                     for value in added if value not in deleted}
             assert len(shows) <= 1, f'{transaction} is only partly visible'
             if transaction.outcome == 'committed':
                 assert shows != {False}, f'{transaction} is not visible'
@@ -620,7 +699,8 @@ class World:
         assert not knowledge.forbidden & set(values), f'{place}: values of a zombie in {values}'
         assert set(values) <= knowledge.sent[place], f'{place}: foreign values in {values}'
         for offset, value in knowledge.records[place].items():
-            assert found.get(offset) == value, f'{place}: {found.get(offset)} at {offset}, not {value}'
+            if offset in found or offset >= knowledge.deleted[place]:
+                assert found.get(offset) == value, f'{place}: {found.get(offset)} at {offset}, not {value}'
         knowledge.records[place].update(found)
 
     def _check_visible(self, place: TopicPartition) -> set[str]:

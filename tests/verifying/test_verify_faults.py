@@ -5,13 +5,15 @@ import socket
 import sys
 import threading
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 from click import ClickException
 from support.free_ports import free_port
+from support.machine_requirements import do_without
 
 from kbroker_tools import verify
-from kbroker_tools.verifying.broker_command import BrokerCommand, BrokerCommandError
+from kbroker_tools.verifying.broker_command import CLOCK_FILES, BrokerCommand, BrokerCommandError
 from kbroker_tools.verifying.nemesis import Nemesis
 from kbroker_tools.verifying.proxy import Proxy
 from kbroker_tools.verifying.recorder import Recorder
@@ -28,10 +30,10 @@ while True:
 '''
 
 
-def command_for(tmp_path, program, port):
+def command_for(tmp_path, program, port, environment=None):
     script = tmp_path / 'broker.py'
     script.write_text(program)
-    return BrokerCommand(f'{sys.executable} {script} {port}', ('127.0.0.1', port), tmp_path / 'log')
+    return BrokerCommand(f'{sys.executable} {script} {port}', ('127.0.0.1', port), tmp_path / 'log', environment)
 
 
 def test_a_broker_that_was_killed_starts_again(tmp_path):
@@ -127,6 +129,19 @@ def test_a_broker_command_that_ends_is_reported_with_its_last_lines(tmp_path):
     broker = command_for(tmp_path, 'raise SystemExit("no such setting")', free_port())
     with pytest.raises(BrokerCommandError, match=r'ended with code 1; .* ends: no such setting'):
         broker.start()
+
+
+def test_a_broker_that_was_killed_leaves_no_files_of_its_clock(tmp_path):
+    try:
+        environment = verify.fake_time(tmp_path / 'clock')
+    except ClickException as error:
+        do_without('faketime', error.message)
+    broker = command_for(tmp_path, LISTENS, free_port(), environment)
+    broker.start()
+    files = [Path(name.format(broker._process.pid)) for name in CLOCK_FILES]
+    assert [file for file in files if not file.exists()] == []
+    broker.kill()
+    assert [file for file in files if file.exists()] == []
 
 
 def test_the_clock_needs_libfaketime(tmp_path, monkeypatch):
