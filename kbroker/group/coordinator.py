@@ -214,7 +214,8 @@ class GroupCoordinator:
                 part.stop()
             self._parts = []
         for part in self._parts:
-            part.offsets.forget_topic(topic.name, Callback(_log_failure))
+            if not part.shard.partition.is_deleted:     # as by the same request, which then goes on to this topic
+                part.offsets.forget_topic(topic.name, Callback(_log_failure))
 
     def sweep(self) -> None:
         """Expire offsets and empty groups (offsets.retention.minutes), unless the last sweep is not at its end."""
@@ -224,7 +225,8 @@ class GroupCoordinator:
 
     def _sweep(self) -> Generator[object, None, None]:
         for part in list(self._parts):
-            yield from part.offsets.expire(Callback(_log_failure))
+            if not part.shard.partition.is_deleted:
+                yield from part.offsets.expire(Callback(_log_failure))
         self._is_sweeping = False
 
     def partition_of(self, group_id: str) -> int:

@@ -469,7 +469,7 @@ class ShareStates:
     def _forget(self, is_deleted: Callable[[bytes], bool]) -> Steps[None]:
         for shard in list(self._shards):
             keys = [key for key in shard.states if is_deleted(key.topic_id)]
-            if keys:
+            if keys and not shard.partition.is_deleted:
                 self.delete(keys, self._log_failures)
             yield
 

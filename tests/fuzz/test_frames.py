@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import tracemalloc
 
 import pytest
@@ -55,9 +54,8 @@ def test_damaged_requests_are_answered_or_close_the_connection(broker, caplog):
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_a_million_damaged_requests(broker, caplog, soak_count):
-    seed = int.from_bytes(os.urandom(4), 'big')
-    run(broker, soak_count(SOAK_FRAMES, DEFAULT_FRAMES), seed, caplog)
+def test_a_million_damaged_requests(broker, caplog, soak_count, soak_seed):
+    run(broker, soak_count(SOAK_FRAMES, DEFAULT_FRAMES), soak_seed, caplog)
 
 
 def test_damaged_requests_leave_nothing_behind(broker, caplog):
