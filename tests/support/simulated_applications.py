@@ -348,11 +348,16 @@ class World:
             self._check_records(BRIEF)
 
     def _delete_records(self) -> None:
-        """Delete records from the start of a partition on, whether their transactions have ended or not."""
+        """Delete the first few records of a partition: most have to stay, to tell what became of their transactions.
+
+        Sometimes all of them are deleted, of open transactions, too.
+        """
         place = TOPIC, self.rng.randrange(PARTITIONS)
         self._check_records(place)
-        offset = self.rng.choice([0, *self.knowledge.records[place]])
-        self.knowledge.deleted[place] = max(self.knowledge.deleted[place], offset)
+        offsets = sorted(offset for offset in self.knowledge.records[place] if offset >= self.knowledge.deleted[place])
+        if not offsets:
+            return
+        self.knowledge.deleted[place] = offset = self.rng.choice(offsets[:5] if self.rng.random() < 0.9 else offsets)
         self.broker.begin(build('DeleteRecordsRequest', topics=[dict(name=place[0], partitions=[
             dict(partition_index=place[1], offset=offset)])]), 2)
 
