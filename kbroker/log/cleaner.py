@@ -222,7 +222,6 @@ class Cleaner:
         """Return logs that are due, the one with the largest dirty part first."""
         self._uncleanable = {log for log in self._uncleanable if log.failure is None}
         self._first_dirty = {log: offset for log, offset in self._first_dirty.items() if log.failure is None}
-        yield
         due = []
         for number, log in enumerate(list(self._logs.logs.values()), 1):
             found = self._examine(log)

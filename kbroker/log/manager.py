@@ -493,7 +493,6 @@ class LogManager:
                 offsets[key] = offset
             if number % LOGS_AT_ONCE == 0:
                 yield
-        yield
         for key, log in logs:
             if self.logs.get(key) is not log:       # deleted meanwhile
                 offsets.pop(key, None)
