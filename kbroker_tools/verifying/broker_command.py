@@ -16,7 +16,7 @@ STOP_LIMIT_S = 30
 LOOK_AGAIN_S = 0.02
 LAST_LINES = 5
 CLOCK_FILES = '/dev/shm/faketime_shm_{}', '/dev/shm/sem.faketime_sem_{}'
-"""What libfaketime leaves behind when the process with this id is killed."""
+"""Files of libfaketime that stay when the process with this id is killed."""
 
 
 class BrokerCommandError(Exception):

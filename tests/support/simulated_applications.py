@@ -118,7 +118,7 @@ class Knowledge:
     deleted: dict[TopicPartition, int] = field(default_factory=lambda: collections.defaultdict(int))
     """The offset below which records were to be deleted. A power cut may undo this."""
     brief: str = 'absent'
-    """Whether there is a topic BRIEF: absent, creating, present or deleting; -ing means not answered yet."""
+    """The state of the topic BRIEF: absent, creating, present or deleting. In -ing, a request waits for its answer."""
     deletions: int = 0
     """How often it was deleted."""
     forbidden: set[str] = field(default_factory=set)
