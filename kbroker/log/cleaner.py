@@ -45,7 +45,7 @@ MAX_OFFSET_RANGE = 2**31 - 1
 logger = logging.getLogger(__name__)
 
 Steps = Generator[Job | int | None, Any, None]
-"""Work of the cleaner: yields a job and receives its result; yields None to be resumed soon, or after how many ms."""
+"""Work of the cleaner. It yields a job to receive its result, a number of ms to wait, or None after a small part."""
 
 
 @dataclass(frozen=True)
