@@ -22,7 +22,7 @@ from kbroker_tools.verifying.history import HistoryError, load
 from kbroker_tools.verifying.html import timeline_page
 from kbroker_tools.verifying.nemesis import FAULTS, NETWORK_FAULTS, PROCESS_FAULTS
 from kbroker_tools.verifying.report import page
-from kbroker_tools.verifying.run import CLIENTS, WORKLOADS, Plan, Run, clients_available
+from kbroker_tools.verifying.run import CLIENTS, PROTOCOLS, WORKLOADS, Plan, Run, clients_available
 
 FAKE_TIME_LIBRARIES = tuple(f'{place}/faketime/{name}' for name in ('libfaketimeMT.so.1', 'libfaketime.so.1')
                             for place in ('/usr/lib/*', '/usr/lib', '/usr/lib64', '/usr/local/lib'))
@@ -69,7 +69,11 @@ def checked_command(ctx: click.Context, param: click.Parameter, value: str | Non
 @click.option('--workloads', callback=names_of(WORKLOADS), default=','.join(WORKLOADS), show_default=True,
               metavar='NAME,...',
               help='list: transactions that append to several partitions and read. transform: consume, transform, '
-                   'produce. fence: a fenced producer goes on writing.')
+                   'produce. rebalance: the same by members of groups, which come and go. fence: a fenced producer '
+                   'goes on writing.')
+@click.option('--group-protocols', 'protocols', callback=names_of(PROTOCOLS), metavar='NAME,...',
+              help=f'The protocols of the groups that rebalance: {", ".join(PROTOCOLS)}. The default is those that '
+                   'the broker serves; consumer is KIP-848.')
 @click.option('--clients', callback=names_of(CLIENTS), metavar='NAME,...',
               help='kbroker, confluent, java. The default is those that are installed.')
 @click.option('--java-classpath', metavar='PATH',
@@ -83,8 +87,8 @@ def checked_command(ctx: click.Context, param: click.Parameter, value: str | Non
               help='Only check a history that was recorded before.')
 @version_option
 def main(bootstrap_server: str | None, minutes: float, nemesis: tuple[str, ...] | None, broker_command: str | None,
-         workloads: tuple[str, ...], clients: tuple[str, ...] | None, java_classpath: str | None,
-         **files: Path | int | None) -> None:
+         workloads: tuple[str, ...], protocols: tuple[str, ...] | None,
+         clients: tuple[str, ...] | None, java_classpath: str | None, **files: Path | int | None) -> None:
     """Verify that a broker keeps Kafka's promises while the network and the broker fail.
 
     Transactional producers and consumers of several clients work on new topics. A proxy between them and the broker
@@ -106,7 +110,7 @@ def main(bootstrap_server: str | None, minutes: float, nemesis: tuple[str, ...] 
     address = address_of(bootstrap_server)
     faults = chosen_faults(nemesis, broker_command is not None)
     plan = Plan(bootstrap_server, minutes * 60, faults, workloads, chosen_clients(clients, java_classpath),
-                java_classpath, seed=seed if isinstance(seed, int) else time.time_ns() % 1_000_000)
+                java_classpath, protocols, seed=seed if isinstance(seed, int) else time.time_ns() % 1_000_000)
     output.mkdir(parents=True, exist_ok=True)
     clock_file = output / CLOCK if 'clock' in faults else None
     with running(broker_command, address, output, clock_file) as broker, \

@@ -10,7 +10,7 @@ class Kind(enum.Enum):
     """A promise of Kafka's protocol, by the way in which it is broken."""
 
     LOST_WRITE = 'lost write', 'an acknowledged or committed record is not in the log at the end'
-    DUPLICATE = 'duplicate', 'one record is in the log twice, or one input was transformed twice'
+    DUPLICATE = 'duplicate', 'one record is in the log twice, or one input was transformed twice by a group'
     ABORTED_READ = 'aborted read', 'a read_committed reader got a record whose transaction was not committed'
     TORN = 'torn transaction', 'some records of a transaction are visible and others are not'
     PRECOMMITTED_READ = 'precommitted read', 'a read_committed reader got a record before its commit was requested'

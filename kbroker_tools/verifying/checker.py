@@ -254,29 +254,29 @@ class _Checks:
     # ---- transforms
 
     def _check_transforms(self) -> None:
-        """Compare the committed offsets of each input partition with the visible outputs."""
-        committed = {partition: (group, offset) for group, offsets in self._history.committed.items()
-                     for partition, offset in offsets.items()}
-        if not committed:
-            return
-        outputs: dict[int, dict[int, int]] = {partition: {} for partition in committed}
+        """Compare the committed offsets of each group and input partition with the visible outputs."""
+        ends = {(group, partition): offset for group, offsets in self._history.committed.items()
+                for partition, offset in offsets.items()}
+        outputs: dict[tuple[str, int], dict[int, int]] = {place: {} for place in ends}
+        consumed, transaction_of = self._history.consumed, self._history.writes.transaction
         for number, (partition, offset) in self._history.writes.sources.items():
-            if self._visible[number] == NONE or partition not in committed:
+            place = consumed[transaction_of[number]][0], partition
+            if self._visible[number] == NONE or place not in ends:
                 continue
-            first = outputs[partition].setdefault(offset, number)
+            first = outputs[place].setdefault(offset, number)
             if first != number:
                 self._found.add(Kind.DUPLICATE, Evidence(
-                    f'the input {self._words.partition(partition)} offset {offset} was transformed twice: to '
-                    f'{self._words.record(first)} and to {self._words.record(number)}',
+                    f'the input {self._words.partition(partition)} offset {offset} was transformed twice by group '
+                    f'{place[0]!r}: to {self._words.record(first)} and to {self._words.record(number)}',
                     self._words.transactions_of(first, number)), 2)
-            group, end = committed[partition]
-            if offset >= end:
+            if offset >= ends[place]:
                 self._found.add(Kind.OUTPUT_WITHOUT_OFFSET, Evidence(
                     f'{self._words.record(number)} is the output of {self._words.partition(partition)} offset '
-                    f'{offset}, and group {group!r} has committed offset {end}', self._words.transactions_of(number)))
+                    f'{offset}, and group {place[0]!r} has committed offset {ends[place]}',
+                    self._words.transactions_of(number)))
         if self._history.is_finished and all(log.is_complete for log in self._ends.committed):
-            for partition, (group, end) in committed.items():
-                self._check_outputs(partition, group, end, outputs[partition])
+            for (group, partition), end in ends.items():
+                self._check_outputs(partition, group, end, outputs[group, partition])
 
     def _check_outputs(self, partition: int, group: str, end: int, outputs: dict[int, int]) -> None:
         log = self._ends.committed[partition]
@@ -288,13 +288,13 @@ class _Checks:
                 self._found.add(Kind.OFFSET_WITHOUT_OUTPUT, Evidence(
                     f'group {group!r} has committed offset {end} of {self._words.partition(partition)}, and the input '
                     f'at offset {offset} has no visible output',
-                    self._committers(partition, offset) if is_first else ()))
+                    self._committers(group, partition, offset) if is_first else ()))
 
-    def _committers(self, partition: int, offset: int) -> tuple[int, ...]:
+    def _committers(self, group: str, partition: int, offset: int) -> tuple[int, ...]:
         """Return the transactions that committed this offset of an input, of which the newest decides."""
-        return tuple(transaction for transaction, (_, ranges) in self._history.consumed.items()
+        return tuple(transaction for transaction, (committer, ranges) in self._history.consumed.items()
                      for input_partition, begin, end in zip(ranges[::3], ranges[1::3], ranges[2::3], strict=True)
-                     if input_partition == partition and begin <= offset < end)[-3:]
+                     if committer == group and input_partition == partition and begin <= offset < end)[-3:]
 
     # ---- ends
 

@@ -13,21 +13,37 @@ from pathlib import Path
 
 from kbroker.client import Admin, KafkaError
 from kbroker.client.admin import LATEST, IsolationLevel, NewTopic
+from kbroker.client.cluster import Cluster
+from kbroker.client.config import ClientConfig
 from kbroker.errors import ErrorCode
+from kbroker.protocol.api_keys import ApiKey
 from kbroker_tools.verifying.broker_command import BrokerCommand, BrokerCommandError
 from kbroker_tools.verifying.clients import java, own
-from kbroker_tools.verifying.clients.face import ClientFailure, Maker, Place
+from kbroker_tools.verifying.clients.face import ClientFailure, Maker, Membership, Place
 from kbroker_tools.verifying.final_read import read_to_ends
 from kbroker_tools.verifying.lines import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker_tools.verifying.nemesis import LONGEST_CLOCK_JUMP_S, Nemesis
 from kbroker_tools.verifying.proxy import Proxy
 from kbroker_tools.verifying.recorder import Recorder
-from kbroker_tools.verifying.workloads import Fencer, ListAppender, Sender, Setting, Tail, Transformer, Worker
+from kbroker_tools.verifying.workloads import (
+    Fencer,
+    ListAppender,
+    MovingTransformer,
+    Sender,
+    Setting,
+    Tail,
+    Transformer,
+    Worker,
+)
 
 LIST, INPUT, OUTPUT = 'list', 'input', 'output'
 PARTITIONS = {LIST: 4, INPUT: 2, OUTPUT: 2}
 """The fewest partitions. Each client transforms a partition of the input."""
-WORKLOADS = ('list', 'transform', 'fence')
+WORKLOADS = ('list', 'transform', 'rebalance', 'fence')
+TRANSFORMS = {'transform', 'rebalance'}
+"""The workloads that read the input."""
+PROTOCOLS = ('classic', 'consumer')
+LEAST_MEMBERS = 2
 CLIENTS = ('kbroker', 'confluent', 'java')
 KEEP_EVERYTHING = {'cleanup.policy': 'delete', 'retention.ms': '-1', 'retention.bytes': '-1'}
 FINISH_S = 300
@@ -48,6 +64,8 @@ class Plan:
     clients: tuple[str, ...] = CLIENTS[:2]
     java_classpath: str | None = None
     """The jars of Kafka's clients, if Java is one of the clients."""
+    protocols: tuple[str, ...] | None = None
+    """The protocols of the groups whose members come and go. None: those that the broker serves."""
     pause_s: tuple[float, float] = (0.5, 4)
     seed: int = 0
     workers: int = 2
@@ -83,6 +101,13 @@ def _has_confluent() -> bool:
     return True
 
 
+def protocols_served(servers: str) -> tuple[str, ...]:
+    """Return the protocols of groups that a broker serves. KafkaError and ClientError."""
+    with closing(Cluster(ClientConfig.from_settings(own.CONNECTION | {'bootstrap.servers': servers}))) as cluster:
+        served = cluster.retrying(lambda: cluster.any().api_versions, 'ApiVersions')
+    return PROTOCOLS if ApiKey.CONSUMER_GROUP_HEARTBEAT in served else PROTOCOLS[:1]
+
+
 def offsets_of_group(group: str, servers: str, settings: Mapping[str, str]) -> dict[Place, int]:
     """Return the committed offsets, once no transaction holds them. KafkaError and OSError."""
     with Admin(servers, settings) as admin:
@@ -98,7 +123,8 @@ def offsets_of_group(group: str, servers: str, settings: Mapping[str, str]) -> d
 class Run:
     """One run against a broker that is up.
 
-    KafkaError and OSError if the topics cannot be created, JavaEnded and OSError if Java does not start.
+    KafkaError and OSError if the broker cannot be asked for its protocols, or the topics cannot be created, JavaEnded
+    and OSError if Java does not start.
     """
 
     def __init__(self, plan: Plan, history: Path, broker: BrokerCommand | None = None, clock_file: Path | None = None,
@@ -110,6 +136,7 @@ class Run:
         self._progress = progress
         self._rng = random.Random(plan.seed)
         self._prefix = f'kbroker-verify-{time.time_ns() // 1_000_000:x}'
+        self._protocols: tuple[str, ...] = ()
         self._partitions = PARTITIONS | {INPUT: max(PARTITIONS[INPUT], len(plan.clients))}
         self._places = [Place(f'{self._prefix}-{name}', partition)
                         for name, count in self._partitions.items() for partition in range(count)]
@@ -121,6 +148,8 @@ class Run:
     def run(self) -> RunResult:
         """Carry the plan out. Everything that it started has ended when it returns."""
         self._create_topics()
+        if 'rebalance' in self._plan.workloads:
+            self._protocols = self._plan.protocols or protocols_served(self._plan.servers)
         host, _, port = self._plan.servers.split(',')[0].rpartition(':')
         with ExitStack() as stack:
             out = stack.enter_context(self._history.open('w', encoding='utf-8'))
@@ -142,7 +171,8 @@ class Run:
     def _description(self) -> dict[str, object]:
         plan = self._plan
         return {'servers': plan.servers, 'seconds': plan.seconds, 'seed': plan.seed, 'prefix': self._prefix,
-                'nemesis': list(plan.nemesis), 'workloads': list(plan.workloads), 'clients': list(plan.clients),
+                'nemesis': list(plan.nemesis), 'workloads': list(plan.workloads), 'protocols': list(self._protocols),
+                'clients': list(plan.clients),
                 'started': round(time.time() * 1000)}
 
     # ---- before
@@ -167,16 +197,16 @@ class Run:
     def _makers(self, stack: ExitStack, servers: str) -> list[Maker]:
         makers: list[Maker] = []
         if 'kbroker' in self._plan.clients:
-            makers.append(Maker(own.NAME, own.OwnWriter, own.OwnGetter, servers, self._places))
+            makers.append(Maker(own.NAME, own.OwnWriter, own.OwnGetter, own.OwnMember, servers, self._places))
         if 'confluent' in self._plan.clients:
             from kbroker_tools.verifying.clients import confluent
-            makers.append(Maker(confluent.NAME, confluent.ConfluentWriter, confluent.ConfluentGetter, servers,
-                                self._places))
+            makers.append(Maker(confluent.NAME, confluent.ConfluentWriter, confluent.ConfluentGetter,
+                                confluent.ConfluentMember, servers, self._places))
         if self._plan.java_classpath is not None and 'java' in self._plan.clients:
             machine = java.Machine(self._plan.java_classpath)
             stack.callback(machine.close)
             makers.append(Maker(java.NAME, partial(java.JavaWriter, machine), partial(java.JavaGetter, machine),
-                                servers, self._places))
+                                partial(java.JavaMember, machine), servers, self._places))
         return makers
 
     def _workers(self, setting: Setting, makers: Sequence[Maker]) -> list[Worker]:
@@ -193,18 +223,28 @@ class Run:
                             for number in range(self._plan.workers)]
             workers += [Tail(f'{maker.name} {isolation}', setting, rng(), maker, isolation)
                         for isolation in (READ_COMMITTED, READ_UNCOMMITTED)]
-        if 'transform' in self._plan.workloads:
+        if TRANSFORMS & set(self._plan.workloads):
             workers += [Sender(f'{maker.name} input', setting, rng(), maker, input_topic) for maker in makers]
-            workers += [Transformer(f'{self._group}-{partition}', setting, rng(), makers[index % len(makers)],
-                                    (input_topic, output_topic), self._group, [partition])
+        if 'transform' in self._plan.workloads:
+            group = f'{self._prefix}-transform'
+            workers += [Transformer(f'{group}-{partition}', setting, rng(), makers[index % len(makers)], group,
+                                    output_topic, [partition])
                         for index, partition in enumerate(setting.indexes(input_topic))]
+        for group, protocol in self._moving_groups().items():
+            workers += [MovingTransformer(f'{group}-{number}', setting, rng(), makers[number % len(makers)],
+                                          Membership(group, protocol, input_topic), output_topic)
+                        for number in range(max(len(makers), LEAST_MEMBERS))]
         if 'fence' in self._plan.workloads:
             workers.append(Fencer(f'{self._prefix}-fenced', setting, rng(), makers, list_topic))
         return workers
 
-    @property
-    def _group(self) -> str:
-        return f'{self._prefix}-transform'
+    def _moving_groups(self) -> dict[str, str]:
+        """Return the groups whose members come and go, with their protocols."""
+        return {f'{self._prefix}-{protocol}': protocol for protocol in self._protocols}
+
+    def _groups(self) -> list[str]:
+        fixed = [f'{self._prefix}-transform'] if 'transform' in self._plan.workloads else []
+        return [*fixed, *self._moving_groups()]
 
     # ---- the work
 
@@ -271,23 +311,23 @@ class Run:
             recorder.stable(index, last_stable, high)
         for isolation, end in ((READ_COMMITTED, 0), (READ_UNCOMMITTED, 1)):
             self._read_all(recorder, isolation, {index: ends[end] for index, ends in stable.items()})
-        if 'transform' in self._plan.workloads:
-            self._record_offsets(recorder)
+        for group in self._groups():
+            self._record_offsets(recorder, group)
 
-    def _record_offsets(self, recorder: Recorder) -> None:
-        """Record the committed offsets of the transforms, or that a transaction holds them for ever.
+    def _record_offsets(self, recorder: Recorder, group: str) -> None:
+        """Record the committed offsets of a group of transforms, or that a transaction holds them for ever.
 
         The client asks again, with pauses, for as long as the run is patient.
         """
         settings = {'default.api.timeout.ms': str(round(self._plan.patience_s * 1000))}
         try:
-            committed = self._reader_of_offsets(self._plan.servers, settings)(self._group)
+            committed = self._reader_of_offsets(self._plan.servers, settings)(group)
         except KafkaError as error:
             if error.code is not ErrorCode.UNSTABLE_OFFSET_COMMIT:
                 raise
-            recorder.unstable(self._group)
+            recorder.unstable(group)
         else:
-            recorder.committed(self._group, {index: committed.get(index, 0) for index, place
+            recorder.committed(group, {index: committed.get(index, 0) for index, place
                                              in enumerate(self._places) if place.topic.endswith(INPUT)})
 
     def _await_stable(self) -> dict[int, tuple[int, int]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -14,9 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker.errors import KafkaError
-from kbroker_tools.verifying.clients.face import ClientFailure, Getter, InstanceFailure, Maker, Place, Writer
+from kbroker_tools.verifying.clients.face import (
+    ClientFailure,
+    Getter,
+    InstanceFailure,
+    Maker,
+    Member,
+    Membership,
+    Place,
+    Writer,
+)
 from kbroker_tools.verifying.lines import NOT_ACKNOWLEDGED, READ_COMMITTED, Outcome
-from kbroker_tools.verifying.recorder import Recorder
+from kbroker_tools.verifying.recorder import Reads, Recorder
 
 POLL_S = 0.1
 PAUSE_AFTER_FAILURE_S = 0.2
@@ -25,6 +35,9 @@ READING_SHARE = 0.3
 LONGEST_PAUSE_S = 0.03
 MOST_WRITES = 6
 RESEEK_SHARE = 0.01
+MEMBERSHIP_S = (2, 10)
+"""How long a member stays in its group."""
+LONGEST_ABSENCE_S = 2
 
 
 @dataclass
@@ -245,31 +258,22 @@ class Sender(Worker):
             self._recorder.sends(producer, writes)
 
 
-class Transformer(Worker):
+class Transforming(Worker):
     """Consume, transform, produce: one output for each input, and the offsets in the same transaction."""
 
-    def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, topics: tuple[str, str],
-                 group: str, inputs: Sequence[int]):
+    def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, group: str, output: str):
         super().__init__(name, setting, rng)
         self._maker = maker
-        self._inputs = inputs
-        self._outputs = setting.indexes(topics[1])
         self._group = group
+        self._outputs = setting.indexes(output)
 
-    def work(self) -> None:
-        producer, writer = claimed(self._recorder, self._maker, self.name)
-        with closing(writer), closing(Session(self._recorder, self._maker, READ_COMMITTED)) as session:
-            committed = self._setting.committed_offsets(self._group)
-            positions = {partition: committed.get(partition, 0) for partition in self._inputs}
-            session.seek(positions)
-            while not self._stop.is_set():
-                reads = session.poll(POLL_S)
-                if reads and not self._transact(producer, writer, reads, positions):
-                    session.seek(positions)
+    def _transform(self, producer: int, writer: Writer, reads: Reads, positions: Mapping[int, int],
+                   committer: Any) -> Mapping[int, int] | None:
+        """Transform what was read. Returns the offsets behind it, None if the transaction was aborted.
 
-    def _transact(self, producer: int, writer: Writer, reads: Sequence[tuple[int, list[int], list[int]]],
-                  positions: dict[int, int]) -> bool:
-        """Transform what was read. Returns True and moves the positions if the transaction was committed."""
+        `positions` has the first offset that is not yet transformed of each partition, and `committer` the group as
+        `Writer.send_offsets` takes it. ClientFailure leaves the end unknown.
+        """
         writer.begin()
         attempt = Attempt(self._recorder, producer, writer)
         sources: list[int] = []
@@ -281,17 +285,80 @@ class Transformer(Worker):
                 for offset in offsets:
                     sources += [attempt.send(self._rng.choice(self._outputs)), partition, offset]
             writer.flush()
-            writer.send_offsets(self._group, after)
+            writer.send_offsets(committer, after)
             self._stop.wait(self._rng.uniform(0, LONGEST_PAUSE_S))
             if self._rng.random() < ABORTED_SHARE:
                 attempt.abort()
-                return False
+                return None
             attempt.commit()
         except ClientFailure as error:
             attempt.fail()
             raise ClientFailure('the position is not known') from error
-        positions |= after
-        return True
+        return after
+
+
+class Transformer(Transforming):
+    """A transform of fixed partitions. It keeps its positions, and asks for the committed ones after a failure."""
+
+    def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, group: str, output: str,
+                 inputs: Sequence[int]):
+        super().__init__(name, setting, rng, maker, group, output)
+        self._inputs = inputs
+
+    def work(self) -> None:
+        producer, writer = claimed(self._recorder, self._maker, self.name)
+        with closing(writer), closing(Session(self._recorder, self._maker, READ_COMMITTED)) as session:
+            committed = self._setting.committed_offsets(self._group)
+            positions = {partition: committed.get(partition, 0) for partition in self._inputs}
+            session.seek(positions)
+            while not self._stop.is_set():
+                reads = session.poll(POLL_S)
+                if not reads:
+                    continue
+                after = self._transform(producer, writer, reads, positions, self._group)
+                if after is None:
+                    session.seek(positions)
+                else:
+                    positions |= after
+
+
+class MovingTransformer(Transforming):
+    """A transform by a member of a group, which joins and leaves again and again, so that partitions move.
+
+    Each assignment is a reader of its own in the history: it begins at the committed offsets, wherever these are.
+    """
+
+    def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, membership: Membership,
+                 output: str):
+        super().__init__(name, setting, rng, maker, membership.group, output)
+        self._membership = membership
+
+    def work(self) -> None:
+        producer, writer = claimed(self._recorder, self._maker, self.name)
+        with closing(writer):
+            while not self._stop.is_set():
+                with closing(self._maker.member(self._membership)) as member:
+                    self._belong(member, producer, writer)
+                self._stop.wait(self._rng.uniform(0, LONGEST_ABSENCE_S))
+
+    def _belong(self, member: Member, producer: int, writer: Writer) -> None:
+        """Work as a member for a while. ClientFailure after a failure, which a member does not survive."""
+        end = time.monotonic() + self._rng.uniform(*MEMBERSHIP_S)
+        reader, changes = -1, -1
+        sought: list[int] = []
+        while not self._stop.is_set() and time.monotonic() < end:
+            begin = self._recorder.now()
+            reads = member.poll(POLL_S)
+            if not reads:
+                continue
+            if changes != member.changes:
+                reader, changes, sought = self._recorder.reader(READ_COMMITTED, self._maker.name), member.changes, []
+            self._recorder.poll(reader, begin, reads, seek=sought)
+            sought = []
+            positions = {partition: offsets[0] for partition, offsets, _ in reversed(reads)}
+            if self._transform(producer, writer, reads, positions, member.metadata()) is None:
+                member.rewind(positions)
+                sought = [number for pair in positions.items() for number in pair]
 
 
 class Fencer(Worker):

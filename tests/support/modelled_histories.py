@@ -14,7 +14,8 @@ LISTS = (0, 1, 2)
 INPUT = 3
 OUTPUTS = (4, 5)
 PARTITIONS = ('list-0', 'list-1', 'list-2', 'input-0', 'output-0', 'output-1')
-GROUP = 'transform'
+GROUPS = ('transform', 'rebalance')
+"""Both transform the same input."""
 STEP_NS = 1000_000
 
 
@@ -37,7 +38,7 @@ class Cluster:
     def __init__(self) -> None:
         self.logs = [Log() for _ in PARTITIONS]
         self.ended: dict[int, bool] = {}
-        self.committed_input = 0
+        self.committed_input = dict.fromkeys(GROUPS, 0)
 
     def end(self, transaction: int, partitions: set[int], is_committed: bool) -> None:
         self.ended[transaction] = is_committed
@@ -67,7 +68,7 @@ class ModelledRun:
         self.recorder = Recorder(self.out, PARTITIONS, {'seed': seed}, lambda: self.time_ns)
         self.is_stopping = False
         clients = [*(self.appender(f'list-{number}') for number in range(3)), self.fencer(), self.sender(),
-                   self.transformer(), *(self.tail(isolation) for isolation in (READ_COMMITTED, READ_UNCOMMITTED))]
+                   *map(self.transformer, GROUPS), *(self.tail(isolation) for isolation in (READ_COMMITTED, READ_UNCOMMITTED))]
         for _ in range(steps):
             self.time_ns += STEP_NS
             next(self.random.choice(clients))
@@ -142,12 +143,12 @@ class ModelledRun:
             self.recorder.sends(producer, writes)
             yield
 
-    def transformer(self) -> Iterator[None]:
-        producer, reader = self.claim('transform'), Reader(self, READ_COMMITTED)
+    def transformer(self, group: str) -> Iterator[None]:
+        producer, reader = self.claim(group), Reader(self, READ_COMMITTED)
         yield
         while not self.is_stopping:
             begin, number = self.recorder.now(), self.recorder.new_transaction()
-            first = self.cluster.committed_input
+            first = self.cluster.committed_input[group]
             reader.seek(INPUT, first)
             found = reader.poll(INPUT, number)
             writes, sources, touched = [], [], set()
@@ -162,10 +163,10 @@ class ModelledRun:
             yield
             self.cluster.end(number, touched, is_committed)
             if is_committed:
-                self.cluster.committed_input = after
+                self.cluster.committed_input[group] = after
             yield
             self.recorder.transaction(number, producer, begin, commit,
-                                      Outcome.COMMITTED if is_committed else Outcome.ABORTED, writes, group=GROUP,
+                                      Outcome.COMMITTED if is_committed else Outcome.ABORTED, writes, group=group,
                                       consumed=[INPUT, first, after], sources=sources)
 
     def tail(self, isolation: str) -> Iterator[None]:
@@ -185,7 +186,8 @@ class ModelledRun:
             self.recorder.end(reader.number, ends)
         for partition, log in enumerate(self.cluster.logs):
             self.recorder.stable(partition, log.end, log.end)
-        self.recorder.committed(GROUP, {INPUT: self.cluster.committed_input})
+        for group, offset in self.cluster.committed_input.items():
+            self.recorder.committed(group, {INPUT: offset})
         self.recorder.finish()
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.modelled_histories import GROUP, INPUT, LISTS, ModelledRun
+from support.modelled_histories import GROUPS, INPUT, LISTS, ModelledRun
 
 from kbroker_tools.verifying.anomalies import Kind
 from kbroker_tools.verifying.checker import check
@@ -89,6 +89,11 @@ class Plants:
         for isolation in self.final:
             self.insert(isolation, partition, 10**5, number)
 
+    def transformed_by_two_members(self):
+        group = self.rng.choice(GROUPS)
+        first, second = self.rng.sample([row for row in self.transactions('committed') if row.get('group') == group], 2)
+        second['sources'][1:3] = first['sources'][1:3]
+
     def aborted_read(self):
         row = self.rng.choice(self.transactions('aborted'))
         number, partition, offset, _ = row['writes'][:4]
@@ -118,8 +123,8 @@ class Plants:
         row['outcome'] = 'aborted'
 
     def output_without_offset(self):
-        (row,) = self.of_type('committed')
-        assert row['group'] == GROUP and row['offsets'][0] == INPUT
+        row = self.rng.choice(self.of_type('committed'))
+        assert row['group'] in GROUPS and row['offsets'][0] == INPUT
         row['offsets'][1] -= 1
 
     def internal_skip(self):
@@ -150,8 +155,7 @@ class Plants:
         self.rng.choice(self.of_type('stable'))['stable'] -= 1
 
     def held_offsets(self):
-        (row,) = self.of_type('committed')
-        row['type'] = 'unstable'
+        self.rng.choice(self.of_type('committed'))['type'] = 'unstable'
 
     def zombie(self):
         fenced = [row for row in self.of_type('producer') if row['transactional_id'] == 'fenced'][:-1]
@@ -174,7 +178,8 @@ class Plants:
 
 
 PLANTS = {
-    Plants.lost_write: Kind.LOST_WRITE, Plants.duplicate: Kind.DUPLICATE, Plants.aborted_read: Kind.ABORTED_READ,
+    Plants.lost_write: Kind.LOST_WRITE, Plants.duplicate: Kind.DUPLICATE,
+    Plants.transformed_by_two_members: Kind.DUPLICATE, Plants.aborted_read: Kind.ABORTED_READ,
     Plants.torn: Kind.TORN, Plants.precommitted_read: Kind.PRECOMMITTED_READ,
     Plants.inconsistent_offset: Kind.OFFSET_CONFLICT, Plants.offset_without_output: Kind.OFFSET_WITHOUT_OUTPUT,
     Plants.output_without_offset: Kind.OUTPUT_WITHOUT_OFFSET, Plants.internal_skip: Kind.INTERNAL_SKIP,

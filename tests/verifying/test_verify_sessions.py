@@ -16,11 +16,11 @@ from kbroker_tools.verify import chosen_clients, main
 from kbroker_tools.verifying import clients, run
 from kbroker_tools.verifying.clients import confluent
 from kbroker_tools.verifying.clients.confluent import ConfluentWriter
-from kbroker_tools.verifying.clients.face import ClientFailure, InstanceFailure, Maker
+from kbroker_tools.verifying.clients.face import ClientFailure, InstanceFailure, Maker, Membership, Place
 from kbroker_tools.verifying.final_read import read_to_ends
 from kbroker_tools.verifying.lines import READ_COMMITTED
 from kbroker_tools.verifying.recorder import Recorder
-from kbroker_tools.verifying.workloads import ListAppender, Session, Setting, Transformer
+from kbroker_tools.verifying.workloads import ListAppender, MovingTransformer, Session, Setting, Transformer
 
 
 class DroppingGetter:
@@ -44,7 +44,7 @@ class DroppingGetter:
 
 def test_a_poll_after_one_that_failed_begins_behind_the_last_record_that_was_returned():
     out = io.StringIO()
-    maker = Maker('dropping', NotImplemented, lambda *arguments: DroppingGetter(), '', [])
+    maker = Maker('dropping', NotImplemented, lambda *arguments: DroppingGetter(), NotImplemented, '', [])
     session = Session(Recorder(out, [], {}), maker, READ_COMMITTED)
     session.seek({0: 3, 1: 7})
     session.poll(0)
@@ -71,13 +71,15 @@ class NotedWriter:
         self.is_closed = True
 
 
-@pytest.mark.parametrize(('kind', 'more'), [(ListAppender, ('list',)), (Transformer, (('in', 'out'), 'group', [0]))])
+@pytest.mark.parametrize(('kind', 'more'), [
+    (ListAppender, ('list',)), (Transformer, ('group', 'out', [0])),
+    (MovingTransformer, (Membership('group', 'classic', 'in'), 'out'))])
 def test_a_worker_without_its_reader_closes_its_producer(kind, more):
     def refuse(*arguments):
         raise ClientFailure('no reader')
 
     writer = NotedWriter()
-    maker = Maker('half', lambda *arguments: writer, refuse, '', [])
+    maker = Maker('half', lambda *arguments: writer, refuse, refuse, '', [])
     setting = Setting(Recorder(io.StringIO(), [], {}), threading.Event(), [], lambda group: {})
     with pytest.raises(ClientFailure, match='no reader'):
         kind('worker', setting, random.Random(0), maker, *more).work()
@@ -95,6 +97,88 @@ def test_a_broken_installation_of_a_client_is_reported_with_its_remedy(monkeypat
     assert 'confluent-kafka is installed, but cannot be imported' in done.output
     assert 'or leave it out, with --clients kbroker' in done.output.lower()
     assert chosen_clients(('kbroker',), None) == ('kbroker',)
+
+
+class ScriptedMember:
+    """A member whose polls return what a script has, with the number of changes of its assignment before each."""
+
+    def __init__(self, script, stop):
+        self.script = iter(script)
+        self.stop = stop
+        self.changes = 0
+        self.rewound = []
+
+    def poll(self, timeout_s):
+        self.changes, reads = next(self.script, (self.changes, None))
+        if reads is None:
+            self.stop.set()
+        return reads or []
+
+    def metadata(self):
+        return 'member of generation', self.changes
+
+    def rewind(self, positions):
+        self.rewound.append(positions)
+
+    def close(self):
+        """Do nothing: no group expects the member."""
+
+
+class ScriptedWriter(NotedWriter):
+    """A producer whose transactions all succeed. It notes the offsets of each one."""
+
+    def __init__(self):
+        super().__init__()
+        self.acknowledged = {}
+        self.offsets = []
+
+    def send(self, partition, number):
+        self.acknowledged[number] = number
+
+    def send_offsets(self, group, offsets):
+        self.offsets.append((group, offsets))
+
+    def begin(self): ...
+
+    def flush(self): ...
+
+    def commit(self): ...
+
+    def abort(self): ...
+
+
+class ScriptedRandom(random.Random):
+    """A generator whose next numbers a script has. Every pause and every stay is the shortest one."""
+
+    def __init__(self, *numbers):
+        super().__init__(0)
+        self.numbers = iter(numbers)
+
+    def random(self):
+        return next(self.numbers)
+
+    def uniform(self, least, most):
+        return least
+
+    def choice(self, values):
+        return values[0]
+
+
+def test_a_member_commits_with_its_generation_and_reads_again_what_it_aborted_and_each_assignment_is_a_new_reader():
+    out, stop, writer = io.StringIO(), threading.Event(), ScriptedWriter()
+    member = ScriptedMember([(1, [(0, [5, 6], [0, 1])]), (1, [(0, [5], [0])]), (3, [(1, [2], [2])])], stop)
+    maker = Maker('scripted', lambda *arguments: writer, NotImplemented, lambda *arguments: member, '', [])
+    places = [Place('in', 0), Place('in', 1), Place('out', 0)]
+    worker = MovingTransformer('worker', Setting(Recorder(out, [], {}), stop, places, NotImplemented),
+                               ScriptedRandom(0, 1, 1), maker, Membership('group', 'classic', 'in'), 'out')
+    worker.work()       # the generator lets the first transaction be aborted, and the other two committed
+    assert writer.offsets == [(('member of generation', 1), {0: 7}), (('member of generation', 1), {0: 6}),
+                              (('member of generation', 3), {1: 3})]
+    assert member.rewound == [{0: 5}]
+    rows = [json.loads(line) for line in out.getvalue().splitlines()]
+    polls = [(row['reader'], row['seek'], row['reads']) for row in rows if row['type'] == 'poll']
+    assert polls == [(0, [], [[0, [5, 6], [0, 1]]]), (0, [0, 5], [[0, [5], [0]]]), (1, [], [[1, [2], [2]]])]
+    assert [row['outcome'] for row in rows if row['type'] == 'transaction'] == ['aborted', 'committed', 'committed']
 
 
 class PositionedGetter(DroppingGetter):

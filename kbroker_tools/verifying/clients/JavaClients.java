@@ -62,6 +62,7 @@ public final class JavaClients {
                     switch (words[0]) {
                         case "producer" -> client = new Writer(settings(words));
                         case "consumer" -> client = new Getter(settings(words));
+                        case "member" -> client = new Member(settings(words));
                         default -> result = client.call(words);
                     }
                 } catch (Exception error) {
@@ -129,8 +130,10 @@ public final class JavaClients {
                 }
                 case "offsets" -> {
                     Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
-                    positions(words, 2).forEach((place, offset) -> offsets.put(place, new OffsetAndMetadata(offset)));
-                    producer.sendOffsetsToTransaction(offsets, new ConsumerGroupMetadata(words[1]));
+                    positions(words, 4).forEach((place, offset) -> offsets.put(place, new OffsetAndMetadata(offset)));
+                    String member = words[3].equals("-") ? "" : words[3];
+                    producer.sendOffsetsToTransaction(offsets, new ConsumerGroupMetadata(words[1],
+                            Integer.parseInt(words[2]), member, Optional.empty()));
                 }
                 case "commit" -> producer.commitTransaction();
                 case "abort" -> producer.abortTransaction();
@@ -141,8 +144,8 @@ public final class JavaClients {
         }
     }
 
-    private static final class Getter extends Client {
-        private final KafkaConsumer<String, String> consumer;
+    private static class Getter extends Client {
+        final KafkaConsumer<String, String> consumer;
 
         Getter(Map<String, Object> settings) {
             consumer = new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer());
@@ -171,6 +174,49 @@ public final class JavaClients {
                 default -> throw new IllegalArgumentException(words[0]);
             }
             return result.toString();
+        }
+    }
+
+    /** A consumer of a group. The answer to "poll" begins with the number of changes of its assignment. */
+    private static final class Member extends Getter {
+        private int changes;
+
+        Member(Map<String, Object> settings) {
+            super(settings);
+        }
+
+        @Override
+        String call(String[] words) {
+            return switch (words[0]) {
+                case "subscribe" -> {
+                    consumer.subscribe(List.of(words[1]), new ConsumerRebalanceListener() {
+                        @Override
+                        public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
+                            changes++;
+                        }
+
+                        @Override
+                        public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
+                            changes++;
+                        }
+                    });
+                    yield "";
+                }
+                case "poll" -> {
+                    String records = super.call(words);
+                    yield " " + changes + records;
+                }
+                case "metadata" -> {
+                    ConsumerGroupMetadata group = consumer.groupMetadata();
+                    String member = group.memberId().isEmpty() ? "-" : group.memberId();
+                    yield " " + group.groupId() + " " + group.generationId() + " " + member;
+                }
+                case "rewind" -> {
+                    positions(words, 1).forEach(consumer::seek);
+                    yield "";
+                }
+                default -> super.call(words);
+            };
         }
     }
 }

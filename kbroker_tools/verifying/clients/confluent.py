@@ -10,16 +10,20 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from kbroker_tools.verifying.clients.face import (
+    ASSIGNOR,
     CALL_TIMEOUT_S,
     DELIVERY_TIMEOUT_MS,
+    HEARTBEAT_INTERVAL_MS,
     REQUEST_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
     TRANSACTION_TIMEOUT_MS,
     ClientFailure,
     InstanceFailure,
+    Membership,
     Place,
     number_in,
 )
-from kbroker_tools.verifying.lines import ACKNOWLEDGED_WITHOUT_OFFSET
+from kbroker_tools.verifying.lines import ACKNOWLEDGED_WITHOUT_OFFSET, READ_COMMITTED
 
 NAME = 'confluent-kafka'
 MOST_RECORDS = 500
@@ -93,12 +97,16 @@ class ConfluentWriter:
             raise (InstanceFailure if failure is not None and failure.fatal() else ClientFailure)(
                 f'{left} records are not delivered: {failure}')
 
-    def send_offsets(self, group: str, offsets: Mapping[int, int]) -> None:
+    def send_offsets(self, group: Any, offsets: Mapping[int, int]) -> None:
+        rows = [TopicPartition(*self._places[partition], offset) for partition, offset in offsets.items()]
+        metadata = self._metadata_of(group) if isinstance(group, str) else group
+        self._repeat(lambda: self._producer.send_offsets_to_transaction(rows, metadata, CALL_TIMEOUT_S))
+
+    def _metadata_of(self, group: str) -> object:
+        """Return the metadata of a group without a member, which a consumer that never subscribes has."""
         if self._group is None:
             self._group = Consumer({'bootstrap.servers': self._servers, 'group.id': group, **COMMON}, logger=_QUIET)
-        rows = [TopicPartition(*self._places[partition], offset) for partition, offset in offsets.items()]
-        metadata = self._group.consumer_group_metadata()
-        self._repeat(lambda: self._producer.send_offsets_to_transaction(rows, metadata, CALL_TIMEOUT_S))
+        return self._group.consumer_group_metadata()
 
     def commit(self) -> None:
         self._repeat(lambda: self._producer.commit_transaction(CALL_TIMEOUT_S))
@@ -131,6 +139,27 @@ class ConfluentWriter:
                 self._group.close()
 
 
+def _polled(consumer: Consumer, indexes: Mapping[Place, int],
+            timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
+    with _failures():
+        messages = consumer.consume(MOST_RECORDS, timeout_s)
+    reads: list[tuple[int, list[int], list[int]]] = []
+    for message in messages:
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._AUTO_OFFSET_RESET:
+                raise ClientFailure(str(error))
+            continue
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None and partition is not None and offset is not None
+        index = indexes[Place(topic, partition)]
+        if not reads or reads[-1][0] != index:
+            reads.append((index, [], []))
+        reads[-1][1].append(offset)
+        reads[-1][2].append(number_in(message.value()))
+    return reads
+
+
 class ConfluentGetter:
     def __init__(self, servers: str, places: Sequence[Place], isolation: str):
         self._places = places
@@ -147,23 +176,48 @@ class ConfluentGetter:
                                    for partition, offset in positions.items()])
 
     def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
+        return _polled(self._consumer, self._indexes, timeout_s)
+
+    def close(self) -> None:
+        with suppress(ClientFailure), _failures():
+            self._consumer.close()
+
+
+class ConfluentMember:
+    def __init__(self, servers: str, places: Sequence[Place], membership: Membership):
+        self.changes = 0
+        self._places = places
+        self._indexes = {place: index for index, place in enumerate(places)}
+        settings: dict[str, Any] = {
+            'bootstrap.servers': servers, 'group.id': membership.group, 'group.protocol': membership.protocol,
+            'isolation.level': READ_COMMITTED, 'auto.offset.reset': 'earliest', 'enable.auto.commit': False,
+            'fetch.wait.max.ms': 100, **COMMON}
+        if membership.protocol == 'classic':
+            settings |= {'partition.assignment.strategy': ASSIGNOR, 'session.timeout.ms': SESSION_TIMEOUT_MS,
+                         'heartbeat.interval.ms': HEARTBEAT_INTERVAL_MS}
         with _failures():
-            messages = self._consumer.consume(MOST_RECORDS, timeout_s)
-        reads: list[tuple[int, list[int], list[int]]] = []
-        for message in messages:
-            error = message.error()
-            if error is not None:
-                if error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    raise ClientFailure(str(error))
-                continue
-            topic, partition, offset = message.topic(), message.partition(), message.offset()
-            assert topic is not None and partition is not None and offset is not None
-            index = self._indexes[Place(topic, partition)]
-            if not reads or reads[-1][0] != index:
-                reads.append((index, [], []))
-            reads[-1][1].append(offset)
-            reads[-1][2].append(number_in(message.value()))
-        return reads
+            self._consumer = Consumer(settings, logger=_QUIET)
+            self._without_member = self._consumer.consumer_group_metadata()
+            self._consumer.subscribe([membership.topic], on_assign=self._changed, on_revoke=self._changed,
+                                     on_lost=self._changed)
+
+    def _changed(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.changes += 1
+
+    def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
+        return _polled(self._consumer, self._indexes, timeout_s)
+
+    def metadata(self) -> object:
+        with _failures():
+            metadata = self._consumer.consumer_group_metadata()
+        if metadata == self._without_member:    # a broker would accept its offsets from any member, also a former one
+            raise ClientFailure('the consumer has lost its place in the group')
+        return metadata
+
+    def rewind(self, positions: Mapping[int, int]) -> None:
+        with _failures():
+            for partition, offset in positions.items():
+                self._consumer.seek(TopicPartition(*self._places[partition], offset))
 
     def close(self) -> None:
         with suppress(ClientFailure), _failures():

@@ -3,12 +3,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 TRANSACTION_TIMEOUT_MS = 10_000
 REQUEST_TIMEOUT_MS = 5_000
 DELIVERY_TIMEOUT_MS = 9_000
 CALL_TIMEOUT_S = 15
+SESSION_TIMEOUT_MS = 6_000
+HEARTBEAT_INTERVAL_MS = 1_000
+ASSIGNOR = 'range'
+"""The assignor of classic groups: all clients have it, so that they can share a group."""
 
 
 class Place(NamedTuple):
@@ -43,7 +47,8 @@ class Writer(Protocol):
     def flush(self) -> None:
         """Wait until each record is acknowledged."""
 
-    def send_offsets(self, group: str, offsets: Mapping[int, int]) -> None: ...
+    def send_offsets(self, group: Any, offsets: Mapping[int, int]) -> None:
+        """Add offsets of a group to the transaction. `group` is its name, or what `Member.metadata` returned."""
 
     def commit(self) -> None: ...
 
@@ -65,6 +70,33 @@ class Getter(Protocol):
     def close(self) -> None: ...
 
 
+class Membership(NamedTuple):
+    """The group that a member joins: its name, its protocol (`classic` or `consumer`), and the topic that it reads."""
+
+    group: str
+    protocol: str
+    topic: str
+
+
+class Member(Protocol):
+    """A consumer whose partitions its group assigns, in read_committed. Its calls raise ClientFailure."""
+
+    changes: int
+    """How often its assignment has changed. It changes within `poll` only."""
+
+    def poll(self, timeout_s: float) -> Sequence[tuple[int, list[int], list[int]]]:
+        """Return partition, offsets and numbers of records, in the order in which the client returned them."""
+
+    def metadata(self) -> Any:
+        """Return the member and its generation, with which a writer of the same client commits offsets."""
+
+    def rewind(self, positions: Mapping[int, int]) -> None:
+        """Read partitions of the assignment again, from these offsets on."""
+
+    def close(self) -> None:
+        """Leave the group."""
+
+
 @dataclass(frozen=True)
 class Maker:
     """Makes clients of one kind, which work on the places of a run. Its methods raise ClientFailure."""
@@ -72,6 +104,7 @@ class Maker:
     name: str
     writer_type: Callable[[str, Sequence[Place], str | None], Writer]
     getter_type: Callable[[str, Sequence[Place], str], Getter]
+    member_type: Callable[[str, Sequence[Place], Membership], Member]
     servers: str
     places: Sequence[Place]
 
@@ -80,6 +113,9 @@ class Maker:
 
     def getter(self, isolation: str) -> Getter:
         return self.getter_type(self.servers, self.places, isolation)
+
+    def member(self, membership: Membership) -> Member:
+        return self.member_type(self.servers, self.places, membership)
 
 
 def number_in(value: bytes | None) -> int:

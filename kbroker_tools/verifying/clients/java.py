@@ -14,12 +14,15 @@ from pathlib import Path
 from kbroker_tools.verifying.clients.face import (
     CALL_TIMEOUT_S,
     DELIVERY_TIMEOUT_MS,
+    HEARTBEAT_INTERVAL_MS,
     REQUEST_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
     TRANSACTION_TIMEOUT_MS,
     ClientFailure,
+    Membership,
     Place,
 )
-from kbroker_tools.verifying.lines import ACKNOWLEDGED_WITHOUT_OFFSET
+from kbroker_tools.verifying.lines import ACKNOWLEDGED_WITHOUT_OFFSET, READ_COMMITTED
 
 NAME = 'java'
 PROGRAM = Path(__file__).with_name('JavaClients.java')
@@ -27,6 +30,9 @@ MACHINE = ('java', '-Xmx512m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1', '-
            '-Dorg.slf4j.simpleLogger.defaultLogLevel=off')
 LAST_CHARACTERS = 500
 STOP_LIMIT_S = 10
+NO_MEMBER = ('-1', '-')
+"""The generation and the member id of a commit that no member makes. A line has no place for an empty word."""
+RANGE_ASSIGNOR = 'org.apache.kafka.clients.consumer.RangeAssignor'
 COMMON = {'request.timeout.ms': REQUEST_TIMEOUT_MS, 'default.api.timeout.ms': CALL_TIMEOUT_S * 1000,
           'retry.backoff.ms': 20, 'retry.backoff.max.ms': 200, 'reconnect.backoff.ms': 20,
           'reconnect.backoff.max.ms': 200}
@@ -148,8 +154,8 @@ class JavaWriter(_JavaClient):
     def flush(self) -> None:
         self._call('flush')
 
-    def send_offsets(self, group: str, offsets: Mapping[int, int]) -> None:
-        self._call('offsets', group, *self._positions(offsets))
+    def send_offsets(self, group: str | tuple[str, ...], offsets: Mapping[int, int]) -> None:
+        self._call('offsets', *((group, *NO_MEMBER) if isinstance(group, str) else group), *self._positions(offsets))
 
     def commit(self) -> None:
         self._call('commit')
@@ -169,10 +175,43 @@ class JavaGetter(_JavaClient):
         self._call('seek', *self._positions(positions))
 
     def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
-        words = iter(self._call('poll', round(timeout_s * 1000)))
-        reads = []
-        for topic in words:
-            place, count = Place(topic, int(next(words))), int(next(words))
-            rows = [(int(next(words)), int(next(words))) for _ in range(count)]
-            reads.append((self._indexes[place], [offset for offset, _ in rows], [number for _, number in rows]))
-        return reads
+        return _polled(self._indexes, self._call('poll', round(timeout_s * 1000)))
+
+
+class JavaMember(_JavaClient):
+    def __init__(self, machine: Machine, servers: str, places: Sequence[Place], membership: Membership):
+        self.changes = 0
+        self._indexes = {place: index for index, place in enumerate(places)}
+        settings: dict[str, object] = {
+            'bootstrap.servers': servers, 'group.id': membership.group, 'group.protocol': membership.protocol,
+            'isolation.level': READ_COMMITTED, 'auto.offset.reset': 'earliest', 'enable.auto.commit': 'false',
+            'fetch.max.wait.ms': 100}
+        if membership.protocol == 'classic':
+            settings |= {'partition.assignment.strategy': RANGE_ASSIGNOR, 'session.timeout.ms': SESSION_TIMEOUT_MS,
+                         'heartbeat.interval.ms': HEARTBEAT_INTERVAL_MS}
+        super().__init__(machine, places, 'member', settings)
+        self._call('subscribe', membership.topic)
+
+    def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
+        words = self._call('poll', round(timeout_s * 1000))
+        self.changes = int(words[0])
+        return _polled(self._indexes, words[1:])
+
+    def metadata(self) -> tuple[str, ...]:
+        metadata = tuple(self._call('metadata'))
+        if metadata[1:] == NO_MEMBER:   # a broker would accept its offsets from any member, also a former one
+            raise ClientFailure('the consumer has lost its place in the group')
+        return metadata
+
+    def rewind(self, positions: Mapping[int, int]) -> None:
+        self._call('rewind', *self._positions(positions))
+
+
+def _polled(indexes: Mapping[Place, int], rows: Sequence[str]) -> list[tuple[int, list[int], list[int]]]:
+    words = iter(rows)
+    reads = []
+    for topic in words:
+        place, count = Place(topic, int(next(words))), int(next(words))
+        records = [(int(next(words)), int(next(words))) for _ in range(count)]
+        reads.append((indexes[place], [offset for offset, _ in records], [number for _, number in records]))
+    return reads

@@ -3,24 +3,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
-from kbroker.client import Consumer, Delivery, FatalProducerError, KafkaError, Producer
+from kbroker.client import Consumer, Delivery, FatalProducerError, KafkaError, Producer, RebalanceListener
 from kbroker.client.admin import OffsetAndMetadata
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.client.transaction_state import IllegalProducerState
 from kbroker_tools.verifying.clients.face import (
+    ASSIGNOR,
     CALL_TIMEOUT_S,
     DELIVERY_TIMEOUT_MS,
+    HEARTBEAT_INTERVAL_MS,
     REQUEST_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
     TRANSACTION_TIMEOUT_MS,
     ClientFailure,
     InstanceFailure,
+    Membership,
     Place,
     number_in,
 )
-from kbroker_tools.verifying.lines import ACKNOWLEDGED_WITHOUT_OFFSET
+from kbroker_tools.verifying.lines import ACKNOWLEDGED_WITHOUT_OFFSET, READ_COMMITTED
 
 CONNECTION = {'request.timeout.ms': str(REQUEST_TIMEOUT_MS), 'retry.backoff.ms': '20', 'retry.backoff.max.ms': '200',
               'default.api.timeout.ms': str(CALL_TIMEOUT_S * 1000)}
@@ -80,11 +85,12 @@ class OwnWriter:
         if failure is not None:
             raise ClientFailure(str(failure))
 
-    def send_offsets(self, group: str, offsets: Mapping[int, int]) -> None:
+    def send_offsets(self, group: str | GroupMetadata, offsets: Mapping[int, int]) -> None:
         rows: dict[tuple[str, int], OffsetAndMetadata] = {
             self._places[partition]: OffsetAndMetadata(offset) for partition, offset in offsets.items()}
+        metadata = GroupMetadata(group) if isinstance(group, str) else group
         with _failures():
-            self._producer.send_offsets_to_transaction(rows, GroupMetadata(group))
+            self._producer.send_offsets_to_transaction(rows, metadata)
 
     def commit(self) -> None:
         with _failures():
@@ -96,6 +102,14 @@ class OwnWriter:
 
     def close(self) -> None:
         self._cluster.close()
+
+
+def _polled(consumer: Consumer, indexes: Mapping[Place, int],
+            timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
+    with _failures():
+        batches = consumer.poll(round(timeout_s * 1000))
+    return [(indexes[Place(batch.topic, batch.partition)], list(batch.offsets),
+             [number_in(value) for value in batch.values]) for batch in batches]
 
 
 class OwnGetter:
@@ -113,15 +127,50 @@ class OwnGetter:
                 self._consumer.seek(*self._places[partition], offset)
 
     def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
-        with _failures():
-            batches = self._consumer.poll(round(timeout_s * 1000))
-        return [(self._indexes[Place(batch.topic, batch.partition)], list(batch.offsets),
-                 [number_in(value) for value in batch.values]) for batch in batches]
+        return _polled(self._consumer, self._indexes, timeout_s)
 
     def position(self, partition: int) -> int:
         """Return the offset of the next fetch, behind markers and hidden records."""
         with _failures():
             return self._consumer.position(*self._places[partition]) or 0
+
+    def close(self) -> None:
+        with suppress(KafkaError, OSError):
+            self._consumer.close()
+
+
+class OwnMember(RebalanceListener):
+    def __init__(self, servers: str, places: Sequence[Place], membership: Membership):
+        self.changes = 0
+        self._places = places
+        self._indexes = {place: index for index, place in enumerate(places)}
+        settings: dict[str, Any] = {
+            **CONNECTION, 'group.id': membership.group, 'group.protocol': membership.protocol,
+            'isolation.level': READ_COMMITTED, 'auto.offset.reset': 'earliest', 'enable.auto.commit': False,
+            'fetch.max.wait.ms': 100}
+        if membership.protocol == 'classic':
+            settings |= {'partition.assignment.strategy': ASSIGNOR, 'session.timeout.ms': SESSION_TIMEOUT_MS,
+                         'heartbeat.interval.ms': HEARTBEAT_INTERVAL_MS}
+        with _failures():
+            self._consumer = Consumer(servers, settings, topics=[membership.topic], listener=self)
+
+    def on_partitions_assigned(self, partitions: list[tuple[str, int]]) -> None:
+        self.changes += 1
+
+    def on_partitions_revoked(self, partitions: list[tuple[str, int]]) -> None:
+        self.changes += 1
+
+    def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
+        return _polled(self._consumer, self._indexes, timeout_s)
+
+    def metadata(self) -> GroupMetadata:
+        with _failures():
+            return self._consumer.group_metadata
+
+    def rewind(self, positions: Mapping[int, int]) -> None:
+        with _failures():
+            for partition, offset in positions.items():
+                self._consumer.seek(*self._places[partition], offset)
 
     def close(self) -> None:
         with suppress(KafkaError, OSError):
