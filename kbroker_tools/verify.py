@@ -66,11 +66,11 @@ def checked_command(ctx: click.Context, param: click.Parameter, value: str | Non
 @click.option('--broker-command', callback=checked_command, metavar='COMMAND',
               help='Starts the broker, in the foreground. The command is started now, killed and paused by the '
                    'nemesis, and stopped at the end.')
-@click.option('--workloads', callback=names_of(WORKLOADS), default=','.join(WORKLOADS), show_default=True,
-              metavar='NAME,...',
-              help='list: transactions that append to several partitions and read. transform: consume, transform, '
-                   'produce. rebalance: the same by members of groups, which come and go. fence: a fenced producer '
-                   'goes on writing.')
+@click.option('--workloads', callback=names_of(WORKLOADS), metavar='NAME,...',
+              help=f'Some of {", ".join(WORKLOADS)}. The default is all that the broker serves. list: transactions '
+                   'that append to several partitions and read. transform: consume, transform, produce. rebalance: '
+                   'the same by members of groups, which come and go. share: members of a share group accept, reject '
+                   'and release. fence: a fenced producer goes on writing.')
 @click.option('--group-protocols', 'protocols', callback=names_of(PROTOCOLS), metavar='NAME,...',
               help=f'The protocols of the groups that rebalance: {", ".join(PROTOCOLS)}. The default is those that '
                    'the broker serves; consumer is KIP-848.')
@@ -87,7 +87,7 @@ def checked_command(ctx: click.Context, param: click.Parameter, value: str | Non
               help='Only check a history that was recorded before.')
 @version_option
 def main(bootstrap_server: str | None, minutes: float, nemesis: tuple[str, ...] | None, broker_command: str | None,
-         workloads: tuple[str, ...], protocols: tuple[str, ...] | None,
+         workloads: tuple[str, ...] | None, protocols: tuple[str, ...] | None,
          clients: tuple[str, ...] | None, java_classpath: str | None, **files: Path | int | None) -> None:
     """Verify that a broker keeps Kafka's promises while the network and the broker fail.
 

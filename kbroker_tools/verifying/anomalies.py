@@ -24,6 +24,8 @@ class Kind(enum.Enum):
     READ_CYCLE = 'circular reads (G1c)', 'transactions read records of each other'
     STABLE_OFFSET = 'stable offset stands still', 'partitions or offsets wait for a transaction that never ends'
     ZOMBIE = 'zombie that wrote', 'a fenced producer wrote or committed'
+    REDELIVERED = 'redelivered record', 'a share group delivered a record whose acceptance or rejection was confirmed'
+    PASSED_OVER = 'record passed over', 'a share group went past a record that no member had accepted or rejected'
     FOREIGN_RECORD = 'foreign record', 'a record is in a partition to which no producer of the run sent it'
     UNREADABLE = 'unreadable end', 'a reader could not reach the end of a partition after the faults'
 

@@ -11,6 +11,7 @@ from kbroker_tools.verifying.cycles import Cycles, check_cycles
 from kbroker_tools.verifying.history import NONE, History, is_foreign
 from kbroker_tools.verifying.lines import ACKNOWLEDGED_WITHOUT_OFFSET, NOT_ACKNOWLEDGED, Outcome
 from kbroker_tools.verifying.poll_checks import check_polls
+from kbroker_tools.verifying.share_checks import check_share_groups
 from kbroker_tools.verifying.wording import Wording
 
 
@@ -37,6 +38,7 @@ def check(history: History) -> Verdict:
     checks = _Checks(history, ends, found, words)
     checks.run()
     check_polls(history, ends, found, words)
+    check_share_groups(history, ends, found, words)
     return Verdict(found, check_cycles(history, ends, found, words), history.is_finished, _idle_clients(history))
 
 

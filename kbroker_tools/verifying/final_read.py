@@ -20,12 +20,14 @@ class PositionedGetter(Getter, Protocol):
 
 
 def read_to_ends(recorder: Recorder, reader: int, getter: PositionedGetter, ends: Mapping[int, int],
-                 patience_s: float) -> None:
+                 patience_s: float) -> dict[int, int]:
     """Read each partition from its start to its end, and record the polls and how far they got.
 
     A poll that fails is repeated where the last one ended. After `patience_s` without a record, the last failure is
     raised. Without a failure, the read just ends: the broker has answered, and the end cannot be reached.
+    Returns the number of records by partition.
     """
+    counts = dict.fromkeys(ends, 0)
     reached = dict.fromkeys(ends, 0)
     failure: ClientFailure | None = ClientFailure('no poll was made')
     sought: list[int] = []
@@ -40,6 +42,8 @@ def read_to_ends(recorder: Recorder, reader: int, getter: PositionedGetter, ends
                 at = recorder.now()
                 reads = getter.poll(POLL_S)
                 if reads:
+                    for index, offsets, _ in reads:
+                        counts[index] += len(offsets)
                     reached |= {index: offsets[-1] + 1 for index, offsets, _ in reads}
                     recorder.poll(reader, at, reads, seek=sought)
                     sought = []
@@ -52,3 +56,4 @@ def read_to_ends(recorder: Recorder, reader: int, getter: PositionedGetter, ends
         recorder.end(reader, [number for index, end in ends.items() for number in (index, reached[index], end)])
     if failure is not None and any(reached[index] < end for index, end in ends.items()):
         raise failure
+    return counts

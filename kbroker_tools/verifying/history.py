@@ -53,6 +53,35 @@ class Poll(NamedTuple):
     chunks: list[Chunk]
 
 
+class Delivery(NamedTuple):
+    """Records of one partition that a member of a share group got in one poll."""
+
+    sharer: int
+    since: int
+    end: int
+    chunk: Chunk
+    delivery_count: int
+    """How often the group had delivered them, this time included."""
+
+
+class Settlement(NamedTuple):
+    """Records that a member of a share group accepted or rejected. `settled` has partition and offset of each."""
+
+    sharer: int
+    begin: int
+    end: int
+    is_confirmed: bool
+    settled: array[int]
+
+
+class Shared(NamedTuple):
+    """A share group at the end of a run: the most deliveries of a record, and the start offsets by partition."""
+
+    group: str
+    limit: int
+    starts: dict[int, int]
+
+
 class Stable(NamedTuple):
     partition: int
     stable: int
@@ -139,6 +168,11 @@ class History:
     unstable: list[str] = field(default_factory=list)
     """Groups whose offsets a transaction holds at the end."""
     consumed: dict[int, tuple[str, list[int]]] = field(default_factory=dict)
+    sharers: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """The group and the client of each member of a share group."""
+    deliveries: list[Delivery] = field(default_factory=list)
+    settlements: list[Settlement] = field(default_factory=list)
+    shared: list[Shared] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     is_finished: bool = False
     records_read: int = 0
@@ -166,7 +200,9 @@ def read(lines: Iterable[str]) -> History:
     history = History()
     add = {'start': _add_start, 'producer': _add_producer, 'transaction': _add_transaction, 'sends': _add_sends,
            'reader': _add_reader, 'poll': _add_poll, 'end': _add_end, 'stable': _add_stable,
-           'committed': _add_committed, 'unstable': _add_unstable, 'fault': _add_fault, 'finish': _add_finish}
+           'committed': _add_committed, 'unstable': _add_unstable, 'sharer': _add_sharer,
+           'deliveries': _add_deliveries, 'outcomes': _add_outcomes, 'shared': _add_shared, 'fault': _add_fault,
+           'finish': _add_finish}
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
@@ -228,14 +264,17 @@ def _add_reader(history: History, row: dict[str, Any]) -> None:
     history.readers[row['reader']] = Reader(row['isolation'], row['client'], row['is_final'])
 
 
-def _add_poll(history: History, row: dict[str, Any]) -> None:
-    chunks = [Chunk(partition, array('q', offsets), array('q', numbers))
-              for partition, offsets, numbers in row['reads']]
-    if any(len(chunk.offsets) != len(chunk.numbers) for chunk in chunks):
+def _chunk(history: History, partition: int, offsets: list[int], numbers: list[int]) -> Chunk:
+    if len(offsets) != len(numbers):
         raise ValueError('found other numbers of offsets and records, expected as many')
+    history.records_read += len(offsets)
+    return Chunk(partition, array('q', offsets), array('q', numbers))
+
+
+def _add_poll(history: History, row: dict[str, Any]) -> None:
+    chunks = [_chunk(history, *read) for read in row['reads']]
     if row['reader'] not in history.readers:
         raise ValueError(f'found reader {row["reader"]}, expected one with a line before')
-    history.records_read += sum(len(chunk.offsets) for chunk in chunks)
     transaction = row['transaction']
     history.polls.append(Poll(row['reader'], NONE if transaction is None else transaction, row['begin'], row['end'],
                               row['seek'], chunks))
@@ -258,6 +297,25 @@ def _add_committed(history: History, row: dict[str, Any]) -> None:
 
 def _add_unstable(history: History, row: dict[str, Any]) -> None:
     history.unstable.append(row['group'])
+
+
+def _add_sharer(history: History, row: dict[str, Any]) -> None:
+    history.sharers[row['sharer']] = row['group'], row['client']
+
+
+def _add_deliveries(history: History, row: dict[str, Any]) -> None:
+    for *read, count in row['reads']:
+        history.deliveries.append(Delivery(row['sharer'], row['since'], row['end'], _chunk(history, *read), count))
+
+
+def _add_outcomes(history: History, row: dict[str, Any]) -> None:
+    history.settlements.append(Settlement(row['sharer'], row['begin'], row['end'], row['is_confirmed'],
+                                          array('q', row['settled'])))
+
+
+def _add_shared(history: History, row: dict[str, Any]) -> None:
+    starts = row['starts']
+    history.shared.append(Shared(row['group'], row['limit'], dict(zip(starts[::2], starts[1::2], strict=True))))
 
 
 def _add_fault(history: History, row: dict[str, Any]) -> None:

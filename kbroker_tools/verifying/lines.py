@@ -12,13 +12,18 @@
     stable       partition, stable, high: last stable offset and high watermark, when every transaction has ended
     committed    group, offsets [partition, offset, ...]: at the end of the run
     unstable     group: a transaction holds its offsets, after every transaction has ended or timed out
+    sharer       sharer, group, client: a member of a share group
+    deliveries   sharer, since, end, reads: what a poll returned. The broker was asked for it after `since`
+    outcomes     sharer, begin, end, is_confirmed, settled [partition, offset, ...]: records accepted or rejected
+    shared       group, limit, starts [partition, start offset, ...]: at the end of the run
     fault        fault, begin, end, detail
     finish       nothing: the run was not interrupted
 
 Times are microseconds since the start, of a clock that does not jump. `commit` is the time at which the commit was
 requested. `writes` is a flat list of `number, partition, offset, sent` for each record. `reads` has a list `partition,
-[offsets], [numbers]` for each partition. Numbers of records, transactions, producers and readers are dense, from 0. A
-producer numbers its records in the order of its sends. A record with a foreign value has the number -1.
+[offsets], [numbers]` for each partition, in deliveries with the delivery count behind it. Numbers of records,
+transactions, producers and readers are dense, from 0. A producer numbers its records in the order of its sends. A
+record with a foreign value has the number -1.
 """
 from __future__ import annotations
 

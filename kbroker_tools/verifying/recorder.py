@@ -13,6 +13,9 @@ from kbroker_tools.verifying.lines import FORMAT, NOT_ACKNOWLEDGED, Outcome
 Reads = Sequence[tuple[int, Sequence[int], Sequence[int]]]
 """A poll: partition, offsets and numbers of the records of each partition."""
 
+Deliveries = Sequence[tuple[int, Sequence[int], Sequence[int], int]]
+"""A poll of a share group: partition, offsets, numbers of the records, and their delivery count."""
+
 
 class Recorder:
     """Writes lines, and counts what they contain for the progress of the run."""
@@ -27,6 +30,7 @@ class Recorder:
         self._records = itertools.count()
         self._producers = itertools.count()
         self._readers = itertools.count()
+        self._sharers = itertools.count()
         self.counts = {'written': 0, 'read': 0, 'committed': 0, 'aborted': 0, 'unknown': 0, 'faults': 0}
         self.active_clients: set[str] = set()
         """The clients of which a record was acknowledged."""
@@ -89,6 +93,27 @@ class Recorder:
 
     def unstable(self, group: str) -> None:
         self._write({'type': 'unstable', 'group': group})
+
+    def sharer(self, group: str, client: str) -> int:
+        number = next(self._sharers)
+        self._write({'type': 'sharer', 'sharer': number, 'group': group, 'client': client})
+        return number
+
+    def deliveries(self, sharer: int, since: int, reads: Deliveries) -> int:
+        """Record what a poll of a share group returned now. Return this time."""
+        end = self.now()
+        self._write({'type': 'deliveries', 'sharer': sharer, 'since': since, 'end': end, 'reads': reads},
+                    read=sum(len(offsets) for _, offsets, _, _ in reads))
+        return end
+
+    def outcomes(self, sharer: int, begin: int, settled: Sequence[int], *, is_confirmed: bool) -> None:
+        """Record that records were accepted or rejected, by partition and offset, and whether that was confirmed."""
+        self._write({'type': 'outcomes', 'sharer': sharer, 'begin': begin, 'end': self.now(),
+                     'is_confirmed': is_confirmed, 'settled': list(settled)})
+
+    def shared(self, group: str, limit: int, starts: Mapping[int, int]) -> None:
+        flat = [number for pair in starts.items() for number in pair]
+        self._write({'type': 'shared', 'group': group, 'limit': limit, 'starts': flat})
 
     def fault(self, name: str, begin: int, detail: str) -> None:
         """Record a fault that began at `begin` and ends now."""

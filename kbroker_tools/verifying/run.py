@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from kbroker.client import Admin, KafkaError
 from kbroker.client.admin import LATEST, IsolationLevel, NewTopic
@@ -25,6 +26,7 @@ from kbroker_tools.verifying.lines import READ_COMMITTED, READ_UNCOMMITTED
 from kbroker_tools.verifying.nemesis import LONGEST_CLOCK_JUMP_S, Nemesis
 from kbroker_tools.verifying.proxy import Proxy
 from kbroker_tools.verifying.recorder import Recorder
+from kbroker_tools.verifying.sharing import DELIVERY_LIMIT, MEMBERS, ShareGroup, Sharer, drain, prepare
 from kbroker_tools.verifying.workloads import (
     Fencer,
     ListAppender,
@@ -39,7 +41,7 @@ from kbroker_tools.verifying.workloads import (
 LIST, INPUT, OUTPUT = 'list', 'input', 'output'
 PARTITIONS = {LIST: 4, INPUT: 2, OUTPUT: 2}
 """The fewest partitions. Each client transforms a partition of the input."""
-WORKLOADS = ('list', 'transform', 'rebalance', 'fence')
+WORKLOADS = ('list', 'transform', 'rebalance', 'share', 'fence')
 TRANSFORMS = {'transform', 'rebalance'}
 """The workloads that read the input."""
 PROTOCOLS = ('classic', 'consumer')
@@ -60,7 +62,8 @@ class Plan:
     servers: str
     seconds: float
     nemesis: tuple[str, ...] = ()
-    workloads: tuple[str, ...] = WORKLOADS
+    workloads: tuple[str, ...] | None = None
+    """None: all that the broker serves."""
     clients: tuple[str, ...] = CLIENTS[:2]
     java_classpath: str | None = None
     """The jars of Kafka's clients, if Java is one of the clients."""
@@ -101,11 +104,21 @@ def _has_confluent() -> bool:
     return True
 
 
-def protocols_served(servers: str) -> tuple[str, ...]:
-    """Return the protocols of groups that a broker serves. KafkaError and ClientError."""
+class Served(NamedTuple):
+    """The parts of Kafka that not every broker serves."""
+
+    protocols: tuple[str, ...]
+    """The protocols of groups."""
+    has_share_groups: bool
+
+
+def served_by(servers: str) -> Served:
+    """Ask a broker what it serves. KafkaError and ClientError."""
     with closing(Cluster(ClientConfig.from_settings(own.CONNECTION | {'bootstrap.servers': servers}))) as cluster:
-        served = cluster.retrying(lambda: cluster.any().api_versions, 'ApiVersions')
-    return PROTOCOLS if ApiKey.CONSUMER_GROUP_HEARTBEAT in served else PROTOCOLS[:1]
+        broker = cluster.retrying(cluster.any, 'ApiVersions')
+        has_consumer_groups = ApiKey.CONSUMER_GROUP_HEARTBEAT in broker.api_versions
+        has_share_groups = broker.finalized_features.get('share.version', 0) > 0
+        return Served(PROTOCOLS if has_consumer_groups else PROTOCOLS[:1], has_share_groups)
 
 
 def offsets_of_group(group: str, servers: str, settings: Mapping[str, str]) -> dict[Place, int]:
@@ -136,7 +149,10 @@ class Run:
         self._progress = progress
         self._rng = random.Random(plan.seed)
         self._prefix = f'kbroker-verify-{time.time_ns() // 1_000_000:x}'
+        self._workloads = plan.workloads or WORKLOADS
         self._protocols: tuple[str, ...] = ()
+        self._share_group = ShareGroup(f'{self._prefix}-share', f'{self._prefix}-{LIST}')
+        self._delivery_limit = DELIVERY_LIMIT
         self._partitions = PARTITIONS | {INPUT: max(PARTITIONS[INPUT], len(plan.clients))}
         self._places = [Place(f'{self._prefix}-{name}', partition)
                         for name, count in self._partitions.items() for partition in range(count)]
@@ -148,8 +164,7 @@ class Run:
     def run(self) -> RunResult:
         """Carry the plan out. Everything that it started has ended when it returns."""
         self._create_topics()
-        if 'rebalance' in self._plan.workloads:
-            self._protocols = self._plan.protocols or protocols_served(self._plan.servers)
+        self._choose_workloads()
         host, _, port = self._plan.servers.split(',')[0].rpartition(':')
         with ExitStack() as stack:
             out = stack.enter_context(self._history.open('w', encoding='utf-8'))
@@ -159,7 +174,7 @@ class Run:
             stack.callback(proxy.close)
             stop = threading.Event()
             setting = Setting(recorder, stop, self._places, self._reader_of_offsets(proxy.address, own.CONNECTION))
-            workers = self._workers(setting, self._makers(stack, proxy.address))
+            workers = self._workers(setting, self._makers(stack, proxy.address), proxy.address)
             if self.work(workers, stop, recorder, proxy):
                 self.read_to_the_end(recorder)
             if proxy.problem is not None:
@@ -171,11 +186,21 @@ class Run:
     def _description(self) -> dict[str, object]:
         plan = self._plan
         return {'servers': plan.servers, 'seconds': plan.seconds, 'seed': plan.seed, 'prefix': self._prefix,
-                'nemesis': list(plan.nemesis), 'workloads': list(plan.workloads), 'protocols': list(self._protocols),
+                'nemesis': list(plan.nemesis), 'workloads': list(self._workloads), 'protocols': list(self._protocols),
                 'clients': list(plan.clients),
                 'started': round(time.time() * 1000)}
 
     # ---- before
+
+    def _choose_workloads(self) -> None:
+        """Leave out what the broker does not serve, unless the plan names it."""
+        served = served_by(self._plan.servers)
+        if self._plan.workloads is None and not served.has_share_groups:
+            self._workloads = tuple(name for name in WORKLOADS if name != 'share')
+        if 'rebalance' in self._workloads:
+            self._protocols = self._plan.protocols or served.protocols
+        if 'share' in self._workloads:
+            self._delivery_limit = prepare(self._share_group.name, self._plan.servers)
 
     def _create_topics(self) -> None:
         topics = [NewTopic(f'{self._prefix}-{name}', count, 1, None, KEEP_EVERYTHING)
@@ -209,7 +234,7 @@ class Run:
                                 partial(java.JavaMember, machine), servers, self._places))
         return makers
 
-    def _workers(self, setting: Setting, makers: Sequence[Maker]) -> list[Worker]:
+    def _workers(self, setting: Setting, makers: Sequence[Maker], servers: str) -> list[Worker]:
         self.writers = {maker.name for maker in makers}
         list_topic, input_topic, output_topic = (f'{self._prefix}-{name}' for name in (LIST, INPUT, OUTPUT))
         workers: list[Worker] = []
@@ -218,14 +243,14 @@ class Run:
             return random.Random(self._rng.random())
 
         for maker in makers:
-            if 'list' in self._plan.workloads:
+            if 'list' in self._workloads:
                 workers += [ListAppender(f'{self._prefix}-{maker.name}-{number}', setting, rng(), maker, list_topic)
                             for number in range(self._plan.workers)]
             workers += [Tail(f'{maker.name} {isolation}', setting, rng(), maker, isolation)
                         for isolation in (READ_COMMITTED, READ_UNCOMMITTED)]
-        if TRANSFORMS & set(self._plan.workloads):
+        if TRANSFORMS & set(self._workloads):
             workers += [Sender(f'{maker.name} input', setting, rng(), maker, input_topic) for maker in makers]
-        if 'transform' in self._plan.workloads:
+        if 'transform' in self._workloads:
             group = f'{self._prefix}-transform'
             workers += [Transformer(f'{group}-{partition}', setting, rng(), makers[index % len(makers)], group,
                                     output_topic, [partition])
@@ -234,7 +259,10 @@ class Run:
             workers += [MovingTransformer(f'{group}-{number}', setting, rng(), makers[number % len(makers)],
                                           Membership(group, protocol, input_topic), output_topic)
                         for number in range(max(len(makers), LEAST_MEMBERS))]
-        if 'fence' in self._plan.workloads:
+        if 'share' in self._workloads:
+            workers += [Sharer(f'{self._share_group.name} {number}', setting, rng(), servers, self._share_group)
+                        for number in range(MEMBERS)]
+        if 'fence' in self._workloads:
             workers.append(Fencer(f'{self._prefix}-fenced', setting, rng(), makers, list_topic))
         return workers
 
@@ -243,7 +271,7 @@ class Run:
         return {f'{self._prefix}-{protocol}': protocol for protocol in self._protocols}
 
     def _groups(self) -> list[str]:
-        fixed = [f'{self._prefix}-transform'] if 'transform' in self._plan.workloads else []
+        fixed = [f'{self._prefix}-transform'] if 'transform' in self._workloads else []
         return [*fixed, *self._moving_groups()]
 
     # ---- the work
@@ -309,10 +337,15 @@ class Run:
         stable = self._await_stable()
         for index, (last_stable, high) in stable.items():
             recorder.stable(index, last_stable, high)
-        for isolation, end in ((READ_COMMITTED, 0), (READ_UNCOMMITTED, 1)):
-            self._read_all(recorder, isolation, {index: ends[end] for index, ends in stable.items()})
+        visible = self._read_all(recorder, READ_COMMITTED, {index: end for index, (end, _) in stable.items()})
+        self._read_all(recorder, READ_UNCOMMITTED, {index: high for index, (_, high) in stable.items()})
         for group in self._groups():
             self._record_offsets(recorder, group)
+        if 'share' in self._workloads:
+            shared = {index: count for index, count in visible.items()
+                      if self._places[index].topic == self._share_group.topic}
+            starts = drain(recorder, self._plan.servers, self._places, self._share_group, shared, self._plan.patience_s)
+            recorder.shared(self._share_group.name, self._delivery_limit, starts)
 
     def _record_offsets(self, recorder: Recorder, group: str) -> None:
         """Record the committed offsets of a group of transforms, or that a transaction holds them for ever.
@@ -346,11 +379,12 @@ class Run:
                     return found
                 time.sleep(LOOK_AGAIN_S)    # a broker sends no event when its last stable offset moves
 
-    def _read_all(self, recorder: Recorder, isolation: str, ends: Mapping[int, int]) -> None:
-        """Read each partition from its start to its end."""
+    def _read_all(self, recorder: Recorder, isolation: str, ends: Mapping[int, int]) -> Mapping[int, int]:
+        """Read each partition from its start to its end. Returns the numbers of records."""
         reader = recorder.reader(isolation, own.NAME, is_final=True)
         try:
             with closing(own.OwnGetter(self._plan.servers, self._places, isolation)) as getter:
-                read_to_ends(recorder, reader, getter, ends, self._plan.patience_s)
+                return read_to_ends(recorder, reader, getter, ends, self._plan.patience_s)
         except ClientFailure as error:
             self.problems.append(f'the final read failed: {error}')
+            return {}

@@ -16,6 +16,7 @@ OUTPUTS = (4, 5)
 PARTITIONS = ('list-0', 'list-1', 'list-2', 'input-0', 'output-0', 'output-1')
 GROUPS = ('transform', 'rebalance')
 """Both transform the same input."""
+SHARE_GROUP, DELIVERY_LIMIT = 'share', 10
 STEP_NS = 1000_000
 
 
@@ -67,8 +68,12 @@ class ModelledRun:
         self.out = io.StringIO()
         self.recorder = Recorder(self.out, PARTITIONS, {'seed': seed}, lambda: self.time_ns)
         self.is_stopping = False
+        self.share_offsets = dict.fromkeys(LISTS, 0)
+        self.released: list[tuple[int, int, int, int]] = []
+        """Partition, offset, number and delivery count of records that a member gave back."""
         clients = [*(self.appender(f'list-{number}') for number in range(3)), self.fencer(), self.sender(),
-                   *map(self.transformer, GROUPS), *(self.tail(isolation) for isolation in (READ_COMMITTED, READ_UNCOMMITTED))]
+                   *map(self.transformer, GROUPS), self.sharer(), self.sharer(), self.tail(READ_COMMITTED),
+                   self.tail(READ_UNCOMMITTED)]
         for _ in range(steps):
             self.time_ns += STEP_NS
             next(self.random.choice(clients))
@@ -169,6 +174,37 @@ class ModelledRun:
                                       Outcome.COMMITTED if is_committed else Outcome.ABORTED, writes, group=group,
                                       consumed=[INPUT, first, after], sources=sources)
 
+    def sharer(self) -> Iterator[None]:
+        """A member of the share group. It settles most of what it gets, and gives the rest back."""
+        sharer = self.recorder.sharer(SHARE_GROUP, 'model')
+        yield
+        while not self.is_stopping:
+            yield from self.share(sharer, self.random.choice(LISTS), .8)
+
+    def share(self, sharer: int, partition: int, settled_share: float) -> Iterator[None]:
+        """Get the records that were given back, or some new ones of a partition."""
+        since = self.recorder.now()
+        got, self.released = self.released[:3], self.released[3:]
+        if not got:
+            found = self.cluster.read(partition, READ_COMMITTED, self.share_offsets[partition], 3)
+            got = [(partition, offset, number, 0) for offset, number in found]
+            if found:
+                self.share_offsets[partition] = found[-1][0] + 1
+        yield
+        if not got:
+            return
+        self.recorder.deliveries(sharer, since, [(partition, [offset], [number], count + 1)
+                                                 for partition, offset, number, count in got])
+        begin, settled = self.recorder.now(), []
+        for partition, offset, number, count in got:
+            if self.random.random() < settled_share or count + 2 >= DELIVERY_LIMIT:
+                settled += [partition, offset]
+            else:
+                self.released.append((partition, offset, number, count + 1))
+        yield
+        if settled:
+            self.recorder.outcomes(sharer, begin, settled, is_confirmed=self.random.random() < .9)
+
     def tail(self, isolation: str) -> Iterator[None]:
         reader = Reader(self, isolation)
         while not self.is_stopping:
@@ -188,6 +224,13 @@ class ModelledRun:
             self.recorder.stable(partition, log.end, log.end)
         for group, offset in self.cluster.committed_input.items():
             self.recorder.committed(group, {INPUT: offset})
+        sharer = self.recorder.sharer(SHARE_GROUP, 'model')
+        for partition, log in ((partition, self.cluster.logs[partition]) for partition in LISTS):
+            while self.released or self.cluster.read(partition, READ_COMMITTED, self.share_offsets[partition], 1):
+                for _ in self.share(sharer, partition, 1):
+                    self.time_ns += STEP_NS
+            self.share_offsets[partition] = log.end
+        self.recorder.shared(SHARE_GROUP, DELIVERY_LIMIT, self.share_offsets)
         self.recorder.finish()
 
 

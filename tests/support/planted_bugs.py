@@ -42,6 +42,9 @@ BUGS = (
     Bug('marker dropped', (
         ('transaction/end_transaction.pyx', '            if partition is None:',
          '            if partition is None or (number == 0 and len(self.partitions) > 1):'),)),
+    Bug('acceptance forgotten', (('group/share_partition.pyx', 'ACCEPT: ACKNOWLEDGED,', 'ACCEPT: AVAILABLE,'),)),
+    Bug('release taken for a rejection', (
+        ('group/share_partition.pyx', 'RELEASE: AVAILABLE,', 'RELEASE: ARCHIVED,'),)),
 )
 
 

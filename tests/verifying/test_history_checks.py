@@ -169,6 +169,49 @@ class Plants:
                                if row['producer'] in {producer['producer'] for producer in fenced}])
         row['commit'] = row['end'] = 10**9
 
+    def confirmed_settlements(self):
+        return [row for row in self.of_type('outcomes') if row['is_confirmed']]
+
+    def redelivered(self):
+        settled = self.rng.choice(self.confirmed_settlements())
+        (delivery,) = (row for row in self.of_type('deliveries') if row['sharer'] == settled['sharer']
+                       and row['end'] == settled['begin'])
+        later = json.loads(json.dumps(delivery))
+        later['since'] = later['end'] = settled['end'] + 1
+        partition, offset = settled['settled'][:2]
+        later['reads'] = [read for read in later['reads'] if read[:2] == [partition, [offset]]]
+        assert later['reads']
+        self.rows.append(later)
+
+    def passed_over(self):
+        row = self.rng.choice(self.confirmed_settlements())
+        del row['settled'][:2]
+
+    def share_group_that_stands(self):
+        row = self.rng.choice(self.confirmed_settlements())
+        partition, offset = row['settled'][:2]
+        del row['settled'][:2]
+        (shared,) = self.of_type('shared')
+        shared['starts'][shared['starts'][::2].index(partition) * 2 + 1] = offset
+
+    def shared_before_its_commit(self):
+        number = self.rng.choice(self.of_type('deliveries'))['reads'][0][2][0]
+        for row in self.transactions('committed'):
+            if number in row['writes'][::4]:
+                row['commit'] = row['end'] = max(other['end'] for other in self.of_type('poll')) + 10**6
+                return
+        self.precommitted_read()     # a transaction with an unknown end
+
+    def shared_aborted(self):
+        row = self.rng.choice(self.transactions('aborted'))
+        number, partition, offset, _ = row['writes'][:4]
+        self.rng.choice(self.of_type('deliveries'))['reads'].append([partition, [offset], [number], 1])
+
+    def shared_twice_numbered(self):
+        read = self.rng.choice(self.of_type('deliveries'))['reads'][0]
+        other = self.rng.choice([row for row in self.of_type('deliveries') if row['reads'][0][2] != read[2]])
+        read[2] = other['reads'][0][2]
+
     def foreign_record(self):
         chunk = self.rng.choice([chunk for chunk in self.final_chunks('read_uncommitted') if chunk[2]])
         chunk[2][0] = -1
@@ -187,6 +230,9 @@ PLANTS = {
     Plants.non_monotonic_send: Kind.NON_MONOTONIC_SEND, Plants.circular_reads: Kind.READ_CYCLE,
     Plants.stable_offset: Kind.STABLE_OFFSET, Plants.held_offsets: Kind.STABLE_OFFSET, Plants.zombie: Kind.ZOMBIE,
     Plants.zombie_commit: Kind.ZOMBIE,
+    Plants.redelivered: Kind.REDELIVERED, Plants.passed_over: Kind.PASSED_OVER,
+    Plants.share_group_that_stands: Kind.UNREADABLE, Plants.shared_before_its_commit: Kind.PRECOMMITTED_READ,
+    Plants.shared_aborted: Kind.ABORTED_READ, Plants.shared_twice_numbered: Kind.OFFSET_CONFLICT,
     Plants.foreign_record: Kind.FOREIGN_RECORD, Plants.unreadable_end: Kind.UNREADABLE,
 }
 

@@ -91,6 +91,8 @@ WANTED = {
     'fencing skipped': {Kind.ZOMBIE},
     'duplicate forgotten': {Kind.DUPLICATE},
     'marker dropped': {Kind.STABLE_OFFSET, Kind.LOST_WRITE, Kind.TORN, Kind.ABORTED_READ, Kind.UNREADABLE},
+    'acceptance forgotten': {Kind.REDELIVERED},
+    'release taken for a rejection': {Kind.PASSED_OVER},
 }
 
 

@@ -9,6 +9,9 @@ from kbroker.client import Consumer, Delivery, FatalProducerError, KafkaError, P
 from kbroker.client.admin import OffsetAndMetadata
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
+from kbroker.client.share_consumer import ShareConsumer
+from kbroker.client.share_member import SharedPartition
+from kbroker.client.share_sessions import AcknowledgeType
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.client.transaction_state import IllegalProducerState
 from kbroker_tools.verifying.clients.face import (
@@ -31,6 +34,9 @@ CONNECTION = {'request.timeout.ms': str(REQUEST_TIMEOUT_MS), 'retry.backoff.ms':
               'default.api.timeout.ms': str(CALL_TIMEOUT_S * 1000)}
 
 NAME = 'kbroker'
+
+At = tuple[int, int]
+"""The partition and the offset of a record."""
 
 
 @contextmanager
@@ -175,3 +181,51 @@ class OwnMember(RebalanceListener):
     def close(self) -> None:
         with suppress(KafkaError, OSError):
             self._consumer.close()
+
+
+class OwnSharer:
+    """A member of a share group, which settles each record with a call of its own. Its calls raise ClientFailure."""
+
+    def __init__(self, servers: str, places: Sequence[Place], group: str, topic: str):
+        self._places = places
+        self._indexes = {place: index for index, place in enumerate(places)}
+        self._refused: set[tuple[str, int]] = set()
+        properties = CONNECTION | {'bootstrap.servers': servers, 'group.id': group,
+                                   'share.acknowledgement.mode': 'explicit', 'fetch.max.wait.ms': '100'}
+        self._cluster = Cluster(ClientConfig.from_settings(properties))
+        self._consumer = ShareConsumer(self._cluster, on_refused=self._note_refused)
+        self._consumer.subscribe([topic])
+
+    def _note_refused(self, at: SharedPartition, error: KafkaError) -> None:
+        self._refused.add((at.topic, at.partition))
+
+    def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int], int]]:
+        """Return partition, offsets, numbers and delivery count of records."""
+        with _failures():
+            found = self._consumer.poll(round(timeout_s * 1000))
+        return [(self._indexes[Place(rows.topic, rows.partition)], [record.offset for record in rows.records],
+                 [number_in(record.value) for record in rows.records], rows.delivery_count or 0) for rows in found]
+
+    def settle(self, outcomes: Mapping[At, AcknowledgeType]) -> tuple[list[At], list[At]]:
+        """Send the outcomes of delivered records, and wait for the answer.
+
+        Returns the records whose outcome was confirmed, and those whose outcome is unknown.
+        """
+        self._refused.clear()
+        sent: list[At] = []
+        for (partition, offset), kind in outcomes.items():
+            with suppress(KafkaError):      # the connection through which the record came is broken
+                self._consumer.acknowledge(*self._places[partition], offset, kind)
+                sent.append((partition, offset))
+        try:
+            with _failures():
+                self._consumer.commit()
+        except ClientFailure:
+            return [], sent
+        unknown = {self._indexes[Place(*place)] for place in self._refused}
+        return [place for place in sent if place[0] not in unknown], [place for place in sent if place[0] in unknown]
+
+    def close(self) -> None:
+        with suppress(KafkaError, OSError):
+            self._consumer.close()
+        self._cluster.close()
