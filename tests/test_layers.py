@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE, TOOLS = ROOT / 'kbroker', ROOT / 'kbroker_tools'
 
 LAYERS = [
-    {'lean_dataclasses'},
+    {'lean_dataclasses', 'object_memory'},
     {'errors', 'garbage', 'setting_rows', 'turn_watch'},
     {'clock', 'completion', 'group_settings', 'internal_topics', 'jaas', 'linear_pattern', 'properties',
      'tls_settings'},

@@ -39,9 +39,11 @@ cdef class PartitionSet:
     cdef readonly frozenset members     # of (topic, partition)
     cdef tuple sorted_members           # None until it was asked for
     cdef list topics                    # the members by encoded name, as rows carry them; None until it was asked for
+    cdef int64_t held_bytes             # 0 until it was asked for
 
     cdef PartitionSet union(self, PartitionSet other)
     cdef tuple in_order(self)
+    cdef int64_t memory(self) except -1
 
 
 cpdef PartitionSet set_of(partitions)
@@ -73,6 +75,7 @@ cdef class TransactionRow:
 
 cdef class TransactionMetadata:
     cdef readonly str transactional_id
+    cdef int64_t open_bytes         # of the partitions in its rows, as the store has counted them
     cdef bytes key                  # of its rows in the log, once it was asked for
     cdef public TransactionRow current
     cdef public TransactionRow pending

@@ -6,7 +6,7 @@ from kbroker.completion cimport Completion
 from kbroker.topics.partition cimport Partition
 from kbroker.transaction.row_encoder cimport RowBatch
 from kbroker.transaction.stale_requests cimport StaleRequests
-from kbroker.transaction.state cimport TransactionMetadata, TransactionRow
+from kbroker.transaction.state cimport PartitionSet, TransactionMetadata, TransactionRow
 
 
 cdef class StatePartition:
@@ -45,11 +45,14 @@ cdef class TransactionStore:
     cdef Py_ssize_t _most_together_bytes
     cdef RowBatch _spare            # empty; None: in use
     cdef Timer _held_timer          # None: not armed
-    cdef readonly int64_t id_bytes  # the memory of all transactional ids
+    cdef readonly int64_t id_bytes  # the memory of all transactional ids and their open transactions
     cdef public int64_t most_id_bytes
     cdef readonly StaleRequests stale_requests
     cdef dict sealed                # the last epoch of a kept transaction's batches, by its producer id
 
+    cdef int check_partitions_fit(self, PartitionSet partitions) except -1
+    cdef int count(self, StatePartition owned, TransactionMetadata metadata) except -1
+    cdef int abandon(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int adopt(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int keep(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int forget(self, StatePartition owned, TransactionMetadata metadata) except -1

@@ -10,13 +10,15 @@ from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from kbroker.clock cimport Clock, Timer, Timers
 from kbroker.completion cimport Completion
+from kbroker.object_memory cimport memory_of, utf8_length
 from kbroker.topics.partition cimport Partition
 from kbroker.topics.partitioner cimport partition_for
 from kbroker.transaction.appends cimport append_batch
 from kbroker.transaction.row_encoder cimport RowBatch
 from kbroker.transaction.stale_requests cimport StaleRequests
 from kbroker.transaction.state cimport (
-    NO_PRODUCER_EPOCH, STATUS_COMPLETE_ABORT, STATUS_COMPLETE_COMMIT, TransactionMetadata, TransactionRow, is_idle,
+    NO_PRODUCER_EPOCH, STATUS_COMPLETE_ABORT, STATUS_COMPLETE_COMMIT, PartitionSet, TransactionMetadata, TransactionRow,
+    is_idle,
 )
 
 from kbroker.errors import ErrorCode, KafkaError
@@ -29,7 +31,8 @@ from kbroker.transaction.row_encoder import encode_key
 logger = logging.getLogger(__name__)
 
 MOST_ID_BYTES = 256 * 1024 * 1024
-"""The memory of all transactional ids, after which a new one is refused."""
+"""The memory of all transactional ids and of their open transactions. Beyond it, a new id and new partitions of a
+transaction are refused."""
 ID_OVERHEAD_BYTES = 640
 """More than the memory of an idle id beside its text, which is kept twice: as the id and as the key of its rows."""
 TOMBSTONE_OVERHEAD_BYTES = 40
@@ -64,7 +67,7 @@ cdef class RowAppend(Completion):
         if self.owned.is_lost or self.metadata.pending is not self.row:
             return self.then.complete(KafkaError(ErrorCode.NOT_COORDINATOR), self.part, None)
         if error is not None:
-            self.metadata.abandon()
+            self.store.abandon(self.owned, self.metadata)
             return self.then.complete(error_for_client(self.owned.partition, error), self.part, None)
         self.store.adopt(self.owned, self.metadata)
         return self.then.complete(None, self.part, self.row)
@@ -163,16 +166,39 @@ cdef class TransactionStore:
 
     def add_new(self, StatePartition owned not None, TransactionMetadata metadata not None):
         """Keep a new id. Raises POLICY_VIOLATION once the ids take MOST_ID_BYTES: no retry would help."""
-        cdef int64_t more_bytes = memory_of(metadata.transactional_id)
+        cdef int64_t more_bytes = memory_of_id(metadata.transactional_id)
         if self.id_bytes + more_bytes > self.most_id_bytes:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f'found transactional ids of {self.id_bytes} bytes, expected '
                              f'{self.most_id_bytes} at most: no further one is taken before some expire')
         self.keep(owned, metadata)
 
+    cdef int check_partitions_fit(self, PartitionSet partitions) except -1:
+        """COORDINATOR_LOAD_IN_PROGRESS, after which clients try again, without room for more open partitions."""
+        if self.id_bytes + partitions.memory() > self.most_id_bytes:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                             f'found transactional ids and transactions of {self.id_bytes} bytes, expected '
+                             f'{self.most_id_bytes} at most: the partitions fit once other transactions end')
+        return 0
+
+    cdef int count(self, StatePartition owned, TransactionMetadata metadata) except -1:
+        """Count the memory of an id again: the partitions of its row, or of its pending row, have changed."""
+        cdef int64_t held_bytes = metadata.current.partition_set.memory()
+        if metadata.pending is not None and metadata.pending.partition_set is not metadata.current.partition_set:
+            held_bytes += metadata.pending.partition_set.memory()
+        if not owned.is_lost:
+            self.id_bytes += held_bytes - metadata.open_bytes
+        metadata.open_bytes = held_bytes
+        return 0
+
+    cdef int abandon(self, StatePartition owned, TransactionMetadata metadata) except -1:
+        metadata.abandon()
+        return self.count(owned, metadata)
+
     cdef int adopt(self, StatePartition owned, TransactionMetadata metadata) except -1:
         """Adopt the pending row, and keep the index of open transactions."""
         cdef bint was_idle = is_idle(metadata.current.status)
         metadata.adopt()
+        self.count(owned, metadata)
         if is_idle(metadata.current.status) != was_idle:
             if was_idle:
                 owned.open[metadata.transactional_id] = metadata
@@ -184,14 +210,14 @@ cdef class TransactionStore:
         owned.transactions[metadata.transactional_id] = metadata
         if not is_idle(metadata.current.status):
             owned.open[metadata.transactional_id] = metadata
-        self.id_bytes += memory_of(metadata.transactional_id)
-        return 0
+        self.id_bytes += memory_of_id(metadata.transactional_id)
+        return self.count(owned, metadata)
 
     cdef int forget(self, StatePartition owned, TransactionMetadata metadata) except -1:
         del owned.transactions[metadata.transactional_id]
         self.stale_requests.forget_producer(metadata.current.producer_id)
         if not owned.is_lost:
-            self.id_bytes -= memory_of(metadata.transactional_id)
+            self.id_bytes -= memory_of_id(metadata.transactional_id) + metadata.open_bytes
         return 0
 
     cdef int seal(self, TransactionRow kept) except -1:
@@ -398,5 +424,6 @@ cdef int log_failure(Partition partition, object error) except -1:
     return 0
 
 
-cdef int64_t memory_of(str transactional_id) except -1:
-    return ID_OVERHEAD_BYTES + 2 * len(transactional_id)
+cdef int64_t memory_of_id(str transactional_id) except -1:
+    """Return the memory of an idle id: its text, the key of its rows, which has it in UTF-8, and the rest."""
+    return ID_OVERHEAD_BYTES + memory_of(transactional_id) + utf8_length(transactional_id)

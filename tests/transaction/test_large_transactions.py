@@ -56,6 +56,13 @@ def broker(tmp_path):
         broker.long_work.assert_parts_were_short()
 
 
+def end(broker, producer):
+    assert producer.end() == ErrorCode.NONE
+    while producer.state != 'CompleteCommit':
+        broker.long_work.finish()
+        broker.turn()
+
+
 def ends(broker):
     return sum(partition.log_end_offset for partition in broker.topics.topic('orders').partitions)
 
@@ -141,6 +148,30 @@ def test_ids_without_end_are_refused_at_the_bound(broker):
     store.most_id_bytes = store.id_bytes + ID_OVERHEAD_BYTES + 100
     assert Producer(broker, 'x' * 100).code == ErrorCode.POLICY_VIOLATION
     assert Producer(broker, 'known').code == known.code == ErrorCode.NONE
+
+
+def test_an_id_counts_the_memory_of_its_characters_and_not_their_number(broker):
+    """One emoji makes Python take four bytes for each character, beside the UTF-8 form and the key of the rows."""
+    store = broker.transactions.store
+    store.most_id_bytes = 400_000
+    names = [f'{number}' + 'x' * 20_000 + '\U0001f600' for number in range(5)]
+    assert [Producer(broker, name).code for name in names] == [ErrorCode.NONE] * 3 + [ErrorCode.POLICY_VIOLATION] * 2
+    assert store.id_bytes > 3 * 120_000
+
+
+def test_the_partitions_of_open_transactions_share_the_memory_of_the_ids(broker):
+    store = broker.transactions.store
+    producers = [Producer(broker, f'tx-{number}') for number in range(3)]
+    idle_bytes = store.id_bytes
+    store.most_id_bytes = idle_bytes + 2 * 200 * MANY + 5_000
+    assert [producer.add('orders', range(MANY)) for producer in producers] == [
+        {0}, {0}, {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}]
+    assert producers[0].add('orders', range(MANY)) == {0}, 'no partition is new'
+    end(broker, producers[0])
+    assert producers[2].add('orders', range(MANY)) == {0}, 'the client tried again'
+    for producer in producers[1:]:
+        end(broker, producer)
+    assert store.id_bytes == idle_bytes
 
 
 def test_a_transaction_holds_ten_thousand_partitions_and_no_more(broker):
