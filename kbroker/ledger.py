@@ -17,7 +17,7 @@ from kbroker.node import Node
 from kbroker.security.acl_index import MOST_ACL_BYTES
 from kbroker.security.audit import QUEUE_BYTES
 from kbroker.security.failed_logins import MOST_ADDRESSES
-from kbroker.security.quotas import MOST_COUNTERS, MOST_METERS
+from kbroker.security.quotas import MOST_COUNTER_BYTES, MOST_METER_BYTES
 from kbroker.transaction.store import ID_OVERHEAD_BYTES
 
 
@@ -72,7 +72,7 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
         Line('long work', '', lambda: len(node.long_work) + node.long_work.paused, lambda: server.max_connections,
              'one a connection'),
         Line('partitions', '', lambda: len(node.logs.logs), lambda: node.topics.most_partitions, '10 KB each'),
-        Line('transactional ids', 'bytes', lambda: node.transactions.store.id_bytes,
+        Line('transactional ids and open transactions', 'bytes', lambda: node.transactions.store.id_bytes,
              lambda: node.transactions.store.most_id_bytes, 'transactional.id.expiration.ms makes room'),
         Line('transactions that a client keeps as prepared', '', lambda: node.transactions.store.kept_count,
              lambda: node.transactions.store.most_id_bytes // ID_OVERHEAD_BYTES, 'one a transactional id'),
@@ -84,10 +84,10 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
              'later lines are counted'),
         Line('connections held for a quota', '', lambda: len(server.held), lambda: MOST_HELD,
              'more are closed at once'),
-        Line('counters of quotas', '', lambda: len(node.quotas.counters), lambda: MOST_COUNTERS,
+        Line('counters of quotas', 'bytes', lambda: node.quotas.counters.held_bytes, lambda: MOST_COUNTER_BYTES,
              'the one used longest ago is forgotten'),
-        Line('clients with quotas', '', lambda: node.quotas.meters_count, lambda: MOST_METERS,
-             'all are looked up again'),
+        Line('clients with quotas', 'bytes', lambda: node.quotas.meters_bytes, lambda: MOST_METER_BYTES,
+             'the one used longest ago is looked up again'),
         Line('open files', '', lambda: len(shared_open_files()), lambda: None, 'three quarters of the descriptors'),
         *access_lines(node),
     ]
@@ -98,7 +98,7 @@ def access_lines(node: Node) -> list[Line]:
     authorizer = node.authorizer
     if authorizer is None:
         return []
-    from kbroker.security.decision_log import MOST_DENIALS
+    from kbroker.security.decision_log import MOST_DENIAL_BYTES
 
     return [
         Line('ACLs', 'bytes', lambda: authorizer.index.held_bytes, lambda: MOST_ACL_BYTES, 'fixed'),
@@ -106,6 +106,6 @@ def access_lines(node: Node) -> list[Line]:
              'one request at a time'),
         Line('remembered decisions', 'bytes', lambda: authorizer.caches.held_bytes,
              lambda: authorizer.caches.most_bytes, 'the oldest client\'s are forgotten'),
-        Line('different denials in the log', '', lambda: len(authorizer.log), lambda: 2 * MOST_DENIALS,
+        Line('different denials in the log', 'bytes', lambda: authorizer.log.held_bytes, lambda: 2 * MOST_DENIAL_BYTES,
              'later ones are counted together'),
     ]

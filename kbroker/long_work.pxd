@@ -4,6 +4,9 @@ from libc.stdint cimport int64_t
 from kbroker.clock cimport Timers
 
 
+cdef int charge(int64_t elements) noexcept
+
+
 cdef class LongWork:
     cdef Timers timers
     cdef object works           # deque of Work

@@ -39,6 +39,16 @@ def run_to_end(steps):
             raise RuntimeError(f'{steps!r} waits, and it is run at once')
 
 
+cdef int64_t charged = 0        # elements that no Pace has counted yet
+
+
+cdef int charge(int64_t elements) noexcept:
+    """Count treated elements at the Pace that is asked next, for code deep below a work, which has no Pace."""
+    global charged
+    charged += elements
+    return 0
+
+
 cdef class Pace:
     """The work of one generator since its last yield."""
 
@@ -48,8 +58,10 @@ cdef class Pace:
         self.left = ELEMENTS_OF_A_PART
 
     def spend(self, int64_t elements=1):
-        """Count treated elements. Return True if it is time to yield."""
-        self.left -= elements
+        """Count treated elements, and those of `charge`. Return True if it is time to yield."""
+        global charged
+        self.left -= elements + charged
+        charged = 0
         if self.left > 0:
             return False
         self.left = ELEMENTS_OF_A_PART

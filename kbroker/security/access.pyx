@@ -6,13 +6,19 @@ its own when it is asked next. The names are the client's choice, so the memory 
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.tuple cimport PyTuple_GET_ITEM
 
-from sys import getsizeof
+from kbroker.long_work cimport charge
+from kbroker.object_memory cimport memory_of
+
+cdef extern from "Python.h":
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
 
 cdef enum:
     OPERATIONS = 16
     RESOURCE_TYPES = 8
     # A slot of a dict, besides the name. Decisions are shared, or belong to their ACL.
     REMEMBERED_BYTES = 100
+    # To copy, measure and log so many characters of a name takes about as long as one element of long work.
+    CHARACTERS_OF_AN_ELEMENT = 1024
     MOST_BYTES = 64 * 1024 * 1024
     MOST_BYTES_OF_ONE = 8 * 1024 * 1024
 
@@ -66,6 +72,8 @@ cdef class Access:
         decision = self.decide(operation, resource_type, name)
         if <object>PyTuple_GET_ITEM(decision, 0) is True and not self.logs_allowed:
             return True
+        if name is not None:
+            charge(PyUnicode_GET_LENGTH(name) // CHARACTERS_OF_AN_ELEMENT)
         self.caches.authorizer.log.note(self, operation, resource_type, name, decision, request, quiet)
         return <object>PyTuple_GET_ITEM(decision, 0) is True
 
@@ -100,7 +108,7 @@ cdef class Access:
         return decision
 
     cdef int remember(self, int slot, object name, object decision) except -1:
-        cdef Py_ssize_t taken_bytes = REMEMBERED_BYTES + <Py_ssize_t>getsizeof(name)
+        cdef Py_ssize_t taken_bytes = REMEMBERED_BYTES + (0 if name is ANY_RESOURCE else memory_of(name))
         if self.held_bytes + taken_bytes > self.caches.most_bytes_of_one:
             self.forget()
         if self.caches.held_bytes + taken_bytes > self.caches.most_bytes:

@@ -11,7 +11,8 @@ from weakref import WeakValueDictionary
 
 from kbroker.security.access import Access, DecisionCaches
 from kbroker.security.acl_codes import WILDCARD, Operation, PatternType, Permission
-from kbroker.security.acl_index import AclIndex, Decision, Entry
+from kbroker.security.acl_index import AclIndex, Decision, Entry, owners_of
+from kbroker.security.acl_patterns import decide
 from kbroker.security.decision_log import DecisionLog
 from kbroker.security.hosts import host_key
 from kbroker.security.principal import Principal
@@ -88,21 +89,12 @@ class Authorizer:
         who = str(principal)
         if who in self.super_users:
             return SUPER_USER
-        index, where = self.index, host_key(host)
-        denied_by, allowed_by = _DENIED_BY[operation], _ALLOWED_BY[operation]
-        allowed: Decision | None = None
-        has_acls = False
-        for pattern in index.patterns_of(resource_type, name):
-            has_acls = True
-            for rules in index.rules_of(pattern, who, where):
-                denied = rules.find(denied_by, _DENY)
-                if denied is not None:
-                    return denied
-                if allowed is None:
-                    allowed = rules.find(allowed_by, _ALLOW)
-        if allowed is not None:
-            return allowed
-        return DEFAULT_ALLOW if self.allow_if_no_acl and not has_acls else DEFAULT_DENY
+        where = host_key(host)
+        patterns = self.index.patterns_of(resource_type, name)
+        found: Decision | None = decide(patterns, owners_of(who, where), _DENIED_BY[operation], _ALLOWED_BY[operation])
+        if found is not None:
+            return found
+        return DEFAULT_ALLOW if self.allow_if_no_acl and not patterns else DEFAULT_DENY
 
     def decide_by_type(self, principal: Principal, host: str, operation: int, resource_type: int) -> Decision:
         """Decide whether the principal may do the operation on any resource of the type."""
@@ -125,9 +117,6 @@ class Authorizer:
             if not ((is_literal and entry.resource_name in denied_names) or _has_prefix(entry.resource_name, prefixes)):
                 return Decision(True, entry)
         return DEFAULT_DENY
-
-
-_DENY, _ALLOW = int(Permission.DENY), int(Permission.ALLOW)
 
 
 def _shortest(prefixes: Iterable[str]) -> list[str]:

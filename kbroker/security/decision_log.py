@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.clock import Timers
+from kbroker.object_memory import memory_of
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType, name_of
 from kbroker.security.escape import shown
 
@@ -19,7 +20,11 @@ TRACE = 5
 WINDOW_MS = 10_000
 """The time within which equal denials are counted instead of logged."""
 MOST_DENIALS = 1000
-"""The different denials that are counted at a time. Beyond it, those of a principal and operation are one more."""
+MOST_DENIAL_BYTES = 4 * 1024 * 1024
+"""The different denials that are counted at a time, and their memory. Beyond it, those of a principal and operation are
+one more. These take as much again, and then the oldest is logged."""
+DENIAL_BYTES = 700
+"""The memory of a counted denial besides its texts, as measured on CPython 3.11 with 64 bits."""
 OTHERS = '(others)'
 
 logger = logging.getLogger('kbroker.authorizer')
@@ -35,6 +40,7 @@ class DecisionLog:
         self._timers = timers
         self._report = report
         self._counts: OrderedDict[tuple[Any, ...], _Repeats] = OrderedDict()
+        self.held_bytes = 0
 
     def __len__(self) -> int:
         """Return the number of different denials that are counted."""
@@ -58,24 +64,29 @@ class DecisionLog:
             repeats.count += 1
             return
         fields = fields_of(access, operation, resource_type, name, decision, request)
-        if len(self._counts) >= MOST_DENIALS:
+        more_bytes = memory_of_denial(key, fields)
+        if len(self._counts) >= MOST_DENIALS or self.held_bytes + more_bytes > MOST_DENIAL_BYTES:
             key = *key[:3], None
             repeats = self._counts.get(key)
             if repeats is not None:
                 repeats.count += 1
                 return
             fields['resource'] = f'{ResourceType(resource_type).name}:{OTHERS}'
+            more_bytes = memory_of_denial(key, fields)
         self._write(fields)
         if self._timers is not None:
-            if len(self._counts) >= 2 * MOST_DENIALS:
+            while self._counts and (len(self._counts) >= 2 * MOST_DENIALS
+                                    or self.held_bytes + more_bytes > 2 * MOST_DENIAL_BYTES):
                 self._close(next(iter(self._counts)))
             self._counts[key] = _Repeats(fields, self._timers.after(WINDOW_MS, lambda: self._end_window(key)))
+            self.held_bytes += more_bytes
 
     def _end_window(self, key: tuple[Any, ...]) -> None:
         """Log the denials of a window, and begin another one if there were any."""
         repeats = self._counts[key]
         if not repeats.count:
             del self._counts[key]
+            self.held_bytes -= memory_of_denial(key, repeats.fields)
             return
         self._write(repeats.fields | {'repeated': repeats.count})
         repeats.count = 0
@@ -84,6 +95,7 @@ class DecisionLog:
 
     def _close(self, key: tuple[Any, ...]) -> None:
         repeats = self._counts.pop(key)
+        self.held_bytes -= memory_of_denial(key, repeats.fields)
         repeats.timer.cancel()
         if repeats.count:
             self._write(repeats.fields | {'repeated': repeats.count})
@@ -107,6 +119,10 @@ class _Repeats:
         self.fields = fields
         self.timer = timer
         self.count = 0
+
+
+def memory_of_denial(key: tuple[Any, ...], fields: dict[str, Any]) -> int:
+    return DENIAL_BYTES + memory_of(key) + memory_of(tuple(fields.values()))
 
 
 def fields_of(access: Any, operation: int, resource_type: int, name: str | None, decision: Any,

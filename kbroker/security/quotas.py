@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.object_memory import RecentEntries
 from kbroker.protocol.messages import ClientQuotaRecord
 
 PRODUCER_BYTE_RATE = 'producer_byte_rate'
@@ -25,9 +25,14 @@ CONNECTION_CREATION_RATE = 'connection_creation_rate'
 USER, CLIENT_ID, IP = 'user', 'client-id', 'ip'
 """The types of entities."""
 
-MOST_COUNTERS = 10_000
-"""Clients choose the names of counters. Beyond this number, the counter that was used longest ago is forgotten."""
-MOST_METERS = 10_000
+MOST_COUNTERS = MOST_METERS = 10_000
+MOST_COUNTER_BYTES = 24 * 1024 * 1024
+MOST_METER_BYTES = 16 * 1024 * 1024
+"""Clients choose the names of counters and meters. Beyond one of its bounds, the one that was used longest ago is
+forgotten."""
+COUNTER_BYTES = 1_400
+METER_BYTES = 650
+"""The memory of one besides its names, as measured on CPython 3.11 with 64 bits."""
 IDLE_MS = 3_600_000
 """A counter that is not used for this long is forgotten."""
 MOST_THROTTLE_MS = 2**31 - 1
@@ -185,29 +190,45 @@ class Counters:
 
     def __init__(self, clock: Clock, most: int = MOST_COUNTERS):
         self._clock = clock
-        self._most = most
-        self._counters: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+        self._counters: RecentEntries[Any, _Used] = RecentEntries(MOST_COUNTER_BYTES, most, COUNTER_BYTES)
 
     def __len__(self) -> int:
         return len(self._counters)
 
+    @property
+    def held_bytes(self) -> int:
+        return self._counters.held_bytes
+
     def get(self, key: Any, create: Callable[[], Any]) -> tuple[Any, int]:
         """Return the counter of a key, and the time. A missing counter is created."""
         now_ms = self._clock.monotonic_ms()
-        found = self._counters.pop(key, None)
-        if found is None or now_ms - found[1] >= IDLE_MS:
-            found = create(), now_ms
-            self._forget_some(now_ms)
-        self._counters[key] = found[0], now_ms
-        return found[0], now_ms
+        try:
+            used = self._counters.get(key)
+        except KeyError:
+            return self._begin(key, create, now_ms)
+        if now_ms - used.used_ms >= IDLE_MS:
+            self._counters.forget(key)
+            return self._begin(key, create, now_ms)
+        used.used_ms = now_ms
+        return used.counter, now_ms
 
-    def _forget_some(self, now_ms: int) -> None:
-        """Make room for a new counter, and forget those that are idle."""
-        while self._counters:
-            key, (_, used_ms) = next(iter(self._counters.items()))
-            if now_ms - used_ms < IDLE_MS and len(self._counters) < self._most:
-                return
-            del self._counters[key]
+    def _begin(self, key: Any, create: Callable[[], Any], now_ms: int) -> tuple[Any, int]:
+        """Create a counter, and forget those that are idle."""
+        while (oldest := self._counters.oldest()) is not None and now_ms - oldest[1].used_ms >= IDLE_MS:
+            self._counters.forget(oldest[0])
+        used = _Used(create(), now_ms)
+        self._counters.put(key, used)
+        return used.counter, now_ms
+
+
+class _Used:
+    """A counter, and the time of its last use."""
+
+    __slots__ = ('counter', 'used_ms')
+
+    def __init__(self, counter: Any, used_ms: int):
+        self.counter = counter
+        self.used_ms = used_ms
 
 
 class ClientQuotas:
@@ -222,7 +243,8 @@ class ClientQuotas:
         """The connection_creation_rate by IP address; None is the default."""
         self.on_switch: list[Callable[[ClientQuotas | None], object]] = []
         """Functions that get this object when the first quota of a client comes, and None when the last one goes."""
-        self._meters: dict[tuple[str, str], Meter | None] = {}
+        self._meters: RecentEntries[tuple[str, str], Meter | None] = RecentEntries(MOST_METER_BYTES, MOST_METERS,
+                                                                                   METER_BYTES)
 
     def adopt(self, quotas: Mapping[Entity, Mapping[str, float]]) -> None:
         """Put all quotas of a metadata image into effect, at the start."""
@@ -262,19 +284,23 @@ class ClientQuotas:
 
     def meter(self, user: str, client_id: str) -> Meter | None:
         """Return the meter of a client, or None if no quota applies to it."""
+        client = user, client_id
         try:
-            return self._meters[user, client_id]
+            return self._meters.get(client)
         except KeyError:
             limits = {key: limit for key in LIMITS[USER]
                       if (limit := self.quotas.find(key, user, client_id)) is not None}
-            if len(self._meters) >= MOST_METERS:
-                self._meters.clear()
-            meter = self._meters[user, client_id] = Meter(self, limits) if limits else None
+            meter = Meter(self, limits) if limits else None
+            self._meters.put(client, meter)
             return meter
 
     @property
     def meters_count(self) -> int:
         return len(self._meters)
+
+    @property
+    def meters_bytes(self) -> int:
+        return self._meters.held_bytes
 
     def record_connection(self, address: str) -> int:
         """Record a new connection of an address. Return the throttle time, a window at most; then it does not count."""

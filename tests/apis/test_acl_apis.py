@@ -267,8 +267,9 @@ def test_no_part_of_a_long_request_is_long(stepwise, admin):
 
 
 def test_the_memory_of_acls_is_bounded(admin, monkeypatch):
-    monkeypatch.setattr('kbroker.apis.create_acls.MOST_ACL_BYTES', 100_000)
-    codes = [create(admin, {'resource_name': f'{number}' * 10_000})[0] for number in range(8)]
+    """One emoji makes Python take four bytes for each character of a name, and its UTF-8 form is kept beside it."""
+    monkeypatch.setattr('kbroker.apis.create_acls.MOST_ACL_BYTES', 220_000)
+    codes = [create(admin, {'resource_name': f'{number}' * 10_000 + '\U0001f600'})[0] for number in range(8)]
     assert codes == [0] * 4 + [ErrorCode.POLICY_VIOLATION] * 4
     assert len(described(admin)) == 4
 

@@ -23,7 +23,7 @@ process that asks.
 EMPTY_AFTERWARDS = (
     'connections', 'requests and replies', 'waiting fetches', 'groups with members and offsets',
     'member ids not used yet', 'deadlines of members', 'groups whose regular expressions are resolved',
-    'share sessions', 'partitions of share sessions', 'long work', 'transactional ids',
+    'share sessions', 'partitions of share sessions', 'long work', 'transactional ids and open transactions',
     'transactions that a client keeps as prepared', 'producers of partitions', 'connections held for a quota')
 """Lines of the ledger that are 0 once the clients are gone, the groups and topics are deleted, and the ids expired."""
 

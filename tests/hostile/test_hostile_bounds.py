@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from collections import Counter
 
 import pytest
@@ -12,12 +13,16 @@ from support.in_process_broker import frame_of, read_answer
 from support.message_builder import build
 
 from kbroker.errors import ErrorCode
+from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import FindCoordinatorRequest, InitProducerIdRequest
-from kbroker.security.decision_log import MOST_DENIALS
+from kbroker.security.decision_log import MOST_DENIAL_BYTES
+from kbroker.security.quotas import MOST_METER_BYTES
 from kbroker.status import read_status
 
 AUTHORIZER = 'org.apache.kafka.metadata.authorizer.StandardAuthorizer'
 SHARE_SESSIONS = 100
+EMOJI = '\U0001f600'
+"""With it, a string takes four bytes for each of its characters, however many are ASCII."""
 
 
 def find(broker, key_type, key):
@@ -32,16 +37,17 @@ def held(broker, what):
     return next(line['now'] for line in read_status(str(broker.directory))['ledger'] if line['what'] == what)
 
 
-def test_transactional_ids_of_thirty_thousand_characters(besieged):
+@pytest.mark.parametrize('last', ['t', EMOJI])
+def test_transactional_ids_of_thirty_thousand_characters(besieged, last):
     broker = besieged()
     find(broker, 1, 'id')
-    requests = [InitProducerIdRequest(transactional_id=f'{number}' + 't' * 30_000, transaction_timeout_ms=60_000)
+    requests = [InitProducerIdRequest(transactional_id=f'{number}' + 't' * 30_000 + last, transaction_timeout_ms=60_000)
                 for number in range(4_600)]
     with broker.watched(rss_mb=350), broker.connect() as attacker:
         codes = Counter(read_answer(requests[0], 4, reply).error_code
                         for reply in replies_to(attacker, (frame_of(request, 4) for request in requests)))
     assert set(codes) == {ErrorCode.NONE, ErrorCode.POLICY_VIOLATION}
-    assert codes[ErrorCode.NONE] * 2 * 30_000 <= 256 << 20
+    assert codes[ErrorCode.NONE] * (6 if last == EMOJI else 2) * 30_000 <= 256 << 20
 
 
 def test_transactions_of_as_many_partitions_as_one_may_have(besieged):
@@ -122,8 +128,50 @@ def test_denials_of_ever_new_names(besieged):
                 {'resource_type': 2, 'resource_name': f'{turn} {number}' + 'r' * 200, 'configuration_keys': None}
                 for number in range(100)]), 4)
             assert {row.error_code for row in answer.results} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
-    assert guarded.held('different denials in the log') <= 2 * MOST_DENIALS
+    assert guarded.held('different denials in the log') <= 2 * MOST_DENIAL_BYTES
     assert guarded.held('remembered decisions') <= 64 << 20
+
+
+def test_denials_of_the_names_that_take_the_most_memory(besieged):
+    """A thousand of them took 286 MB before, after the connection had closed, too."""
+    guarded = Guarded(besieged, authorizer_class_name=AUTHORIZER, super_users='User:ANONYMOUS')
+    requests = [build('FindCoordinatorRequest', key_type=0, coordinator_keys=[widest(f'{turn} {number}')
+                                                                            for number in range(10)])
+                for turn in range(150)]
+    with guarded.broker.watched(rss_mb=150):
+        with guarded.log_in() as attacker:
+            codes = Counter(row.error_code for request in requests
+                            for row in attacker.ask(request, 4).coordinators)
+        assert codes == {ErrorCode.GROUP_AUTHORIZATION_FAILED: 1_500}
+        assert MOST_DENIAL_BYTES // 2 < guarded.held('different denials in the log') <= 2 * MOST_DENIAL_BYTES
+
+
+def test_client_ids_that_take_the_most_memory_where_clients_have_quotas(besieged):
+    """10,000 of them took 1,292 MB before, and kept them. No login is needed."""
+    broker = besieged()
+    with broker.connect() as client:
+        answer = client.ask(build('AlterClientQuotasRequest', entries=[
+            {'entity': [{'entity_type': 'client-id', 'entity_name': None}],
+             'ops': [{'key': key, 'value': 1e9} for key in ('producer_byte_rate', 'request_percentage')]}]), 1)
+        assert answer.entries[0].error_code == ErrorCode.NONE
+    names = [widest(f'{number}') for number in range(10_000)]
+    with broker.watched(rss_mb=150):
+        with broker.connect() as attacker:
+            for reply in replies_to(attacker, (with_client_id(name) for name in names)):
+                assert reply
+        assert held(broker, 'clients with quotas') <= MOST_METER_BYTES
+        assert held(broker, 'counters of quotas') > MOST_METER_BYTES // 2
+
+
+def widest(name):
+    """Return a name of as many bytes as a string of the protocol may have, with four bytes of memory a character."""
+    return name + 'x' * (32_700 - len(name)) + EMOJI
+
+
+def with_client_id(name):
+    """Return the frame of an ApiVersions request of version 0 from a client of this name."""
+    encoded = name.encode()
+    return struct.pack('>hhih', ApiKey.API_VERSIONS, 0, 0, len(encoded)) + encoded
 
 
 def test_fetches_of_as_many_partitions_as_one_may_name(besieged):

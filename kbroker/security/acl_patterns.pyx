@@ -1,0 +1,281 @@
+"""The ACLs of one pattern of resources, and the patterns that cover a name, found without trying lengths.
+
+A decision goes through the patterns that cover a resource. The prefixes among them are in a tree: a node is a stored
+prefix, or a place at which stored prefixes part. The path of a name has all stored prefixes that may cover it. The path
+looks only at the characters at which prefixes part, so one comparison at its end tells how much of it is right. A look
+up costs a step for each node of the path, and that comparison, however many prefixes there are.
+"""
+cimport cython
+
+from kbroker.long_work cimport charge
+
+cdef extern from "Python.h":
+    int PyUnicode_KIND(object text)
+    void *PyUnicode_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+    Py_UCS4 PyUnicode_READ(int kind, void *data, Py_ssize_t index)
+
+cdef enum:
+    DENY = 2
+    # One element of long work takes about as long as so many nodes of a path, or characters.
+    NODES_OF_AN_ELEMENT = 8
+    CHARACTERS_OF_AN_ELEMENT = 1024
+
+
+@cython.final
+cdef class Rules:
+    """The ACLs of one pattern for one principal from one host.
+
+    `denied` and `allowed` have a bit for each operation that some ACL denies or allows. `decisions` has the decisions
+    by operation and permission: several if hosts are spelled differently.
+    """
+
+    def __init__(self):
+        self.decisions = {}
+
+    cdef int add(self, object decision) except -1:
+        entry = decision.rule
+        key = entry.operation, entry.permission_type
+        self.decisions[key] = (*self.decisions.get(key, ()), decision)
+        return self.note(entry.operation, entry.permission_type, True)
+
+    cdef bint remove(self, object entry) except -1:
+        """Remove an entry. Return whether none is left."""
+        key = entry.operation, entry.permission_type
+        left = tuple([decision for decision in self.decisions[key] if decision.rule is not entry])
+        if left:
+            self.decisions[key] = left
+        else:
+            del self.decisions[key]
+            self.note(entry.operation, entry.permission_type, False)
+        return not self.decisions
+
+    cdef int note(self, int operation, int permission, bint exists) except -1:
+        cdef int bit = 1 << operation
+        if permission == DENY:
+            self.denied = self.denied | bit if exists else self.denied & ~bit
+        else:
+            self.allowed = self.allowed | bit if exists else self.allowed & ~bit
+        return 0
+
+    cdef object find(self, tuple operations, bint denies):
+        """Return the decision of an ACL with one of these operations, or None."""
+        for operation in operations:
+            found = self.decisions.get((operation, DENY if denies else DENY + 1))
+            if found is not None:
+                return found[0]
+        return None
+
+    cdef list entries(self):
+        return [decision.rule for decisions in self.decisions.values() for decision in decisions]
+
+
+@cython.final
+cdef class AclsOfPattern:
+    """The ACLs of one pattern: their Rules by principal and host."""
+
+    def __init__(self, tuple pattern not None):
+        self.pattern = pattern
+        self.owners = {}
+
+    def put(self, decision, tuple owner not None):
+        """Add the ACL of a decision. `owner` is its principal and its host, spelled by `host_key`."""
+        cdef Rules rules = self.owners.get(owner)
+        if rules is None:
+            rules = self.owners[owner] = Rules()
+        rules.add(decision)
+
+    def remove(self, entry, tuple owner not None):
+        """Remove an ACL. Return whether none is left."""
+        cdef Rules rules = self.owners[owner]
+        if rules.remove(entry):
+            del self.owners[owner]
+        return not self.owners
+
+    def entries(self):
+        """Yield all ACLs of the pattern."""
+        cdef Rules rules
+        for rules in list(self.owners.values()):
+            yield from rules.entries()
+
+    def entries_of(self, tuple owner not None):
+        cdef Rules rules = self.owners.get(owner)
+        return [] if rules is None else rules.entries()
+
+
+cpdef object decide(list patterns, tuple owners, tuple denied_by, tuple allowed_by):
+    """Return the decision of the ACLs of these patterns for these owners, or None.
+
+    One that denies an operation of `denied_by` decides, then the first that allows one of `allowed_by`.
+    """
+    cdef AclsOfPattern acls
+    cdef Rules rules
+    cdef int denied = bits_of(denied_by), allowed = bits_of(allowed_by)
+    allowing = None
+    for acls in patterns:
+        for owner in owners:
+            rules = acls.owners.get(owner)
+            if rules is None:
+                continue
+            if rules.denied & denied:
+                return rules.find(denied_by, True)
+            if allowing is None and rules.allowed & allowed:
+                allowing = rules.find(allowed_by, False)
+    return allowing
+
+
+cdef int bits_of(tuple operations) except -1:
+    cdef int bits = 0, operation
+    for operation in operations:
+        bits |= 1 << operation
+    return bits
+
+
+@cython.final
+cdef class Node:
+    """A place in the tree: the first `depth` characters of `text`, which is a stored prefix.
+
+    `children` has the nodes behind it by their next character. `acls` is None where prefixes only part.
+    """
+
+    cdef Node child(self, str text):
+        """Return the child on the path of a text, or None."""
+        if self.children is None or self.depth >= PyUnicode_GET_LENGTH(text):
+            return None
+        return self.children.get(character(text, self.depth))
+
+
+@cython.final
+cdef class PrefixTree:
+    """The prefixes of one type of resources, and the ACLs of each."""
+
+    def __init__(self):
+        self.root = node_of('', 0, None)
+
+    def __len__(self):
+        """Return the number of nodes besides the root."""
+        cdef Node node
+        nodes, count = [self.root], -1
+        while nodes:
+            node = nodes.pop()
+            count += 1
+            nodes += (node.children or {}).values()
+        return count
+
+    def texts(self):
+        """Return the texts that the nodes refer to."""
+        cdef Node node
+        nodes, texts = [self.root], set()
+        while nodes:
+            node = nodes.pop()
+            texts.add(node.text)
+            nodes += (node.children or {}).values()
+        return texts - {''}
+
+    cpdef put(self, str prefix, AclsOfPattern acls):
+        """Add a prefix that is not in the tree."""
+        cdef Py_ssize_t length = PyUnicode_GET_LENGTH(prefix), common
+        cdef Node node = self.root, child = self.root.child(prefix), branch
+        while child is not None:
+            node = child
+            child = node.child(prefix)
+        common = common_length(prefix, node.text, min(length, node.depth))
+        node, child = self.root, self.root.child(prefix)
+        while child is not None and child.depth <= common:
+            node = child
+            child = node.child(prefix)
+        if node.depth == length:
+            node.acls = acls
+        elif child is None:
+            add_child(node, node_of(prefix, length, acls))
+        else:
+            branch = node_of(child.text, common, None)
+            add_child(node, branch)
+            add_child(branch, child)
+            if common == length:
+                branch.acls = acls
+            else:
+                add_child(branch, node_of(prefix, length, acls))
+
+    cpdef remove(self, str prefix):
+        """Remove a prefix that is in the tree."""
+        cdef Py_ssize_t length = PyUnicode_GET_LENGTH(prefix)
+        cdef Node node = self.root, parent
+        cdef list path = [node]
+        cdef Py_ssize_t last
+        while node.depth < length:
+            node = node.child(prefix)
+            path.append(node)
+        node.acls = None
+        last = len(path) - 1
+        if last == 0:
+            return
+        parent = path[last - 1]
+        shrink(parent, node)
+        if last > 1 and parent.acls is None and len(parent.children) == 1:
+            shrink(path[last - 2], parent)
+        for node in reversed(path):         # the text of a removed prefix is not kept
+            if node.acls is not None:
+                node.text = node.acls.pattern[2]
+            elif node.depth and node.children:
+                node.text = (<Node>next(iter(node.children.values()))).text
+
+    cpdef list covering(self, str name):
+        """Return the ACLs of the prefixes that cover a name, the shortest first."""
+        cdef Py_ssize_t length = PyUnicode_GET_LENGTH(name), common, steps = 0
+        cdef Node node = self.root, child = self.root.child(name)
+        cdef list found = [] if node.acls is None else [node]
+        while child is not None and child.depth <= length:
+            node = child
+            steps += 1
+            if node.acls is not None:
+                found.append(node)
+            child = node.child(name)
+        if steps:
+            common = common_length(name, node.text, node.depth)
+            charge(steps // NODES_OF_AN_ELEMENT + common // CHARACTERS_OF_AN_ELEMENT)
+            while found and (<Node>found[len(found) - 1]).depth > common:
+                found.pop()
+        return [(<Node>node).acls for node in found]
+
+
+cdef Node node_of(str text, Py_ssize_t depth, AclsOfPattern acls):
+    cdef Node node = Node.__new__(Node)
+    node.text = text
+    node.depth = depth
+    node.acls = acls
+    return node
+
+
+cdef int add_child(Node parent, Node child) except -1:
+    if parent.children is None:
+        parent.children = {}
+    parent.children[character(child.text, parent.depth)] = child
+    return 0
+
+
+cdef int shrink(Node parent, Node node) except -1:
+    """Take a node without ACLs out of the tree, unless prefixes part at it."""
+    cdef Py_ssize_t count = 0 if node.children is None else len(node.children)
+    if count == 0:
+        del parent.children[character(node.text, parent.depth)]
+        if not parent.children:
+            parent.children = None
+    elif count == 1:
+        add_child(parent, next(iter(node.children.values())))
+    return 0
+
+
+cdef object character(str text, Py_ssize_t index):
+    return <long>PyUnicode_READ(PyUnicode_KIND(text), PyUnicode_DATA(text), index)
+
+
+cdef Py_ssize_t common_length(str one, str other, Py_ssize_t most) except -1:
+    """Return the length of the longest common prefix of two strings of at least `most` characters, up to `most`."""
+    cdef int kind = PyUnicode_KIND(one), other_kind = PyUnicode_KIND(other)
+    cdef void *data = PyUnicode_DATA(one)
+    cdef void *other_data = PyUnicode_DATA(other)
+    cdef Py_ssize_t i = 0
+    while i < most and PyUnicode_READ(kind, data, i) == PyUnicode_READ(other_kind, other_data, i):
+        i += 1
+    return i
