@@ -15,13 +15,18 @@ FUZZ_TARGETS ?=
 FUZZ_MUTATIONS ?= 30000
 # Two cores serve three: a third of the time, a process that runs tests waits for a broker or a client in Java.
 WORKERS ?= 3
+# The versions of Python that `make test-pythons` runs, as pythonX.Y of PATH.
+PYTHONS ?= 3.11 3.13 3.14 3.15
+# Where `make package` installs the wheel.
+PACKAGE ?= build/package
+DIST ?= dist
 
 # Bytecode is kept, whatever the shell says: the tests start hundreds of brokers and commands.
 unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: help serve build debug check quick test soak fuzz bench bench-peers man docs install-service package clean
+.PHONY: help serve build debug check quick test test-pythons soak fuzz bench bench-peers man docs install-service package clean
 
 help:  ## Print the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +42,14 @@ quick: $(VENV)/installed-for-tests build  ## The tests for use while editing: no
 
 test: $(VENV)/installed-for-tests build  ## All tests but the long runs. WORKERS=3 processes; PYTEST_ARGS='tests/log -x' runs a part.
 	$(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+# The environment and the package of each version lie in a directory of their own. So do the objects of the compiler,
+# and the extensions in the tree have the version in their names.
+test-pythons:  ## Build, test (quick) and package with each of PYTHONS='3.13 3.14', in build/pythons.
+	for version in $(PYTHONS); do \
+	    $(MAKE) quick package PYTHON=python$$version VENV=build/pythons/$$version/venv \
+	        DIST=build/pythons/$$version/dist PACKAGE=build/pythons/$$version/package || exit 1; \
+	done
 
 check: $(VENV)/installed-for-tests build  ## Check style and types.
 	$(VENV)/bin/ruff check .
@@ -104,6 +117,7 @@ install-service:  ## Install the systemd service, man pages and shell completion
 
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"{sys.executable} is Python {sys.version.split()[0]}; 3.11 or newer is needed: make PYTHON=...")'
+	@$(PYTHON) packaging/compiler.py
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(call install, ["build-system"]["requires"] ["project"]["dependencies"])
 	@touch $@
@@ -126,12 +140,13 @@ define install
 	    | $(PY) -m pip install --quiet --disable-pip-version-check $(2) --requirement /dev/stdin
 endef
 
-package: $(VENV)/installed-for-tests  ## Build an sdist and its wheel in dist/, and run the wheel outside the tree.
-	rm -rf dist build/package
-	$(PY) -m build --no-isolation
-	$(PYTHON) -m venv build/package
-	build/package/bin/pip install --quiet --disable-pip-version-check dist/*.whl
-	cd build/package && bin/kbroker --version && bin/python -c 'import kbroker.broker'
+package: $(VENV)/installed-for-tests  ## Build an sdist and its wheel in dist/, and run a broker of the wheel outside the tree.
+	rm -rf $(DIST) $(PACKAGE)
+	$(PY) -m build --no-isolation --outdir $(DIST)
+	$(PYTHON) -m venv $(PACKAGE)
+	$(PACKAGE)/bin/pip install --quiet --disable-pip-version-check $(DIST)/*.whl
+	cp packaging/smoke.py $(PACKAGE)
+	cd $(PACKAGE) && bin/kbroker --version && bin/python smoke.py
 
 clean:  ## Remove what was built. .venv and data stay.
 	rm -rf build dist *.egg-info

@@ -5,8 +5,10 @@ too.
 """
 import os
 import pathlib
+import runpy
 
 from setuptools import Extension, setup
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 from setuptools.modified import newer_group
@@ -54,6 +56,14 @@ def compile_options(name):
     return ['-g0', *(['-O2'] if name.startswith(KERNELS) else BETWEEN_O1_AND_O2)]
 
 
+class Build(build):
+    """Checks for a compiler before the first file is copied."""
+
+    def run(self):
+        check_compiler()
+        super().run()
+
+
 class BuildExtensions(build_ext):
     """Translates to C in parallel, then compiles in parallel, and shows the progress of both.
 
@@ -63,6 +73,10 @@ class BuildExtensions(build_ext):
     def finalize_options(self):
         super().finalize_options()
         self.parallel = self.parallel or JOBS
+
+    def run(self):
+        check_compiler()
+        super().run()
 
     def build_extensions(self):
         from Cython.Build import cythonize
@@ -107,9 +121,20 @@ class BuildModules(build_py):
         return [*super().get_source_files(), STARTUP_FILE]
 
 
-sources = sorted(source for package in ('kbroker', 'kbroker_tools') for source in pathlib.Path(package).rglob('*.pyx'))
+def check_compiler():
+    """End with one line if there is no compiler. pip shows it instead of the errors of each file."""
+    runpy.run_path('packaging/compiler.py')['check']()
 
-setup(
-    cmdclass={'build_ext': BuildExtensions, 'build_py': BuildModules},
-    ext_modules=[*map(extension_of, sources), extension_of(pathlib.Path('kbroker/_shared.c'))],
-)
+
+def main():
+    sources = sorted(source for package in ('kbroker', 'kbroker_tools')
+                     for source in pathlib.Path(package).rglob('*.pyx'))
+    setup(
+        cmdclass={'build': Build, 'build_ext': BuildExtensions, 'build_py': BuildModules},
+        ext_modules=[*map(extension_of, sources), extension_of(pathlib.Path('kbroker/_shared.c'))],
+    )
+
+
+# The processes that translate import this file again, where Python starts them afresh (from 3.14 on).
+if __name__ == '__main__':
+    main()

@@ -62,7 +62,7 @@ cdef object made(cls, bint frozen, bint slots, bint kw_only):
     cdef Fields fields = fields_of(cls, kw_only)
     cdef dict added = {'__lean_fields__': fields, '__match_args__': () if kw_only else fields.names}
     cdef dict methods = {'__init__': _construct, '__repr__': _represent, '__eq__': _equal}
-    own_names = cls.__dict__.get('__annotations__', {})
+    own_names = own_annotations(cls)
     if frozen:
         methods.update({'__hash__': _hash_of, '__setattr__': _refuse_to_set, '__delattr__': _refuse_to_delete,
                         '__getstate__': astuple, '__setstate__': _restore})
@@ -92,6 +92,19 @@ cdef object made(cls, bint frozen, bint slots, bint kw_only):
     return again
 
 
+cdef dict own_annotations(cls):
+    """Return the annotations of a class, without those of its bases.
+
+    From Python 3.14 on, they are evaluated here, unless the module postpones them. A name that only type checkers
+    import then stays a reference. `annotationlib` costs a start some time, so only such a class imports it.
+    """
+    try:
+        return cls.__annotations__
+    except NameError:
+        from annotationlib import Format, get_annotations
+        return get_annotations(cls, format=Format.FORWARDREF)
+
+
 cdef bint is_of_class(annotation):
     """Return whether an annotation says that the name is no field."""
     return str(annotation).startswith(('ClassVar', 'typing.ClassVar'))
@@ -106,7 +119,7 @@ cdef Fields fields_of(cls, bint kw_only):
             if inherited.by_name_only != kw_only:
                 raise TypeError(f'{cls.__name__} and {base.__name__} differ in kw_only')
             found.update(zip(inherited.names, inherited.defaults))
-    for name, annotation in cls.__dict__.get('__annotations__', {}).items():
+    for name, annotation in own_annotations(cls).items():
         if not is_of_class(annotation):
             found[name] = cls.__dict__.get(name, REQUIRED)
     fields.names, fields.defaults = tuple(found), tuple(found.values())

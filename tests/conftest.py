@@ -18,8 +18,11 @@ from support.apache_kafka import KafkaProcess  # noqa: E402
 from support.broker_process import PROMPT, BrokerProcess  # noqa: E402
 from support.interrupts import give_children_the_default_interrupt  # noqa: E402
 from support.machine_requirements import check_tools  # noqa: E402
+from support.packages_without_wheels import SkipImports, packages_left_out  # noqa: E402
 from support.quick_run import is_quick  # noqa: E402
 from support.soak_share import left_out, sample, share_of, soak_share_of_text  # noqa: E402
+
+sys.meta_path.append(SkipImports(packages_left_out()))
 
 
 def pytest_addoption(parser):

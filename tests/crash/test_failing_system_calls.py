@@ -10,11 +10,10 @@ import subprocess
 import time
 from collections.abc import Iterator
 
+import confluent_kafka
 import pytest
 from support.broker_process import BrokerProcess
 from support.crash_points import findings_of_check
-
-confluent_kafka = pytest.importorskip('confluent_kafka')
 
 pytestmark = pytest.mark.strace
 NEVER_MS = '3600000'

@@ -13,12 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from support.broker_process import BrokerProcess
 from support.promises import findings_in
-
-confluent_kafka = pytest.importorskip('confluent_kafka')
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition  # noqa: E402
-from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 
 DEFAULT_ROUNDS = 25
 SOAK_ROUNDS = 500

@@ -13,15 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import confluent_kafka.admin
 import pytest
 from support.broker_process import BrokerProcess
 from support.crash_points import findings_of_check
 from support.in_process_broker import InProcessBroker
 from support.promises import READ_COMMITTED, READ_UNCOMMITTED, TRANSACTIONAL_ID, Client, Promises
 from traced_disk import TracedDisk, strace_of
-
-confluent_kafka = pytest.importorskip('confluent_kafka')
-pytest.importorskip('confluent_kafka.admin')
 
 pytestmark = [pytest.mark.strace, pytest.mark.usefixtures('many_brokers')]
 SETTINGS = {'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1',

@@ -3,12 +3,12 @@ import shlex
 import sys
 from contextlib import contextmanager
 
+import confluent_kafka  # noqa: F401 # the sessions of the clients need it
 import pytest
 from support.broker_process import ROOT
 from support.free_ports import free_port
 from support.planted_bugs import BUGS, build
 
-pytest.importorskip('confluent_kafka')
 from kbroker_tools.verifying.anomalies import Kind
 from kbroker_tools.verifying.broker_command import BrokerCommand
 from kbroker_tools.verifying.checker import check

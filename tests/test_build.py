@@ -1,0 +1,87 @@
+"""The build: what it says where it cannot compile, and what it leaves to each version of Python."""
+import os
+import runpy
+import subprocess
+import sys
+
+import pytest
+from support.broker_process import ROOT
+from support.packages_without_wheels import packages_left_out
+
+COMPILER = str(ROOT / 'packaging' / 'compiler.py')
+
+
+def run(*arguments, **environment):
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=os.environ | environment, capture_output=True,
+                          text=True, check=False)
+
+
+def test_a_compiler_that_is_there_is_not_mentioned():
+    done = run(COMPILER)
+    assert (done.returncode, done.stdout, done.stderr) == (0, '', '')
+
+
+@pytest.mark.parametrize('command', [[COMPILER], ['setup.py', '--quiet', 'build_ext', '--inplace'],
+                                     ['setup.py', '--quiet', 'bdist_wheel']], ids=['make', 'in place', 'pip'])
+def test_without_a_compiler_one_line_names_the_package_before_anything_is_built(command):
+    """Once, each file was translated first, and pip then printed a hundred lines."""
+    done = run(*command, CC='no-such-compiler -pthread')
+    assert (done.returncode, done.stdout) == (1, '')
+    assert done.stderr.startswith('kbroker: found no C compiler (no-such-compiler), and kbroker is compiled when it')
+    assert done.stderr.count('\n') == 1
+
+
+def fault(tmp_path, monkeypatch, program, compiler=None):
+    """Return the fault in a Python without headers, on a machine that has only this package manager."""
+    checker = runpy.run_path(COMPILER)
+    (tmp_path / program).write_text('#!/bin/sh\n')
+    (tmp_path / program).chmod(0o755)
+    monkeypatch.setattr(checker['sysconfig'], 'get_path', lambda name: str(tmp_path))
+    monkeypatch.setenv('CC', checker['shutil'].which('cc'))
+    if compiler is not None:
+        (tmp_path / 'Python.h').write_text(compiler)
+    monkeypatch.setenv('PATH', f'{tmp_path}')
+    return checker['fault']()
+
+
+@pytest.mark.parametrize(('program', 'command'), [
+    ('apt-get', f'apt install gcc libc6-dev python{sys.version_info.major}.{sys.version_info.minor}-dev'),
+    ('apk', 'apk add gcc musl-dev linux-headers python3-dev')])
+def test_without_the_headers_of_python_the_package_of_the_distribution_is_named(program, command, tmp_path,
+                                                                                 monkeypatch):
+    found = fault(tmp_path, monkeypatch, program)
+    assert found.startswith('found no Python.h, the headers of ')
+    assert found.endswith(f'To install it: {command}')
+
+
+def test_a_compiler_without_its_own_headers_is_reported_in_its_words(tmp_path, monkeypatch):
+    found = fault(tmp_path, monkeypatch, 'dnf', '#include <no_such_header.h>\n')
+    assert 'cannot compile a program with Python.h: ' in found and 'no_such_header.h' in found
+    assert found.endswith('To install it: dnf install gcc python3-devel') and '\n' not in found
+
+
+def test_a_process_of_the_build_that_imports_setup_again_builds_nothing(monkeypatch):
+    """Once, the build failed on Python 3.14, whose processes import the program that starts them."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr('setuptools.setup', lambda **given: pytest.fail('setup was called'))
+    runpy.run_path('setup.py', run_name='__mp_main__')
+
+
+def test_each_version_of_python_gets_the_packages_that_have_wheels_for_it():
+    assert packages_left_out({'python_version': '3.14'}) == {}
+    assert packages_left_out({'python_version': '3.15'}) == {'confluent_kafka': 'confluent-kafka', 're2': 'google-re2'}
+
+
+def test_a_test_of_a_package_without_a_wheel_is_skipped_with_the_reason(tmp_path):
+    (tmp_path / 'conftest.py').write_text(
+        'import sys\n'
+        f'sys.path.insert(0, {str(ROOT / "tests")!r})\n'
+        'from support.packages_without_wheels import SkipImports\n'
+        "sys.meta_path.append(SkipImports({'no_such_module': 'no-such-package'}))\n")
+    (tmp_path / 'test_file.py').write_text('import no_such_module\n\ndef test_one():\n    pass\n')
+    (tmp_path / 'test_inside.py').write_text('def test_two():\n    import no_such_module\n')
+    (tmp_path / 'test_missing.py').write_text('def test_three():\n    import some_other_module\n')
+    done = run('-m', 'pytest', '-ra', '-p', 'no:cacheprovider', '--rootdir', str(tmp_path), str(tmp_path))
+    reason = f'no-such-package has no wheel for Python {sys.version_info.major}.{sys.version_info.minor}'
+    assert 'SKIPPED [2] ' in done.stdout and reason in done.stdout
+    assert '1 failed, 2 skipped' in done.stdout
