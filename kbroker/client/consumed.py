@@ -78,7 +78,7 @@ class FetchedRecords:
         self._filter = AbortFilter([(entry.producer_id, entry.first_offset)
                                     for entry in fetched.row.aborted_transactions or ()])
         self._decoder = ColumnDecoder(RECORD_COLUMNS, check_crcs=check_crcs, batch_rows=batch_records,
-                                      max_decompressed_bytes=MAX_DECOMPRESSED_BYTES, milliseconds=True)
+                                      max_decompressed_bytes=MAX_DECOMPRESSED_BYTES)
 
     def take(self) -> ConsumedBatch | None:
         """Return the next records, or None if only hidden ones are left.

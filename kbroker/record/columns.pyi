@@ -48,7 +48,6 @@ class ColumnDecoder:
         batch_rows: int = 10_000,
         batch_bytes: int = ...,
         max_decompressed_bytes: int = ...,
-        milliseconds: bool = False,
     ) -> None: ...
     def feed(
         self,

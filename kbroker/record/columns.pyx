@@ -202,7 +202,7 @@ cdef class ColumnDecoder:
     """Decodes runs of batches, passed in offset order, to columns of about `batch_rows` rows or `batch_bytes` bytes.
 
     `columns` names the requested ones (of COLUMNS). A batch is never split, so the result of `take` may exceed both
-    limits by one batch, of at most `max_decompressed_bytes`. Timestamps are in microseconds, or in milliseconds.
+    limits by one batch, of at most `max_decompressed_bytes`. Timestamps are in milliseconds, as in the log.
     """
     cdef Blobs keys
     cdef Blobs values
@@ -217,7 +217,6 @@ cdef class ColumnDecoder:
     cdef list constants               # (column, Buffer) of columns with one value per batch
     cdef frozenset columns
     cdef bint check_crcs
-    cdef uint64_t units_of_a_millisecond
     cdef Py_ssize_t batch_rows
     cdef Py_ssize_t batch_bytes
     cdef Py_ssize_t max_decompressed_bytes
@@ -228,14 +227,12 @@ cdef class ColumnDecoder:
     cdef bint is_taken                  # the buffers belong to the last `take`
 
     def __init__(self, columns, *, bint check_crcs=True, Py_ssize_t batch_rows=10_000,
-                 Py_ssize_t batch_bytes=4 * 1024 * 1024, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES,
-                 bint milliseconds=False):
+                 Py_ssize_t batch_bytes=4 * 1024 * 1024, Py_ssize_t max_decompressed_bytes=MAX_DECOMPRESSED_BYTES):
         unknown = set(columns) - set(COLUMNS)
         if unknown:
             raise ValueError(f'found columns {sorted(unknown)}, expected some of {COLUMNS}')
         self.columns = frozenset(columns)
         self.check_crcs = check_crcs
-        self.units_of_a_millisecond = 1 if milliseconds else 1000
         self.batch_rows = batch_rows
         self.batch_bytes = batch_bytes
         self.max_decompressed_bytes = max_decompressed_bytes
@@ -418,7 +415,7 @@ cdef class ColumnDecoder:
             if self.offsets is not None:
                 self.offsets.put_int64(offset)
             if self.timestamps is not None:
-                self.timestamps.put_int64(timestamp_of(fields, &record, self.units_of_a_millisecond))
+                self.timestamps.put_int64(timestamp_of(fields, &record))
             if self.sequences is not None:
                 self.sequences.put_int32(sequence_after(fields.base_sequence, record.offset_delta))
             if self.header_keys is not None:
@@ -534,15 +531,11 @@ cdef class RecordColumns:
         return headers
 
 
-cdef inline int64_t timestamp_of(const BatchFields *fields, const RecordFields *record,
-                                 uint64_t units_of_a_millisecond) noexcept nogil:
-    """Return the timestamp in these units, wrapping on overflow as in Java."""
-    cdef unsigned long long milliseconds
+cdef inline int64_t timestamp_of(const BatchFields *fields, const RecordFields *record) noexcept nogil:
+    """Return the timestamp in milliseconds. The sum wraps as in Java."""
     if fields.attributes & LOG_APPEND_TIME_BIT:
-        milliseconds = <unsigned long long>fields.max_timestamp_ms
-    else:
-        milliseconds = <unsigned long long>fields.base_timestamp_ms + <unsigned long long>record.timestamp_delta_ms
-    return <int64_t>(milliseconds * units_of_a_millisecond)
+        return fields.max_timestamp_ms
+    return <int64_t>(<uint64_t>fields.base_timestamp_ms + <uint64_t>record.timestamp_delta_ms)
 
 
 WIDE = frozenset(('producer_id', 'batch_base_offset'))

@@ -86,7 +86,7 @@ class BrokerTask:
 
     def read(self, fields: list[Field], options: ReadOptions) -> Iterator[pa.RecordBatch]:
         """Yield the rows. DataLossError; KafkaError for broker errors, ClientError for network failures."""
-        assembler = Assembler(fields, self.each.topic, self.each.partition)
+        assembler = Assembler(fields, self.each.topic, self.each.partition, options.timestamp_overflow)
         decoder = ColumnDecoder(assembler.columns, check_crcs=options.check_crcs, batch_rows=options.batch_rows,
                                 batch_bytes=options.batch_bytes)
         cluster = Cluster(ClientConfig.from_settings(dict(self.kafka)))

@@ -51,7 +51,7 @@ class KafkaLogDataSource(DataSource):
         if options['table'] != 'records':
             from kbroker_tools.spark.tables import SCHEMAS
             return SCHEMAS[options['table']]
-        return ddl(options['includeHeaders'], options['includeTransactions'])
+        return ddl(options)
 
     @message_first()
     def reader(self, schema: StructType) -> DataSourceReader:

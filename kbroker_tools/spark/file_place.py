@@ -50,7 +50,8 @@ class FileTask:
 
     def read(self, fields: list[Field], options: ReadOptions) -> Iterator[pa.RecordBatch]:
         for each in self.ranges:
-            yield from read_range(each, Assembler(fields, each.topic, each.partition), options)
+            assembler = Assembler(fields, each.topic, each.partition, options.timestamp_overflow)
+            yield from read_range(each, assembler, options)
             if options.is_read_committed:
                 options.skipped.aborted[each.topic, each.partition] += len(each.aborted_inside)
 

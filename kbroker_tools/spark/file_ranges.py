@@ -234,6 +234,7 @@ class ReadOptions:
     check_crcs: bool = True
     fail_on_data_loss: bool = True
     is_read_committed: bool = True
+    timestamp_overflow: str = 'error'
     skipped: Skipped = field(default_factory=Skipped)
     """Collects what the task skips."""
 

@@ -263,7 +263,7 @@ class IngestJob:
 
 
 def _columns(options: Options) -> str:
-    return ddl(options['includeHeaders'], options['includeTransactions'])
+    return ddl(options)
 
 
 def _offsets(slices: list[Slice]) -> int:

@@ -19,11 +19,15 @@ class ColumnError(ValueError):
     """A schema has an unknown column, or one of another type."""
 
 
+class TimestampError(ValueError):
+    """A record has a timestamp that a column of Spark cannot have."""
+
+
 class MissingPackageError(Exception):
     """The Python of Spark's workers lacks a package."""
 
 
-EXPLAINED = (ConfigError, ColumnError, MissingPackageError, KafkaError, ClientError)
+EXPLAINED = (ConfigError, ColumnError, TimestampError, MissingPackageError, KafkaError, ClientError)
 """Errors that say what was found and expected: of the user, of a broker, or of the network."""
 
 

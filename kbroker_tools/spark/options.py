@@ -12,10 +12,15 @@ from typing import Any
 
 from kbroker.client.config import read_client_file
 from kbroker.errors import ConfigError
+from kbroker_tools.spark.times import OVERFLOWS
 
 EARLIEST = -2
 LATEST = -1
 MIB = 1024 * 1024
+MOST = 2**63 - 1
+"""The largest offset and time, and the largest number that Spark has."""
+UNITS_MS = {'': 1, 'ms': 1, 's': 1000, 'm': 60_000, 'min': 60_000, 'h': 3_600_000, 'd': 86_400_000}
+TIMES = f'milliseconds since the epoch, from 0 to {MOST}'
 
 PROTECTED = {
     'kafka.auto.offset.reset': 'use startingOffsets instead',
@@ -86,32 +91,32 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise ValueError('a whole number above 0')
+    if not re.fullmatch(r'[0-9]{1,19}', text) or not 0 < int(text) <= MOST:
+        raise ValueError(f'a whole number from 1 to {MOST}')
     return int(text)
 
 
 def _timestamp(text: str) -> int:
-    if not re.fullmatch(r'-?\d{1,19}', text):
-        raise ValueError('milliseconds since the epoch')
+    if not re.fullmatch(r'[0-9]{1,19}', text) or int(text) > MOST:
+        raise ValueError(TIMES)
     return int(text)
 
 
 def parse_bytes(text: str) -> int:
     """Parse a size in bytes: `128m`, `1g`, `65536`, in binary units as in Spark."""
-    match = re.fullmatch(r'(\d+)\s*([kmgt]?)i?b?', text.strip().lower())
-    if match is None or int(match[1]) == 0:
-        raise ValueError('a size such as 128m')
-    return int(match[1]) << {'': 0, 'k': 10, 'm': 20, 'g': 30, 't': 40}[match[2]]
+    match = re.fullmatch(r'([0-9]{1,19})\s*([kmgt]?)i?b?', text.strip().lower())
+    size_bytes = 0 if match is None else int(match[1]) << {'': 0, 'k': 10, 'm': 20, 'g': 30, 't': 40}[match[2]]
+    if not 0 < size_bytes <= MOST:
+        raise ValueError(f'a size such as 128m, up to {MOST} bytes')
+    return size_bytes
 
 
 def parse_duration_ms(text: str) -> int:
     """Parse a time to milliseconds: `15m`, `30s`, `100ms`. A bare number is milliseconds, as in Spark."""
-    match = re.fullmatch(r'(\d+)\s*(ms|s|m|min|h|d|)', text.strip().lower())
+    match = re.fullmatch(r'([0-9]{1,10})\s*(ms|s|m|min|h|d|)', text.strip().lower())
     if match is None:
         raise ValueError('a time such as 15m')
-    return int(match[1]) * {'': 1, 'ms': 1, 's': 1000, 'm': 60_000, 'min': 60_000, 'h': 3_600_000,
-                            'd': 86_400_000}[match[2]]
+    return int(match[1]) * UNITS_MS[match[2]]
 
 
 def _offsets(word: str) -> Callable[[str], str | dict[tuple[str, int], int]]:
@@ -138,8 +143,8 @@ def parse_partition_numbers(text: str, what: str) -> dict[tuple[str, int], int]:
 def _offset_numbers(text: str) -> dict[tuple[str, int], int]:
     found = parse_partition_numbers(text, 'offset')
     for value in found.values():
-        if value < EARLIEST:
-            raise ValueError(f'offsets from 0 on, -1 (latest) or -2 (earliest), not {value}')
+        if not EARLIEST <= value <= MOST:
+            raise ValueError(f'offsets from 0 to {MOST}, -1 (latest) or -2 (earliest), not {value}')
     return found
 
 
@@ -156,7 +161,11 @@ def _number(value: object) -> int:
 
 
 def _by_timestamp(text: str) -> dict[tuple[str, int], int]:
-    return parse_partition_numbers(text, 'milliseconds since the epoch')
+    found = parse_partition_numbers(text, 'milliseconds since the epoch')
+    for value in found.values():
+        if not 0 <= value <= MOST:
+            raise ValueError(f'{TIMES}, not {value}')
+    return found
 
 
 def _assignment(text: str) -> dict[str, list[int]]:
@@ -232,6 +241,8 @@ ROWS = (
     Row('pin', choice('none', 'hardlink'), 'none', 'path batch'),
     Row('includeHeaders', _boolean, False),
     Row('includeTransactions', _boolean, False),
+    Row('includeTimestampMillis', _boolean, False),
+    Row('timestampOverflow', choice(*OVERFLOWS), 'error'),
     Row('table', choice(*TABLES), 'records', 'batch'),
     Row('maxOffsetsPerTrigger', _positive, None, 'stream'),
     Row('maxBytesPerTrigger', parse_bytes, None, 'stream'),

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbroker_tools.spark.messages import ColumnError
+from kbroker_tools.spark.times import spark_times
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from kbroker_tools.spark.options import Options
 
 HEADERS = 'array<struct<key:string,value:binary>>'
 
@@ -33,6 +36,7 @@ FIELDS = (
     Field('timestamp', 'timestamp', 'timestamp'),
     Field('timestampType', 'int', 'timestamp_type'),
     Field('headers', HEADERS, 'headers', 'includeHeaders'),
+    Field('timestampMillis', 'bigint', 'timestamp', 'includeTimestampMillis'),
     Field('producer_id', 'bigint', 'producer_id', 'includeTransactions'),
     Field('producer_epoch', 'int', 'producer_epoch', 'includeTransactions'),
     Field('sequence', 'int', 'sequence', 'includeTransactions'),
@@ -48,10 +52,9 @@ OUTCOMES = (None, 'committed', 'aborted', 'open')
 COMPRESSIONS = ('none', 'gzip', 'snappy', 'lz4', 'zstd', 'unknown', 'unknown', 'unknown')
 
 
-def ddl(include_headers: bool, include_transactions: bool) -> str:
+def ddl(options: Options) -> str:
     """Return the schema as DDL text for Spark."""
-    groups = {''} | ({'includeHeaders'} if include_headers else set())
-    groups |= {'includeTransactions'} if include_transactions else set()
+    groups = {field.group for field in FIELDS if not field.group or options[field.group]}
     return ', '.join(f'`{field.name}` {field.spark_type}' for field in FIELDS if field.group in groups)
 
 
@@ -75,10 +78,12 @@ def check_columns(schema: StructType, known: Mapping[str, str]) -> None:
 class Assembler:
     """A builder of Arrow batches of one partition from decoded columns. Constant columns are built once and sliced."""
 
-    def __init__(self, fields: list[Field], topic: str, partition: int):
+    def __init__(self, fields: list[Field], topic: str, partition: int, timestamp_overflow: str = 'error'):
         import pyarrow as pa
         self._pa = pa
         self._fields = fields
+        self._name = f'{topic}-{partition}'
+        self._timestamp_overflow = timestamp_overflow
         self._constants: dict[str, Any] = {'topic': pa.scalar(topic), 'partition': pa.scalar(partition, pa.int32())}
         self._repeated: dict[str, Any] = {}
         self.columns = [field.decoded for field in fields if field.decoded is not None]
@@ -94,7 +99,11 @@ class Assembler:
     def _array(self, field: Field, rows: int, columns: dict[str, Any]) -> pa.Array:
         if field.decoded is None:
             return self._repeat(field.name, rows)
-        return _MAKERS[field.name](self._pa, rows, columns[field.decoded])
+        found = _MAKERS[field.name](self._pa, rows, columns[field.decoded])
+        if field.name == 'timestamp':
+            offsets = _MAKERS['offset'](self._pa, rows, columns['offset']) if 'offset' in columns else None
+            return spark_times(found, self._timestamp_overflow, self._name, offsets)
+        return found
 
     def _repeat(self, name: str, rows: int) -> pa.Array:
         found = self._repeated.get(name)
@@ -119,7 +128,7 @@ def _blobs(pa: Any, column: Any, kind: Any) -> Any:
 
 def _integers(kind: str) -> Callable[[Any, int, Any], Any]:
     def make(pa: Any, rows: int, buffer: Any) -> Any:
-        arrow = {'int32': pa.int32(), 'int64': pa.int64(), 'us': pa.timestamp('us', tz='UTC')}[kind]
+        arrow = {'int32': pa.int32(), 'int64': pa.int64()}[kind]
         return pa.Array.from_buffers(arrow, rows, [None, pa.py_buffer(buffer)], null_count=0)
     return make
 
@@ -143,7 +152,8 @@ _MAKERS: dict[str, Callable[[Any, int, Any], Any]] = {
     'key': lambda pa, rows, column: _blobs(pa, column, pa.binary()),
     'value': lambda pa, rows, column: _blobs(pa, column, pa.binary()),
     'offset': _integers('int64'),
-    'timestamp': _integers('us'),
+    'timestamp': _integers('int64'),
+    'timestampMillis': _integers('int64'),
     'timestampType': _integers('int32'),
     'headers': _headers,
     'producer_id': _integers('int64'),

@@ -7,7 +7,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.planning import Place, chosen_partitions
 from kbroker_tools.spark.schema import COMPRESSIONS, check_columns
 from kbroker_tools.spark.tasks import TaskPartition, freeze_imports, open_place
+from kbroker_tools.spark.times import spark_times
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,6 @@ More tasks would cost more than the small partitions that they read.
 """
 BYTES_OF_A_TASK = 1024 * 1024
 """The least bytes of a coordinator's partitions, whose rows are replayed one by one, that are worth a task."""
-MICROSECONDS = 1000
 DELETE_HORIZON_BIT = 0x40
 
 PARTITION = 'topic string, partition int'
@@ -140,8 +139,15 @@ class TableReader(DataSourceReader):
         rows = chain.from_iterable(ROWS[self.table](place, piece) for piece in partition.value)
         while chunk := list(islice(rows, ROWS_OF_A_BATCH)):
             columns = dict(zip(types, zip(*chunk, strict=True), strict=True))
-            yield pa.RecordBatch.from_arrays([pa.array(columns[name], types[name]) for name in self.columns],
+            yield pa.RecordBatch.from_arrays([self._array(name, columns[name], types[name]) for name in self.columns],
                                              schema=schema)
+
+    def _array(self, name: str, values: Row, kind: Any) -> pa.Array:
+        import pyarrow as pa
+        if self.types[name] != 'timestamp':
+            return pa.array(values, kind)
+        return spark_times(pa.array(values, pa.int64()), self.options['timestampOverflow'],
+                           f'table {self.table}, column {name}')
 
 
 def split_columns(ddl: str) -> list[str]:
@@ -277,7 +283,7 @@ def segments(place: Place, piece: TablePiece) -> Iterator[Row]:
     found = place.state(piece.topic, piece.partition).files.segments
     for segment in found:
         yield (piece.topic, piece.partition, segment.base_offset, segment.size_bytes,
-               datetime.fromtimestamp(segment.modified_ns / 1e9, UTC), segment.has_index,
+               segment.modified_ns // 1_000_000, segment.has_index,
                segment.has_transaction_index, segment is found[-1])
 
 
@@ -286,9 +292,9 @@ def _plain(place: Place, piece: TablePiece) -> Iterator[tuple[BatchHeader, memor
         yield header, batch
 
 
-def _time(timestamp_ms: int | None) -> Any:
-    """Return the time in microseconds, as Arrow takes it; None if there is none."""
-    return None if timestamp_ms is None or timestamp_ms < 0 else timestamp_ms * MICROSECONDS
+def _time(timestamp_ms: int | None) -> int | None:
+    """Return the time in milliseconds; None if there is none."""
+    return None if timestamp_ms is None or timestamp_ms < 0 else timestamp_ms
 
 
 ROWS: dict[str, Callable[[Place, TablePiece], Iterator[Row]]] = {

@@ -42,7 +42,8 @@ def read_task(task: Any, name: str, fields: list[Field], options: Options) -> It
     skipped = Skipped()
     with message_first(DataLossError):
         yield from task.read(fields, ReadOptions(options['batchRows'], options['batchBytes'], options['checkCrcs'],
-                                                 options['failOnDataLoss'], options.is_read_committed, skipped))
+                                                 options['failOnDataLoss'], options.is_read_committed,
+                                                 options['timestampOverflow'], skipped))
     write_skipped(skipped, options, name)
 
 

@@ -40,7 +40,8 @@ def spark_type(text):
 def schema_of(options, columns):
     table = options.get('table', 'records')
     if table == 'records':
-        groups = {'', *(name for name in ('includeHeaders', 'includeTransactions') if options.get(name) == 'true')}
+        groups = {'', *(name for name in ('includeHeaders', 'includeTransactions', 'includeTimestampMillis')
+                        if options.get(name) == 'true')}
         known = {field.name: field.spark_type for field in FIELDS}
         names = columns or [field.name for field in FIELDS if field.group in groups]
     else:

@@ -38,6 +38,8 @@ TEXTS = {
     'pin': ('hardlink', 'hardlink', 'copy'),
     'includeHeaders': ('true', True, '1'),
     'includeTransactions': ('true', True, '1'),
+    'includeTimestampMillis': ('true', True, '1'),
+    'timestampOverflow': ('NULL', 'null', 'wrap'),
     'table': ('batches', 'batches', 'rows'),
     'maxOffsetsPerTrigger': ('5', 5, '5.0'),
     'maxBytesPerTrigger': ('1g', 1 << 30, 'g'),

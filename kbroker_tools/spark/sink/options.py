@@ -54,6 +54,8 @@ BUFFERED_BATCHES = 8
 LINGER_MS = 100
 """The default of kafka.linger.ms. The end of a task sends all rows at once, so no row waits for it."""
 LEAST_MARGIN_MS = 1000
+MOST_TIMEOUT_MS = 2**31 - 1
+"""The longest timeout of a transaction in Kafka's protocol."""
 CLIENT_SETTINGS = frozenset({*CONNECTION_SETTINGS, *SECURITY_SETTINGS, *ProducerSettings.defaults()}) - PROTECTED.keys()
 
 
@@ -81,8 +83,15 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _margin_ms(text: str) -> int:
+def _timeout_ms(text: str) -> int:
     found_ms = parse_duration_ms(text)
+    if not 0 < found_ms <= MOST_TIMEOUT_MS:
+        raise ValueError(f'a time such as 15m, from 1 to {MOST_TIMEOUT_MS} ms')
+    return found_ms
+
+
+def _margin_ms(text: str) -> int:
+    found_ms = _timeout_ms(text)
     if found_ms < LEAST_MARGIN_MS:
         raise ValueError(f'at least {LEAST_MARGIN_MS} ms: the driver has half of it for its decision')
     return found_ms
@@ -104,7 +113,7 @@ ROWS = (
     Row('maxPrepared', _count, 256, 'tasks'),
     Row('twoPhase', choice(*TWO_PHASE), 'auto', 'tasks'),
     Row('decisionMargin', _margin_ms, 60_000, 'tasks'),
-    Row('transactionTimeout', parse_duration_ms, None),
+    Row('transactionTimeout', _timeout_ms, None),
 )
 """The options of the sink. `docs/spark.md` describes them."""
 AT_LEAST_ONCE = ('topic', 'delivery', 'transactionalIdPrefix')

@@ -60,7 +60,6 @@ class RowChecks:
         """Return the rows as `send_rows` takes them. SinkError names the first row that cannot be written."""
         batch = _narrowed(batch, drop_topic=self._topic is not None)
         self._check_sizes(batch)
-        _check_times(batch)
         self._note_partitions(batch)
         self.rows += batch.num_rows
         return batch
@@ -119,19 +118,20 @@ def _narrowed(batch: pa.RecordBatch, drop_topic: bool) -> pa.RecordBatch:
         if name in ('key', 'value'):
             array = array.cast(pa.binary())
         elif name == 'timestamp':
+            _check_times(array)
             array = array.cast(pa.timestamp('ms', tz='UTC'), safe=False).cast(pa.int64())
         names.append(name)
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def _check_times(batch: pa.RecordBatch) -> None:
-    """Raise SinkError for a time that no record can have."""
+def _check_times(times: pa.Array) -> None:
+    """Raise SinkError for a time that no record can have. Microseconds are checked: the cast rounds to 1970."""
+    import pyarrow as pa
     import pyarrow.compute as pc
-    if 'timestamp' in batch.schema.names:
-        earliest = pc.min(batch['timestamp']).as_py()
-        if earliest is not None and earliest < 0:
-            raise SinkError(f'found a row with the timestamp {earliest} ms, expected none before 1970')
+    earliest_us = pc.min(times.cast(pa.int64())).as_py()
+    if earliest_us is not None and earliest_us < 0:
+        raise SinkError(f'found a row with the timestamp {earliest_us // 1000} ms, expected none before 1970')
 
 
 def _header_bytes(column: pa.Array) -> pa.Array:
