@@ -247,14 +247,21 @@ def _compress_lz4(data: bytes | memoryview, level: int | None) -> bytes:
 
 
 class _Lz4OfThread(threading.local):
-    """A decompressor for each thread: creating one costs as much as a small batch, and sharing is not safe."""
+    """A decompressor for each thread: creating one costs as much as a small batch, and sharing is not safe.
+
+    After a frame that did not end, `renew` takes another one. The library's reset keeps the content size of that frame,
+    and then refuses each later frame that states none.
+    """
 
     def __init__(self) -> None:
         from lz4 import frame
 
-        self.context = frame.create_decompression_context()
+        self.create = frame.create_decompression_context
         self.decompress = frame.decompress_chunk
-        self.reset = frame.reset_decompression_context
+        self.context = self.create()
+
+    def renew(self) -> None:
+        self.context = self.create()
 
 
 @functools.cache
@@ -271,7 +278,7 @@ def _lz4_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
     except RuntimeError:
         is_end, used = False, 0
     if not is_end:
-        of_thread.reset(of_thread.context)
+        of_thread.renew()
     return whole if is_end and used == len(data) else None
 
 
@@ -291,7 +298,7 @@ def _decompress_lz4(data: memoryview, output: Output) -> None:
                 raise _corrupt(Compression.LZ4, 'it ends early')
             output.add(piece)
     except KafkaError:
-        of_thread.reset(of_thread.context)
+        of_thread.renew()
         raise
 
 

@@ -10,6 +10,7 @@ import tracemalloc
 import cramjam
 import lz4.frame
 import pytest
+import xxhash
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
@@ -174,6 +175,22 @@ def test_a_broken_lz4_frame_leaves_nothing_behind_for_the_next_one():
         assert decompress(Compression.LZ4, frame, ROOM) == data
     assert refusal(Compression.LZ4, frame, 4999) is ErrorCode.MESSAGE_TOO_LARGE
     assert decompress(Compression.LZ4, frame + frame, ROOM) == data + data
+
+
+@pytest.mark.parametrize('stated', [1, 2**40])
+def test_an_lz4_frame_that_states_a_wrong_size_leaves_nothing_behind_for_the_next_one(stated):
+    data = SAMPLES['noise'][:5000]
+    claiming = bytearray(lz4.frame.compress(data, store_size=True))
+    claiming[6:14] = stated.to_bytes(8, 'little')
+    claiming[14] = xxhash.xxh32_intdigest(bytes(claiming[4:14])) >> 8 & 0xFF
+    assert refusal(Compression.LZ4, bytes(claiming)) is ErrorCode.CORRUPT_MESSAGE
+    assert decompress(Compression.LZ4, compress(Compression.LZ4, data), ROOM) == data
+
+
+def test_an_lz4_frame_above_the_bound_leaves_nothing_behind_for_the_next_one():
+    data = bytes(200_000)
+    assert refusal(Compression.LZ4, lz4.frame.compress(data, store_size=True), 100_000) is ErrorCode.MESSAGE_TOO_LARGE
+    assert decompress(Compression.LZ4, compress(Compression.LZ4, data), ROOM) == data
 
 
 def test_lz4_is_written_as_the_java_client_does():
