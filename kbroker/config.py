@@ -2,6 +2,7 @@
 import enum
 import fnmatch
 import ipaddress
+import itertools
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -106,6 +107,8 @@ class Config:
             (Source.DYNAMIC_DEFAULT_BROKER, self._known_dynamic(cluster_wide or {}, static)),
             (Source.STATIC_BROKER, static),
         ]
+        self._texts = [per_broker or {}, cluster_wide or {}, self.given]
+        """The texts of the layers' values. They may hold names that the layers leave out."""
         self._values = {name: self._resolve(name, setting) for name, setting in SETTINGS.items()}
         for name, setting in SETTINGS.items():
             setattr(self, setting.attribute, self._values[name])
@@ -292,13 +295,49 @@ class Config:
         return ConfigEntry(name, value, source, setting.type, setting.update is Update.READ_ONLY, setting.doc, synonyms)
 
     def synonyms(self, name: str) -> list[Synonym]:
-        """Return each source of the setting, strongest first; like Kafka, without defaults of other names."""
+        """Return each source of the setting, strongest first, with its text as it was written.
+
+        Like Kafka, without the sources of other names that come before the first of this very name.
+        """
         return self._synonyms(name, SETTINGS[name])
 
     def _synonyms(self, name: str, setting: Setting) -> list[Synonym]:
-        return [Synonym(given, _shown(setting, value), source)
-                for given, value, source, _ in self._sources(name, setting)
-                if given in (name, setting.name) or source is not Source.DEFAULT]
+        names = LATER_NAMES.get(name, (name,)) if name == setting.name else (name, setting.name)
+        found = [*self._written(names, setting),
+                 *(Synonym(other, _shown(setting, SETTINGS[other].default), Source.DEFAULT)
+                   for other in names if other in SETTINGS and SETTINGS[other].default is not None)]
+        return list(itertools.dropwhile(lambda synonym: synonym.name != name, found))
+
+    def _written(self, names: Iterable[str], setting: Setting) -> Iterator[Synonym]:
+        """Yield the sources that set one of the names, strongest first."""
+        for (source, values), texts in zip(self._layers, self._texts, strict=True):
+            for name in names:
+                if name in values:
+                    yield Synonym(name, None if setting.type is Type.PASSWORD else texts[name], source)
+
+    def strongest(self, name: str) -> tuple[str | None, Source]:
+        """Return the text of the strongest source of a setting, in the unit of the setting, and that source."""
+        setting = SETTINGS[name]
+        for other, text, source in self._written(LATER_NAMES[name], setting):
+            return (text if dict(setting.fallbacks).get(other, 1) == 1 else setting.text(self[name])), source
+        return setting.text(self[name]), Source.DEFAULT
+
+
+def _later_names() -> dict[str, tuple[str, ...]]:
+    """Return the names that may set a setting, the strongest first: as of Kafka, of those that may change at run time.
+
+    Minutes may be set in hours.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for setting in SETTINGS.values():
+        others = setting.fallbacks if setting.update is not Update.READ_ONLY else ()
+        names = (setting.name, *(name for name, _ in others))
+        for place, name in enumerate(names):
+            found[name] = max(found.get(name, ()), names[place:], key=len)
+    return found
+
+
+LATER_NAMES = _later_names()
 
 
 class IgnoredSettingError(ConfigError):
@@ -553,21 +592,37 @@ def validate_topic_configs(overrides: Mapping[str, str | None], config: Config) 
 
 
 def describe_topic(config: Config, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return a topic's entries for DescribeConfigs."""
+    """Return a topic's entries for DescribeConfigs: values in their usual form, sources as they were written."""
     return [_topic_entry(config, setting, overrides) for setting in TOPIC_SETTINGS.values() if not setting.internal]
 
 
 def _topic_entry(config: Config, setting: Setting, overrides: Mapping[str, str]) -> ConfigEntry:
-    if setting.name in BROKER_NAME_OF:
-        broker_name = BROKER_NAME_OF[setting.name]
-        text, synonyms = setting.text(config[broker_name]), config.synonyms(broker_name)
-    else:
-        text, synonyms = setting.text(setting.default), []
+    broker_name = BROKER_NAME_OF.get(setting.name)
+    synonyms = [] if broker_name is None else config.synonyms(broker_name)
     if setting.name in overrides:
-        text = overrides[setting.name]
+        text: str | None = setting.usual_text(overrides[setting.name])
         synonyms = [Synonym(setting.name, text, Source.DYNAMIC_TOPIC), *synonyms]
+    else:
+        text = setting.text(setting.default if broker_name is None else config[broker_name])
     source = synonyms[0].source if synonyms else Source.DEFAULT
     return ConfigEntry(setting.name, text, source, setting.type, False, setting.doc, synonyms)
+
+
+def describe_new_topic(config: Config, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """Return a topic's entries for CreateTopics: like Kafka, each value as the strongest source has written it."""
+    entries = []
+    for setting in TOPIC_SETTINGS.values():
+        broker_name = BROKER_NAME_OF.get(setting.name)
+        text: str | None
+        if setting.name in overrides:
+            text, source = overrides[setting.name], Source.DYNAMIC_TOPIC
+        elif broker_name is not None:
+            text, source = config.strongest(broker_name)
+        else:
+            text, source = setting.text(setting.default), Source.DEFAULT
+        if not setting.internal:
+            entries.append(ConfigEntry(setting.name, text, source, setting.type, False, setting.doc))
+    return entries
 
 
 def _quoted(setting: Setting, text: str) -> str:

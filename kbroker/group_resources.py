@@ -70,5 +70,8 @@ def _entry(config: Config, setting: GroupSetting, overrides: Mapping[str, str]) 
     else:
         synonyms = config.synonyms(setting.broker_name)
     if row.name in overrides:
-        synonyms = [Synonym(row.name, overrides[row.name].strip(), Source.DYNAMIC_GROUP), *synonyms]
-    return ConfigEntry(row.name, synonyms[0].value, synonyms[0].source, row.type, False, row.doc, synonyms)
+        text: str | None = row.usual_text(overrides[row.name])
+        synonyms = [Synonym(row.name, text, Source.DYNAMIC_GROUP), *synonyms]
+    else:
+        text = row.text(default(config, setting))
+    return ConfigEntry(row.name, text, synonyms[0].source, row.type, False, row.doc, synonyms)

@@ -2,7 +2,7 @@
 import enum
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kbroker.lean_dataclasses import dataclass
@@ -95,6 +95,8 @@ class Setting:
         if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
             raise ValueError(self.expected())
         if self.values is not None:
+            if self.type is Type.LIST:
+                value = tuple(dict.fromkeys(value))
             unknown = set(value if self.type is Type.LIST else [value]) - set(self.values)
             if unknown:
                 raise ValueError(self.expected())
@@ -123,7 +125,33 @@ class Setting:
             return None
         if self.type is Type.BOOLEAN:
             return 'true' if value else 'false'
+        if self.type is Type.DOUBLE:
+            return double_text(value)
         return ','.join(value) if self.type is Type.LIST else str(value)
+
+    def usual_text(self, text: str) -> str:
+        """Return a text in the form in which DescribeConfigs shows its value, or as it is if it is not valid."""
+        try:
+            return self.text(self.parse(text)) or ''
+        except ValueError:
+            return text
+
+
+def usual_texts(configs: Mapping[str, str], rows: Mapping[str, Setting]) -> dict[str, str]:
+    """Return configs with each value of a known setting in its usual form."""
+    return {name: rows[name].usual_text(text) if name in rows else text for name, text in configs.items()}
+
+
+def double_text(value: float) -> str:
+    """Return a number as Java writes it: 0.0, 0.001, 1.0E-5."""
+    if value == 0 or not math.isfinite(value) or 1e-3 <= abs(value) < 1e7:
+        return repr(float(value))
+    mantissa, _, power = repr(abs(float(value))).partition('e')
+    whole, _, fraction = mantissa.partition('.')
+    digits = (whole + fraction).lstrip('0')
+    exponent = int(power or 0) - len(fraction) + len(digits) - 1
+    first, others = digits[0], digits[1:].rstrip('0') or '0'
+    return f'{"-" if value < 0 else ""}{first}.{others}E{exponent}'
 
 
 def _boolean(text: str) -> bool:

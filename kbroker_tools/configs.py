@@ -10,6 +10,7 @@ import click
 
 from kbroker.client.descriptions import ConfigEntry, ConfigSynonym
 from kbroker.errors import KafkaError
+from kbroker.setting_rows import Setting, usual_texts
 from kbroker_tools import actions, client_configs
 from kbroker_tools.command import SETTINGS, Command, ToolError, cluster_options, json_option, open_view, version_option
 from kbroker_tools.render import Column, Output
@@ -188,7 +189,7 @@ def live_settings(view: Any, entity_type: EntityType, name: str) -> list[ConfigE
 
 
 def offline_settings(view: Any, entity_type: EntityType, name: str) -> list[ConfigEntry]:
-    """Return the dynamic settings in the metadata log. ToolError for a missing topic."""
+    """Return the dynamic settings in the metadata log, as a broker describes them. ToolError for a missing topic."""
     if entity_type.word == 'topics':
         if name not in view.topics():
             raise ToolError(f'{view.place}: there is no topic {name}')
@@ -197,8 +198,20 @@ def offline_settings(view: Any, entity_type: EntityType, name: str) -> list[Conf
     else:
         found = configs_of(view).get((entity_type.resource_type, name), {})
     source = FOR_ALL_BROKERS if name == DEFAULT_NAME else str(entity_type.source)
-    return [ConfigEntry(key, value, source, synonyms=(ConfigSynonym(key, value, source),))
-            for key, value in found.items()]
+    usual = usual_texts(found, rows_of(entity_type)) if name != DEFAULT_NAME else found
+    sources = found if entity_type.word == 'brokers' else usual
+    return [ConfigEntry(key, value, source, synonyms=(ConfigSynonym(key, sources[key], source),))
+            for key, value in usual.items()]
+
+
+def rows_of(entity_type: EntityType) -> dict[str, Setting]:
+    """Return the settings of entities of a type, by name. Of a broker, those without a prefix."""
+    from kbroker import group_settings, settings
+    if entity_type.word == 'topics':
+        return settings.TOPIC_SETTINGS
+    if entity_type.word == 'groups':
+        return {name: setting.row for name, setting in group_settings.GROUP_SETTINGS.items()}
+    return settings.SETTINGS
 
 
 def configs_of(view: Any) -> dict[tuple[int, str], dict[str, str]]:

@@ -10,7 +10,9 @@ from kbroker.client.admin_requests import ResourceType
 from kbroker.client.errors import check
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import DescribeTopicPartitionsRequest
+from kbroker.setting_rows import usual_texts
 from kbroker.settings import SETTINGS
+from kbroker.settings import TOPIC_SETTINGS as TOPIC_ROWS
 from kbroker_tools.directory_view import DirectoryView
 
 T = TypeVar('T')
@@ -137,4 +139,4 @@ def offline_descriptions(view: DirectoryView, names: Collection[str]) -> Iterato
             PartitionDescription(row.index, row.leader, row.leader in image.brokers, row.replicas, row.isr,
                                  row.eligible_leader_replicas, row.last_known_elr)
             for row in known.partitions), tuple(in_java_order(
-                known.configs.items(), lambda item: item[0], TOPIC_SETTINGS)), int(least))
+                usual_texts(known.configs, TOPIC_ROWS).items(), lambda item: item[0], TOPIC_SETTINGS)), int(least))

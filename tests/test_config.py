@@ -11,6 +11,7 @@ from kbroker.config import (
     LogConfig,
     Source,
     addresses_for_clients,
+    describe_new_topic,
     describe_topic,
     validate_broker_configs,
     validate_topic_configs,
@@ -386,12 +387,37 @@ def test_a_topic_is_described_with_every_place_that_gives_a_value():
     config = Config({'log.retention.minutes': '5'})
     retention = entry(describe_topic(config, {'retention.ms': '7'}), 'retention.ms')
     assert (retention.value, retention.source, retention.read_only) == ('7', Source.DYNAMIC_TOPIC, False)
-    assert [(s.name, s.value, s.source) for s in retention.synonyms] == [
-        ('retention.ms', '7', Source.DYNAMIC_TOPIC), ('log.retention.minutes', '5', Source.STATIC_BROKER)]
+    assert [(s.name, s.value, s.source) for s in retention.synonyms] == [('retention.ms', '7', Source.DYNAMIC_TOPIC)]
     assert entry(describe_topic(config, {}), 'retention.ms').value == '300000'
     assert entry(describe_topic(config, {}), 'cleanup.policy').value == 'delete'
     assert entry(describe_topic(config, {}), 'local.retention.ms').source is Source.DEFAULT
     assert 'internal.segment.bytes' not in {e.name for e in describe_topic(config, {})}
+
+
+@pytest.mark.parametrize(('name', 'text', 'value'), [
+    ('preallocate', ' TRUE', 'true'), ('cleanup.policy', 'compact, delete', 'compact,delete'),
+    ('cleanup.policy', 'delete,delete', 'delete'), ('max.message.bytes', ' +01000 ', '1000'),
+    ('min.cleanable.dirty.ratio', '0', '0.0'), ('min.cleanable.dirty.ratio', '.00001', '1.0E-5'),
+    ('message.timestamp.type', ' LogAppendTime ', 'LogAppendTime'), ('retention.ms', 'no number', 'no number')])
+def test_a_value_is_described_in_its_usual_form_and_created_as_it_was_written(name, text, value):
+    described = entry(describe_topic(Config({}), {name: text}), name)
+    assert (described.value, described.synonyms[0].value) == (value, value)
+    assert entry(describe_new_topic(Config({}), {name: text}), name).value == text
+
+
+def test_the_sources_of_a_value_are_shown_as_they_were_written():
+    config = Config({'log.preallocate': 'True', 'log.roll.hours': '01', 'log.retention.minutes': '+5'},
+                    cluster_wide={'log.preallocate': 'TRUE'}, per_broker={'log.retention.ms': ' 70'})
+    assert entry(describe_topic(config, {}), 'preallocate').value == 'true'
+    assert [synonym.value for synonym in config.synonyms('log.preallocate')] == ['TRUE', 'True', 'false']
+    assert config.synonyms('log.roll.ms') == []
+    assert [(synonym.name, synonym.value) for synonym in config.synonyms('log.retention.ms')] == [
+        ('log.retention.ms', ' 70'), ('log.retention.minutes', '+5'), ('log.retention.hours', '168')]
+    created = describe_new_topic(config, {})
+    assert (entry(created, 'preallocate').value, entry(created, 'preallocate').source) == (
+        'TRUE', Source.DYNAMIC_DEFAULT_BROKER)
+    assert (entry(created, 'segment.ms').value, entry(created, 'segment.ms').source) == (
+        '3600000', Source.STATIC_BROKER)
 
 
 def test_the_broker_is_described_with_sources_and_read_only_marks():

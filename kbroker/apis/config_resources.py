@@ -72,7 +72,8 @@ def change_each(request: Request, body: Any, result_class: Any, wanted_of: Wante
         resources = yield from distinct_resources(body.resources, pace)
         results = {}
         for resource_type, name in resources:
-            results[resource_type, name] = result_class(resource_type=resource_type, resource_name=name)
+            results[resource_type, name] = result_class(error_message=None, resource_type=resource_type,
+                                                        resource_name=name)
             if pace.spend():
                 yield
         changes: dict[tuple[int, str], Mapping[str, str | None]] = {}

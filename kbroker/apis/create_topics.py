@@ -17,7 +17,7 @@ from kbroker.apis.counted_names import counted
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.replica_assignments import check_count, check_replicas
 from kbroker.apis.request import Api, Request
-from kbroker.config import describe_topic
+from kbroker.config import describe_new_topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metadata.controller import NewTopic
 from kbroker.metadata.image import TopicImage
@@ -98,7 +98,7 @@ def check_assignments(topic: Any, node_id: int) -> int:
 
 
 def created(request: Request, topic: TopicImage) -> Any:
-    result = CreatableTopicResult(name=topic.name, topic_id=topic.topic_id, configs=[])
+    result = CreatableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None, configs=[])
     if not request.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name, quiet=True):
         result.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         return result
@@ -107,7 +107,7 @@ def created(request: Request, topic: TopicImage) -> Any:
     result.configs = [
         CreatableTopicConfigs(name=entry.name, value=entry.value, read_only=entry.read_only,
                               config_source=int(entry.source), is_sensitive=entry.is_sensitive)
-        for entry in describe_topic(request.node.config, topic.configs)]
+        for entry in describe_new_topic(request.node.config, topic.configs)]
     return result
 
 

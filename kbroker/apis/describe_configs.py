@@ -114,13 +114,19 @@ def entries(node: Any, resource_type: int, name: str) -> list[ConfigEntry]:
         described = node.config.describe()
     if resource_type == ResourceType.BROKER and name == CLUSTER_DEFAULT:
         set_at_run_time = current(node, resource_type, name)
-        described = [ConfigEntry(entry.name, set_at_run_time[entry.name], Source.DYNAMIC_DEFAULT_BROKER, entry.type,
-                                 entry.read_only, entry.documentation, entry.synonyms)
+        described = [for_all_brokers(entry, set_at_run_time[entry.name])
                      for entry in described if entry.name in set_at_run_time]
     elif resource_type == ResourceType.BROKER:
         described = [static_id(entry, node.metadata.node_id) if entry.name in ID_SETTINGS else entry
                      for entry in described]
     return described
+
+
+def for_all_brokers(entry: ConfigEntry, text: str) -> ConfigEntry:
+    """Return the entry of a setting as the default of all brokers: as it was written, with no other source."""
+    source = Source.DYNAMIC_DEFAULT_BROKER
+    return ConfigEntry(entry.name, text, source, entry.type, entry.read_only, entry.documentation,
+                       [synonym for synonym in entry.synonyms if synonym.source is source])
 
 
 def static_id(entry: ConfigEntry, node_id: int) -> ConfigEntry:

@@ -28,6 +28,8 @@ INTERNAL_TOPIC_OF = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE, 2: SHARE_GROUP_S
 RESOURCE_OF = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 SHARE_PARTITION = 2
 VERSION_WITH_SHARE_PARTITIONS = 6
+SUCCESS = 'NONE'
+"""Kafka's message of a success before version 4. From there on it is empty."""
 
 
 def handle(request: Request, body: Any) -> Steps:
@@ -42,7 +44,7 @@ def handle(request: Request, body: Any) -> Steps:
     resource_type = RESOURCE_OF[body.key_type]
     if request.version < 4:
         require(request, DESCRIBE, resource_type, body.key)
-        return FindCoordinatorResponse(**coordinator(request, body.key_type))
+        return FindCoordinatorResponse(error_message=SUCCESS, **coordinator(request, body.key_type))
     pace = Pace()
     coordinators = []
     found: dict[str, Any] = {}

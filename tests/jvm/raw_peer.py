@@ -41,8 +41,6 @@ UNPREPARED = UNSETTLED | {
 
 ANYTHING = {
     'throttle_time_ms',
-    'error_message',
-    'batch_index_error_message',
     'host',
     'port',
     'cluster_id',
@@ -53,6 +51,12 @@ ANYTHING = {
     'finalized_features_epoch',
 }
 """Fields whose values may differ between brokers."""
+CODE_OF = {
+    'error_message': 'error_code',
+    'acknowledge_error_message': 'acknowledge_error_code',
+    'batch_index_error_message': None,
+}
+"""Messages are in the words of each broker: they are compared only if this field says that there is no error."""
 NAMED_BY_BROKER = {'topic_id', 'producer_id', 'member_id', 'leader', 'session_id'}
 """Fields whose values the broker chooses. Only the places where a value is present, or repeated, are compared."""
 MADE_UP_FROM = {'producer_id': 0, 'session_id': 1}
@@ -287,7 +291,9 @@ def plain(value: Any, name: str = '') -> Any:
         return sorted((plain(item, name) for item in value), key=repr)
     names = getattr(getattr(value, '_layout', None), 'names', None)
     if names is not None:
-        return {field: plain(getattr(value, field), field) for field in names}
+        return {
+            field: '*' if is_worded(value, field) else plain(getattr(value, field), field) for field in names
+        }
     if name in ANYTHING:
         return '*'
     if name == 'error_code':
@@ -301,6 +307,11 @@ def plain(value: Any, name: str = '') -> Any:
     ):
         return Made(name, value)
     return bytes(value) if isinstance(value, bytearray | memoryview) else value
+
+
+def is_worded(struct: Any, field: str) -> bool:
+    """Return whether a field of an answer is the message of an error."""
+    return field in CODE_OF and (CODE_OF[field] is None or getattr(struct, CODE_OF[field], 0) != 0)
 
 
 def in_words(value: Any) -> str:

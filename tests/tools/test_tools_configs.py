@@ -63,7 +63,10 @@ def staged(shared_broker):
     where = ('--bootstrap-server', shared_broker.address)
     alter = ('configs', '--alter')
     for name, *arguments in (('topics', '--create', '--topic', 'orders', '--config', 'retention.ms=1000'),
-                             (*alter, '--topic', 'orders', '--add-config', 'cleanup.policy=[compact,delete]'),
+                             (*alter, '--topic', 'orders', '--add-config',
+                              'cleanup.policy=[compact , delete],preallocate=False'),
+                             (*alter, '--group', 'readers', '--add-config', 'share.renew.acknowledge.enable=TRUE'),
+                             (*alter, '--broker', '1', '--add-config', 'log.cleaner.io.buffer.load.factor=0.80'),
                              (*alter, '--broker-defaults', '--add-config', 'message.max.bytes=2000000')):
         done = run_command(name, *where, *arguments)
         assert done.returncode == 0, done.stderr
@@ -77,7 +80,7 @@ def rows(*arguments):
 
 
 def test_a_setting_says_what_it_wins_over(staged):
-    policy, retention = rows('--bootstrap-server', staged.address, '--topic', 'orders')
+    policy, _, retention = rows('--bootstrap-server', staged.address, '--topic', 'orders')
     assert (policy['name'], policy['value'], policy['source']) == (
         'cleanup.policy', 'compact,delete', 'DYNAMIC_TOPIC_CONFIG')
     assert policy['synonyms'][1] == {'name': 'log.cleanup.policy', 'value': 'delete', 'source': 'DEFAULT_CONFIG'}
@@ -85,12 +88,23 @@ def test_a_setting_says_what_it_wins_over(staged):
 
 
 @pytest.mark.parametrize('asked', [('--topic', 'orders'), ('--broker-defaults',), ('--entity-type', 'brokers'),
-                                   ('--entity-type', 'topics')])
+                                   ('--entity-type', 'topics'), ('--group', 'readers'), ('--broker', '1')])
 def test_the_directory_has_the_same_values(staged, asked):
     def values(found):
         return [(row['entity_name'], row['name'], row['value'], row['source']) for row in found]
     assert values(rows('--data-dir', staged.directory, *asked)) == values(
         rows('--bootstrap-server', staged.address, *asked))
+
+
+def test_values_have_their_usual_form_however_they_were_written(staged):
+    for place in (('--bootstrap-server', staged.address), ('--data-dir', staged.directory)):
+        assert [(row['name'], row['value']) for row in rows(*place, '--topic', 'orders')] == [
+            ('cleanup.policy', 'compact,delete'), ('preallocate', 'false'), ('retention.ms', '1000')]
+        topic = run_command('topics', *place, '--describe', '--topic', 'orders').stdout
+        assert 'cleanup.policy=compact,delete' in topic
+        assert 'preallocate=false' in topic
+        broker, = rows(*place, '--broker', '1')
+        assert (broker['value'], broker['synonyms'][0]['value']) == ('0.8', '0.80')
 
 
 def test_a_file_of_properties_is_set(staged, tmp_path):
