@@ -51,6 +51,8 @@ FILES_LEAST_SHARE = 8
 """One in this many file descriptors is reserved for files."""
 LEAST_RESERVED = 48
 """The descriptors that connections leave at least, or half of a lower limit. The broker itself has about 20 open."""
+MOST_NAMED, MOST_REASON = 20, 1000
+"""The most offline partitions that the status names, and the most characters of a reason."""
 EXIT_BROKEN = 70
 """The exit status of a broker that met a broken invariant: EX_SOFTWARE of sysexits.h."""
 
@@ -146,12 +148,16 @@ class Broker:
         resident_bytes = int(Path('/proc/self/statm').read_text().split()[1]) * resource.getpagesize()
         # The kernel updates the maximum less often than the present size.
         most_resident_bytes = max(resident_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        offline = self.node.logs.verification.offline()
         return {
             'version': __version__, 'pid': os.getpid(), 'address': self.address, 'directory': self.directory,
             'durability': self.config.kbroker_durability,
             'uptime_s': (self.reactor.clock.monotonic_ms() - self._started_ms) // 1000,
             'resident_bytes': resident_bytes, 'most_resident_bytes': most_resident_bytes,
             'failure': None if self.node.logs.failure is None else str(self.node.logs.failure),
+            'offline_partitions': len(offline),
+            'offline': [{'topic': note.key[0], 'partition': note.key[1], 'reason': str(note.damages[0])[:MOST_REASON]}
+                        for note in offline[:MOST_NAMED]],
             'refused_stale_requests': self.node.transactions.store.stale_requests.refused,
             'ledger': [{'what': line.what, 'unit': line.unit, 'now': line.now(), 'bound': line.bound(),
                         'limit': line.limit} for line in self._ledger]}

@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -198,6 +199,13 @@ def lines_of(report: Report) -> Iterator[str]:
     yield f'memory      {size(report["resident_bytes"])} resident, at most {size(report["most_resident_bytes"])} so far'
     if report['failure'] is not None:
         yield f'OFFLINE     {report["failure"]}'
+    offline = report.get('offline', ())     # a broker that runs since before an upgrade has no such line
+    for row in offline:
+        yield f'OFFLINE     {row["topic"]}-{row["partition"]}: {row["reason"]}'
+    if offline:
+        left_out = report['offline_partitions'] - len(offline)
+        more = f'{left_out:,} more partitions are offline. ' if left_out else ''
+        yield f'            {more}do: kbroker-check {quote(report["directory"])}'
     yield f'late        {report["refused_stale_requests"]:,} requests refused'
     yield ''
     table = [('STRUCTURE', 'NOW', 'BOUND', 'LIMITED BY')]

@@ -9,7 +9,7 @@ import dataclasses
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -18,16 +18,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbroker import __version__
+from kbroker.client.errors import PartitionOffline
 from kbroker.errors import ConfigError, CorruptLogError, KafkaError, LogDirectoryError
 from kbroker_tools.render import printable, shell_word
 
 if TYPE_CHECKING:
-    from kbroker_tools.view import View
+    from kbroker_tools.render import Output
+    from kbroker_tools.view import Unreadable, View
 
 F = TypeVar('F', bound=Callable[..., Any])
 
 INTERRUPTED = 130
 READER_GONE = 141
+MOST_NAMED = 20
+"""The most unreadable partitions that are named; the rest is counted."""
 SETTINGS = {'help_option_names': ['-h', '--help'], 'max_content_width': 100}
 
 
@@ -64,6 +68,9 @@ def one_line_ending(program: str) -> Iterator[None]:
     except BrokenPipeError:
         _forget_output()
         sys.exit(READER_GONE)
+    except PartitionOffline as error:
+        ToolError(f'{error} (kbroker-topics --describe --unavailable-partitions says why)').show()
+        sys.exit(1)
     except (KafkaError, ConfigError, CorruptLogError, LogDirectoryError) as error:
         ToolError(str(error)).show()
         sys.exit(1)
@@ -166,6 +173,16 @@ def open_view(bootstrap_server: str | None, data_dir: Path | None, command_confi
     else:
         click.get_current_context().call_on_close(view.close)
     return view
+
+
+def note_unreadable(output: Output, found: Mapping[Any, Unreadable]) -> None:
+    """Name partitions that cannot be read, with the reason and what to do, on stderr."""
+    for each in list(found.values())[:MOST_NAMED]:
+        output.note_once(each.reason)
+        if each.advice is not None:
+            output.note_once(f'  do: {each.advice}')
+    if len(found) > MOST_NAMED:
+        output.note_once(f'{len(found) - MOST_NAMED:,} more partitions cannot be read')
 
 
 def limit_retries(view: View, timeout_ms: int | None) -> None:

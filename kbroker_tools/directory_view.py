@@ -25,12 +25,14 @@ from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryE
 from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kbroker.log.checkpoints import HIGH_WATERMARK_FILE, LOG_START_OFFSET_FILE, read_partition_offsets
 from kbroker.log.checkpoints import PartitionOffsets as CheckpointedOffsets
+from kbroker.log.damage_notes import BESIDE, METADATA, State, read_notes
 from kbroker.log.directory_names import METADATA_DIRECTORY, parse_directory_name
 from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
 from kbroker.log.partition_metadata import NO_TOPIC_ID, read_topic_id
 from kbroker.log.partition_reader import PartitionReader, are_of_a_partition
 from kbroker.record.batch import BatchHeader
-from kbroker_tools.view import GroupOffset, PartitionInfo, PartitionOffsets, TopicInfo
+from kbroker_tools.render import shell_word
+from kbroker_tools.view import GroupOffset, PartitionInfo, PartitionOffsets, TopicInfo, Unreadable
 
 if TYPE_CHECKING:
     from kbroker.group.share_rows import ShareState
@@ -140,15 +142,45 @@ class DirectoryView:
                 found[parsed.topic, parsed.partition] = path
         return found
 
+    def unreadable(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Unreadable]:
+        """Return the partitions whose files are elsewhere."""
+        return {at: Unreadable(self._words_for_missing(*at)) for at in partitions if not self._is_here(*at)}
+
+    def kept_offline(self) -> dict[TopicPartition, Unreadable]:
+        """Return the partitions that a start of kbroker on this directory does not serve. LogDirectoryError."""
+        return {note.key: Unreadable(
+            f'{note.key[0]}-{note.key[1]} is offline: {note.damages[0] if note.damages else "its files are damaged"}',
+            f'kbroker-check {shell_word(os.path.join(self._root, f"{note.key[0]}-{note.key[1]}"))}')
+                for note in read_notes(self._fs, self._root).values()
+                if note.state is State.OFFLINE and note.key not in (BESIDE, METADATA)}
+
+    def _is_here(self, topic: str, partition: int) -> bool:
+        if self._only is not None:
+            return (topic, partition) in self._only
+        return self._fs.is_directory(os.path.join(self._root, f'{topic}-{partition}'))
+
+    def _words_for_missing(self, topic: str, partition: int) -> str:
+        """Return a sentence about the place of a partition without a directory here."""
+        found = self._topic_image(topic)
+        row = next((each for each in found.partitions if each.index == partition), None) if found is not None else None
+        name = f'{topic}-{partition}'
+        if row is None or self._only is not None:
+            return f'{self.place}: found no partition {name}'
+        if self._node_id not in row.replicas:
+            others = ', '.join(map(str, row.replicas))
+            leads = f', and broker {row.leader} leads it' if row.leader >= 0 else ''
+            return (f'{self.place}: found no partition {name}: this is the disk of broker {self._node_id}, and the '
+                    f'replicas are on {"broker" if len(row.replicas) == 1 else "brokers"} {others}{leads}')
+        return (f'{self.place}: found no partition {name}, although broker {self._node_id} has a replica: it is in '
+                'another of its log directories, or it is lost')
+
     def _path(self, topic: str, partition: int) -> str:
         """Return the partition's path. KafkaError UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
         if self._only is not None and (topic, partition) in self._only:
             return self._only[topic, partition]
-        path = os.path.join(self._root, f'{topic}-{partition}')
-        if self._only is not None or not self._fs.is_directory(path):
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                             f'{self.place}: found no partition {topic}-{partition}')
-        return path
+        if not self._is_here(topic, partition):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, self._words_for_missing(topic, partition))
+        return os.path.join(self._root, f'{topic}-{partition}')
 
     @property
     def metadata(self) -> MetadataImage | None:

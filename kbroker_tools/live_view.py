@@ -1,7 +1,8 @@
 """The view of a live cluster of Kafka or kbroker, read over the network."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TypeVar
 
 from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel
@@ -15,12 +16,19 @@ from kbroker.client.descriptions import (
     TransactionInfo,
     TransactionListing,
 )
+from kbroker.client.errors import ClientError, PartitionOffline
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages import DescribeLogDirsRequest, DescribeProducersRequest
 from kbroker.record.batch import BatchHeader
-from kbroker_tools.view import GroupOffset, PartitionInfo, PartitionOffsets, TopicInfo
+from kbroker_tools.render import shell_word
+from kbroker_tools.view import GroupOffset, PartitionInfo, PartitionOffsets, TopicInfo, Unreadable
 
 DEAD = 'Dead'
+MOST_REASONS = 20
+"""The most partitions whose reason is asked for."""
+
+TopicPartition = tuple[str, int]
 Described = TypeVar('Described')
 
 
@@ -54,6 +62,11 @@ class LiveView:
         return {name: TopicInfo(name, topic.topic_id, topic.is_internal, tuple(
             PartitionInfo(name, row.partition, row.leader_id, row.replicas, row.in_sync_replicas)
             for row in topic.partitions.values())) for name, topic in found.items()}
+
+    def unreadable(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Unreadable]:
+        """Return the partitions without a leader."""
+        found = self.cluster.retrying(lambda: self.cluster.leaderless(partitions), 'finding leaders')
+        return reasons_of(self.cluster, found)
 
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets:
         """Return the offsets from three requests, lower bounds first, so that no offset exceeds its upper bound."""
@@ -129,6 +142,54 @@ class LiveView:
 
     def _listed_group(self, group_id: str) -> GroupInfo | None:
         return next((group for group in self.listed_groups() if group.group_id == group_id), None)
+
+
+def reasons_of(cluster: Cluster, errors: Mapping[TopicPartition, KafkaError]) -> dict[TopicPartition, Unreadable]:
+    """Return why partitions without a leader are offline.
+
+    The metadata has no reason. A broker that runs says it in its answer to DescribeProducers, with the file that is
+    damaged. DescribeLogDirs has the directory to check.
+    """
+    found, directories = {}, dict[int, str | None]()
+    for number, (at, error) in enumerate(errors.items()):
+        node_id = _running_replica(cluster, at) if isinstance(error, PartitionOffline) else None
+        if node_id is None or number >= MOST_REASONS:
+            found[at] = Unreadable(str(error))
+            continue
+        if node_id not in directories:
+            directories[node_id] = _log_directory_of(cluster, node_id)
+        path = directories[node_id]
+        found[at] = Unreadable(
+            _reason_at(cluster, node_id, at) or str(error),
+            f'kbroker-check {"DIR" if path is None else shell_word(os.path.join(path, f"{at[0]}-{at[1]}"))}',
+            f'on the machine of broker {node_id}')
+    return found
+
+
+def _running_replica(cluster: Cluster, at: TopicPartition) -> int | None:
+    known = cluster.topics([at[0]])[at[0]].partitions.get(at[1])
+    return next((node_id for node_id in known.offline_replicas if node_id in cluster.nodes), None) if known else None
+
+
+def _reason_at(cluster: Cluster, node_id: int, at: TopicPartition) -> str | None:
+    """Return the reason that a broker states, None if it has none or denies the request."""
+    topic, partition = at
+    try:
+        answer = cluster.node(node_id).call(DescribeProducersRequest(
+            topics=[DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[partition])]))
+    except (KafkaError, ClientError):
+        return None
+    return next((row.error_message for found in answer.topics for row in found.partitions
+                 if row.error_code == ErrorCode.KAFKA_STORAGE_ERROR and row.error_message), None)
+
+
+def _log_directory_of(cluster: Cluster, node_id: int) -> str | None:
+    """Return the log directory of a broker, None if it has several, or if this user may not know it."""
+    try:
+        answer = cluster.node(node_id).call(DescribeLogDirsRequest(topics=[]))
+    except (KafkaError, ClientError):
+        return None
+    return answer.results[0].log_dir if len(answer.results) == 1 else None
 
 
 def _if_served(describe: Callable[[list[str]], dict[str, Described | KafkaError]], group_id: str) -> Described | None:

@@ -38,6 +38,7 @@ class Output:
         self.as_json = as_json
         self.stream = stream if stream is not None else sys.stdout
         self.is_terminal = self.stream.isatty() and not as_json
+        self._noted: set[str] = set()
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
         """Print rows under their columns. A cell of None is `None`, as in Kafka's tools, and null in JSON."""
@@ -76,6 +77,12 @@ class Output:
         """Print a line that is not part of the result, on stderr."""
         self.stream.flush()
         print(printable(text, but='\n\t'), file=sys.stderr)
+
+    def note_once(self, text: str) -> None:
+        """Print a note, unless this command has printed it before."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self.note(text)
 
     def console(self) -> Console:
         """Return rich's console for this stream. It respects NO_COLOR and the width of the terminal."""

@@ -10,8 +10,18 @@ import click
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker_tools import actions
-from kbroker_tools.command import SETTINGS, Command, ToolError, cluster_options, json_option, open_view, version_option
+from kbroker_tools.command import (
+    SETTINGS,
+    Command,
+    ToolError,
+    cluster_options,
+    json_option,
+    note_unreadable,
+    open_view,
+    version_option,
+)
 from kbroker_tools.render import Column, Output
+from kbroker_tools.view import Unreadable
 
 ACTIONS = ('list', 'describe', 'create', 'alter', 'delete')
 DESCRIBE_FILTERS = ('under_replicated_partitions', 'unavailable_partitions', 'under_min_isr_partitions',
@@ -148,20 +158,34 @@ def describe(view: Any, output: Output, options: dict[str, Any]) -> None:
     else:
         topics = offline_descriptions(view, names)
     chosen = next((name for name in DESCRIBE_FILTERS if options[name]), None)
+    kept_offline = {} if view.is_live else view.kept_offline()
     for topic in topics:
         if options['topics_with_overrides'] and not topic.configs:
             continue
         partitions = [partition for partition in topic.partitions
                       if chosen is None or FILTERS[chosen](topic, partition)]
+        offline = _offline(view, topic.name, partitions, kept_offline)
         if chosen and not partitions:
             continue
         if output.as_json:
-            output.row(_json(topic, partitions))
+            output.row(_json(topic, partitions, offline))
             continue
         if chosen is None:
             output.line(headline(topic), style='bold')
         if not options['topics_with_overrides']:
             show_partitions(output, topic, partitions)
+            note_unreadable(output, offline)
+
+
+def _offline(view: Any, topic: str, partitions: Iterable[Any],
+             kept_offline: dict[tuple[str, int], Unreadable]) -> dict[tuple[str, int], Unreadable]:
+    """Return the partitions that no broker serves, or that the next start does not serve, with the reason."""
+    if not view.is_live:
+        return {(topic, row.partition): kept_offline[topic, row.partition] for row in partitions
+                if (topic, row.partition) in kept_offline}
+    without: dict[tuple[str, int], Unreadable] = view.unreadable(
+        [(topic, row.partition) for row in partitions if row.leader < 0])
+    return without
 
 
 FILTERS: dict[str, Callable[[Any, Any], bool]] = {
@@ -194,13 +218,14 @@ def _ids(brokers: tuple[int, ...] | None) -> str:
     return 'N/A' if brokers is None else ','.join(map(str, brokers))
 
 
-def _json(topic: Any, partitions: Iterable[Any]) -> dict[str, Any]:
+def _json(topic: Any, partitions: Iterable[Any], offline: dict[tuple[str, int], Unreadable]) -> dict[str, Any]:
     return {'topic': topic.name, 'topic_id': words_for_topic_id(topic.topic_id), 'is_internal': topic.is_internal,
             'configs': dict(topic.configs), 'partitions': [{
                 'partition': row.partition, 'leader': None if row.leader < 0 else row.leader,
                 'replicas': list(row.replicas), 'in_sync_replicas': list(row.in_sync_replicas),
                 'eligible_leader_replicas': _list(row.eligible_leader_replicas),
                 'last_known_eligible_leader_replicas': _list(row.last_known_eligible_leader_replicas),
+                'offline': None if (found := offline.get((topic.name, row.partition))) is None else found.reason,
             } for row in partitions]}
 
 

@@ -19,11 +19,12 @@ from kbroker_tools.command import (
     cluster_options,
     command_line,
     json_option,
+    note_unreadable,
     open_view,
     version_option,
 )
-from kbroker_tools.render import Column, Output, shell_word
-from kbroker_tools.view import View
+from kbroker_tools.render import Column, Output, shell_word, words_for_count
+from kbroker_tools.view import Unreadable, View
 
 if TYPE_CHECKING:
     from kbroker_tools.live_view import LiveView
@@ -302,12 +303,14 @@ def find_hanging(broker_id: int | None, max_transaction_timeout: int, topic: str
         raise click.UsageError('The --partition argument requires --topic to be provided')
     from kbroker_tools.rows.transaction_rows import has_all_partitions
     from kbroker_tools.stuck import hanging
-    view = _with_brokers(open_view(**place), broker_id)
+    view, output = _with_brokers(open_view(**place), broker_id), Output(as_json)
     partitions = _to_search(view, broker_id, topic, partition)
+    unreadable = view.unreadable(partitions)
+    note_unreadable(output, unreadable)
+    partitions = [at for at in partitions if at not in unreadable]
     found = hanging.find_hanging(view, partitions, max_transaction_timeout * 60_000,
                                  lambda some: _producers_of(view, some, broker_id))
     now_ms = view.now_ms()
-    output = Output(as_json)
     if found and not has_all_partitions(view):
         output.note(f'{view.place} lacks partitions of __transaction_state: other coordinators may have the listed '
                     'transactions, so ask the cluster')
@@ -391,7 +394,7 @@ def why_stuck(context: click.Context, /, where: str | None, group_id: str | None
                           command_config=place['command_config'])
     gatherer = Gatherer(view, repair, lambda node: _expiry_interval(view, node))
     partitions = _partitions_named(view, gatherer, *wanted) if wanted else _partitions_of_group(gatherer, group_id)
-    seen, unseen = _judge(gatherer, partitions)
+    seen, unseen = _judge(view, gatherer, partitions)
     from kbroker_tools.stuck.holds import Wanted, find_holds
     topic, partition = wanted or (None, None)
     holds = find_holds(view, place['data_dir'], Wanted(topic, partition, group_id))
@@ -437,23 +440,26 @@ def _partitions_of_group(gatherer: Gatherer, group_id: str | None) -> list[Topic
     return found
 
 
-def _judge(gatherer: Gatherer,
-           partitions: list[TopicPartition]) -> tuple[list[tuple[Facts, Verdict]], dict[str, str]]:
+def _judge(view: View, gatherer: Gatherer,
+           partitions: list[TopicPartition]) -> tuple[list[tuple[Facts, Verdict]], dict[str, Unreadable]]:
     """Return the facts and the verdict of each partition, and what is wrong with those that could not be checked."""
     from kbroker_tools.stuck.causes import judge
-    seen, unseen = [], {}
+    unreadable = view.unreadable(partitions)
+    seen, unseen = [], {f'{topic}-{partition}': each for (topic, partition), each in unreadable.items()}
     for topic, partition in partitions:
+        if (topic, partition) in unreadable:
+            continue
         try:
             facts = gatherer.facts(topic, partition)
             seen.append((facts, judge(facts)))
         except KafkaError as error:
             if len(partitions) == 1:
                 raise
-            unseen[f'{topic}-{partition}'] = str(error)
+            unseen[f'{topic}-{partition}'] = Unreadable(f'{topic}-{partition} could not be checked: {error}')
     return seen, unseen
 
 
-def _explain(output: Output, where: str, seen: list[tuple[Facts, Verdict]], unseen: dict[str, str],
+def _explain(output: Output, where: str, seen: list[tuple[Facts, Verdict]], unseen: dict[str, Unreadable],
              holds: Holds) -> None:
     """Show the report of one partition, or of several."""
     from kbroker_tools.stuck.holds import holds_as_json, show_holds
@@ -461,17 +467,21 @@ def _explain(output: Output, where: str, seen: list[tuple[Facts, Verdict]], unse
     stuck = [(facts, verdict) for facts, verdict in seen if verdict.is_stuck]
     if output.as_json:
         output.row({'is_stuck': bool(stuck), 'partitions': [as_json(*each) for each in seen],
-                    'not_seen': unseen, 'share_groups': holds_as_json(holds)})
+                    'not_seen': {name: each.reason for name, each in unseen.items()},
+                    'share_groups': holds_as_json(holds)})
         return
-    if len(seen) + len(unseen) == 1:
+    if len(seen) == 1 and not unseen:
         show(output, *seen[0])
     else:
         held = f'{len(stuck)} of {len(seen)} partitions are held' if stuck else 'no partition is held'
-        missed = f', and {len(unseen)} could not be checked' if unseen else ''
-        output.line(f'{where}: {held}{missed}', style='bold red' if stuck or unseen else 'bold green')
+        missed = f'{words_for_count(len(unseen), "partition")} cannot be read' if unseen else ''
+        output.line(f'{where}: {", and ".join(each for each in (held if seen else "", missed) if each)}',
+                    style='bold red' if stuck or unseen else 'bold green')
         show_many(output, stuck)
-        for name, problem in unseen.items():
-            output.line(f'\n{name} could not be checked: {problem}')
+        for each in unseen.values():
+            output.line(f'\n{each.reason}', style='bold red')
+            if each.advice is not None:
+                output.line(f'  do           {each.advice}')
     show_holds(output, holds)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kbroker.client.descriptions import (
     GroupInfo,
@@ -56,6 +56,22 @@ class GroupOffset:
     metadata: str
 
 
+class Unreadable(NamedTuple):
+    """A partition that cannot be read from here."""
+
+    reason: str
+    """A sentence that begins with the name of the partition."""
+    command: str | None = None
+    """The command that says more, None if there is none."""
+    where: str = ''
+    """The place where to run the command, such as `on the machine of broker 1`."""
+
+    @property
+    def advice(self) -> str | None:
+        """The command and its place as text."""
+        return None if self.command is None else f'{self.where}{": " if self.where else ""}{self.command}'
+
+
 class View(Protocol):
     """A source of cluster state: a broker or a directory.
 
@@ -75,6 +91,9 @@ class View(Protocol):
 
     def topics(self) -> dict[str, TopicInfo]:
         """Return every topic by name, sorted; internal topics are included."""
+
+    def unreadable(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], Unreadable]:
+        """Return those of the existing partitions that cannot be read from here, at once."""
 
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets: ...
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import Connection
-from kbroker.client.errors import ClientError, check, error_of, known_code
+from kbroker.client.errors import ClientError, PartitionOffline, check, error_of, known_code
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
@@ -155,22 +155,53 @@ class Cluster:
     def leader(self, topic: str, partition: int, purpose: str = '') -> Connection:
         """Return the connection to the leader of a partition.
 
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, and the brokers' errors for the topic.
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, PartitionOffline, and the brokers' errors
+        for the topic.
         """
         return self.node(self.partition(topic, partition).leader_id, purpose)
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata:
         """Return the metadata of a partition that has a leader. Raises as `leader` does."""
-        known = self._topics.get(topic)
-        if known is None or partition not in known.partitions or known.partitions[partition].leader_id < 0:
-            known = self.topics([topic])[topic]
-        found = known.partitions.get(partition)
-        if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{topic}-{partition} does not exist: the topic has '
-                             f'{len(known.partitions)} partitions')
+        if not self._has_leader(topic, partition):
+            self.topics([topic])
+        found = self._existing(topic, partition)
         if found.leader_id < 0:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f'{topic}-{partition} has no leader at the moment')
+            raise self._without_leader(topic, found)
         return found
+
+    def leaderless(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], KafkaError]:
+        """Return those of the partitions that have no leader, with their errors. Raises as `topics` does."""
+        without = [at for at in partitions if not self._has_leader(*at)]
+        if without:
+            self.topics({topic for topic, _ in without})
+        return {(topic, partition): self._without_leader(topic, self._existing(topic, partition))
+                for topic, partition in without if not self._has_leader(topic, partition)}
+
+    def _has_leader(self, topic: str, partition: int) -> bool:
+        known = self._topics.get(topic)
+        return known is not None and partition in known.partitions and known.partitions[partition].leader_id >= 0
+
+    def _existing(self, topic: str, partition: int) -> PartitionMetadata:
+        known = self._topics[topic].partitions
+        if partition not in known:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{topic}-{partition} does not exist: the topic has '
+                             f'{len(known)} partitions')
+        return known[partition]
+
+    def _without_leader(self, topic: str, found: PartitionMetadata) -> KafkaError:
+        """Return the error of a partition without a leader.
+
+        A broker that runs and lists its replica as offline cannot use the files (KIP-112). One that does not run may
+        come back in a moment.
+        """
+        where = f'{topic}-{found.partition}'
+        running = [str(node_id) for node_id in found.offline_replicas if node_id in self.nodes]
+        if running:
+            return PartitionOffline(
+                ErrorCode.KAFKA_STORAGE_ERROR, f'{where} is offline: its log directory on broker {", ".join(running)} '
+                'has failed, or its files there are damaged')
+        down = ''.join(f'; broker {node_id} is down' for node_id in found.offline_replicas)
+        return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f'{where} has no leader at the moment{down}')
 
     def coordinator(self, key_type: KeyType, key: str, purpose: str = 'coordinator') -> Connection:
         """Return the coordinator of a group or transactional.id. Raises KafkaError(COORDINATOR_NOT_AVAILABLE)."""
@@ -313,9 +344,9 @@ class Cluster:
                  timeout_ms: int | None = None) -> T:
         """Return the result of `operation`, which runs again after a back-off while its errors are transient.
 
-        Transient are the codes RETRIED and `also`, and connections that break after the cluster was once reached. Each
-        retry drops cached leaders and coordinators. After default.api.timeout.ms (or `timeout_ms`) the last error is
-        raised, with `what` and the elapsed time in its message.
+        Transient are the codes RETRIED and `also`, and connections that break after the cluster was once reached. That
+        a partition is offline is not. Each retry drops cached leaders and coordinators. After default.api.timeout.ms
+        (or `timeout_ms`) the last error is raised, with `what` and the elapsed time in its message.
         """
         began_ms = self._clock.monotonic_ms()
         limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -341,6 +372,8 @@ class Cluster:
         self._sleep(self._left_ms(backoff_ms * uniform(1 - JITTER, 1 + JITTER)) / 1000)
 
     def _is_transient(self, error: KafkaError | ClientError, also: Collection[ErrorCode]) -> bool:
+        if isinstance(error, PartitionOffline):
+            return False
         if isinstance(error, KafkaError):
             return error.code in RETRIED or error.code in also or isinstance(error, OutOfDate)
         return bool(self.nodes) and not error.is_lasting

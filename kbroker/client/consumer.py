@@ -22,19 +22,20 @@ from kbroker.client.admin import (
     OffsetAndMetadata,
     as_offsets,
 )
-from kbroker.client.arguments import topics_of
+from kbroker.client.arguments import check_subscription, topics_of
 from kbroker.client.assignor import TopicPartition
 from kbroker.client.background_heartbeats import BackgroundHeartbeats
 from kbroker.client.classic_member import ClassicMember
 from kbroker.client.cluster import RETRIED, Cluster
 from kbroker.client.consumed import ConsumedBatch, FetchedPartition, FetchedRecords, next_offset
 from kbroker.client.consumer_member import ConsumerMember
-from kbroker.client.errors import ClientError, error_of, known_code
+from kbroker.client.errors import ClientError, PartitionOffline, error_of, known_code
 from kbroker.client.exclusive_use import ExclusiveUse
 from kbroker.client.fetcher import Fetcher
 from kbroker.client.group_member import GroupMember
 from kbroker.client.membership import CLOSE_TIMEOUT_MS
 from kbroker.client.opening import Servers, open_cluster
+from kbroker.client.reach import NEVER_MS, Reach
 from kbroker.client.rebalance_listener import RebalanceListener
 from kbroker.client.stable_offsets import StableOffsets
 from kbroker.client.statistics import CONSUMER_COUNTS, Counts
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 _RESET_TIMESTAMPS = {'earliest': EARLIEST, 'latest': LATEST}
 ITERATION_POLL_MS = 60_000
-NEVER_MS = 2**63
 HEARTBEAT_WAIT_MS = 100
 """How long a poll waits for records before it asks again whether the thread of the heartbeats has its answer."""
 INTERRUPTED_CLOSE_MS = 1000
@@ -86,6 +86,7 @@ class Consumer:
         self._sleep = sleep
         self._fetcher = Fetcher(cluster, self.settings, self._clock, sleep)
         self._stable = StableOffsets(cluster.config, self._clock)
+        self._reach = Reach(cluster, self._clock)
         self._member: GroupMember | None = None
         self._heartbeats: BackgroundHeartbeats | None = None
         self._member_lock: AbstractContextManager[Any] = nullcontext()
@@ -141,6 +142,11 @@ class Consumer:
         return frozenset(self._positions)
 
     @property
+    def offline(self) -> dict[TopicPartition, KafkaError]:
+        """The assigned partitions without a leader, each with its error. `poll` reads the others meanwhile."""
+        return {at: error for at, error in self._reach.errors.items() if at in self._positions}
+
+    @property
     def group_metadata(self) -> GroupMetadata:
         with self._member_lock:
             return self._group().metadata
@@ -186,7 +192,7 @@ class Consumer:
         self._check_use()
         member = self._group()
         topics = topics_of(topics)
-        _check_subscription(topics, pattern, regex)
+        check_subscription(topics, pattern, regex)
         if regex is not None and self.settings.group_protocol != 'consumer':
             raise ConfigError('group.protocol', 'found an expression for the broker, which needs '
                               'group.protocol=consumer')
@@ -365,6 +371,7 @@ class Consumer:
             except KafkaError as error:
                 if not self._passes(error):
                     raise
+            due_ms = min(due_ms, self._reach.due_ms)
             wait_ms = max(due_ms - self._clock.monotonic_ms(), 0)
             for fetched in self._fetcher.receive(wait_ms):
                 self._accept(fetched)
@@ -386,8 +393,7 @@ class Consumer:
         self._waiting.clear()
 
     def _send_fetches(self) -> None:
-        positions = self._positions_to_fetch()
-        self._cluster.retrying(lambda: self._fetcher.send(positions), 'Fetch')
+        self._cluster.retrying(lambda: self._fetcher.send(self._positions_to_fetch()), 'Fetch')
 
     def _send_fetches_ahead(self) -> None:
         """Ask for what follows the records that wait. An error must not hold them up: the next fetch meets it, too."""
@@ -395,11 +401,15 @@ class Consumer:
             self._fetcher.send(self._positions_to_fetch())
 
     def _positions_to_fetch(self) -> dict[TopicPartition, int]:
-        return {partition: offset for partition, offset in self._positions.items()
-                if offset is not None and partition not in self._paused}
+        wanted = {partition: offset for partition, offset in self._positions.items()
+                  if offset is not None and partition not in self._paused}
+        return {partition: wanted[partition] for partition in self._reach.within(wanted)}
 
     def _passes(self, error: KafkaError) -> bool:
-        """Return whether the next rebalance mends an error: a topic of the subscription was deleted."""
+        """Return whether an error ends by itself: a topic of the subscription was deleted, which the next rebalance
+        mends, or a partition has just lost its leader, so that the next call leaves it out."""
+        if isinstance(error, PartitionOffline):
+            return True
         if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not self._is_subscribed():
             return False
         self._metadata_due_ms = 0
@@ -450,6 +460,7 @@ class Consumer:
                 return self._stable.due_ms
             self._positions |= {partition: committed.offset for partition, committed in found.items()}
         unknown = [partition for partition in unknown if self._positions[partition] is None]
+        unknown = self._cluster.retrying(lambda: self._reach.within(unknown), 'Metadata')
         if unknown:
             self._positions |= self._list_offsets(unknown)
         return NEVER_MS
@@ -686,13 +697,3 @@ class Consumer:
         if self._member is None:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, 'found a consumer without group.id, expected one')
         return self._member
-
-
-def _check_subscription(topics: frozenset[str], pattern: object, regex: str | None) -> None:
-    """Raise TypeError or ValueError for a subscription that a consumer cannot have."""
-    if pattern is not None and not isinstance(pattern, str | re.Pattern):
-        raise TypeError(f'found {type(pattern).__name__} as pattern, expected str or re.Pattern')
-    if pattern is not None and (topics or regex is not None):
-        raise ValueError('found a pattern beside topics or a regex, expected the pattern alone')
-    if not topics and pattern is None and regex is None:
-        raise ValueError('found no topics, pattern or regex, expected one of them; `unsubscribe` ends a subscription')

@@ -13,6 +13,13 @@ class ClientError(OSError):
         self.is_lasting = is_lasting
 
 
+class PartitionOffline(KafkaError):
+    """A partition without a leader, although a broker with a replica of it runs.
+
+    The log directory of that broker has failed, or files of the partition are damaged. A retry does not help.
+    """
+
+
 class AnswerTimeout(ClientError):
     """No answer came in time. It may still come; the connection stays usable while it is open."""
 

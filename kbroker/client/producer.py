@@ -134,6 +134,8 @@ class Producer:
         self._idle_due_ms = 0
         self._queues = self._appender.queues
         self._lost_numbers: set[PartitionQueue] = set()
+        self._leaderless: dict[PartitionQueue, KafkaError | ClientError] = {}
+        """Why the first batch of a queue could not be sent."""
         self._counts = Counts(PRODUCER_COUNTS)
         self._requests = ProduceRequests(cluster, self.settings, self._clock)
         if self.settings.two_phase_commit:
@@ -431,6 +433,7 @@ class Producer:
         self._appender.forget(idle)
         self._cluster.forget_topics(idle)
         self._lost_numbers.difference_update(*idle.values())
+        self._leaderless = {queue: error for queue, error in self._leaderless.items() if not queue.is_empty}
 
     def _find_topic(self, topic: str) -> TopicMetadata:
         """Return the topic, waiting for one that the broker creates automatically (auto.create.topics.enable)."""
@@ -459,9 +462,10 @@ class Producer:
     def _expire(self, now_ms: int) -> None:
         for queue in self._queues:
             while queue.waiting and now_ms - queue.waiting[0].created_ms > self.settings.delivery_timeout_ms:
-                batch = queue.waiting.popleft()
+                batch, reason = queue.waiting.popleft(), self._leaderless.get(queue)
                 self._fail(queue, batch, KafkaError(ErrorCode.REQUEST_TIMED_OUT, f'{queue.topic}-{queue.partition}: '
-                           f'not written within delivery.timeout.ms ({self.settings.delivery_timeout_ms} ms)'))
+                           f'not written within delivery.timeout.ms ({self.settings.delivery_timeout_ms} ms)'
+                           + ('' if reason is None else f': {reason}')))
 
     def _due_by_leader(self, now_ms: int) -> dict[int, list[PartitionQueue]]:
         due: dict[int, list[PartitionQueue]] = {}
@@ -478,7 +482,10 @@ class Producer:
                 if not _passes(error):
                     raise
                 queue.waiting[0].retry_at_ms = now_ms + self._cluster.config.retry_backoff_ms
+                self._leaderless[queue] = error
                 continue
+            if self._leaderless:
+                self._leaderless.pop(queue, None)
             if leader_id not in has_room:
                 has_room[leader_id] = self._requests.has_room(leader_id)
             if has_room[leader_id]:

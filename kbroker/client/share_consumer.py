@@ -9,12 +9,14 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from typing import Any
 
 from kbroker.client.cluster import RETRIED, Cluster
 from kbroker.client.connection import Connection
 from kbroker.client.consumed import DeliveredRecords
-from kbroker.client.errors import ClientError, error_of, known_code
+from kbroker.client.errors import ClientError, PartitionOffline, error_of, known_code
+from kbroker.client.reach import Reach
 from kbroker.client.readiness import await_ready
 from kbroker.client.share_member import SharedPartition, ShareMember
 from kbroker.client.share_sessions import Acknowledgement, AcknowledgeType, Outcomes, ShareSession
@@ -53,6 +55,7 @@ class ShareConsumer:
         self._clock = clock or Clock()
         self._sleep = sleep
         self._on_refused = on_refused
+        self._reach = Reach(cluster, self._clock)
         self._member = ShareMember(cluster, self.settings.group_id, self.settings.client_rack, self._clock)
         self._sessions: dict[Connection, ShareSession] = {}
         # A connection returns answers in the order of requests, so it must not be shared with other users.
@@ -65,6 +68,11 @@ class ShareConsumer:
     @property
     def assignment(self) -> frozenset[tuple[str, int]]:
         return frozenset((at.topic, at.partition) for at in self._member.assignment)
+
+    @property
+    def offline(self) -> dict[tuple[str, int], KafkaError]:
+        """The assigned partitions without a leader, each with its error. `poll` reads the others meanwhile."""
+        return {at: error for at, error in self._reach.errors.items() if at in self.assignment}
 
     def subscribe(self, topics: Collection[str]) -> None:
         """Share these topics with the other members of the group."""
@@ -79,9 +87,10 @@ class ShareConsumer:
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while True:
             self._member.heartbeat_if_due()
-            self._cluster.retrying(self._send_fetches, 'ShareFetch')
-            now_ms = self._clock.monotonic_ms()
-            wait_ms = max(min(deadline_ms, self._member.next_heartbeat_ms()) - now_ms, 0)
+            with suppress(PartitionOffline):    # it has just lost its leader, and the next fetch leaves it out
+                self._cluster.retrying(self._send_fetches, 'ShareFetch')
+            due_ms = min(deadline_ms, self._member.next_heartbeat_ms(), self._reach.due_ms)
+            wait_ms = max(due_ms - self._clock.monotonic_ms(), 0)
             found, self._ready = self._ready, []
             for session in self._answered(0 if found else wait_ms):
                 found += self._receive(session)
@@ -149,8 +158,10 @@ class ShareConsumer:
     def _send_fetches(self) -> None:
         """Send a ShareFetch to each leader without a request in flight."""
         wanted: dict[ShareSession, set[SharedPartition]] = {session: set() for session in self._sessions.values()}
+        within = set(self._reach.within((at.topic, at.partition) for at in self._member.assignment))
         for at in self._member.assignment:
-            wanted.setdefault(self._session(at), set()).add(at)
+            if (at.topic, at.partition) in within:
+                wanted.setdefault(self._session(at), set()).add(at)
         for session, partitions in wanted.items():
             if session.connection.in_flight:
                 continue

@@ -256,6 +256,10 @@ class Verification:
     def _error(self, note: DamageNote) -> KafkaError:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{note.key[0]}-{note.key[1]} is offline: {note.damages[0]}')
 
+    def offline(self) -> list[DamageNote]:
+        """Return the notes of the partitions that stay out of service."""
+        return [self.notes[key] for key in sorted(self._keys_in(State.OFFLINE))]
+
     def expected_end_offset(self, key: PartitionKey, in_checkpoints: int) -> int:
         """Return an offset that the log of a partition has to reach.
 

@@ -2,21 +2,28 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker.errors import KafkaError
-from kbroker_tools.command import ToolError
+from kbroker_tools.command import ToolError, note_unreadable
+from kbroker_tools.render import Output, words_for_count
 
 if TYPE_CHECKING:
+    from kbroker.client.cluster import Cluster
     from kbroker.client.consumed import DeliveredRecords
     from kbroker.client.consumer import Consumer
+    from kbroker.client.share_consumer import ShareConsumer
     from kbroker.record.abort_filter import AbortFilter
     from kbroker.record.batch import BatchHeader
     from kbroker_tools.view import View
 
 IDLE_POLL_MS = 60_000
+LOOK_MS = 1000
+"""The longest time until a partition that went offline is named."""
+MOST_NAMED = 10
 
 
 class Wanted(NamedTuple):
@@ -69,18 +76,55 @@ def check_partition(topic: str, partition: int, partitions: int) -> None:
         raise ToolError(f'{topic}-{partition} does not exist: the topic has {partitions} partitions')
 
 
+class OfflineNotes:
+    """Names the partitions that a consumer cannot read, once each, on stderr."""
+
+    def __init__(self, cluster: Cluster, consumer: Consumer | ShareConsumer):
+        self._cluster = cluster
+        self._consumer = consumer
+        self._output = Output()
+        self._named: set[tuple[str, int]] = set()
+
+    def poll(self, timeout_ms: int) -> list[Any]:
+        """Poll the consumer, in parts, and name partitions meanwhile."""
+        end_s = time.monotonic() + timeout_ms / 1000
+        while True:
+            left_ms = max(round((end_s - time.monotonic()) * 1000), 0)
+            found = self._consumer.poll(min(left_ms, LOOK_MS))
+            self._note()
+            if found or left_ms <= LOOK_MS:
+                return found
+
+    def _note(self) -> None:
+        new = {at: error for at, error in self._consumer.offline.items() if at not in self._named}
+        self._named.intersection_update(self._consumer.offline)
+        if new:
+            from kbroker_tools.live_view import reasons_of
+            self._named.update(new)
+            note_unreadable(self._output, reasons_of(self._cluster, new))
+
+    def end(self) -> None:
+        """ToolError if partitions are still offline: not all that was wanted has been read."""
+        if self._named:
+            names = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(self._named)[:MOST_NAMED])
+            raise ToolError(f'not all was read: {words_for_count(len(self._named), "partition")} without a leader: '
+                            f'{names}')
+
+
 class BrokerSource:
     """A consumer of a broker. In a group it commits the shown records at intervals and when it is closed."""
 
-    def __init__(self, consumer: Consumer, wanted: Wanted):
+    def __init__(self, cluster: Cluster, consumer: Consumer, wanted: Wanted):
         self._consumer = consumer
+        self._offline = OfflineNotes(cluster, consumer)
         self._timeout_ms = wanted.timeout_ms
 
     def batches(self) -> Iterator[list[DeliveredRecords]]:
         from kbroker.client.consumed import DeliveredRecords
         while True:
-            found = self._consumer.poll(IDLE_POLL_MS if self._timeout_ms is None else self._timeout_ms)
+            found = self._offline.poll(IDLE_POLL_MS if self._timeout_ms is None else self._timeout_ms)
             if not found and self._timeout_ms is not None:
+                self._offline.end()
                 return
             try:
                 delivered = [DeliveredRecords(batch.topic, batch.partition, batch.records()) for batch in found]
@@ -128,7 +172,7 @@ def open_broker(bootstrap_server: str, command_config: Path | None, overrides: M
         consumer.subscribe(regex=(wanted.include or '').strip().replace(',', '|').strip('"\''))
     else:
         consumer.subscribe(pattern=include_pattern(wanted.include or ''))
-    return BrokerSource(consumer, wanted)
+    return BrokerSource(cluster, consumer, wanted)
 
 
 class DirectorySource:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kbroker.client.membership import CLOSE_TIMEOUT_MS
 from kbroker.client.share_sessions import AcknowledgeType
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
-from kbroker_tools.console.message_source import IDLE_POLL_MS
+from kbroker_tools.console.message_source import IDLE_POLL_MS, OfflineNotes
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -32,6 +32,7 @@ class ShareSource:
     def __init__(self, cluster: Cluster, consumer: ShareConsumer, outcome: AcknowledgeType, timeout_ms: int | None):
         self._cluster = cluster
         self._consumer = consumer
+        self._offline = OfflineNotes(cluster, consumer)
         self._outcome = outcome
         self._timeout_ms = timeout_ms
         self._outcomes: dict[RecordPlace, AcknowledgeType] = {}
@@ -39,8 +40,9 @@ class ShareSource:
 
     def batches(self) -> Iterator[list[DeliveredRecords]]:
         while True:
-            found = self._consumer.poll(IDLE_POLL_MS if self._timeout_ms is None else self._timeout_ms)
+            found = self._offline.poll(IDLE_POLL_MS if self._timeout_ms is None else self._timeout_ms)
             if not found and self._timeout_ms is not None:
+                self._offline.end()
                 return
             self._outcomes = {(batch.topic, batch.partition, record.offset): self._outcome
                               for batch in found for record in batch.records}

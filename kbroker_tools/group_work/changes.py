@@ -9,7 +9,7 @@ import click
 from kbroker.client.admin import EARLIEST, LATEST, OffsetAndMetadata
 from kbroker.errors import KafkaError
 from kbroker_tools import actions
-from kbroker_tools.command import ToolError
+from kbroker_tools.command import ToolError, note_unreadable
 from kbroker_tools.group_work.offset_resets import (
     CannotReset,
     Partition,
@@ -63,29 +63,41 @@ def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: 
     """Reset these groups, after `check` of the partitions that the options name."""
     reset = specification(view, options)
     from_file = _read_file(options, group_ids) if options['from_file'] is not None else None
-    active, rows = [], []
+    active, rows, left_out = [], [], set()
     for group_id in group_ids:
         group = view.group(group_id)
         if group is not None and group.state not in INACTIVE:
             active.append(f"group '{group_id}' is {group.state}: offsets can be reset only while no member is active")
             continue
-        for (topic, partition), offset in _planned(view, output, options, group_id, reset, from_file, check).items():
-            rows.append((group_id, topic, partition, offset))
+        planned, unreadable = _planned(view, output, options, group_id, reset, from_file, check)
+        rows += [(group_id, *at, offset) for at, offset in planned.items()]
+        left_out |= unreadable
     if options['export'] and not output.as_json:
         _export_plan(output, rows, with_group=len(group_ids) > 1)
     else:
         show_plan(output, rows)
-    if active:
-        raise ToolError('; '.join(active))
+    raise_left_out(active, left_out)
+
+
+def raise_left_out(problems: list[str], left_out: Collection[Partition]) -> None:
+    """ToolError if there are problems, or partitions whose offsets stay because they cannot be read."""
+    if left_out:
+        problems = [*problems, f'the offsets of {", ".join(f"{topic}-{number}" for topic, number in sorted(left_out))} '
+                               'stay as they are']
+    if problems:
+        raise ToolError('; '.join(problems))
 
 
 def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, reset: Reset | None,
-             from_file: dict[str, dict[Partition, int]] | None, check: Check | None) -> dict[Partition, int]:
-    """Return the new offsets of one group. With --execute, commit them."""
+             from_file: dict[str, dict[Partition, int]] | None,
+             check: Check | None) -> tuple[dict[Partition, int], set[Partition]]:
+    """Return the new offsets of one group, and the partitions that cannot be read. With --execute, commit them."""
     offsets = LiveOffsets(view.admin)
     if from_file is not None:
         wanted = from_file.get(group_id, {})
         _check_existing(view, wanted)
+        readable, unreadable = split_readable(view, output, wanted)
+        wanted = {at: wanted[at] for at in readable}
         planned, notes = within_log(wanted, offsets) if wanted else ({}, [])
     else:
         assert reset is not None
@@ -93,6 +105,7 @@ def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, 
         scope = list(committed) if options['all_topics'] else in_scope(view, options['topic'], '--topic')
         if check is not None:
             check(group_id, scope, committed)
+        scope, unreadable = split_readable(view, output, scope)
         try:
             planned, notes = plan(reset, scope, committed, offsets) if scope else ({}, [])
         except CannotReset as error:
@@ -102,7 +115,15 @@ def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, 
     if options['execute'] and planned:
         raise_first(view.admin.alter_group_offsets(
             group_id, {at: OffsetAndMetadata(offset) for at, offset in planned.items()}))
-    return dict(sorted(planned.items()))
+    return dict(sorted(planned.items())), unreadable
+
+
+def split_readable(view: Any, output: Output,
+                   partitions: Collection[Partition]) -> tuple[list[Partition], set[Partition]]:
+    """Return the partitions that can be read, and those that cannot, which are named."""
+    unreadable = view.unreadable(partitions)
+    note_unreadable(output, unreadable)
+    return [at for at in partitions if at not in unreadable], set(unreadable)
 
 
 def specification(view: Any, options: dict[str, Any]) -> Reset | None:

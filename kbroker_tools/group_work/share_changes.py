@@ -4,7 +4,15 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker_tools.command import ToolError
-from kbroker_tools.group_work.changes import LiveOffsets, in_scope, raise_first, show_plan, specification
+from kbroker_tools.group_work.changes import (
+    LiveOffsets,
+    in_scope,
+    raise_first,
+    raise_left_out,
+    show_plan,
+    specification,
+    split_readable,
+)
 from kbroker_tools.group_work.offset_resets import plan
 from kbroker_tools.group_work.share_tables import SHARE
 from kbroker_tools.group_work.tables import cell, show
@@ -31,12 +39,14 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
             raise ToolError(f"group '{group_id}' has no offsets: --topic names the topics to begin with")
     else:
         scope = in_scope(view, options['topic'], '--topic')
-    planned, notes = plan(reset, scope, {}, LiveOffsets(view.admin))
+    scope, unreadable = split_readable(view, output, scope)
+    planned, notes = plan(reset, scope, {}, LiveOffsets(view.admin)) if scope else ({}, [])
     for note in notes:
         output.note(note)
-    if options['execute']:
+    if options['execute'] and planned:
         raise_first(view.admin.alter_share_group_offsets(group_id, planned))
     show_plan(output, [(group_id, *at, offset) for at, offset in sorted(planned.items())])
+    raise_left_out([], unreadable)
 
 
 # ---- delete

@@ -79,7 +79,7 @@ def show_offsets(view: View, output: Output, group: StreamsGroupInfo, verbose: b
             for subtopology, numbers in member.tasks.get('active', {}).items()
             for topic in sources.get(subtopology, ()) for number in numbers}
     committed = {(offset.topic, offset.partition): offset for offset in view.group_offsets(group.group_id)}
-    logs = log_offsets(view, sorted(read))
+    logs = log_offsets(view, sorted(read), output)
     rows = []
     for at in sorted(logs):
         offset, log = committed.get(at), logs[at]

@@ -8,7 +8,7 @@ import click
 
 from kbroker.client.descriptions import GroupInfo, GroupMemberInfo
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker_tools.command import ToolError
+from kbroker_tools.command import ToolError, note_unreadable
 from kbroker_tools.group_work.lag import count_records_left
 from kbroker_tools.render import Column, Output
 from kbroker_tools.view import PartitionOffsets, View
@@ -192,7 +192,7 @@ def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, ho
     """Show each partition with an offset of the group or a member, then the members without a partition."""
     offsets = {(offset.topic, offset.partition): offset for offset in view.group_offsets(group.group_id)}
     owners = {at: member for member in group.members for at in member.assignment}
-    log_ends = log_offsets(view, sorted(offsets.keys() | owners.keys()))
+    log_ends = log_offsets(view, sorted(offsets.keys() | owners.keys()), output)
     rows: list[list[Any]] = []
     for at in sorted(offsets.keys() | owners.keys()):
         committed, log = offsets.get(at), log_ends.get(at)
@@ -221,28 +221,25 @@ def _member_cells(member: GroupMemberInfo | None) -> list[str | None]:
 HELD_CELLS = (cell('LAST-STABLE-OFFSET'), cell('RECORDS-LEFT'), cell('HELD'), cell('UNDECIDED'), cell('HELD-BY', None))
 
 
-def log_offsets(view: Any, partitions: list[tuple[str, int]]) -> dict[tuple[str, int], PartitionOffsets]:
-    """Return the offsets of the existing partitions: a group may have offsets in deleted topics."""
+def log_offsets(view: Any, partitions: list[tuple[str, int]],
+                output: Output) -> dict[tuple[str, int], PartitionOffsets]:
+    """Return the offsets of the existing partitions: a group may have offsets in deleted topics.
+
+    Partitions that cannot be read from here are left out, and named.
+    """
     topics = view.topics()
     there = [(topic, partition) for topic, partition in partitions
              if topic in topics and any(row.partition == partition for row in topics[topic].partitions)]
+    unreadable = view.unreadable(there)
+    note_unreadable(output, unreadable)
+    there = [at for at in there if at not in unreadable]
     if not view.is_live:
-        return {at: found for at in there if (found := _offline_offsets(view, at)) is not None}
+        return {at: view.partition_offsets(*at) for at in there}
     from kbroker.client.admin import EARLIEST, LATEST, IsolationLevel
     starts = view.admin.list_offsets(dict.fromkeys(there, EARLIEST))
     stable = view.admin.list_offsets(dict.fromkeys(there, LATEST), IsolationLevel.READ_COMMITTED)
     ends = view.admin.list_offsets(dict.fromkeys(there, LATEST))
     return {at: PartitionOffsets(starts[at].offset, ends[at].offset, stable[at].offset) for at in there}
-
-
-def _offline_offsets(view: View, at: tuple[str, int]) -> PartitionOffsets | None:
-    """Return the partition's offsets, or None if it is on another broker."""
-    try:
-        return view.partition_offsets(*at)
-    except KafkaError as error:
-        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise
-        return None
 
 
 class Holders:

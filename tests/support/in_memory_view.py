@@ -87,6 +87,9 @@ class InMemoryView:
     def now_ms(self):
         return self.clock_ms
 
+    def unreadable(self, partitions):
+        return {}
+
     def topics(self):
         names = sorted({topic for topic, _ in self.logs})
         return {name: TopicInfo(name, bytes(16), name.startswith('__'), tuple(

@@ -203,11 +203,11 @@ def test_ctrl_c_before_fetched_records_are_shown_leaves_them_to_the_group():
             return []
 
     positions = {('t', 0): 9}
-    consumer = SimpleNamespace(poll=lambda timeout_ms: [Fetched(offsets=[3, 4]), Fetched(offsets=[5])],
+    consumer = SimpleNamespace(poll=lambda timeout_ms: [Fetched(offsets=[3, 4]), Fetched(offsets=[5])], offline={},
                                assignment=positions.keys(),
                                seek=lambda topic, partition, offset: positions.update({(topic, partition): offset}))
     with pytest.raises(KeyboardInterrupt):
-        next(BrokerSource(consumer, SimpleNamespace(timeout_ms=None)).batches())
+        next(BrokerSource(None, consumer, SimpleNamespace(timeout_ms=None)).batches())
     assert positions == {('t', 0): 3}
 
 

@@ -1,0 +1,44 @@
+"""The partitions of a consumer that no broker serves at the moment: they must not hold up the others."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kbroker.client.assignor import TopicPartition
+from kbroker.client.cluster import Cluster
+from kbroker.clock import Clock
+from kbroker.errors import KafkaError
+
+NEVER_MS = 2**63
+
+
+class Reach:
+    """The partitions without a leader. Their metadata is fetched again after a back-off, which grows.
+
+    The back-off goes from retry.backoff.ms to retry.backoff.max.ms.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Clock):
+        self.errors: dict[TopicPartition, KafkaError] = {}
+        """The errors of the partitions that had no leader at the last look."""
+        self.due_ms = NEVER_MS
+        """The time of the next look on the monotonic clock."""
+        self._cluster = cluster
+        self._clock = clock
+        self._backoff_ms = cluster.config.retry_backoff_ms
+
+    def within(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return the partitions that have a leader.
+
+        Raises KafkaError for a topic that does not exist, ClientError.
+        """
+        now_ms, config = self._clock.monotonic_ms(), self._cluster.config
+        known = self.errors if now_ms < self.due_ms else {}
+        wanted = [at for at in partitions if at not in known]
+        found = self._cluster.leaderless(wanted) if wanted else {}
+        self.errors = {**known, **found}
+        if found:
+            self.due_ms = now_ms + self._backoff_ms
+            self._backoff_ms = min(self._backoff_ms * 2, config.retry_backoff_max_ms)
+        elif not self.errors:
+            self.due_ms, self._backoff_ms = NEVER_MS, config.retry_backoff_ms
+        return [at for at in wanted if at not in found]
