@@ -21,6 +21,7 @@ from support.machine_requirements import check_tools  # noqa: E402
 from support.packages_without_wheels import SkipImports, packages_left_out  # noqa: E402
 from support.quick_run import is_quick  # noqa: E402
 from support.soak_share import left_out, sample, share_of, soak_share_of_text  # noqa: E402
+from support.soak_totals import KINDS, PROPERTY, add_to, counts_of  # noqa: E402
 
 sys.meta_path.append(SkipImports(packages_left_out()))
 
@@ -31,6 +32,8 @@ def pytest_addoption(parser):
     parser.addoption('--soak-share', type=soak_share_of_text, default=1, metavar='SHARE',
                      help='the share of its work that each soak test does: a number above 0, up to 1')
     parser.addoption('--soak-seed', type=int, default=1, help='the seed of a soak: other faults, and another sample')
+    parser.addoption('--soak-totals', type=pathlib.Path, metavar='PAGE',
+                     help='add what the tests of a soak did to the table of this page')
     parser.addoption('--fuzz-mutations', type=int, default=300,
                      help='how many mutations of its seeds each target of the fuzzing gets, always the same ones')
     parser.addoption('--measure-attacks', type=pathlib.Path, metavar='FILE',
@@ -155,6 +158,27 @@ def soak_minutes(soak_share):
 def soak_count(soak_share):
     """A function that returns the share of a count, but not less than another one."""
     return lambda count, least=1: share_of(count, soak_share, least)
+
+
+@pytest.fixture
+def tally(record_property):
+    """A function by which a test says what it did: a kind of the running totals, and a count."""
+    def note(kind, count):
+        assert kind in KINDS, f'{kind}: expected one of {KINDS}'
+        record_property(PROPERTY, (kind, count))
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    page = config.getoption('soak_totals')
+    if page is None or hasattr(config, 'workerinput'):
+        return
+    reports = [report for report in terminalreporter.getreports('passed') if report.when == 'call']
+    counts = counts_of(each for report in reports for each in report.user_properties)
+    for kind, count in counts.items():
+        terminalreporter.write_line(f'{kind}: {count:,}')
+    add_to(page, counts)
 
 
 @pytest.fixture(scope='session')

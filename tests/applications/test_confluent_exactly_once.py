@@ -113,6 +113,8 @@ def test_a_group_squares_each_number_once_though_an_instance_and_the_broker_are_
 
 @pytest.mark.soak
 def test_a_group_squares_each_number_once_though_instances_and_the_broker_are_killed_again_and_again(
-        start_broker, tmp_path, soak_seed, soak_count):
+        start_broker, tmp_path, soak_seed, soak_count, tally):
     rng = random.Random(soak_seed)
-    check_squares(start_broker(), tmp_path, rng.choices([INSTANCE, BROKER], k=soak_count(ROUNDS, 5)), rng)
+    rounds = soak_count(ROUNDS, 5)
+    check_squares(start_broker(), tmp_path, rng.choices([INSTANCE, BROKER], k=rounds), rng)
+    tally('kills of a broker, a client or an application', rounds)

@@ -63,7 +63,7 @@ class Connect(Application):
                 lines.writelines(f'{number}\n' for number in numbers if number % FILES == place)
 
 
-def test_connect_copies_each_line_once_while_it_and_the_broker_are_killed(tmp_path, soak_count):
+def test_connect_copies_each_line_once_while_it_and_the_broker_are_killed(tmp_path, soak_count, tally):
     broker = BrokerProcess(tmp_path / 'broker')
     broker.start()
     application = Connect(broker.address, tmp_path)
@@ -72,6 +72,7 @@ def test_connect_copies_each_line_once_while_it_and_the_broker_are_killed(tmp_pa
         application.start()
         application.add_connectors()
         check_copies(broker, application, 'connect', soak_count(ROUNDS, 5))
+        tally('kills of a broker, a client or an application', soak_count(ROUNDS, 5))
     finally:
         application.kill()
         broker.kill9()

@@ -44,7 +44,7 @@ class Flink(Application):
 
 
 @pytest.mark.parametrize('naming', ['INCREMENTING', 'POOLING'])
-def test_flink_copies_each_record_once_while_it_and_the_broker_are_killed(tmp_path, naming, soak_count):
+def test_flink_copies_each_record_once_while_it_and_the_broker_are_killed(tmp_path, naming, soak_count, tally):
     broker = BrokerProcess(tmp_path / 'broker')
     broker.start()
     try:
@@ -54,6 +54,7 @@ def test_flink_copies_each_record_once_while_it_and_the_broker_are_killed(tmp_pa
             try:
                 application.start()
                 check_copies(broker, application, naming, soak_count(ROUNDS, 5))
+                tally('kills of a broker, a client or an application', soak_count(ROUNDS, 5))
             finally:
                 application.kill()
     finally:

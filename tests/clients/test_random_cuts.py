@@ -92,7 +92,7 @@ def read_committed(address, topic):
         return found
 
 
-def test_an_hour_of_random_cuts_refuses_no_live_request(tmp_path, soak_minutes, soak_seed):
+def test_an_hour_of_random_cuts_refuses_no_live_request(tmp_path, soak_minutes, soak_seed, tally):
     """`--soak-share` and `--soak-seed` choose another duration and other cuts."""
     with closing(RandomCutProxy(soak_seed)) as proxy, serving(tmp_path / 'data', PROMPT | {
             'advertised.listeners': f'PLAINTEXT://{proxy.address}', 'kbroker.durability': 'page-cache'}) as broker:
@@ -121,3 +121,4 @@ def test_an_hour_of_random_cuts_refuses_no_live_request(tmp_path, soak_minutes, 
             assert client.transactions > TRANSACTIONS_A_MINUTE * soak_minutes
             assert client.committed <= found.keys()
             assert not client.aborted & found.keys()
+    tally('minutes of random cuts', round(soak_minutes))

@@ -17,7 +17,7 @@ POINTS = 3
 @pytest.mark.usefixtures('many_brokers')
 @pytest.mark.parametrize('points', [POINTS, pytest.param(None, marks=[pytest.mark.soak, pytest.mark.timeout(0)])])
 @pytest.mark.parametrize('case', CASES.values(), ids=list(CASES))
-def test_what_was_answered_outlives_a_failed_sync_and_a_later_power_cut(memory_path, case, points):
+def test_what_was_answered_outlives_a_failed_sync_and_a_later_power_cut(memory_path, case, points, tally):
     syncs = [number for number, change in enumerate(case.list_changes(memory_path)) if change == 'sync']
     failed = 0
     for turn, place in enumerate(spread(len(syncs), points or len(syncs))):
@@ -28,3 +28,4 @@ def test_what_was_answered_outlives_a_failed_sync_and_a_later_power_cut(memory_p
             failed += 1
     assert failed >= min(len(syncs), POINTS) - 1, 'the story ends earlier than it did when its changes were counted'
     print(f'{failed} of {len(syncs)} syncs failed')
+    tally('failed writes and syncs', failed)

@@ -19,7 +19,7 @@ KINDS = list(itertools.product(FAULTS, (True, False)))
 @pytest.mark.usefixtures('many_brokers')
 @pytest.mark.parametrize('points', [POINTS, pytest.param(None, marks=[pytest.mark.soak, pytest.mark.timeout(0)])])
 @pytest.mark.parametrize('case', CASES.values(), ids=list(CASES))
-def test_what_was_answered_outlives_any_change_that_fails(memory_path, case, points):
+def test_what_was_answered_outlives_any_change_that_fails(memory_path, case, points, tally):
     changes = case.count_changes(memory_path) - 1       # without the end
     failed = 0
     for turn, number in enumerate(spread(changes, points or changes)):
@@ -30,3 +30,4 @@ def test_what_was_answered_outlives_any_change_that_fails(memory_path, case, poi
             shutil.rmtree(moment.directory)
             failed += 1
     assert failed >= min(changes, POINTS) - 1, 'the story ends earlier than it did when its changes were counted'
+    tally('failed writes and syncs', failed)

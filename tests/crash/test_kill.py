@@ -273,5 +273,7 @@ def test_a_broker_that_is_killed_loses_nothing_and_repeats_nothing(tmp_path, dur
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_a_broker_that_is_killed_five_hundred_times_loses_nothing_and_repeats_nothing(tmp_path, soak_count):
-    run_rounds(tmp_path / 'data', soak_count(SOAK_ROUNDS, DEFAULT_ROUNDS), {})
+def test_a_broker_that_is_killed_five_hundred_times_loses_nothing_and_repeats_nothing(tmp_path, soak_count, tally):
+    rounds = soak_count(SOAK_ROUNDS, DEFAULT_ROUNDS)
+    run_rounds(tmp_path / 'data', rounds, {})
+    tally('kills of a broker, a client or an application', rounds)

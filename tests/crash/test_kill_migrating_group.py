@@ -216,5 +216,7 @@ def test_a_group_goes_on_in_one_protocol_when_its_broker_is_killed_during_a_migr
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_a_group_goes_on_when_its_broker_is_killed_during_hundreds_of_migrations(tmp_path, soak_count):
-    run_rounds(tmp_path / 'data', soak_count(SOAK_ROUNDS, DEFAULT_ROUNDS), 'disk')
+def test_a_group_goes_on_when_its_broker_is_killed_during_hundreds_of_migrations(tmp_path, soak_count, tally):
+    rounds = soak_count(SOAK_ROUNDS, DEFAULT_ROUNDS)
+    run_rounds(tmp_path / 'data', rounds, 'disk')
+    tally('kills of a broker, a client or an application', rounds)

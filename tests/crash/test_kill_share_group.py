@@ -231,10 +231,11 @@ def test_a_share_group_loses_nothing_and_repeats_nothing_when_its_broker_is_kill
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_a_share_group_loses_nothing_when_its_broker_is_killed_hundreds_of_times(tmp_path, soak_count):
+def test_a_share_group_loses_nothing_when_its_broker_is_killed_hundreds_of_times(tmp_path, soak_count, tally):
     rounds = soak_count(SOAK_ROUNDS, DEFAULT_ROUNDS)
     kills, seed = 0, 7
     while kills < rounds:
         seed += 1
         kills += run_rounds(tmp_path / str(seed), rounds - kills, {'kbroker.durability': 'disk'}, seed)
         print(f'{kills} kills')
+    tally('kills of a broker, a client or an application', kills)

@@ -233,12 +233,16 @@ def test_a_prepared_transaction_ends_once_although_the_broker_is_killed_at_its_r
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize('turn', [0, 1])
-def test_a_prepared_transaction_ends_once_wherever_the_broker_is_killed(place, turn, soak_sample):
+def test_a_prepared_transaction_ends_once_wherever_the_broker_is_killed(place, turn, soak_sample, tally):
     """Each second transaction is aborted: `turn` exchanges them."""
-    place.run([(SAMPLE[0],)] * turn + [(point,) for point in soak_sample(EVERYTHING)])
+    points = soak_sample(EVERYTHING)
+    place.run([(SAMPLE[0],)] * turn + [(point,) for point in points])
+    tally('kills of a broker, a client or an application', turn + len(points))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_a_prepared_transaction_ends_once_wherever_the_broker_is_killed_twice(place, soak_sample):
-    place.run(soak_sample(TWICE))
+def test_a_prepared_transaction_ends_once_wherever_the_broker_is_killed_twice(place, soak_sample, tally):
+    points = soak_sample(TWICE)
+    place.run(points)
+    tally('kills of a broker, a client or an application', 2 * len(points))

@@ -32,12 +32,13 @@ def test_what_was_answered_outlives_a_power_cut_at_any_change(memory_path, case)
 @pytest.mark.timeout(0)
 @pytest.mark.usefixtures('many_brokers')
 @each_case
-def test_what_was_answered_outlives_many_power_cuts_at_every_change(memory_path, case):
+def test_what_was_answered_outlives_many_power_cuts_at_every_change(memory_path, case, tally):
     numbers = iter(range(1_000_000))
     count = case.count_changes(memory_path)
     points = case.cut_power(memory_path, range(count), SOAK_SEEDS,
                             lambda moment: case.hold(moment, goes_on=next(numbers) % 2 == 0))
     print(f'{points} power cuts at {count} changes')
+    tally('power cuts', points)
 
 
 @pytest.mark.usefixtures('many_brokers')
@@ -45,7 +46,7 @@ def test_what_was_answered_outlives_many_power_cuts_at_every_change(memory_path,
     (RECOVERIES, POINTS_OF_RECOVERY),
     pytest.param(SOAK_RECOVERIES, SOAK_POINTS_OF_RECOVERY, marks=[pytest.mark.soak, pytest.mark.timeout(0)])])
 @each_case
-def test_what_was_answered_outlives_a_power_cut_in_a_recovery(memory_path, case, recoveries, points_of_recovery):
+def test_what_was_answered_outlives_a_power_cut_in_a_recovery(memory_path, case, recoveries, points_of_recovery, tally):
     numbers = iter(range(1_000_000))
     rng = random.Random(recoveries)
 
@@ -58,4 +59,5 @@ def test_what_was_answered_outlives_a_power_cut_in_a_recovery(memory_path, case,
     cuts: list[int] = []
     case.cut_power(memory_path, spread(count, recoveries), 1, lambda moment: cuts.append(fail_again(moment)))
     assert sum(cuts) > 0
+    tally('power cuts', sum(cuts))
     print(f'{sum(cuts)} power cuts in {len(cuts)} recoveries')

@@ -180,9 +180,10 @@ def test_what_groups_were_answered_outlives_a_power_cut(memory_path):
 @pytest.mark.soak
 @pytest.mark.usefixtures('many_brokers')
 @pytest.mark.parametrize('seed', range(2, 2 + SOAK_HISTORIES))
-def test_what_groups_were_answered_outlives_a_power_cut_at_any_sync(memory_path, seed):
+def test_what_groups_were_answered_outlives_a_power_cut_at_any_sync(memory_path, seed, tally):
     run = History(memory_path, seed, STEPS)
     run.run()
     for cut in run.cuts:
         run.hold(cut)
         shutil.rmtree(cut.directory)
+    tally('power cuts', len(run.cuts))

@@ -109,9 +109,11 @@ def test_no_random_damage_is_silent_where_data_is_gone(sample, memory_path, part
 
 @pytest.mark.soak
 @pytest.mark.parametrize('part', range(SOAK_DAMAGES // DAMAGES_OF_A_TEST))
-def test_none_of_many_random_damages_is_silent(sample, memory_path, part, caplog):
+def test_none_of_many_random_damages_is_silent(sample, memory_path, part, caplog, soak_seed, tally):
+    first = (soak_seed - 1) * SOAK_DAMAGES + part * DAMAGES_OF_A_TEST
     for number in range(DAMAGES_OF_A_TEST):
-        hold(sample, memory_path, part * DAMAGES_OF_A_TEST + number, caplog)
+        hold(sample, memory_path, first + number, caplog)
+    tally('damaged directories', DAMAGES_OF_A_TEST)
 
 
 def test_a_flipped_bit_in_the_middle_of_a_file_is_not_silent(deep_sample, memory_path, caplog):
@@ -121,9 +123,12 @@ def test_a_flipped_bit_in_the_middle_of_a_file_is_not_silent(deep_sample, memory
 
 
 @pytest.mark.soak
-def test_none_of_many_flipped_bits_in_the_middle_of_files_is_silent(deep_sample, memory_path, caplog, soak_count):
-    for number in range(soak_count(SOAK_DAMAGES // 4, DAMAGES_OF_A_TEST)):
-        hold(deep_sample, memory_path, number, caplog)
+def test_none_of_many_flipped_bits_in_the_middle_of_files_is_silent(
+        deep_sample, memory_path, caplog, soak_count, soak_seed, tally):
+    count = soak_count(SOAK_DAMAGES // 4, DAMAGES_OF_A_TEST)
+    for number in range(count):
+        hold(deep_sample, memory_path, (soak_seed - 1) * SOAK_DAMAGES + number, caplog)
+    tally('damaged directories', count)
 
 
 def test_an_undamaged_directory_starts_without_an_error(sample, memory_path, caplog):

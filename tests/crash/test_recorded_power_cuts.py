@@ -175,7 +175,8 @@ def hold(directory: pathlib.Path, history: History, time_s: float) -> None:
     (TRANSACTIONS, CUTS),
     pytest.param(SOAK_TRANSACTIONS, SOAK_CUTS, marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
 ], indirect=['recorded'])
-def test_what_clients_learned_outlives_a_power_cut_rebuilt_from_system_calls(recorded, memory_path, cuts, soak_count):
+def test_what_clients_learned_outlives_a_power_cut_rebuilt_from_system_calls(
+        recorded, memory_path, cuts, soak_count, tally):
     disk, history = recorded
     cuts = soak_count(cuts, CUTS)
     rng = random.Random(cuts)
@@ -190,6 +191,7 @@ def test_what_clients_learned_outlives_a_power_cut_rebuilt_from_system_calls(rec
             error.add_note(f'cut {number}, after step {step} of {steps}')
             raise
         shutil.rmtree(directory)
+    tally('power cuts', cuts)
 
 
 def test_the_calls_of_a_trace_rebuild_the_directory(memory_path):

@@ -56,12 +56,13 @@ def test_transactions_stay_whole_whatever_interleaves_and_wherever_the_power_fai
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_transactions_stay_whole_in_thousands_of_histories(memory_path, soak_count, soak_seed):
+def test_transactions_stay_whole_in_thousands_of_histories(memory_path, soak_count, soak_seed, tally):
     """A broker that ends with requests in progress is never freed, some 3 MB. So processes run the histories."""
     with ProcessPoolExecutor(1, multiprocessing.get_context('spawn'), logging.disable, (logging.WARNING,),
                              max_tasks_per_child=HISTORIES_OF_A_PROCESS) as process:
         for number in range(soak_count(SOAK_HISTORIES)):
             process.submit(simulate, memory_path / 'lives', f'{soak_seed} {number}', {}).result()
+    tally('simulated histories', soak_count(SOAK_HISTORIES))
 
 
 @pytest.mark.usefixtures('many_brokers')

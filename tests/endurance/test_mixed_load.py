@@ -105,7 +105,7 @@ class Mixture:
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_a_broker_holds_no_more_after_a_long_mixed_load_than_before(tmp_path, soak_minutes, soak_seed):
+def test_a_broker_holds_no_more_after_a_long_mixed_load_than_before(tmp_path, soak_minutes, soak_seed, tally):
     """The load takes twice the minutes of a soak."""
     seconds = max(LEAST_S, 2 * 60 * soak_minutes)
     broker = CountedBroker(tmp_path / 'data', SETTINGS)
@@ -125,6 +125,7 @@ def test_a_broker_holds_no_more_after_a_long_mixed_load_than_before(tmp_path, so
     assert log_lines.unexplained(broker.lines) == []
     assert list(comparison.growth(before, after)) == []
     assert findings_in(str(tmp_path / 'data')) == []
+    tally('minutes of mixed load', round(seconds / 60))
 
 
 def words(count: Count) -> str:

@@ -54,8 +54,10 @@ def test_damaged_requests_are_answered_or_close_the_connection(broker, caplog):
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_a_million_damaged_requests(broker, caplog, soak_count, soak_seed):
-    run(broker, soak_count(SOAK_FRAMES, DEFAULT_FRAMES), soak_seed, caplog)
+def test_a_million_damaged_requests(broker, caplog, soak_count, soak_seed, tally):
+    count = soak_count(SOAK_FRAMES, DEFAULT_FRAMES)
+    run(broker, count, soak_seed, caplog)
+    tally('damaged requests', count)
 
 
 def test_damaged_requests_leave_nothing_behind(broker, caplog):

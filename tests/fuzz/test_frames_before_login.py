@@ -59,7 +59,7 @@ def broker(tmp_path) -> Iterator[InProcessBroker]:
 
 
 @pytest.mark.parametrize('count', [4_000, pytest.param(200_000, marks=[pytest.mark.soak, pytest.mark.timeout(0)])])
-def test_no_request_before_a_login_is_served_or_ends_more_than_the_login(broker, caplog, count, soak_count):
+def test_no_request_before_a_login_is_served_or_ends_more_than_the_login(broker, caplog, count, soak_count, tally):
     count = soak_count(count)
     caplog.set_level(logging.ERROR)
     frames = Frames(served_apis(), count, [b'i' * 16])
@@ -75,3 +75,4 @@ def test_no_request_before_a_login_is_served_or_ends_more_than_the_login(broker,
         assert key in OF_A_LOGIN or connection.closed is not None or connection.is_leaving, f'{api.key.name}: served'
         broker.clock.advance(60_000)        # so that no login has to wait for those that failed
     assert not list(broker.topics.topics())
+    tally('damaged requests', count)

@@ -62,10 +62,13 @@ def test_a_reader_of_foreign_bytes_raises_what_it_documents(name, request):
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_fuzzing_that_follows_coverage_finds_no_fault(soak_minutes):
+def test_fuzzing_that_follows_coverage_finds_no_fault(soak_minutes, tally):
     """All targets together take the minutes of a soak in processor time, on a build with sanitizers."""
     seconds = round(soak_minutes * 60 / len(TARGETS))
     done = subprocess.run(['make', 'fuzz', f'FUZZ_SECONDS={seconds}'], cwd=ROOT, capture_output=True, text=True)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall(r'^(\w+): clean', done.stdout, re.MULTILINE)) == sorted(TARGETS)
+    tally('fuzz runs', sum(map(int, re.findall(r'(\d+) runs in', done.stdout))))
+    tally('minutes of processor time of fuzzing',
+          sum(map(int, re.findall(r'in (\d+) s of processor', done.stdout))) // 60)

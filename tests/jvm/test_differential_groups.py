@@ -128,8 +128,9 @@ def test_kbroker_and_kafka_answer_a_history_alike(addresses, history):
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_many_histories_are_answered_alike(addresses, soak_count):
+def test_many_histories_are_answered_alike(addresses, soak_count, tally):
     assert LongRun(functools.partial(unexplained, addresses)).run(histories(), soak_count(1000)) == []
+    tally('histories beside Apache Kafka', soak_count(1000))
 
 
 JOINED = [Join('A', 'ab', 'range'), Join('B', 'ab', 'range'), Beat('A'), Beat('A', 'last'), Beat('B', 'last')]

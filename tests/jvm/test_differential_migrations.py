@@ -125,8 +125,9 @@ def test_kbroker_and_kafka_answer_a_history_of_both_protocols_alike(addresses, h
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize('addresses', POLICIES, indirect=True)
-def test_many_histories_of_both_protocols_are_answered_alike(addresses, soak_count):
+def test_many_histories_of_both_protocols_are_answered_alike(addresses, soak_count, tally):
     assert LongRun(functools.partial(unexplained, addresses)).run(histories(), soak_count(250)) == []
+    tally('histories beside Apache Kafka', soak_count(250))
 
 
 TWO_CLASSIC = [ClassicJoin('A', 'ab'), ClassicJoin('B', 'ab')]

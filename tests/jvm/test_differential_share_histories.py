@@ -120,5 +120,6 @@ def test_the_last_session_ends_while_records_past_the_limit_are_tracked(addresse
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_many_share_histories_are_answered_alike(addresses, soak_count):
+def test_many_share_histories_are_answered_alike(addresses, soak_count, tally):
     assert LongRun(functools.partial(unexplained, addresses)).run(histories(), soak_count(500)) == []
+    tally('histories beside Apache Kafka', soak_count(500))

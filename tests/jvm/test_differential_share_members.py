@@ -116,8 +116,9 @@ def test_kbroker_and_kafka_answer_a_history_of_share_members_alike(addresses, hi
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_many_histories_of_share_members_are_answered_alike(addresses, soak_count):
+def test_many_histories_of_share_members_are_answered_alike(addresses, soak_count, tally):
     assert LongRun(functools.partial(unexplained, addresses)).run(histories(), soak_count(500)) == []
+    tally('histories beside Apache Kafka', soak_count(500))
 
 
 JOINED = [ShareJoin('A', 'a'), ShareJoin('B', 'a'), ShareBeat('A'), ShareBeat('B'), ShareBeat('A'), ShareBeat('B')]

@@ -127,13 +127,14 @@ def test_kbroker_and_kafka_answer_a_history_alike(addresses, history):
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_many_histories_are_answered_alike(addresses, soak_count):
+def test_many_histories_are_answered_alike(addresses, soak_count, tally):
     @soaked(soak_count(300))
     @given(histories())
     def check(history):
         assert unexplained(addresses, history) == []
 
     check()
+    tally('histories beside Apache Kafka', soak_count(300))
 
 
 JOINED = [StreamsJoin('A', 'a'), StreamsJoin('B', 'a'), StreamsBeat('A'), StreamsBeat('A', 'last'),

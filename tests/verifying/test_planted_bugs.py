@@ -108,8 +108,9 @@ def test_a_planted_bug_is_found(tmp_path, bug):
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_a_sound_broker_shows_no_anomaly_in_an_hour(tmp_path, soak_minutes, soak_seed):
+def test_a_sound_broker_shows_no_anomaly_in_an_hour(tmp_path, soak_minutes, soak_seed, tally):
     """`--soak-share` and `--soak-seed` choose another duration and other faults."""
     with broker(tmp_path) as (servers, command):
         assert kinds_found(tmp_path, servers, command, seconds=60 * soak_minutes, seed=soak_seed, nemesis=(
             'cut', 'delay', 'hold', 'half-open', 'kill', 'pause')) == (set(), [])
+    tally('minutes of kbroker-verify', round(soak_minutes))

@@ -1,0 +1,27 @@
+"""Each soak adds what it did to a table of docs/proof.md."""
+import pytest
+from support.broker_process import ROOT
+from support.soak_totals import KINDS, PROPERTY, added, counts_of
+
+PAGE = 'Before\n\n| done | total |\n|---|--:|\n| power cuts | 1,234 |\n| fuzz runs | 7 |\n\nAfter\n'
+
+
+def test_a_soak_adds_what_its_tests_did_to_the_totals():
+    counts = counts_of([(PROPERTY, ('power cuts', 1000)), ('another property', 3), (PROPERTY, ['power cuts', 6])])
+    assert added(PAGE, counts) == PAGE.replace('1,234', '2,240')
+
+
+def test_a_kind_without_a_row_is_refused_by_its_name():
+    with pytest.raises(ValueError, match='found no row for kills'):
+        added(PAGE, {'kills': 1})
+
+
+def test_the_page_has_a_row_for_each_kind():
+    page = (ROOT / 'docs' / 'proof.md').read_text('utf-8')
+    assert all(page.count(f'| {kind} | ') == 1 for kind in KINDS)
+    assert added(page, dict.fromkeys(KINDS, 0)) == page
+
+
+def test_a_test_can_only_tally_a_known_kind(tally):
+    with pytest.raises(AssertionError, match='unknown kind'):
+        tally('unknown kind', 1)
