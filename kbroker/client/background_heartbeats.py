@@ -1,16 +1,20 @@
 """The heartbeats of a group member while its consumer is busy with something else than `poll`.
 
-The thread uses the member and the member's own cluster, and nothing else: no fetcher, no position, no other connection.
-Both threads use the member only under `lock`. `poll` sends heartbeats when they are due; the thread sends late ones.
-While the thread awaits an answer, `poll` returns records without visiting the member; a commit waits for the thread.
-A consumer that does not poll for max.poll.interval.ms leaves its group.
+The thread goes on with a join, too, so that a group does not wait for a busy program. The thread uses the member and
+the member's own cluster, and nothing else: no fetcher, no position, no other connection. Both threads use the member
+only under `lock`. `poll` sends heartbeats when they are due; the thread sends late ones. While the thread awaits an
+answer, `poll` returns records without visiting the member; a commit waits for the thread. A consumer that does not poll
+for max.poll.interval.ms leaves its group.
 """
 from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kbroker.client.group_member import GroupMember
+from kbroker.client.time_limit import OutOfTime, TimeLimit
 from kbroker.clock import Clock
 
 LATE_MS = 500
@@ -44,6 +48,21 @@ class BackgroundHeartbeats:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+
+    @contextmanager
+    def using_member(self, limit: TimeLimit, limit_ms: int) -> Iterator[GroupMember]:
+        """Use the member while the thread does not, for at most `limit_ms`, and within `limit`, that of the consumer.
+
+        Raises OutOfTime, or ClientError if no call with a time-out is in progress.
+        """
+        with limit.call(limit_ms):
+            if not self.lock.acquire(timeout=limit.left_ms(limit_ms) / 1000):
+                raise OutOfTime(f'the coordinator of group {self._member.group_id!r} has not answered a heartbeat')
+            try:
+                with self._member.within(limit.left_ms(limit_ms)):
+                    yield self._member
+            finally:
+                self.lock.release()
 
     def note_join(self) -> None:
         """Restart max.poll.interval.ms: a join may have waited long for the other members."""
@@ -86,12 +105,18 @@ class BackgroundHeartbeats:
 
     def _send_if_late(self) -> int:
         member, now_ms = self._member, self._clock.monotonic_ms()
-        if self._stopped.is_set() or self._failure is not None or not member.sends_heartbeats:
+        if self._stopped.is_set() or self._failure is not None:
+            return IDLE_MS
+        if not member.sends_heartbeats and not member.is_joining:
             return IDLE_MS
         try:
             if now_ms - self._polled_ms > self._max_poll_interval_ms:
                 member.give_up()
                 return IDLE_MS
+            if member.is_joining:       # no program waits for the join: the group must not wait for this member
+                if now_ms - self._polled_ms >= LATE_MS:
+                    member.go_on_joining()
+                return LATE_MS
             if now_ms >= member.next_heartbeat_ms() + LATE_MS:
                 member.heartbeat_if_due()
         except Exception as error:      # also one of the client itself: the next poll raises it

@@ -3,13 +3,18 @@
     join():   every member: JoinGroup; the leader also assigns --> every member: SyncGroup --> partitions
     stable:   Heartbeat every heartbeat.interval.ms; the answer REBALANCE_IN_PROGRESS means: join again
 
+A join waits for the other members, which may be busy for as long as max.poll.interval.ms. So it is a `_Round`, which
+goes on from one call to the next. The consumer returns from its poll meanwhile, and the thread of its heartbeats goes
+on with the round of a busy program. JoinGroup and SyncGroup hold up their connection; other requests have another one.
+
 With `range`, a member gives up all partitions when it joins. With `cooperative-sticky` alone it keeps them, drops those
 that the leader takes away, and joins again at once, so that the leader can give them to another member (KIP-429).
 """
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from kbroker.client.assignor import (
     COOPERATIVE_STICKY,
@@ -21,9 +26,12 @@ from kbroker.client.assignor import (
     encode_assignment,
     encode_subscription,
 )
+from kbroker.client.cluster import KeyType
+from kbroker.client.connection import Connection
 from kbroker.client.errors import ClientError, check, known_code
 from kbroker.client.group_member import GroupMember
 from kbroker.client.sticky_assignor import assign_cooperatively
+from kbroker.client.time_limit import OutOfTime
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import PROTOCOL_TYPE
@@ -34,6 +42,28 @@ JOIN_GRACE_MS = 5000
 ASSIGNORS = {RANGE: assign_ranges, COOPERATIVE_STICKY: assign_cooperatively}
 
 _E = ErrorCode
+
+
+@dataclass(slots=True)
+class _Round:
+    """A join in progress."""
+
+    topics: frozenset[str]
+    kept: set[TopicPartition]
+    """The partitions that the member keeps, cleared if the group has removed it."""
+    connection: Connection | None = None
+    answer: Any = None
+    """That of JoinGroup."""
+    assignments: list[Any] | None = None
+    """Those of the leader; none of another member."""
+
+
+class _Joined(NamedTuple):
+    """The end of a round."""
+
+    topics: frozenset[str]
+    kept: set[TopicPartition]
+    assigned: list[TopicPartition]
 
 
 class ClassicMember(GroupMember):
@@ -47,6 +77,9 @@ class ClassicMember(GroupMember):
         self._has_generation = False
         """The group counts this member to its last generation. It may rebalance meanwhile."""
         self._is_cooperative = self._settings.assignors == (COOPERATIVE_STICKY,)
+        self._round: _Round | None = None
+        self._joined: _Joined | None = None
+        """The round that has ended since the last `join`."""
 
     @property
     def sends_heartbeats(self) -> bool:
@@ -61,32 +94,80 @@ class ClassicMember(GroupMember):
         return set() if self._is_cooperative else set(owned)
 
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
-        """Join the next generation, waiting for the other members. Returns the assigned partitions."""
-        while True:
-            kept = set(owned) if self._is_cooperative and self._has_generation else set()
-            answer = self._retrying(lambda k=kept: self._join_once(topics, k), 'JoinGroup')  # type: ignore[misc]
-            assignments = self._assign(answer) if answer.leader == answer.member_id else []
-            try:
-                assignment = self._retrying(lambda a=answer, b=assignments: self._sync(a, b),  # type: ignore[misc]
-                                            'SyncGroup')
-            except KafkaError as error:
-                if not self._note_lost_place(error.code):
-                    raise
-                continue
-            assigned = decode_assignment(assignment)
-            self._has_generation = True
-            self.keeps_positions = bool(kept)
-            self.must_join = not kept <= set(assigned)
-            self._next_heartbeat_ms = self._clock.monotonic_ms() + (
-                0 if self.must_join else self._settings.heartbeat_interval_ms)
-            return assigned
+        """Join the next generation. Returns the assigned partitions; raises OutOfTime while other members are awaited.
 
-    def _join_once(self, topics: Collection[str], kept: set[TopicPartition]) -> Any:
+        The next call goes on with the same round, also if the topics have changed: then another one follows.
+        """
+        if self._joined is None:
+            if self._round is None:
+                self._round = self._next_round(frozenset(topics), owned)
+            self._joined = self._finish(self._round)
+        joined, self._joined = self._joined, None
+        self.keeps_positions = bool(joined.kept)
+        self.must_join = not joined.kept <= set(joined.assigned) or joined.topics != frozenset(topics)
+        self._next_heartbeat_ms = self._clock.monotonic_ms() + (
+            0 if self.must_join else self._settings.heartbeat_interval_ms)
+        return joined.assigned
+
+    @property
+    def is_joining(self) -> bool:
+        return self._round is not None
+
+    def go_on_joining(self) -> None:
+        if self._round is None:
+            return
+        try:
+            with self._cluster.within(0):
+                self._joined = self._finish(self._round)
+        except OutOfTime:
+            return
+        self._next_heartbeat_ms = self._clock.monotonic_ms() + self._settings.heartbeat_interval_ms
+
+    def _next_round(self, topics: frozenset[str], owned: Iterable[TopicPartition]) -> _Round:
+        return _Round(topics, set(owned) if self._is_cooperative and self._has_generation else set())
+
+    def _finish(self, current: _Round) -> _Joined:
+        """Go on with a round to its end. After OutOfTime, it can be continued."""
+        while True:
+            try:
+                assigned = self._take_steps(current)
+            except OutOfTime:
+                raise
+            except BaseException as error:
+                self._round = None
+                if current.answer is None or not isinstance(error, KafkaError) or not self._note_lost_place(error.code):
+                    raise
+                current = self._round = self._next_round(current.topics, current.kept)
+                continue
+            self._round, self._has_generation = None, True
+            return _Joined(current.topics, current.kept, assigned)
+
+    def _take_steps(self, current: _Round) -> list[TopicPartition]:
+        patience_ms = self._settings.max_poll_interval_ms + JOIN_GRACE_MS
+        if current.answer is None:
+            current.answer = self._retrying(lambda: self._join_once(current), 'JoinGroup', patience_ms)
+        answer = current.answer
+        if current.assignments is None:
+            current.assignments = self._assign(answer) if answer.leader == answer.member_id else []
+        assignments = current.assignments
+        assignment = self._retrying(lambda: self._sync(current, answer, assignments), 'SyncGroup', patience_ms)
+        return decode_assignment(assignment)
+
+    def _coordinator(self) -> Connection:
+        purpose = 'coordinator' if self._round is None else 'coordinator during a join'
+        return self._cluster.coordinator(KeyType.GROUP, self.group_id, purpose)
+
+    def _coordinator_of(self, current: _Round) -> Connection:
+        current.connection = super()._coordinator()
+        return current.connection
+
+    def _join_once(self, current: _Round) -> Any:
         """Join with the partitions in `kept`, which is cleared if the group has removed the member."""
         rebalance_timeout_ms = self._settings.max_poll_interval_ms
         while True:
-            subscription = encode_subscription(topics, kept, self.generation_id if kept else -1)
-            answer = self._coordinator().call(messages.JoinGroupRequest(
+            kept = current.kept
+            subscription = encode_subscription(current.topics, kept, self.generation_id if kept else -1)
+            answer = self._coordinator_of(current).call(messages.JoinGroupRequest(
                 group_id=self.group_id, session_timeout_ms=self._settings.session_timeout_ms,
                 rebalance_timeout_ms=rebalance_timeout_ms, member_id=self.member_id,
                 group_instance_id=self._settings.group_instance_id, protocol_type=PROTOCOL_TYPE,
@@ -115,8 +196,8 @@ class ClassicMember(GroupMember):
                                                                      assignment=encode_assignment(partitions))
                 for member_id, partitions in ASSIGNORS[answer.protocol_name](members, counts).items()]
 
-    def _sync(self, answer: Any, assignments: list[Any]) -> bytes:
-        synced = self._coordinator().call(messages.SyncGroupRequest(
+    def _sync(self, current: _Round, answer: Any, assignments: list[Any]) -> bytes:
+        synced = self._coordinator_of(current).call(messages.SyncGroupRequest(
             group_id=self.group_id, generation_id=self.generation_id, member_id=self.member_id,
             group_instance_id=self._settings.group_instance_id, protocol_type=PROTOCOL_TYPE,
             protocol_name=answer.protocol_name, assignments=assignments),
@@ -127,14 +208,17 @@ class ClassicMember(GroupMember):
     def heartbeat_if_due(self) -> None:
         """Send a heartbeat if due. Sets `must_join` when the group rebalances or has dropped this member."""
         now_ms = self._clock.monotonic_ms()
-        if not self._has_generation or now_ms < self._next_heartbeat_ms:
-            return
+        if not self._has_generation or now_ms < self._next_heartbeat_ms or self._round is not None:
+            return      # the group awaits no heartbeat of a member that joins
         self._next_heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
         try:
             answer = self._coordinator().call(messages.HeartbeatRequest(
                 group_id=self.group_id, generation_id=self.generation_id, member_id=self.member_id,
                 group_instance_id=self._settings.group_instance_id), self._settings.session_timeout_ms)
             code = known_code(answer.error_code)
+        except OutOfTime:
+            self._next_heartbeat_ms = now_ms        # its answer is still awaited
+            raise
         except ClientError as error:
             if error.is_lasting:
                 raise
@@ -150,6 +234,7 @@ class ClassicMember(GroupMember):
     def leave(self) -> None:
         """Release the partitions at once. A static member keeps its place until its session ends."""
         self._has_generation = False
+        self._end_round()
         # A member that has not joined yet has an id, too, and the next rebalance would await it for its whole session.
         is_known = self.generation_id >= 0 or bool(self.member_id)
         if not is_known or self._settings.group_instance_id is not None:
@@ -167,10 +252,17 @@ class ClassicMember(GroupMember):
             if known_code(row.error_code) is not ErrorCode.UNKNOWN_MEMBER_ID:      # the group has removed it before
                 check(row.error_code, self._words('LeaveGroup'))
 
+    def _end_round(self) -> None:
+        """Give up a join in progress, whose answer would hold up the other requests."""
+        if self._round is not None and self._round.connection is not None:
+            self._round.connection.close()
+        self._round = self._joined = None
+
     def _note_lost_place(self, code: ErrorCode) -> bool:
         """Return True, and set `must_join`, if the error means that the member must join again."""
         if code not in self.lost_place:
             return False
+        self._joined = None
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ''
         if code is not ErrorCode.REBALANCE_IN_PROGRESS:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeVar
 
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import Connection
 from kbroker.client.errors import ClientError, PartitionOffline, check, error_of, known_code
+from kbroker.client.time_limit import OPENING_MS, OutOfTime, TimeLimit
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
@@ -66,6 +68,16 @@ class PartitionMetadata(NamedTuple):
     error: ErrorCode
 
 
+class CutRetries(NamedTuple):
+    """The retries of an operation when the time of a call was over."""
+
+    spent_ms: int = 0
+    """Their time, with the pause before the next try."""
+    tries: int = 0
+    due_ms: int = 0
+    """When the next try may begin."""
+
+
 class TopicMetadata(NamedTuple):
     name: str
     topic_id: bytes
@@ -88,7 +100,11 @@ class Cluster:
         """The addresses that have answered under these settings. Their later failures are no fault of the settings."""
         self._topics: dict[str, TopicMetadata] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
-        self._end_ms: int | None = None
+        self.limit = TimeLimit(self._clock)
+        self._opening_ms: dict[tuple[str, int], int] = {}
+        """How long the next opening of a connection may take, by address, if the last one was cut short."""
+        self._cut: dict[str, CutRetries] = {}
+        """The retries that the time of a call has cut short, which the next call of the same kind continues."""
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -100,25 +116,24 @@ class Cluster:
 
         The resolution of a host name has no bound.
         """
-        self._end_ms = self._clock.monotonic_ms() + limit_ms
-        for connection in list(self._connections.values()):
-            connection.end_ms = self._end_ms
+        self.limit.end_within(limit_ms)
 
-    def _left_ms(self, limit_ms: float) -> float:
-        """Return the part of a limit that `end_within` leaves."""
-        return limit_ms if self._end_ms is None else max(min(limit_ms, self._end_ms - self._clock.monotonic_ms()), 0)
+    def within(self, limit_ms: float) -> AbstractContextManager[None]:
+        """Bound the calls of a block: they raise OutOfTime then, and their requests stay in flight."""
+        return self.limit.within(limit_ms)
 
     # ---- connections
 
     def any(self) -> Connection:
         """Return a connection to some broker: an idle one, else to a known broker, else to a bootstrap server."""
         self._close_idle()
-        for connection in self._connections.values():
-            if connection.is_open and not connection.in_flight:
+        for (_, _, purpose), connection in self._connections.items():
+            is_unfinished = not purpose and connection.has_unfinished_call      # its answer may be the wanted one
+            if connection.is_open and (is_unfinished or not connection.in_flight):
                 return self._bounded(connection)
         failures = []
         known = [(node.host, node.port) for node in self.nodes.values()]
-        for host, port in dict.fromkeys([*known, *self.config.bootstrap]):
+        for host, port in sorted(dict.fromkeys([*known, *self.config.bootstrap]), key=self._patience_ms):
             try:
                 return self._connect(host, port)
             except ClientError as error:
@@ -245,24 +260,32 @@ class Cluster:
         self._close_idle()
         connection = self._connections.get((host, port, purpose))
         if connection is None or not connection.is_open:
+            self._check_time_left()
+            patience_ms = self._patience_ms((host, port))
             try:
-                self._check_time_left()
-                connection = Connection(host, port, self.config, node_id, self._clock, self._end_ms)
+                with self.limit.at_least(patience_ms):
+                    connection = Connection(host, port, self.config, node_id, self._clock, self.limit)
             except ClientError as error:
                 error.is_lasting = error.is_lasting and (host, port) not in self._proven
                 raise
+            except OutOfTime:
+                self._opening_ms[host, port] = min(2 * patience_ms, self.config.connection_setup_timeout_ms)
+                raise
+            self._opening_ms.pop((host, port), None)
             self._proven.add((host, port))
             self._connections[host, port, purpose] = connection
         return self._bounded(connection)
 
+    def _patience_ms(self, address: tuple[str, int]) -> int:
+        return self._opening_ms.get(address, OPENING_MS)
+
     def _bounded(self, connection: Connection) -> Connection:
-        """Return a connection, which waits no longer than `end_within` allows."""
+        """Return a connection, unless `end_within` leaves no time for it."""
         self._check_time_left()
-        connection.end_ms = self._end_ms
         return connection
 
     def _check_time_left(self) -> None:
-        if self._left_ms(1) == 0:
+        if self.limit.is_finally_over:
             raise ClientError('found no time left for another request: the client is being closed')
 
     def _close_idle(self) -> None:
@@ -341,35 +364,61 @@ class Cluster:
     # ---- retries
 
     def retrying(self, operation: Callable[[], T], what: str, also: Collection[ErrorCode] = (),
-                 timeout_ms: int | None = None) -> T:
+                 timeout_ms: int | None = None, patience_ms: int = 0) -> T:
         """Return the result of `operation`, which runs again after a back-off while its errors are transient.
 
         Transient are the codes RETRIED and `also`, and connections that break after the cluster was once reached. That
         a partition is offline is not. Each retry drops cached leaders and coordinators. After default.api.timeout.ms
-        (or `timeout_ms`) the last error is raised, with `what` and the elapsed time in its message.
+        (or `timeout_ms`) the last error is raised, with `what` and the elapsed time in its message. `patience_ms` is
+        the time that an operation may wait by its nature, beside that of its retries.
+
+        When the time of a call is over, OutOfTime is raised. The next call of the same `what` continues the retries.
         """
-        began_ms = self._clock.monotonic_ms()
         limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        cut = self._resume(what)
+        began_ms, tries = self._clock.monotonic_ms() - cut.spent_ms, cut.tries
         backoff_ms = float(self.config.retry_backoff_ms)
-        tries = 0
         while True:
             tries += 1
+            failure: KafkaError | ClientError | OutOfTime
             try:
-                return operation()
+                with self.within(limit_ms + patience_ms - (self._clock.monotonic_ms() - began_ms)):
+                    return operation()
             except (KafkaError, ClientError) as error:
                 if not self._is_transient(error, also):
                     raise
-                waited_ms = self._clock.monotonic_ms() - began_ms
-                if backoff_ms >= self._left_ms(limit_ms - waited_ms):     # another thread may have set the end since
-                    raise _gave_up(error, what, tries, waited_ms) from error
+                failure, pause_ms = error, backoff_ms
+            except OutOfTime as error:
+                failure, pause_ms = error, 0
+            now_ms = self._clock.monotonic_ms()
+            limit_of_this_ms = limit_ms + (patience_ms if isinstance(failure, OutOfTime) else 0)
+            own_left_ms = self.limit.finally_left_ms(limit_of_this_ms - (now_ms - began_ms))
+            if pause_ms >= own_left_ms:     # another thread may have set the final end since
+                raise _gave_up(failure, what, tries, now_ms - began_ms) from failure
+            if isinstance(failure, OutOfTime) or pause_ms >= self.limit.left_ms(own_left_ms):
+                self._cut[what] = CutRetries(now_ms - began_ms + int(pause_ms), tries, now_ms + int(pause_ms))
+                raise OutOfTime(str(failure)) from failure
             self.forget()
             self._pause(backoff_ms)
             backoff_ms = min(backoff_ms * 2, self.config.retry_backoff_max_ms)
 
+    def _resume(self, what: str) -> CutRetries:
+        """Return how far the retries of an operation had come when a call ran out of time, and await the next one."""
+        cut = self._cut.pop(what, CutRetries())
+        wait_ms = cut.due_ms - self._clock.monotonic_ms()
+        if wait_ms > 0:
+            self.forget()
+            if wait_ms > self.limit.left_ms(wait_ms):
+                self._sleep(self.limit.left_ms(wait_ms) / 1000)
+                self._cut[what] = cut
+                raise OutOfTime(f'{what}: the time of the call ended before the next try')
+            self._sleep(wait_ms / 1000)
+        return cut
+
     def _pause(self, backoff_ms: float) -> None:
         """Sleep for about `backoff_ms`, with jitter: clients that failed together must not retry together."""
         from random import uniform
-        self._sleep(self._left_ms(backoff_ms * uniform(1 - JITTER, 1 + JITTER)) / 1000)
+        self._sleep(self.limit.left_ms(backoff_ms * uniform(1 - JITTER, 1 + JITTER)) / 1000)
 
     def _is_transient(self, error: KafkaError | ClientError, also: Collection[ErrorCode]) -> bool:
         if isinstance(error, PartitionOffline):
@@ -379,7 +428,8 @@ class Cluster:
         return bool(self.nodes) and not error.is_lasting
 
 
-def _gave_up(error: KafkaError | ClientError, what: str, tries: int, waited_ms: int) -> KafkaError | ClientError:
+def _gave_up(error: KafkaError | ClientError | OutOfTime, what: str, tries: int,
+             waited_ms: int) -> KafkaError | ClientError:
     text = f'{what}: {error} (tried {tries} times in {waited_ms} ms)'
     return KafkaError(error.code, text) if isinstance(error, KafkaError) else ClientError(text)
 

@@ -7,6 +7,7 @@ frames.
 """
 from __future__ import annotations
 
+import select
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from kbroker import __version__
 from kbroker.client.arguments import MOST_MS
 from kbroker.client.config import ClientConfig
 from kbroker.client.errors import AnswerTimeout, ClientError, check
+from kbroker.client.time_limit import OutOfTime, TimeLimit
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol import messages
@@ -71,11 +73,12 @@ class Connection:
     Any use raises ClientError for network failures and KafkaError(SASL_AUTHENTICATION_FAILED) for refused credentials.
     After a ClientError other than AnswerTimeout the connection is closed.
 
-    `end_ms`, a time on the monotonic clock, bounds each wait of the connection, those of a login among them.
+    `limit` bounds each wait of the connection, those of a login among them. If the call in progress ends before the
+    request does, OutOfTime is raised, and the request stays in flight.
     """
 
     def __init__(self, host: str, port: int, config: ClientConfig, node_id: int = -1, clock: Clock | None = None,
-                 end_ms: int | None = None):
+                 limit: TimeLimit | None = None):
         self.host, self.port, self.node_id = host, port, node_id
         self.address = f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
         self.api_versions: dict[int, tuple[int, int]] = {}
@@ -83,8 +86,8 @@ class Connection:
         self.finalized_features: dict[str, int] = {}
         """The level of each feature, such as `transaction.version`."""
         self.config = config
-        self.end_ms = end_ms
         self._clock = clock or Clock()
+        self._limit = limit or TimeLimit(self._clock)
         self._correlation_id = 0
         self._awaited: deque[Awaited] = deque()
         self._early: deque[Any] = deque()
@@ -93,6 +96,9 @@ class Connection:
         self._filled = 0
         self._frame_bytes: int | None = None
         self._unsent: deque[Unsent] = deque()
+        self._called: Message | None = None
+        """The request of a call that ran out of time. Its answer is the next one."""
+        self._call_end_ms = 0
         self._kept = bytearray()
         """The buffer of a transient answer, for reuse by the next one."""
         self._answers = 0
@@ -100,7 +106,7 @@ class Connection:
         """When to renew the SASL session; None for a session that does not end."""
         self.used_ms = self._clock.monotonic_ms()
         """The time of the last request or answer, on the monotonic clock."""
-        self._socket: socket.socket | None = _connect(host, port, self.address, config, self._left_ms)
+        self._socket: socket.socket | None = _connect(host, port, self.address, config, self._limit)
         self._no_room: tuple[type[OSError], ...] = (BlockingIOError,)
         if config.is_tls:
             import ssl
@@ -126,6 +132,11 @@ class Connection:
         return len(self._early) + len(self._awaited)
 
     @property
+    def has_unfinished_call(self) -> bool:
+        """True if the only request in flight is that of a call that ran out of time."""
+        return self._called is not None
+
+    @property
     def has_unsent(self) -> bool:
         """True if a part of a request waits for room. `push` sends it once the socket can be written."""
         return bool(self._unsent)
@@ -149,6 +160,7 @@ class Connection:
         self._awaited.clear()
         self._early.clear()
         self._unsent.clear()
+        self._called = None
 
     # ---- requests
 
@@ -174,15 +186,35 @@ class Connection:
 
     def call(self, request: Message, timeout_ms: int | None = None, max_version: int | None = None,
              min_version: int = 0) -> Any:
-        """Return the answer to `request`. No other request may be in flight. A timeout closes the connection."""
-        if self.in_flight:
+        """Return the answer to `request`. No other request may be in flight. A timeout closes the connection.
+
+        After OutOfTime the request stays in flight. The next call with an equal one waits for the same answer, and any
+        other request drops that answer first.
+        """
+        if self._called is not None and self._called != request:
+            self._drop_call()
+        if self._called is None and self.in_flight:
             raise RuntimeError(f'{self.in_flight} requests are in flight on {self!r}, expected none')
+        limit_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
         try:
-            self.send(request, max_version, min_version)
-            return self.receive(timeout_ms)
+            if self._called is None:
+                self.send(request, max_version, min_version)
+                self._called, self._call_end_ms = request, self._clock.monotonic_ms() + limit_ms
+            answer = self._early.popleft() if self._early else self._receive(limit_ms, end_ms=self._call_end_ms)
         except (AnswerTimeout, KeyboardInterrupt):
             self.close()
             raise
+        self._called = None
+        return answer
+
+    def _drop_call(self) -> None:
+        """Wait for the answer of a call that ran out of time, and forget it."""
+        try:
+            self._receive(self.config.request_timeout_ms, end_ms=self._call_end_ms)
+        except AnswerTimeout:
+            self.close()
+            raise
+        self._called = None
 
     def send(self, request: Message, max_version: int | None = None, min_version: int = 0,
              expect_response: bool = True) -> None:
@@ -190,6 +222,8 @@ class Connection:
 
         Raises KafkaError: UNSUPPORTED_VERSION, or INVALID_REQUEST for a value that the field cannot carry.
         """
+        if self._called is not None:
+            self._drop_call()
         renewal_at_ms = self._renewal_at_ms
         if renewal_at_ms is not None and self._clock.monotonic_ms() >= renewal_at_ms:
             self._await_all()
@@ -206,17 +240,15 @@ class Connection:
             return self._early.popleft()
         return self._receive(self.config.request_timeout_ms if timeout_ms is None else timeout_ms, reuses_buffer)
 
-    def _left_ms(self, limit_ms: int) -> int:
-        """Return the part of a limit that `end_ms` leaves."""
-        return limit_ms if self.end_ms is None else max(min(limit_ms, self.end_ms - self._clock.monotonic_ms()), 0)
-
-    def _receive(self, timeout_ms: int, reuses_buffer: bool = False) -> Any:
+    def _receive(self, timeout_ms: int, reuses_buffer: bool = False, end_ms: int | None = None) -> Any:
+        """Return the next answer, until `end_ms` if the request was sent by an earlier call."""
         self._opened()
         awaited = self._awaited[0]
         try:
             self._push_all()
-            timeout_ms = self._left_ms(timeout_ms)
-            frame = self._read_frame(self._clock.monotonic_ms() + timeout_ms, timeout_ms, reuses_buffer)
+            timeout_ms = int(self._limit.finally_left_ms(timeout_ms))
+            latest_ms = self._clock.monotonic_ms() + timeout_ms
+            frame = self._read_frame(latest_ms if end_ms is None else min(latest_ms, end_ms), timeout_ms, reuses_buffer)
             self._awaited.popleft()
             self._answers += 1
             self.used_ms = self._clock.monotonic_ms()
@@ -235,6 +267,9 @@ class Connection:
                 self._early.append(self._receive(self.config.request_timeout_ms))
             except AnswerTimeout as timeout:
                 raise self._broken(f'{timeout}, and the login had to be renewed') from None
+            except OutOfTime:       # a login cannot go on in another call
+                self.close()
+                raise
 
     def _decode(self, awaited: Awaited, frame: memoryview) -> Any:
         if awaited.response_class is messages.ApiVersionsResponse and int.from_bytes(frame[4:6]) == (
@@ -300,19 +335,28 @@ class Connection:
 
     def _push_all(self) -> None:
         """Send all of the waiting requests, for at most request.timeout.ms each."""
+        left, timeout_ms, end_ms = 0, 0, 0
         while self._unsent:
-            unsent = self._unsent[0]
-            opened = self._opened()
-            timeout_ms = max(self._left_ms(self.config.request_timeout_ms), 1)
-            opened.settimeout(timeout_ms / 1000)
-            try:
-                opened.sendall(unsent.rest[0] if len(unsent.rest) == 1 else b''.join(unsent.rest))
-            except TimeoutError:
-                raise self._broken(f'{self.address} did not take the whole of {unsent.name}, {unsent.size_bytes} '
-                                   f'bytes, within {timeout_ms} ms') from None
-            except OSError as error:
-                raise self._lost(unsent.name, error) from None
-            self._unsent.popleft()
+            if len(self._unsent) != left:
+                left = len(self._unsent)
+                timeout_ms = max(int(self._limit.finally_left_ms(self.config.request_timeout_ms)), 1)
+                end_ms = self._clock.monotonic_ms() + timeout_ms
+            self.push()
+            if len(self._unsent) == left:
+                self._await_room(end_ms, timeout_ms)
+
+    def _await_room(self, end_ms: int, timeout_ms: int) -> None:
+        """Wait until the socket takes more of the first waiting request. Raises ClientError at `end_ms`."""
+        unsent = self._unsent[0]
+        words = f'{self.address} did not take the whole of {unsent.name}, {unsent.size_bytes} bytes, within '
+        is_cut, left_ms = self._limit.cuts(end_ms), self._limit.left_ms(end_ms - self._clock.monotonic_ms())
+        poller = select.poll()
+        poller.register(self._opened().fileno(), select.POLLOUT)
+        if left_ms > 0 and poller.poll(left_ms):
+            return
+        if is_cut:
+            raise OutOfTime(words + 'the time of the call')
+        raise self._broken(f'{words}{timeout_ms} ms')
 
     def _read_frame(self, deadline_ms: int, timeout_ms: int, reuses_buffer: bool) -> memoryview:
         """Return the next frame without its size. On a timeout, the bytes so far are kept for the next call."""
@@ -343,10 +387,14 @@ class Connection:
         with memoryview(self._buffer) as view:
             while self._filled < size:
                 # A timeout of 0 would make the socket non-blocking.
-                opened.settimeout(max(deadline_ms - self._clock.monotonic_ms(), 0.1) / 1000)
+                is_cut, left_ms = self._limit.cuts(deadline_ms), deadline_ms - self._clock.monotonic_ms()
+                opened.settimeout(max(self._limit.left_ms(left_ms) if is_cut else left_ms, 0.1) / 1000)
                 try:
                     count = opened.recv_into(view[self._filled:size])
                 except TimeoutError:
+                    if is_cut:
+                        raise OutOfTime(f'{self.address} has not answered {awaited} within the time of the call'
+                                        ) from None
                     raise AnswerTimeout(f'{self.address} did not answer {awaited} within {timeout_ms} ms'
                                         + ('' if self._answers else f': {IN_DOUBT}')) from None
                 except OSError as error:
@@ -432,7 +480,7 @@ class Connection:
         check(answer.error_code, f'broker {self.address}', f'found sasl.mechanism {config.sasl_mechanism}, the '
               f'listener offers {", ".join(answer.mechanisms) or "none"}')
         version = self.version_of(messages.SaslAuthenticateRequest)
-        talk = conversation_of(config, self._left_ms(MOST_MS))
+        talk = conversation_of(config, int(self._limit.left_ms(MOST_MS)))
         words = next(talk)
         login = config.sasl_mechanism if config.sasl_token is not None else f'user {config.sasl_username!r}'
         while True:
@@ -454,18 +502,20 @@ def _without(parts: list[memoryview], count: int) -> list[memoryview]:
     return []
 
 
-def _connect(host: str, port: int, address: str, config: ClientConfig,
-             left_ms: Callable[[int], int]) -> socket.socket:
-    """Connect, with a handshake if the config asks for TLS. `left_ms` bounds each wait."""
-    limit_ms = left_ms(config.connection_setup_timeout_ms)
+def _connect(host: str, port: int, address: str, config: ClientConfig, limit: TimeLimit) -> socket.socket:
+    """Connect, with a handshake if the config asks for TLS. `limit` bounds each wait."""
+    setup_ms = config.connection_setup_timeout_ms
+    limit_ms = limit.left_ms(setup_ms)
+    is_cut = limit_ms < limit.finally_left_ms(setup_ms)
     try:
-        plain = _connected(host, port, lambda: max(left_ms(config.connection_setup_timeout_ms), 1) / 1000)
+        plain = _connected(host, port, lambda: max(limit.left_ms(setup_ms), 1) / 1000)
     except socket.gaierror as error:
         raise ClientError(f'{address}: the host name cannot be resolved ({error.strerror})', True) from None
     except UnicodeError:
         raise ClientError(f'{address}: the host name cannot be resolved (it is not a valid name)', True) from None
     except TimeoutError:
-        raise ClientError(f'{address} cannot be reached: no answer within {limit_ms} ms') from None
+        words = f'{address} cannot be reached: no answer within {limit_ms:.0f} ms'
+        raise (OutOfTime(words) if is_cut else ClientError(words)) from None
     except OSError as error:
         hint = ': is a broker running there?' if isinstance(error, ConnectionRefusedError) else ''
         raise ClientError(f'{address} cannot be reached ({error.strerror}){hint}') from None
@@ -473,10 +523,12 @@ def _connect(host: str, port: int, address: str, config: ClientConfig,
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if config.is_tls:
             from kbroker.client.tls import secured
-            plain.settimeout(max(left_ms(config.connection_setup_timeout_ms), 1) / 1000)
+            plain.settimeout(max(limit.left_ms(setup_ms), 1) / 1000)
             return secured(plain, host, address, config.tls)
-    except BaseException:
+    except BaseException as error:
         plain.close()
+        if is_cut and isinstance(error, AnswerTimeout):
+            raise OutOfTime(str(error)) from None
         raise
     return plain
 

@@ -10,8 +10,8 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Self
 
 from kbroker.client.admin import (
     EARLIEST,
@@ -36,10 +36,11 @@ from kbroker.client.group_member import GroupMember
 from kbroker.client.membership import CLOSE_TIMEOUT_MS
 from kbroker.client.opening import Servers, open_cluster
 from kbroker.client.reach import NEVER_MS, Reach
-from kbroker.client.rebalance_listener import RebalanceListener
+from kbroker.client.rebalance_listener import ListenerCalls, RebalanceListener, Report
 from kbroker.client.stable_offsets import StableOffsets
-from kbroker.client.statistics import CONSUMER_COUNTS, Counts
+from kbroker.client.statistics import CONSUMER_COUNTS, Counts, Lags
 from kbroker.client.stream_settings import ConsumerSettings
+from kbroker.client.time_limit import OutOfTime
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.clock import Clock
 from kbroker.errors import ConfigError, ErrorCode, KafkaError
@@ -51,17 +52,12 @@ if TYPE_CHECKING:
 
 _RESET_TIMESTAMPS = {'earliest': EARLIEST, 'latest': LATEST}
 ITERATION_POLL_MS = 60_000
+JOIN_WAIT_MS = 100
+"""How long a poll waits for records before it asks again whether the other members have joined."""
 HEARTBEAT_WAIT_MS = 100
 """How long a poll waits for records before it asks again whether the thread of the heartbeats has its answer."""
 INTERRUPTED_CLOSE_MS = 1000
 """How long `close` waits for the coordinator after a Ctrl-C in its commit or its listener."""
-
-
-class _Report(Protocol):
-    """Calls a method of a listener, without partitions only if `is_always_called`."""
-
-    def __call__(self, listen: Callable[[list[TopicPartition]], None], partitions: Collection[TopicPartition],
-                 is_always_called: bool = False) -> None: ...
 
 
 class Consumer:
@@ -89,11 +85,10 @@ class Consumer:
         self._reach = Reach(cluster, self._clock)
         self._member: GroupMember | None = None
         self._heartbeats: BackgroundHeartbeats | None = None
-        self._member_lock: AbstractContextManager[Any] = nullcontext()
         if self.settings.group_id is not None:
             self._make_member(self.settings.group_id, sleep)
         self._listener = listener or RebalanceListener()
-        self._is_in_listener = False
+        self._calls = ListenerCalls(cluster.limit)
         self._pattern: re.Pattern[str] | None = None
         self._regex: str | None = None
         self._partition_counts: dict[str, int] = {}
@@ -102,8 +97,7 @@ class Consumer:
         self._positions: dict[TopicPartition, int | None] = {}
         """None: not yet known, from the group or from auto.offset.reset."""
         self._counts = Counts(CONSUMER_COUNTS)
-        self._lags: dict[TopicPartition, int] = {}
-        """The records behind the last fetched one, by partition, as of its last fetch."""
+        self._lags = Lags()
         self._paused: set[TopicPartition] = set()
         self._waiting: deque[FetchedRecords] = deque()
         """The records that were fetched and that an iteration has not reached. Their offsets are not yet consumed."""
@@ -133,7 +127,6 @@ class Consumer:
         else:
             self._member = ClassicMember(self._member_cluster, group_id, self.settings, self._clock)
         self._heartbeats = BackgroundHeartbeats(self._member, self.settings.max_poll_interval_ms, self._clock)
-        self._member_lock = self._heartbeats.lock
 
     # ---- assignment
 
@@ -148,8 +141,8 @@ class Consumer:
 
     @property
     def group_metadata(self) -> GroupMetadata:
-        with self._member_lock:
-            return self._group().metadata
+        with self._using_member() as member:
+            return member.metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions, independent of any group."""
@@ -178,7 +171,7 @@ class Consumer:
         try:
             self._give_partitions_back(member, self.settings.enable_auto_commit)
         finally:
-            with self._member_lock:
+            with self._using_member():
                 member.leave_for_good()
 
     def subscribe(self, topics: Iterable[str] = (), pattern: re.Pattern[str] | str | None = None,
@@ -203,7 +196,7 @@ class Consumer:
         self._topics, self._pattern, self._regex = topics, compiled, regex
         self._listener = listener or self._listener
         self._metadata_due_ms = 0
-        with self._member_lock:
+        with self._using_member():
             member.must_join = True
 
     def position(self, topic: str, partition: int) -> int | None:
@@ -260,13 +253,19 @@ class Consumer:
         """
         self._use.check()
         stable = StableOffsets(self._cluster.config, self._clock)
-        while (found := stable.find(partitions, lambda: self._committed_now(partitions))) is None:
-            self._sleep(max(stable.due_ms - self._clock.monotonic_ms(), 0) / 1000)
-        return found
+        with self._cluster.limit.call(self._cluster.config.default_api_timeout_ms):
+            while (found := stable.find(partitions, lambda: self._committed_now(partitions))) is None:
+                self._sleep(max(stable.due_ms - self._clock.monotonic_ms(), 0) / 1000)
+            return found
 
     def _committed_now(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        with self._member_lock:
-            return self._group().committed(partitions)
+        with self._using_member() as member:
+            return member.committed(partitions)
+
+    def _using_member(self) -> AbstractContextManager[GroupMember]:
+        self._group()
+        assert self._heartbeats is not None
+        return self._heartbeats.using_member(self._cluster.limit, self._cluster.config.default_api_timeout_ms)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch nothing from these partitions until `resume`. They stay assigned. Raises KeyError for others."""
@@ -297,6 +296,10 @@ class Consumer:
 
     def poll(self, timeout_ms: int) -> list[ConsumedBatch]:
         """Return records as soon as there are any, [] after `timeout_ms`; the next fetch is then in flight.
+
+        What has not ended then, such as a rebalance that waits for another member, goes on in the next call. Beside
+        the time-out, a call takes the time of the listener, of the resolution of host names, and at first a second to
+        open a connection.
 
         Raises KafkaError for a damaged batch, once the records before it were returned. The position is then that of
         the damaged batch.
@@ -363,23 +366,30 @@ class Consumer:
     def _fetch(self, timeout_ms: int) -> None:
         """Wait for records, and add them to those that wait."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        while True:
-            due_ms = min(self._keep_membership(), deadline_ms)
+        with self._cluster.within(timeout_ms):
+            while True:
+                wait_ms = max(min(self._prepare_fetches(), deadline_ms) - self._clock.monotonic_ms(), 0)
+                for fetched in self._fetcher.receive(wait_ms):
+                    self._accept(fetched)
+                if self._waiting:
+                    self._send_fetches_ahead()
+                    return
+                if self._clock.monotonic_ms() >= deadline_ms:
+                    return
+
+    def _prepare_fetches(self) -> int:
+        """Do all that precedes a fetch. Return when it is due again: a time on the monotonic clock, in ms."""
+        try:
+            due_ms = self._keep_membership()
             try:
                 due_ms = min(due_ms, self._find_positions())
                 self._send_fetches()
             except KafkaError as error:
                 if not self._passes(error):
                     raise
-            due_ms = min(due_ms, self._reach.due_ms)
-            wait_ms = max(due_ms - self._clock.monotonic_ms(), 0)
-            for fetched in self._fetcher.receive(wait_ms):
-                self._accept(fetched)
-            if self._waiting:
-                self._send_fetches_ahead()
-                return
-            if self._clock.monotonic_ms() >= deadline_ms:
-                return
+        except OutOfTime:       # the next poll goes on with it; answers that have arrived must not wait for that
+            return self._clock.monotonic_ms()
+        return min(due_ms, self._reach.due_ms)
 
     def _forget_waiting_before_join(self) -> None:
         """Return to the last position that was reached if the group waits for this member, or has removed it."""
@@ -397,7 +407,7 @@ class Consumer:
 
     def _send_fetches_ahead(self) -> None:
         """Ask for what follows the records that wait. An error must not hold them up: the next fetch meets it, too."""
-        with suppress(KafkaError, ClientError):
+        with suppress(KafkaError, ClientError, OutOfTime):
             self._fetcher.send(self._positions_to_fetch())
 
     def _positions_to_fetch(self) -> dict[TopicPartition, int]:
@@ -430,21 +440,16 @@ class Consumer:
             self._counts.add('bytes_consumed_total', size_bytes)
             end_offset = (fetched.row.last_stable_offset if self._isolation_level is IsolationLevel.READ_COMMITTED
                           else fetched.row.high_watermark)
-            self._note_lag(partition, max(end_offset - offset, 0))
+            self._lags.note(partition, max(end_offset - offset, 0), self._positions)
             return
         what = f'{fetched.topic}-{fetched.partition}, offset {fetched.fetch_offset}'
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and self.settings.auto_offset_reset != 'none':
-            self._positions[partition] = self._list_offsets([partition])[partition]
+            with suppress(OutOfTime):       # the next fetch gets the same error
+                self._positions[partition] = self._list_offsets([partition])[partition]
         elif code in RETRIED or code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._cluster.forget()      # the next fetch gets the error of a deleted topic from its metadata
         else:
             raise error_of(fetched.row.error_code, what)
-
-    def _note_lag(self, partition: TopicPartition, lag: int) -> None:
-        """Keep a lag, and forget those of partitions that are no longer assigned."""
-        self._lags[partition] = lag
-        if len(self._lags) > len(self._positions):
-            self._lags = {known: lag for known, lag in self._lags.items() if known in self._positions}
 
     # ---- positions
 
@@ -492,7 +497,7 @@ class Consumer:
         """
         self._use.check()
         return {**self._counts, 'assigned_partitions': len(self._positions),
-                'records_lag': sum(self._lags.get(partition, 0) for partition in self._positions)}
+                'records_lag': self._lags.total(self._positions)}
 
     # ---- the group
 
@@ -508,8 +513,8 @@ class Consumer:
         """Commit the positions, or these offsets. Raises KafkaError(ILLEGAL_GENERATION ...) after a rebalance."""
         self._use.check()
         wanted = self.offsets_to_commit() if offsets is None else as_offsets(offsets)
-        with self._member_lock:
-            self._group().commit(wanted)
+        with self._using_member() as member:
+            member.commit(wanted)
         self._counts.add('commit_total')
 
     def close(self, commits: bool | None = None, timeout_ms: int | None = None) -> None:
@@ -545,7 +550,7 @@ class Consumer:
     def _check_use(self) -> None:
         """Raise RuntimeError for a use that `ExclusiveUse` refuses, and for one by a listener."""
         self._use.check()
-        if self._is_in_listener:
+        if self._calls.is_running:
             raise RuntimeError('found a poll, a close or another subscription in a call of a RebalanceListener, '
                                'expected it after the call')
 
@@ -572,11 +577,11 @@ class Consumer:
 
     def _give_partitions_back(self, member: GroupMember, commits: bool) -> None:
         """Commit if the program wants it, and let the listener handle the end of a subscription."""
-        with self._member_lock:
+        with self._using_member():
             if commits:
                 self._commit_if_still_member()
             has_lost_place = member.has_lost_place
-        with self._listening() as report:
+        with self._calls.reporting() as report:
             report(self._listener.on_partitions_lost if has_lost_place else self._listener.on_partitions_revoked,
                    self._positions)
 
@@ -588,25 +593,45 @@ class Consumer:
             self._commit_if_due()
             return self._commit_due_ms if self.settings.enable_auto_commit else NEVER_MS
         self._heartbeats.note_poll()
-        # A thread that awaits the answer to a heartbeat must not hold up the records, unless the partitions change.
-        if not self._heartbeats.lock.acquire(blocking=self._member.must_join):
-            return self._clock.monotonic_ms() + HEARTBEAT_WAIT_MS
-        try:
-            self._catch_up(self._member)
-        finally:
-            self._heartbeats.lock.release()
-        if self._member.must_join:
-            self._rebalance(self._member, self._heartbeats)
-            self._heartbeats.note_poll()    # the listener may have taken long
         self._heartbeats.start()
-        return self._member.next_heartbeat_ms()
+        if self._member.must_join:
+            with self._using_member():
+                self._catch_up(self._member)
+        # A thread that awaits the answer to a heartbeat must not hold up the records, unless the partitions change.
+        elif self._heartbeats.lock.acquire(blocking=False):
+            try:
+                with self._using_member():
+                    self._catch_up(self._member)
+            finally:
+                self._heartbeats.lock.release()
+        else:
+            return self._clock.monotonic_ms() + HEARTBEAT_WAIT_MS
+        return self._rebalance_if_due(self._member, self._heartbeats)
+
+    def _rebalance_if_due(self, member: GroupMember, heartbeats: BackgroundHeartbeats) -> int:
+        """Return when the group needs something again. Records of kept partitions do not wait for other members."""
+        if member.must_join:
+            reads = bool(self._positions_to_fetch())
+            try:
+                self._rebalance(member, heartbeats, 0 if reads else NEVER_MS)
+            except OutOfTime:
+                if not reads:
+                    raise
+                return self._clock.monotonic_ms() + JOIN_WAIT_MS
+            finally:
+                heartbeats.note_poll()      # the listener may have taken long
+        return member.next_heartbeat_ms()
 
     def _catch_up(self, member: GroupMember) -> None:
         """Send a heartbeat if it is due, and commit if it is time."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._metadata_due_ms:
-            self._metadata_due_ms = now_ms + self.settings.metadata_max_age_ms
-            self._cluster.retrying(self._watch_topics, 'Metadata')
+            try:
+                self._metadata_due_ms = now_ms + self.settings.metadata_max_age_ms
+                self._cluster.retrying(self._watch_topics, 'Metadata')
+            except OutOfTime:
+                self._metadata_due_ms = 0
+                raise
         member.heartbeat_if_due()
         self._commit_if_due(member.must_join)
 
@@ -617,16 +642,19 @@ class Consumer:
             self._commit_due_ms = now_ms + self.settings.auto_commit_interval_ms
             self._commit_if_still_member()
 
-    def _rebalance(self, member: GroupMember, heartbeats: BackgroundHeartbeats) -> None:
-        """Join, and let the listener handle each partition that goes or comes. It is called without the lock."""
-        with self._listening() as report:
+    def _rebalance(self, member: GroupMember, heartbeats: BackgroundHeartbeats, wait_ms: int) -> None:
+        """Join, and let the listener handle each partition that goes or comes. It is called without the lock.
+
+        Raises OutOfTime if the group is not complete in `wait_ms`. A repeated call finds no partition to revoke again.
+        """
+        with self._calls.reporting() as report:
             if member.has_lost_place:
                 self._drop(list(self._positions), self._listener.on_partitions_lost, report)
             else:
-                with self._member_lock:
+                with self._using_member():
                     going = member.surrendered(self._topics, self._positions)
                 self._drop(going, self._listener.on_partitions_revoked, report)
-            with self._member_lock:
+            with self._using_member(), self._member_cluster.within(wait_ms):
                 assigned = member.join(self._topics, list(self._positions))
                 heartbeats.note_join()      # before the thread can have the lock
                 keeps_positions = member.keeps_positions
@@ -639,33 +667,12 @@ class Consumer:
             report(self._listener.on_partitions_assigned, coming, is_always_called=True)
 
     def _drop(self, partitions: Collection[TopicPartition], listen: Callable[[list[TopicPartition]], None],
-              report: _Report) -> None:
+              report: Report) -> None:
         """Let the listener handle partitions that go, and read them no more."""
         report(listen, partitions)
         for partition in partitions:
             self._positions.pop(partition, None)
         self._paused &= self._positions.keys()
-
-    @contextmanager
-    def _listening(self) -> Iterator[_Report]:
-        """Yield the function that calls the listener. The first error of its calls is raised at the end."""
-        errors: list[Exception] = []
-
-        def report(listen: Callable[[list[TopicPartition]], None], partitions: Collection[TopicPartition],
-                   is_always_called: bool = False) -> None:
-            if not partitions and not is_always_called:
-                return
-            self._is_in_listener = True
-            try:
-                listen(sorted(partitions))
-            except Exception as error:
-                errors.append(error)
-            finally:
-                self._is_in_listener = False
-
-        yield report
-        if errors:
-            raise errors[0]
 
     def _is_subscribed(self) -> bool:
         return bool(self._topics) or self._pattern is not None or self._regex is not None

@@ -18,6 +18,7 @@ from kbroker.client.consumed import FetchedPartition
 from kbroker.client.errors import ClientError
 from kbroker.client.readiness import await_ready
 from kbroker.client.stream_settings import ISOLATION_LEVELS, ConsumerSettings
+from kbroker.client.time_limit import OutOfTime
 from kbroker.clock import Clock
 from kbroker.protocol.messages import FetchRequest
 
@@ -97,6 +98,8 @@ class Fetcher:
     def _take(self, connection: Connection) -> list[FetchedPartition]:
         try:
             answer = connection.receive(reuses_buffer=True)
+        except OutOfTime:       # the rest of the answer follows
+            return []
         except ClientError as error:
             self._lose(connection, error)
             return []

@@ -10,6 +10,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.errors import ClientError, check, error_of, known_code
 from kbroker.client.membership import Membership
 from kbroker.client.stream_settings import ConsumerSettings
+from kbroker.client.time_limit import OutOfTime
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError
@@ -67,7 +68,18 @@ class GroupMember(Membership):
 
     @abc.abstractmethod
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
-        """Join the group, or take over what it has changed. Return the assigned partitions."""
+        """Join the group, or take over what it has changed. Return the assigned partitions.
+
+        Raises OutOfTime while the group is not complete. The next call goes on with the same join.
+        """
+
+    @property
+    def is_joining(self) -> bool:
+        """Return whether a join has begun whose result the consumer has not taken over."""
+        return False
+
+    def go_on_joining(self) -> None:
+        """Take the next step of a join that has begun, if the group is ready. The next `join` returns the end."""
 
     def give_up(self) -> None:
         """Leave the group, because the consumer does not poll. A later `join` makes it a member again."""
@@ -81,7 +93,7 @@ class GroupMember(Membership):
         """Leave the group. Without an answer of the coordinator, the session times out by itself."""
         try:
             self.leave()
-        except ClientError:
+        except (ClientError, OutOfTime):
             return
         except KafkaError as error:
             if not error.code.retriable:        # such as a coordinator that still loads

@@ -5,6 +5,7 @@ import abc
 import base64
 import uuid
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar
 
 from kbroker.client.cluster import Cluster, KeyType
@@ -53,6 +54,10 @@ class Membership(abc.ABC):
         """Return the time of the next heartbeat on the monotonic clock."""
         return self._next_heartbeat_ms
 
+    def within(self, limit_ms: float) -> AbstractContextManager[None]:
+        """Bound the requests of a block: they raise OutOfTime then."""
+        return self._cluster.within(limit_ms)
+
     @abc.abstractmethod
     def heartbeat_if_due(self) -> None:
         """Send a heartbeat if due."""
@@ -68,8 +73,8 @@ class Membership(abc.ABC):
     def _coordinator(self) -> Connection:
         return self._cluster.coordinator(KeyType.GROUP, self.group_id)
 
-    def _retrying(self, operation: Callable[[], T], name: str, also: Collection[ErrorCode] = ()) -> T:
-        return self._cluster.retrying(operation, self._words(name), also)
+    def _retrying(self, operation: Callable[[], T], name: str, patience_ms: int = 0) -> T:
+        return self._cluster.retrying(operation, self._words(name), (), None, patience_ms)
 
     def _words(self, name: str) -> str:
         return f'{name} of {self.group_words} {self.group_id!r}'

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self
@@ -43,6 +44,7 @@ from kbroker.client.readiness import await_ready
 from kbroker.client.record_appender import RecordAppender
 from kbroker.client.statistics import PRODUCER_COUNTS, Counts
 from kbroker.client.stream_settings import ProducerSettings
+from kbroker.client.time_limit import OutOfTime
 from kbroker.client.transaction import Transaction
 from kbroker.client.transaction_handle import end_by_handle
 from kbroker.client.transaction_manager import GroupMetadata, TransactionManager
@@ -223,7 +225,8 @@ class Producer:
                                  f' ({limit_bytes}) wait for their brokers')
             if not self._requests.in_flight:
                 self._close_open_batches()
-            self.poll(left_ms)
+            with suppress(OutOfTime), self._cluster.within(left_ms):
+                self.poll(left_ms)
         self._check_can_send()
 
     def flush(self) -> None:
@@ -231,8 +234,7 @@ class Producer:
         self._use.check()
         while self._close_open_batches():
             self.poll(self.settings.max_block_ms)
-        if self._failure is not None:
-            self._raise_failure()
+        self._raise_failure()
 
     def poll(self, timeout_ms: int | None = 0, wake_on: int | None = None) -> bool:
         """Send due batches, then wait for answers, for the next due batch, or for `wake_on` (a file descriptor).
@@ -313,34 +315,46 @@ class Producer:
             self.transactions.send_offsets(as_offsets(offsets), group)
 
     def commit_transaction(self) -> None:
-        """Commit; returns when the coordinator has decided. Raises TransactionError if a record was not written."""
+        """Commit; returns when the coordinator has decided. Raises TransactionError if a record was not written.
+
+        After max.block.ms, raises ClientError or KafkaError. The call may then be repeated.
+        """
         self._use.check()
-        if self.transactions.state is not ProducerState.COMMITTING:
-            self._flush_transaction()
-        self.transactions.end(committed=True)
+        with self._cluster.limit.call(self.settings.max_block_ms):
+            if self.transactions.state is not ProducerState.COMMITTING:
+                self._flush_transaction()
+            self.transactions.end(committed=True)
         self._counts.add('commit_total')
 
     def abort_transaction(self) -> None:
-        """Abort: drops unsent records; those already sent are marked as aborted."""
+        """Abort: drops unsent records; those already sent are marked as aborted. Raises as `commit_transaction`."""
         self._use.check()
         reason = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, 'the transaction was aborted')
-        self._drop_waiting(reason)
-        while any(queue.in_flight for queue in self._queues):
-            self.poll(self.settings.max_block_ms)
+        with self._cluster.limit.call(self.settings.max_block_ms):
             self._drop_waiting(reason)
-        self._failure = None
-        self._lost_numbers.clear()
-        self.transactions.end(committed=False)
+            while any(queue.in_flight for queue in self._queues):
+                self._poll_within_limit()
+                self._drop_waiting(reason)
+            self._failure = None
+            self._lost_numbers.clear()
+            self.transactions.end(committed=False)
         self._counts.add('abort_total')
         self._raise_reported()
 
     def _flush_transaction(self) -> None:
-        """Flush. A record that was not written is a TransactionError here, or a FatalProducerError."""
+        """Flush within max.block.ms. A record that was not written is a TransactionError, or a FatalProducerError."""
         try:
-            self.flush()
+            with self._cluster.limit.call(self.settings.max_block_ms):
+                while self._close_open_batches():
+                    self._poll_within_limit()
+            self._raise_failure()
         except KafkaError:
             self.transactions.lifecycle.check_can_send()
             raise
+
+    def _poll_within_limit(self) -> None:
+        self._cluster.limit.check('found records that are not written yet within max.block.ms')
+        self.poll(int(self._cluster.limit.left_ms(self.settings.max_block_ms)))
 
     def _ensure_initialized(self) -> None:
         self._use.check()
@@ -574,6 +588,8 @@ class Producer:
     def _take_answer(self, connection: Any) -> None:
         try:
             request, answer = self._requests.receive(connection)
+        except OutOfTime:       # the rest of the answer follows
+            return
         except ClientError as error:
             if error.is_lasting:
                 raise

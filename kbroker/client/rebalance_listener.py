@@ -1,7 +1,12 @@
 """The calls by which a consumer reports that its group gives it partitions, or takes them away."""
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
 from kbroker.client.assignor import TopicPartition
+from kbroker.client.time_limit import OutOfTime, TimeLimit
 
 
 class RebalanceListener:
@@ -24,3 +29,50 @@ class RebalanceListener:
         Calls `on_partitions_revoked`, as in Kafka's Java client.
         """
         self.on_partitions_revoked(partitions)
+
+
+class Report(Protocol):
+    """Calls a method of a listener, without partitions only if `is_always_called`."""
+
+    def __call__(self, listen: Callable[[list[TopicPartition]], None], partitions: Collection[TopicPartition],
+                 is_always_called: bool = False) -> None: ...
+
+
+class ListenerCalls:
+    """The calls of the listeners of one consumer. `is_running` is true within one of them.
+
+    The time of a poll does not bound the calls of the consumer by its listener.
+    """
+
+    def __init__(self, limit: TimeLimit) -> None:
+        self._limit = limit
+        self.is_running = False
+
+    @contextmanager
+    def reporting(self) -> Iterator[Report]:
+        """Yield the function that calls the listener. The first error of its calls is raised at the end.
+
+        So it is if the time of a poll ends in the block: the change goes on in the next poll, without that call.
+        """
+        errors: list[Exception] = []
+
+        def report(listen: Callable[[list[TopicPartition]], None], partitions: Collection[TopicPartition],
+                   is_always_called: bool = False) -> None:
+            if not partitions and not is_always_called:
+                return
+            self.is_running = True
+            try:
+                with self._limit.suspended():
+                    listen(sorted(partitions))
+            except Exception as error:
+                errors.append(error)
+            finally:
+                self.is_running = False
+
+        try:
+            yield report
+        except OutOfTime:
+            if not errors:
+                raise
+        if errors:
+            raise errors[0]

@@ -21,6 +21,7 @@ from kbroker.client.readiness import await_ready
 from kbroker.client.share_member import SharedPartition, ShareMember
 from kbroker.client.share_sessions import Acknowledgement, AcknowledgeType, Outcomes, ShareSession
 from kbroker.client.stream_settings import ShareConsumerSettings
+from kbroker.client.time_limit import OutOfTime
 from kbroker.clock import Clock
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import check_crc, iter_batches
@@ -82,20 +83,29 @@ class ShareConsumer:
         """Return records as soon as there are any, [] after `timeout_ms`.
 
         Unless the settings say that acknowledgements are explicit, this accepts the records of the last call.
+        Requests that have no answer in that time go on in the next call.
         """
         self._accept_delivered()
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        while True:
+        with self._cluster.within(timeout_ms):
+            while True:
+                due_ms = min(deadline_ms, self._prepare_fetches())
+                wait_ms = max(due_ms - self._clock.monotonic_ms(), 0)
+                found, self._ready = self._ready, []
+                for session in self._answered(0 if found else wait_ms):
+                    found += self._receive(session)
+                if found or self._clock.monotonic_ms() >= deadline_ms:
+                    return found
+
+    def _prepare_fetches(self) -> int:
+        """Do all that precedes an answer. Return when it is due again: a time on the monotonic clock, in ms."""
+        try:
             self._member.heartbeat_if_due()
             with suppress(PartitionOffline):    # it has just lost its leader, and the next fetch leaves it out
                 self._cluster.retrying(self._send_fetches, 'ShareFetch')
-            due_ms = min(deadline_ms, self._member.next_heartbeat_ms(), self._reach.due_ms)
-            wait_ms = max(due_ms - self._clock.monotonic_ms(), 0)
-            found, self._ready = self._ready, []
-            for session in self._answered(0 if found else wait_ms):
-                found += self._receive(session)
-            if found or self._clock.monotonic_ms() >= deadline_ms:
-                return found
+        except OutOfTime:       # answers that have arrived must not wait for the end of it
+            return self._clock.monotonic_ms()
+        return min(self._member.next_heartbeat_ms(), self._reach.due_ms)
 
     def acknowledge(self, topic: str, partition: int, offset: int, kind: AcknowledgeType) -> None:
         """Set the outcome of a delivered record, which the next call of `poll`, `commit` or `close` sends.
@@ -110,14 +120,19 @@ class ShareConsumer:
         session.acknowledge(at, Acknowledgement(offset, offset, kind))
 
     def commit(self) -> None:
-        """Send the outcomes, and return when the leaders have answered."""
+        """Send the outcomes, and return when the leaders have answered, within default.api.timeout.ms."""
         self._accept_delivered()
-        for session in list(self._sessions.values()):
-            if session.has_outcomes:
-                while session.connection.in_flight:
-                    self._ready += self._receive(session)
-                if session.send_acknowledgements():
-                    self._ready += self._receive(session)
+        with self._cluster.limit.call(self._cluster.config.default_api_timeout_ms):
+            for session in list(self._sessions.values()):
+                if session.has_outcomes:
+                    self._receive_all(session)
+                    if session.send_acknowledgements():
+                        self._receive_all(session)
+
+    def _receive_all(self, session: ShareSession) -> None:
+        while session.connection.in_flight:
+            self._cluster.limit.check('the leaders have not answered all acknowledgements')
+            self._ready += self._receive(session)
 
     def close(self) -> None:
         """Send the outcomes, release all other records, and leave the group. An unreachable leader releases them."""
@@ -203,6 +218,8 @@ class ShareConsumer:
         """Return the records of the next answer. A broken connection is the end of its session."""
         try:
             answer, sent = session.receive(max(session.deadline_ms - self._clock.monotonic_ms(), 0))
+        except OutOfTime:       # the rest of the answer follows
+            return []
         except ClientError as error:
             self._lose(session, error)
             return []

@@ -5,7 +5,7 @@ import socket
 import ssl
 
 from kbroker.client.config import TlsConfig
-from kbroker.client.errors import ClientError
+from kbroker.client.errors import AnswerTimeout, ClientError
 from kbroker.tls import load_key, refuse_revoked, set_versions, trust
 
 
@@ -18,8 +18,8 @@ def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) ->
         raise ClientError(f'{address}: the certificate is not accepted: {error.verify_message.rstrip(".")}; check '
                           'ssl.truststore.location and ssl.endpoint.identification.algorithm', True) from None
     except TimeoutError:
-        raise ClientError(f'{address} did not answer the TLS handshake in time: it may not speak TLS; check the port '
-                          'and security.protocol') from None
+        raise AnswerTimeout(f'{address} did not answer the TLS handshake in time: it may not speak TLS; check the port '
+                            'and security.protocol') from None
     except OSError as error:
         reason = getattr(error, 'reason', None) or error.strerror or 'the peer closed the connection'
         raise ClientError(f'{address}: the TLS handshake failed ({reason}): the port may not speak TLS, or asks for '

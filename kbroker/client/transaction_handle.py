@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from kbroker.client.cluster import Cluster, KeyType
 from kbroker.client.connection import Connection
 from kbroker.client.errors import AnswerTimeout, error_of, known_code
+from kbroker.client.time_limit import OutOfTime
 from kbroker.client.transaction_state import PreparedTransaction, ProducerFencedError, TransactionError
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
@@ -81,7 +82,7 @@ def _codes(connection: Connection, requests: list[messages.EndTxnRequest]) -> li
         for request in requests:
             connection.send(request, min_version=HANDLE_VERSION, max_version=HANDLE_VERSION)
         return [connection.receive().error_code for _ in requests]
-    except (AnswerTimeout, KeyboardInterrupt):
+    except (AnswerTimeout, OutOfTime, KeyboardInterrupt):
         connection.close()
         raise
 

@@ -305,7 +305,11 @@ class TransactionManager:
     def _ask(self, request: Any, name: str, max_version: int | None = None, min_version: int = 0,
              group_id: str | None = None) -> Any:
         """Return the answer to `request`, repeated until it succeeds, has a lasting error, or max.block.ms is over."""
-        deadline_ms = self._clock.monotonic_ms() + self._settings.max_block_ms
+        with self._cluster.limit.call(self._settings.max_block_ms):
+            return self._ask_until_answered(request, name, max_version, min_version, group_id)
+
+    def _ask_until_answered(self, request: Any, name: str, max_version: int | None, min_version: int,
+                            group_id: str | None) -> Any:
         backoff_ms = FIRST_BACKOFF_MS
         while True:
             error: KafkaError | ClientError
@@ -325,7 +329,7 @@ class TransactionManager:
                     raise
                 error, severity = refused, Severity.FIND_COORDINATOR
             self._raise_lasting(error, severity)
-            if self._clock.monotonic_ms() + backoff_ms > deadline_ms:
+            if self._cluster.limit.left_ms(backoff_ms) < backoff_ms:
                 raise error
             if severity is Severity.FIND_COORDINATOR:
                 self._cluster.forget()

@@ -157,7 +157,7 @@ def open_broker(bootstrap_server: str, command_config: Path | None, overrides: M
     settings = ConsumerSettings.from_properties(properties)
     cluster = Cluster(config)
     consumer = Consumer(cluster, settings)
-    topics = cluster.retrying(cluster.topics, 'listing topics')
+    topics = cluster.retrying(cluster.topics, 'listing topics', timeout_ms=opening_ms(wanted.timeout_ms))
     names = matching_topics(wanted, {name: topic.is_internal for name, topic in topics.items()})
     if wanted.partition is not None and wanted.topic is not None:
         check_partition(wanted.topic, wanted.partition, len(topics[wanted.topic].partitions))
@@ -173,6 +173,12 @@ def open_broker(bootstrap_server: str, command_config: Path | None, overrides: M
     else:
         consumer.subscribe(pattern=include_pattern(wanted.include or ''))
     return BrokerSource(cluster, consumer, wanted)
+
+
+def opening_ms(timeout_ms: int | None) -> int | None:
+    """Return how long the topics may be awaited for `--timeout-ms`: at least as long as the opening of a connection."""
+    from kbroker.client.time_limit import OPENING_MS
+    return None if timeout_ms is None else max(timeout_ms, OPENING_MS)
 
 
 class DirectorySource:

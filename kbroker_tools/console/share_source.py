@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kbroker.client.membership import CLOSE_TIMEOUT_MS
 from kbroker.client.share_sessions import AcknowledgeType
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
-from kbroker_tools.console.message_source import IDLE_POLL_MS, OfflineNotes
+from kbroker_tools.console.message_source import IDLE_POLL_MS, OfflineNotes, opening_ms
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -85,7 +85,7 @@ def open_share_group(bootstrap_server: str, command_config: Path | None, overrid
     settings = dataclasses.replace(
         ShareConsumerSettings.from_properties({'group.id': DEFAULT_GROUP, **config.properties}), is_explicit=True)
     cluster = Cluster(config)
-    cluster.retrying(lambda: cluster.topics([topic]), 'listing topics')
+    cluster.retrying(lambda: cluster.topics([topic]), 'listing topics', timeout_ms=opening_ms(timeout_ms))
     consumer = ShareConsumer(cluster, settings, on_refused=report_refused)
     consumer.subscribe([topic])
     return ShareSource(cluster, consumer, outcome, timeout_ms)

@@ -21,6 +21,8 @@ class Member:
     def __init__(self, clock):
         self.clock = clock
         self.sends_heartbeats = True
+        self.is_joining = False
+        self.steps_ms = []
         self.sent_ms = []
         self.error = None
         self.gave_up = False
@@ -35,6 +37,9 @@ class Member:
             raise self.error
         self.sent_ms.append(self.clock.monotonic_ms() - self._began_ms)
         self._due_ms = self.clock.monotonic_ms() + INTERVAL_MS
+
+    def go_on_joining(self):
+        self.steps_ms.append(self.clock.monotonic_ms() - self._began_ms)
 
     def give_up(self):
         self.gave_up, self.sends_heartbeats = True, False

@@ -19,6 +19,7 @@ class Member:
     """A member whose next assignments are in `script`; `gives_up` says which partitions it surrenders before."""
 
     group_id = 'g'
+    is_joining = False
     lost_place = frozenset({ErrorCode.UNKNOWN_MEMBER_ID})
 
     def __init__(self, clock, is_eager):
@@ -90,8 +91,8 @@ class Scene:
         self.consumer = Consumer('h:1', clock=self.clock, group_id='g', topics=['t'], listener=self.listener, **options)
         self.consumer._member = self.member
         self.consumer._heartbeats = BackgroundHeartbeats(self.member, 300_000, self.clock)
-        self.consumer._member_lock = self.consumer._heartbeats.lock
         self.consumer._heartbeats.start = lambda: None
+        self.member.within = self.consumer._member_cluster.within
         self.consumer._watch_topics = lambda: None
 
     def rebalance(self, *assigned):

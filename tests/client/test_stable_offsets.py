@@ -95,6 +95,8 @@ def test_a_poll_returns_while_the_offsets_wait_for_a_transaction(shared_broker, 
                    auto_offset_reset='earliest', enable_auto_commit=False, retry_backoff_ms=1) as consumer):
         with writer.transaction() as transaction:
             transaction.send_offsets({(topic, 0): 1}, topic)
+            while not consumer.assignment:
+                assert consumer.poll(1) == []
             for _ in range(3):
                 assert consumer.poll(1) == []
             assert consumer.assignment == {(topic, 0)} and consumer.position(topic, 0) is None

@@ -132,7 +132,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(cluster, topic
     producer = Producer(cluster, ProducerSettings(transactional_id=request.node.name))
     consumer = Consumer(cluster, ConsumerSettings(group_id=request.node.name, **QUICK))
     consumer.subscribe([topic])
-    consumer.poll(0)
+    wait_for(lambda: consumer.poll(100) == [] and consumer.assignment, lambda: consumer.assignment)
     producer.init_transactions()
     for offset, commits in ((5, True), (9, False)):
         producer.begin_transaction()
@@ -152,8 +152,7 @@ def test_a_consumer_begins_where_auto_offset_reset_says(cluster, topic):
     producer.flush()
     consumer = Consumer(cluster, ConsumerSettings(auto_offset_reset='latest'))
     consumer.assign([(topic, 0)])
-    assert consumer.poll(0) == []
-    assert consumer.position(topic, 0) == 1
+    wait_for(lambda: consumer.poll(1) == [] and consumer.position(topic, 0) == 1, lambda: consumer.position(topic, 0))
     consumer.seek(topic, 0, 100)
     wait_for(lambda: consumer.poll(100) == [] and consumer.position(topic, 0) == 1, lambda: consumer.position(topic, 0))
     consumer.seek(topic, 0, 0)
@@ -164,7 +163,7 @@ def test_a_consumer_begins_where_auto_offset_reset_says(cluster, topic):
     nowhere = Consumer(cluster, ConsumerSettings(auto_offset_reset='none'))
     nowhere.assign([(topic, 0)])
     with pytest.raises(KafkaError, match=r'there is no offset to begin at, and auto\.offset\.reset is none'):
-        nowhere.poll(0)
+        nowhere.poll(60_000)
 
 
 def test_a_group_goes_on_where_it_was(cluster, topic, request):
@@ -261,7 +260,7 @@ def test_a_topic_that_does_not_exist_is_reported(cluster):
     consumer = Consumer(cluster)
     consumer.assign([('nowhere', 0)])
     with pytest.raises(KafkaError, match='topic nowhere') as raised:
-        consumer.poll(0)
+        consumer.poll(60_000)
     assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

@@ -95,7 +95,7 @@ class CopyingMember:
             for record in batch.records():
                 producer.send('out', record.value, partition=batch.partition)
             if fate == 'loses its place':
-                with consumer._member_lock:
+                with consumer._using_member():
                     consumer._member.give_up()      # as after max.poll.interval.ms
             transaction.send_offsets(consumer)
             if fate == 'aborts':

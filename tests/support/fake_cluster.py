@@ -6,6 +6,8 @@ from kbroker.client.cluster import PartitionMetadata, TopicMetadata
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import SentInPlace
 from kbroker.client.errors import ClientError
+from kbroker.client.time_limit import TimeLimit
+from kbroker.clock import Clock
 from kbroker.errors import ErrorCode
 from kbroker.protocol import messages
 from kbroker.record.batch import read_header
@@ -104,6 +106,8 @@ class FakeCluster:
 
     def __init__(self, partitions=1):
         self.config = ClientConfig((('localhost', 9092),), retry_backoff_ms=0)
+        self.limit = TimeLimit(Clock())
+        self.within = self.limit.within
         self.codes = {}
         self.breaks = 0
         self.answers_flow = True
@@ -151,5 +155,5 @@ class FakeCluster:
     def find_topics(self, names):
         return {name: None if name in self.deleted else self.topics([name])[name] for name in names}
 
-    def retrying(self, operation, what, also=(), timeout_ms=None):
+    def retrying(self, operation, what, also=(), timeout_ms=None, patience_ms=0):
         return operation()

@@ -1,0 +1,111 @@
+"""The end of the calls on the connections of a cluster: of the call in progress, and of the cluster itself.
+
+A call with a time-out ends at its time, and `OutOfTime` ends the steps within it. Their request stays in flight: the
+next call that asks the same goes on to wait for its answer (`Connection.call`). So calls with a short time-out come to
+their end, too.
+
+The opening of a new connection may exceed the time of a call: it cannot go on in the next one. It has OPENING_MS, and
+after each opening that was cut short twice as much, up to socket.connection.setup.timeout.ms.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kbroker.client.errors import AnswerTimeout
+from kbroker.clock import Clock
+
+OPENING_MS = 1000
+"""How long the opening of a connection may take though the time of the call is over."""
+
+
+class OutOfTime(Exception):
+    """The time of the call is over. No error of the network: its request is still in flight.
+
+    It leaves the client only as a ClientError or a KafkaError, or as an empty result.
+    """
+
+
+class TimeLimit:
+    """The time until which all connections of a cluster wait, on the monotonic clock."""
+
+    def __init__(self, clock: Clock):
+        self._clock = clock
+        self._call_end_ms: int | None = None
+        self._final_end_ms: int | None = None
+
+    def end_within(self, limit_ms: int) -> None:
+        """Bound all further calls together. They raise ClientError then."""
+        self._final_end_ms = self._clock.monotonic_ms() + limit_ms
+
+    @contextmanager
+    def within(self, limit_ms: float) -> Iterator[None]:
+        """Bound the block, which raises OutOfTime then. A block around it with less time bounds it, too."""
+        outer_ms, end_ms = self._call_end_ms, self._clock.monotonic_ms() + int(limit_ms)
+        self._call_end_ms = end_ms if outer_ms is None else min(outer_ms, end_ms)
+        try:
+            yield
+        finally:
+            self._call_end_ms = outer_ms
+
+    @contextmanager
+    def call(self, limit_ms: float) -> Iterator[None]:
+        """Bound the block as `within` does. If it is no part of another call, raise AnswerTimeout then."""
+        try:
+            with self.within(limit_ms):
+                yield
+        except OutOfTime as cut:
+            if self.is_bounded:
+                raise
+            raise AnswerTimeout(f'{cut} ({limit_ms:.0f} ms)') from None
+
+    @contextmanager
+    def at_least(self, ms: int) -> Iterator[None]:
+        """Give the block this time at least, unless all calls end before."""
+        outer_ms = self._call_end_ms
+        if outer_ms is not None:
+            self._call_end_ms = max(outer_ms, self._clock.monotonic_ms() + ms)
+        try:
+            yield
+        finally:
+            self._call_end_ms = outer_ms
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Leave the block, which is the program's, to its own time."""
+        outer_ms, self._call_end_ms = self._call_end_ms, None
+        try:
+            yield
+        finally:
+            self._call_end_ms = outer_ms
+
+    @property
+    def is_bounded(self) -> bool:
+        """Return whether a call with a time-out is in progress."""
+        return self._call_end_ms is not None
+
+    @property
+    def is_finally_over(self) -> bool:
+        return self._final_end_ms is not None and self._clock.monotonic_ms() >= self._final_end_ms
+
+    def left_ms(self, limit_ms: float) -> float:
+        """Return the part of a limit that is left to the call in progress."""
+        return self._left_ms(self.finally_left_ms(limit_ms), self._call_end_ms)
+
+    def finally_left_ms(self, limit_ms: float) -> float:
+        """Return the part of a limit that `end_within` leaves."""
+        return self._left_ms(limit_ms, self._final_end_ms)
+
+    def check(self, words: str) -> None:
+        """Raise OutOfTime if the time of the call in progress is over."""
+        if self.left_ms(1) <= 0:
+            raise OutOfTime(words)
+
+    def cuts(self, end_ms: float) -> bool:
+        """Return whether the call in progress ends before this time, and before all calls do."""
+        if self._call_end_ms is None or self._call_end_ms >= end_ms:
+            return False
+        return self._final_end_ms is None or self._call_end_ms < self._final_end_ms
+
+    def _left_ms(self, limit_ms: float, end_ms: int | None) -> float:
+        return limit_ms if end_ms is None else max(min(limit_ms, end_ms - self._clock.monotonic_ms()), 0)

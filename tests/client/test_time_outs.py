@@ -1,0 +1,370 @@
+"""Calls with a time-out end at their time, whatever does not answer; what has not ended goes on in the next call.
+
+The broker of a test keeps its answer for as long as the test runs. So a call that awaits it instead ends the test by
+its own limit, and no test looks at a clock.
+"""
+import threading
+from contextlib import closing
+from itertools import pairwise
+
+import pytest
+from support.scripted_broker import ScriptedBroker, running, serving
+from support.tcp_proxy import TcpProxy, read_exactly
+
+from kbroker.client import Admin, Consumer, Producer
+from kbroker.client.admin import NewTopic
+from kbroker.client.cluster import Cluster, KeyType
+from kbroker.client.config import ClientConfig
+from kbroker.client.errors import ClientError
+from kbroker.client.share_consumer import ShareConsumer
+from kbroker.client.stream_settings import ShareConsumerSettings
+from kbroker.client.time_limit import OPENING_MS, OutOfTime, TimeLimit
+from kbroker.clock import ManualClock
+from kbroker.errors import KafkaError
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+
+GROUP = {'auto_offset_reset': 'earliest', 'heartbeat_interval_ms': 100, 'session_timeout_ms': 6000}
+ASSIGNORS = ['range', 'cooperative-sticky']
+
+
+@pytest.fixture
+def topic(shared_broker, request):
+    name = request.node.name.replace('[', '.').replace(']', '')
+    with Admin(shared_broker.address) as admin:
+        assert admin.create_topics([NewTopic(name, 2)]) == {name: None}
+    return name
+
+
+def member(broker, topic, **options):
+    return Consumer(broker.address, group_id=topic, topics=[topic], **GROUP | options)
+
+
+# ---- rebalances
+
+@pytest.mark.parametrize('assignor', ASSIGNORS)
+def test_two_members_of_one_thread_share_a_topic(shared_broker, topic, assignor):
+    """A join waits for the other member, which joins only after the first one has returned from its poll."""
+    with (member(shared_broker, topic, partition_assignment_strategy=assignor) as first,
+          member(shared_broker, topic, partition_assignment_strategy=assignor) as second):
+        while (len(first.assignment), len(second.assignment)) != (1, 1):
+            assert first.poll(20) == second.poll(20) == []
+        assert first.assignment | second.assignment == {(topic, 0), (topic, 1)}
+        with Producer(shared_broker.address) as producer:
+            for partition in (0, 1):
+                producer.send(topic, b'%d' % partition, partition=partition)
+        found = {}
+        while len(found) < 2:
+            for consumer in (first, second):
+                found |= {record.value: consumer for batch in consumer.poll(20) for record in batch.records()}
+        assert found[b'0'] is not found[b'1']
+
+
+@pytest.mark.parametrize('assignor', ASSIGNORS)
+def test_a_poll_returns_beside_a_member_that_never_polls_and_joins_when_it_does(shared_broker, topic, assignor):
+    with (member(shared_broker, topic, partition_assignment_strategy=assignor) as busy,
+          member(shared_broker, topic, partition_assignment_strategy=assignor) as other):
+        while len(busy.assignment) < 2:
+            busy.poll(20)
+        for timeout_ms in (0, 1, 50):
+            assert other.poll(timeout_ms) == []
+        assert not other.assignment
+        while (len(busy.assignment), len(other.assignment)) != (1, 1):
+            busy.poll(20)
+            other.poll(20)
+
+
+def test_a_cooperative_member_reads_its_partitions_while_its_join_waits(shared_broker, topic):
+    options = {'partition_assignment_strategy': 'cooperative-sticky'}
+    with (member(shared_broker, topic, **options) as reader, member(shared_broker, topic, **options) as busy,
+          Producer(shared_broker.address) as producer):
+        while ((len(reader.assignment), len(busy.assignment)) != (1, 1)
+               or any(each._member.must_join or each._member.is_joining for each in (reader, busy))):
+            assert reader.poll(20) == busy.poll(20) == []
+        third = member(shared_broker, topic, **options)
+        while not reader._member.is_joining:        # it awaits `busy`, which does not poll
+            assert third.poll(20) == reader.poll(20) == []
+        (mine,) = reader.assignment
+        producer.send(*mine[:1], b'meanwhile', partition=mine[1])
+        producer.flush()
+        found = []
+        while not found:
+            found = [record.value for batch in reader.poll(20) for record in batch.records()]
+        assert found == [b'meanwhile'] and reader._member.is_joining
+        third.close()
+
+
+def test_a_member_whose_program_is_busy_does_not_keep_the_others_from_joining(shared_broker, topic):
+    """Its poll has begun a join, and its thread goes on with it: the answer to SyncGroup needs no poll."""
+    with member(shared_broker, topic) as first, member(shared_broker, topic) as second:
+        while len(first.assignment) < 2:
+            first.poll(20)
+        second.poll(0)
+        while not first._member.is_joining and len(first.assignment) == 2:
+            first.poll(0)
+        while len(second.assignment) != 1:      # `first` does not poll
+            second.poll(20)
+        while len(first.assignment) != 1:
+            first.poll(20)
+
+
+def test_a_consumer_that_closes_in_a_join_leaves_the_group_at_once(shared_broker, topic):
+    with member(shared_broker, topic) as busy:
+        while len(busy.assignment) < 2:
+            busy.poll(20)
+        with member(shared_broker, topic) as other:
+            while not other._member.is_joining:
+                other.poll(1)
+        with Admin(shared_broker.address) as admin:
+            assert len(admin.describe_classic_groups([topic])[topic].members) == 1
+
+
+def test_a_group_commits_and_looks_up_offsets_while_a_join_waits(shared_broker, topic):
+    with member(shared_broker, topic) as busy, member(shared_broker, topic, enable_auto_commit=False) as other:
+        while len(busy.assignment) < 2:
+            busy.poll(20)
+        busy.commit({(topic, 0): 5})
+        while not other._member.is_joining:
+            other.poll(1)
+        assert other.committed([(topic, 0)])[topic, 0].offset == 5
+
+
+def test_a_subscription_that_changes_in_a_join_is_that_of_the_next_one(shared_broker, topic):
+    with Admin(shared_broker.address) as admin:
+        admin.create_topics({f'{topic}-2': 1})
+    with member(shared_broker, topic) as busy, member(shared_broker, topic) as other:
+        while len(busy.assignment) < 2:
+            busy.poll(20)
+        while not other._member.is_joining:
+            other.poll(1)
+        other.subscribe([f'{topic}-2'])
+        while other.assignment != {(f'{topic}-2', 0)}:
+            busy.poll(20)
+            other.poll(20)
+
+
+# ---- brokers that do not answer
+
+class LateAnswers(TcpProxy):
+    """A proxy of which a test holds back all answers, and then lets them go on in their order."""
+
+    def __init__(self):
+        self._may_pass = threading.Event()
+        self._may_pass.set()
+        self.keys = []
+        super().__init__()
+
+    def hold(self):
+        self._may_pass.clear()
+
+    def release(self):
+        self._may_pass.set()
+
+    def close(self):
+        self.release()
+        super().close()
+
+    def to_broker(self, link):
+        while True:
+            head = read_exactly(link.client, 4)
+            frame = read_exactly(link.client, int.from_bytes(head))
+            self.keys.append(ApiKey(int.from_bytes(frame[:2])))
+            link.broker.sendall(head + frame)
+
+    def to_client(self, link):
+        while True:
+            head = read_exactly(link.broker, 4)
+            frame = read_exactly(link.broker, int.from_bytes(head))
+            self._may_pass.wait()
+            link.client.sendall(head + frame)
+
+
+@pytest.fixture(scope='module')
+def late(request, tmp_path_factory):
+    """A proxy, and a broker that advertises its address and has a topic with a record."""
+    from conftest import Brokers
+    with closing(LateAnswers()) as proxy:
+        brokers = Brokers(request.config.getoption('--against'), tmp_path_factory.mktemp('late'))
+        broker = brokers.start({'advertised.listeners': f'PLAINTEXT://{proxy.address}'})
+        proxy.target = broker.address
+        with Admin(proxy.address) as admin:
+            admin.create_topics([NewTopic('t', 1)])
+        with Producer(proxy.address) as producer:
+            producer.send('t', b'a', partition=0)
+        yield proxy
+        proxy.release()
+        brokers.end()
+
+
+GROUPS = {'classic': GROUP, 'consumer': {'group_protocol': 'consumer', 'auto_offset_reset': 'earliest'}}
+
+
+@pytest.mark.parametrize('protocol', GROUPS)
+def test_a_poll_ends_at_each_step_whose_answer_is_late_and_the_next_ones_take_all_steps(late, protocol):
+    """Each answer is held until a poll has returned without it. The client asks for none of them twice."""
+    consumer = Consumer(late.address, group_id=protocol, topics=['t'], enable_auto_commit=False, **GROUPS[protocol])
+    late.keys.clear()
+    found = []
+    while not found:
+        late.hold()
+        for timeout_ms in (0, 3):
+            found += consumer.poll(timeout_ms)
+        late.release()
+        found += consumer.poll(1)
+    wanted = ApiKey.JOIN_GROUP if protocol == 'classic' else ApiKey.CONSUMER_GROUP_HEARTBEAT
+    assert {wanted, ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.OFFSET_FETCH, ApiKey.LIST_OFFSETS,
+            ApiKey.FETCH} <= set(late.keys)
+    assert late.keys.count(ApiKey.FIND_COORDINATOR) == late.keys.count(ApiKey.LIST_OFFSETS) == 1
+    assert [record.value for batch in found for record in batch.records()] == [b'a']
+    consumer.close(timeout_ms=10_000)
+
+
+def test_a_poll_of_a_share_consumer_ends_though_no_answer_arrives(late):
+    with closing(Cluster(ClientConfig.load(late.address))) as cluster:
+        cluster.refresh()
+        consumer = ShareConsumer(cluster, ShareConsumerSettings('sharers'))
+        consumer.subscribe(['t'])
+        while not consumer.assignment:
+            late.hold()
+            assert consumer.poll(3) == []
+            late.release()
+            assert consumer.poll(1) == []
+        late.hold()
+        assert consumer.poll(3) == []
+        late.release()
+        consumer.close()
+
+
+def test_calls_without_a_time_out_end_with_default_api_timeout_ms(late):
+    with (Consumer(late.address, group_id='g', default_api_timeout_ms=50) as consumer,
+          Admin(late.address, default_api_timeout_ms=50) as admin):
+        assert consumer.committed([('t', 0)]) == {}
+        admin.list_groups()
+        late.hold()
+        for call in (lambda: consumer.committed([('t', 0)]), lambda: consumer.commit({('t', 0): 1}),
+                     lambda: consumer.offsets_for_times({('t', 0): 1}), lambda: consumer.end_offsets([('t', 0)]),
+                     lambda: admin.list_groups(), lambda: admin.describe_classic_groups(['g']),
+                     lambda: admin.create_topics({'u': 1})):
+            with pytest.raises(ClientError, match='has not answered'):
+                call()
+        late.release()
+
+
+def test_the_calls_of_a_transaction_end_with_max_block_ms_and_may_be_repeated(late):
+    with Producer(late.address, transactional_id='x', max_block_ms=50) as producer:
+        producer.begin_transaction()
+        producer.send('t', b'b', partition=0)
+        late.hold()
+        for _ in range(3):
+            with pytest.raises(ClientError, match=r'has not answered|not written yet within max\.block\.ms'):
+                producer.commit_transaction()
+        late.release()
+        while True:
+            try:
+                producer.commit_transaction()
+                break
+            except ClientError:
+                continue
+        late.hold()
+        other = Producer(late.address, transactional_id='y', max_block_ms=50)
+        with pytest.raises(ClientError):
+            other.init_transactions()
+        late.release()
+        other.close()
+    with Consumer(late.address, isolation_level='read_committed') as consumer:
+        consumer.assign([('t', 0)])
+        consumer.seek('t', 0, 1)
+        assert next(iter(consumer)).records()[0].value == b'b'
+
+
+def test_an_address_that_does_not_answer_takes_a_second_of_a_poll_and_later_more():
+    """The opening of a connection cannot go on in the next poll. It gets more time with each that was cut short."""
+    clock = ManualClock()
+    with serving(lambda connection: connection.recv(1000) and connection.recv(1)) as port:
+        cluster = Cluster(ClientConfig.load(f'127.0.0.1:{port}'), clock)
+        given = []
+
+        def at_least(ms, of=cluster.limit.at_least):
+            given.append(ms)
+            return of(1)        # no test waits for a second
+
+        cluster.limit.at_least = at_least
+        for _ in range(6):
+            with cluster.within(0), pytest.raises(OutOfTime):
+                cluster.any()
+        assert given == [OPENING_MS, 2000, 4000, 8000, 10_000, 10_000]
+
+
+# ---- the parts
+
+def test_an_answer_that_was_late_is_that_of_the_next_equal_call():
+    held, broker = threading.Event(), ScriptedBroker()
+    answers = iter([messages.FindCoordinatorResponse(error_code=15), messages.FindCoordinatorResponse(error_code=16)])
+    broker.answers['FindCoordinator'] = lambda request: held.wait(60) and next(answers)
+    with running(broker), closing(Cluster(ClientConfig.load(f'127.0.0.1:{broker.port}'))) as cluster:
+        connection, request = cluster.any(), messages.FindCoordinatorRequest(key='g')
+        for _ in range(3):
+            with cluster.within(1), pytest.raises(OutOfTime, match='has not answered FindCoordinator within the time'):
+                connection.call(request, max_version=3)
+        assert connection.has_unfinished_call and cluster.any() is connection
+        held.set()
+        assert connection.call(messages.FindCoordinatorRequest(key='g'), max_version=3).error_code == 15
+        assert broker.asked.count('FindCoordinator') == 1
+
+
+def test_another_call_does_not_get_the_answer_that_was_late():
+    held, broker = threading.Event(), ScriptedBroker()
+    broker.answers['FindCoordinator'] = lambda request: held.wait(60) and messages.FindCoordinatorResponse(
+        error_code=int(request.key))
+    with running(broker), closing(Cluster(ClientConfig.load(f'127.0.0.1:{broker.port}'))) as cluster:
+        connection = cluster.any()
+        with cluster.within(1), pytest.raises(OutOfTime):
+            connection.call(messages.FindCoordinatorRequest(key='1'), max_version=3)
+        held.set()
+        assert connection.call(messages.FindCoordinatorRequest(key='2'), max_version=3).error_code == 2
+
+
+def test_retries_that_a_call_cuts_short_go_on_in_the_next_until_default_api_timeout_ms():
+    """A program that polls in short intervals gets the error of a coordinator that stays away, like any other."""
+    clock, slept, tries = ManualClock(), [], []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        clock.advance(round(seconds * 1000))
+
+    def ask():
+        tries.append(clock.monotonic_ms())
+        clock.advance(1)
+        cluster.coordinator(KeyType.GROUP, 'g')
+
+    with running(ScriptedBroker()) as broker:
+        broker.answers['FindCoordinator'] = lambda request: messages.FindCoordinatorResponse(coordinators=[
+            messages.FindCoordinatorResponse.Coordinator(key='g', error_code=15)])
+        cluster = Cluster(ClientConfig.load(f'127.0.0.1:{broker.port}', overrides={
+            'default.api.timeout.ms': '1000'}), clock, sleep)
+        cluster.refresh()
+        cuts = 0
+        with pytest.raises(KafkaError, match=r'COORDINATOR_NOT_AVAILABLE.*tried \d+ times in \d+ ms'):
+            while True:
+                try:
+                    with cluster.within(30):
+                        cluster.retrying(ask, 'finding')
+                except OutOfTime:
+                    cuts += 1
+                assert cuts < 100
+        assert cuts > 10
+        assert min(later - earlier for earlier, later in pairwise(tries)) >= 80, 'a back-off each'
+        cluster.close()
+
+
+def test_the_end_of_a_cluster_is_no_time_out_of_a_call():
+    clock = ManualClock()
+    limit = TimeLimit(clock)
+    limit.end_within(10)
+    with limit.within(20):
+        assert not limit.cuts(clock.monotonic_ms() + 1000)
+        with limit.within(5):
+            assert limit.cuts(clock.monotonic_ms() + 1000) and limit.left_ms(100) == 5
+            with limit.suspended():
+                assert not limit.is_bounded
+    assert limit.left_ms(100) == 10 and not limit.is_bounded
