@@ -1,8 +1,11 @@
-"""The status socket: a running broker describes itself on a Unix socket in its log directory.
+"""The status socket: a running broker describes itself on a Unix socket.
 
-The broker's user and root may open the socket, and each user that may open it may ask. The question is one JSON object,
-which ends where the process that asks ends its side of the connection. The answer is another one; then the broker
-closes the connection. Kafka ignores the file.
+The socket has an abstract name, which contains the identity of the log directory: a file in the directory would be in
+the way of every copy, and outlive a broker that is killed. Abstract names belong to a network namespace, so a broker in
+a container is asked from inside it. The broker answers its own user and root.
+
+The question is one JSON object, which ends where the process that asks ends its side of the connection. The answer is
+another one; then the broker closes the connection.
 """
 from __future__ import annotations
 
@@ -11,17 +14,23 @@ import json
 import logging
 import os
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any
+
+from kbroker.log.directory_names import LOCK_FILE
+from kbroker.log.fs import FileSystem
 
 if TYPE_CHECKING:
     from kbroker.long_work import LongWork
     from kbroker.metadata.changes import Steps
     from kbroker.network.reactor import EventHandler, Reactor
 
-SOCKET_NAME = '.kbroker-status'
+PEER = struct.Struct('iII')
+"""Process, user and group at the other end of a Unix socket: `struct ucred` of unix(7)."""
+ROOT = 0
 ACCEPTED_PER_TICK = 4
 BACKLOG = 128
 MOST_PEERS = 64
@@ -56,23 +65,18 @@ class StatusSocket:
 
     def __init__(self, reactor: Reactor, long_work: LongWork, directory: str,
                  answer: Callable[[Report], Steps[Report]]):
-        """Listen. A file system without sockets costs a warning: the broker serves without them."""
+        """Listen. If another process has the name, that costs a warning: the broker serves without the socket."""
         self._reactor = reactor
         self._long_work = long_work
-        self._directory = directory
         self._answer = answer
         self._peers: dict[Peer, EventHandler] = {}      # a peer that had its handler would be a cycle
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            with short_path(directory) as path:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)     # of a broker that was killed: this one holds the directory's lock
-                self._listener.bind(path)
-                os.chmod(path, 0o600)   # clients cannot connect before `listen`
+            self._listener.bind(socket_name(directory))
             self._listener.listen(BACKLOG)
         except OSError as error:
-            logger.warning('`kbroker status` cannot reach this broker: %s: %s',
-                           os.path.join(directory, SOCKET_NAME), error.strerror)
+            logger.warning('`kbroker status` cannot reach this broker: the status socket of %s: %s', directory,
+                           error.strerror)
             self._listener.close()
             return
         self._handler = reactor.watch(self._listener.fileno(), self._accept)
@@ -82,15 +86,13 @@ class StatusSocket:
         return len(self._peers)
 
     def close(self) -> None:
-        """Listen no more, and remove the socket from the directory."""
+        """Listen no more."""
         for peer in list(self._peers):
             self._drop(peer)
         if self._listener.fileno() < 0:
             return
         self._reactor.unregister(self._handler)
         self._listener.close()
-        with contextlib.suppress(OSError), short_path(self._directory) as path:
-            os.unlink(path)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED_PER_TICK):
@@ -98,6 +100,9 @@ class StatusSocket:
                 accepted, _ = self._listener.accept()
             except OSError:
                 return
+            if user_of_peer(accepted) not in (ROOT, os.geteuid()):
+                accepted.close()
+                continue
             accepted.setblocking(False)
             if len(self._peers) == MOST_PEERS:
                 self._drop(next(iter(self._peers)))
@@ -161,16 +166,16 @@ def read_status(directory: str, question: Report | None = None) -> Report:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(LIMIT_S)
         try:
-            with short_path(directory) as path:
-                connection.connect(path)
+            connection.connect(socket_name(directory))
+            check_peer(connection, directory)
             connection.sendall(json.dumps(question or {}).encode())
             connection.shutdown(socket.SHUT_WR)
             with connection.makefile('rb') as answer:
                 report: Report = json.load(answer)
-        except (FileNotFoundError, ConnectionRefusedError):
+        except FileNotFoundError:
             raise NoBrokerError(f'no broker runs on {directory}') from None
-        except PermissionError:
-            raise OSError(f'the broker on {directory} only answers its own user and root') from None
+        except ConnectionRefusedError:
+            raise unreachable(directory) from None
         except BlockingIOError:
             raise OSError(f'more than {BACKLOG} processes ask the broker on {directory} at once') from None
         except TimeoutError:
@@ -180,14 +185,43 @@ def read_status(directory: str, question: Report | None = None) -> Report:
     return report
 
 
-@contextlib.contextmanager
-def short_path(directory: str) -> Iterator[str]:
-    """Give a path of the socket that fits into a socket address, which has room for 107 bytes."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f'/proc/self/fd/{descriptor}/{SOCKET_NAME}'
-    finally:
-        os.close(descriptor)
+def socket_name(directory: str) -> str:
+    """Return the abstract name of the status socket of a directory. Raises OSError."""
+    state = os.stat(directory)
+    return f'\0kbroker-status-{state.st_dev:x}-{state.st_ino:x}'
+
+
+def user_of_peer(connection: socket.socket) -> int:
+    """Return the id of the user whose process has the other end of a Unix socket."""
+    user: int = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))[1]
+    return user
+
+
+def check_peer(connection: socket.socket, directory: str) -> None:
+    """Raise OSError unless the process that listens may be the broker, and answers this user.
+
+    Any user can take an abstract name. The broker's user has the directory, or at least the lock file in it.
+    """
+    user = user_of_peer(connection)
+    expected = {ROOT, os.geteuid(), os.stat(directory).st_uid}
+    with contextlib.suppress(OSError):
+        expected.add(os.stat(os.path.join(directory, LOCK_FILE)).st_uid)
+    if user not in expected:
+        raise OSError(f'found a process of user {user} at the status socket of {directory}, expected one of user '
+                      f'{", ".join(map(str, sorted(expected)))}')
+    if os.geteuid() not in (ROOT, user):
+        raise OSError(f'the broker on {directory} only answers its own user and root')
+
+
+def unreachable(directory: str) -> OSError:
+    """Return the error for a directory whose status socket does not exist in this network namespace."""
+    holder = None
+    with contextlib.suppress(OSError):
+        holder = FileSystem().lock_holder(os.path.join(directory, LOCK_FILE))
+    if holder is None:
+        return NoBrokerError(f'no broker runs on {directory}')
+    return OSError(f'a broker runs on {directory}, and its status socket cannot be reached from here: it is Apache '
+                   'Kafka, or runs in a container, in which the command has to run')
 
 
 def lines_of(report: Report) -> Iterator[str]:

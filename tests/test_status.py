@@ -2,8 +2,8 @@
 import contextlib
 import json
 import os
+import shutil
 import socket
-import stat
 import subprocess
 import sys
 
@@ -16,11 +16,11 @@ from kbroker.network.reactor import Reactor
 from kbroker.status import (
     MOST_PEERS,
     MOST_QUESTION_BYTES,
-    SOCKET_NAME,
     StatusSocket,
     duration,
     read_status,
     size,
+    socket_name,
 )
 
 ANSWER_BYTES = 5_000_000
@@ -33,7 +33,7 @@ def run_status(*arguments):
 
 @pytest.fixture
 def directory(tmp_path):
-    """A path that is too long for a socket address."""
+    """A path that is longer than a socket address."""
     return tmp_path / ('a' * 60) / ('b' * 60)
 
 
@@ -67,9 +67,51 @@ def test_a_running_broker_prints_what_it_holds_and_the_bounds(broker, directory)
         assert f'\n{what} ' in printed.stdout
 
 
-def test_only_the_brokers_user_may_ask(broker, directory):
-    mode = os.stat(directory / SOCKET_NAME).st_mode
-    assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
+ASK_AS_NOBODY = """
+import os, sys
+from kbroker.status import read_status
+os.setuid(65534)
+try:
+    read_status(sys.argv[1])
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root can become another user')
+def test_only_the_brokers_user_and_root_may_ask(broker, directory, tmp_path):
+    os.chmod(tmp_path, 0o755)
+    asked = subprocess.run([sys.executable, '-c', ASK_AS_NOBODY, directory], cwd=ROOT, capture_output=True, text=True,
+                           check=False)
+    assert asked.stdout in (f'the broker on {directory} only answers its own user and root\n',
+                            f"[Errno 13] Permission denied: '{directory}'\n"), asked
+
+
+def test_the_broker_closes_the_connection_of_another_user(status_socket, tmp_path, monkeypatch):
+    reactor, asked = status_socket
+    monkeypatch.setattr(os, 'geteuid', lambda: 12345)
+    monkeypatch.setattr('kbroker.status.user_of_peer', lambda connection: 54321)
+    with connected(tmp_path) as peer:
+        peer.setblocking(False)
+        reactor.run_once()
+        assert peer.recv(1) == b'' and len(asked) == 0
+
+
+def test_an_answer_of_another_user_is_not_believed(status_socket, tmp_path, monkeypatch):
+    """Any user can take an abstract name before the broker does."""
+    monkeypatch.setattr('kbroker.status.user_of_peer', lambda connection: 54321)
+    with pytest.raises(OSError, match='found a process of user 54321 at the status socket of'):
+        read_status(str(tmp_path))
+
+
+def test_a_name_that_another_process_has_taken_costs_a_warning(tmp_path, caplog):
+    clock = Clock()
+    reactor = Reactor(clock, Timers(clock))
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(socket_name(str(tmp_path)))
+        StatusSocket(reactor, LongWork(Timers(clock)), str(tmp_path), lambda question: iter(())).close()
+    reactor.close()
+    assert f'the status socket of {tmp_path}: Address already in use' in caplog.text
 
 
 def test_without_a_broker_the_command_says_so(broker, directory):
@@ -77,28 +119,36 @@ def test_without_a_broker_the_command_says_so(broker, directory):
     expected = f'kbroker: no broker runs on {directory}\n'
     killed = run_status('--data-dir', directory)
     assert (killed.returncode, killed.stderr) == (1, expected)
-    broker.start()      # in spite of the socket that the killed broker left
+    broker.start()
     assert read_status(str(directory))['pid'] == broker.pid
     broker.stop()
-    assert not (directory / SOCKET_NAME).exists()
     assert run_status('--data-dir', directory).stderr == expected
     assert run_status('--data-dir', directory / 'none').stderr == f'kbroker: no broker runs on {directory / "none"}\n'
 
 
+def test_a_broker_without_a_socket_in_this_network_namespace_is_no_missing_broker(broker, directory, monkeypatch):
+    monkeypatch.setattr('kbroker.status.socket_name', lambda directory: '\0kbroker-status-elsewhere')
+    with pytest.raises(OSError, match=f'a broker runs on {directory}, and its status socket cannot be reached from'):
+        read_status(str(directory))
+
+
+def test_a_directory_can_be_copied_while_a_broker_runs_and_after_a_kill(broker, directory, tmp_path):
+    """A socket in the directory made `shutil.copytree` fail, and stayed there after a kill."""
+    shutil.copytree(directory, tmp_path / 'while it runs')
+    broker.kill9()
+    shutil.copytree(directory, tmp_path / 'after a kill')
+    assert all(entry.is_file() or entry.is_dir() for entry in directory.iterdir())
+
+
 def test_a_peer_that_connects_and_leaves_does_no_harm(broker, directory):
     for _ in range(20):
-        with socket.socket(socket.AF_UNIX) as peer:
-            descriptor = os.open(directory, os.O_RDONLY)
-            peer.connect(f'/proc/self/fd/{descriptor}/{SOCKET_NAME}')
-            os.close(descriptor)
+        connected(directory).close()
     assert read_status(str(directory))['pid'] == broker.pid
 
 
 def connected(directory):
     peer = socket.socket(socket.AF_UNIX)
-    descriptor = os.open(directory, os.O_RDONLY)
-    peer.connect(f'/proc/self/fd/{descriptor}/{SOCKET_NAME}')
-    os.close(descriptor)
+    peer.connect(socket_name(str(directory)))
     return peer
 
 

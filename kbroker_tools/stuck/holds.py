@@ -1,7 +1,7 @@
 """The records that members of share groups hold, as the status socket of a running kbroker describes them.
 
-No request of Kafka's protocol shows them. The socket lies in the broker's log directory. A tool that asks a broker over
-the network finds the directory if it runs on the same machine, and may open the socket.
+No request of Kafka's protocol shows them. The socket is found by the broker's log directory. A tool that asks a broker
+over the network finds the directory if it runs on the same machine, and may ask as the broker's user or as root.
 """
 from __future__ import annotations
 

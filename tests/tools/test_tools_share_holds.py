@@ -13,7 +13,7 @@ from kbroker.client.producer import Producer
 from kbroker.client.share_consumer import ShareConsumer
 from kbroker.client.share_sessions import AcknowledgeType
 from kbroker.client.stream_settings import ShareConsumerSettings
-from kbroker.status import SOCKET_NAME
+from kbroker.status import NoBrokerError
 
 LOCK_MS = 3_600_000
 SETTINGS = {
@@ -108,18 +108,17 @@ def test_partitions_without_held_records_have_no_table(broker, topic, consumer):
         'records': 0, 'ranges': [], 'left_out': 0, 'not_seen': None}
 
 
-def test_without_a_socket_the_command_says_how_to_see_what_is_held(broker, topic, consumer):
+def test_without_a_socket_the_command_says_how_to_see_what_is_held(broker, topic, consumer, monkeypatch):
     """A broker on another machine has no socket here."""
-    aside = os.path.join(broker.directory, 'aside')
-    os.rename(os.path.join(broker.directory, SOCKET_NAME), aside)
-    try:
-        place = ('--bootstrap-server', broker.address)
-        done = why_stuck(f'{topic}:0', *place)
-        assert share_groups(f'{topic}:0', *place) == {
-            'records': None, 'ranges': [], 'left_out': None,
-            'not_seen': 'no kbroker of this cluster runs on this machine'}
-    finally:
-        os.rename(aside, os.path.join(broker.directory, SOCKET_NAME))
+    def find_none(directory, question):
+        raise NoBrokerError(directory)
+
+    monkeypatch.setattr('kbroker_tools.stuck.holds.read_status', find_none)
+    place = ('--bootstrap-server', broker.address)
+    done = why_stuck(f'{topic}:0', *place)
+    assert share_groups(f'{topic}:0', *place) == {
+        'records': None, 'ranges': [], 'left_out': None,
+        'not_seen': 'no kbroker of this cluster runs on this machine'}
     assert done.returncode == 0
     assert 'cannot be seen: no kbroker of this cluster runs on this machine' in done.stdout
     assert '--data-dir DIR' in done.stdout.splitlines()[-1]
@@ -131,5 +130,5 @@ def test_a_partition_directory_asks_the_broker_around_it(broker, topic, consumer
 
 
 def test_a_copied_directory_holds_nothing(broker, topic, consumer, tmp_path):
-    shutil.copytree(broker.directory, tmp_path / 'copy', ignore=lambda *_: [SOCKET_NAME])
+    shutil.copytree(broker.directory, tmp_path / 'copy')
     assert share_groups(f'{topic}:0', '--data-dir', tmp_path / 'copy')['records'] == 0
