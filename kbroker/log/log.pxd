@@ -56,6 +56,7 @@ cdef class Log(Appender):
     cdef int go_offline(self, str what, error) except -1
     cdef int fail_read(self, int64_t offset, error) except -1
     cdef int write_last_snapshot(self, bint is_synced) except -1
+    cdef int64_t last_snapshot_offset(self) except -1
     cdef int refuse(self, str what, error) except -1
     cdef bint cut_unadopted(self, int64_t unwritten_bytes) except -1
     cdef int check_online(self) except -1

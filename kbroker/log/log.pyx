@@ -27,6 +27,7 @@ from kbroker.log.segment cimport Place, Segment
 from kbroker.log.segment import LOG_SUFFIX
 from kbroker.log.shortage import shortage
 from kbroker.log.timestamps import first_at_or_after, greatest
+from kbroker.log.stop_snapshot cimport encode_snapshot_at, snapshot_offset
 from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.log.unsynced cimport Unsynced
 from kbroker.log.unwritten cimport UnwrittenTail, WriteArena
@@ -40,6 +41,9 @@ ABORTED = Struct('>qq')
 
 cdef enum:
     ABORTED_BYTES = 16
+    # A start replays at most as many bytes as so many batches of the greatest size have: what a producer has in flight.
+    REPLAYED_BATCHES = 5
+    MOST_REPLAYED_BYTES = 64 * 1024 * 1024
 
 
 cdef class Log(Appender):
@@ -599,13 +603,34 @@ cdef class Log(Appender):
         self.take_offline(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{self.directory}: the log is closed'))
 
     cdef int write_last_snapshot(self, bint is_synced) except -1:
-        """Write a snapshot of the end. A lost one makes the next opening slower, no more: a shared sync may miss it."""
-        if self.producer_state.end_offset > max(self.snapshots.latest, self.log_start_offset):
-            self.snapshots.write(self.log_end_offset, self.producer_state.encode_snapshot())
-            self.snapshots.keep_for([segment.base_offset for segment in self.segments])
-            if not is_synced:
-                self.fs.sync_directory(self.directory)
+        """Write the snapshot from which the next start replays: see `stop_snapshot`.
+
+        A lost one makes the next opening slower, no more: a shared sync may miss it.
+        """
+        cdef int64_t offset
+        if self.log_end_offset <= self.log_start_offset:
+            return 0
+        offset = self.last_snapshot_offset()
+        if offset not in self.snapshots.offsets:
+            self.snapshots.write(offset, encode_snapshot_at(self.producer_state, offset))
+        elif offset == self.snapshots.latest:       # nothing was appended since it was written
+            return 0
+        self.is_rewritten = True
+        self.snapshots.keep_until(offset, [segment.base_offset for segment in self.segments])
+        if not is_synced:
+            self.fs.sync_directory(self.directory)
         return 0
+
+    cdef int64_t last_snapshot_offset(self) except -1:
+        """Return the offset of the last snapshot: in the active segment, because Kafka removes one below it."""
+        cdef int64_t floor = max(self.log_start_offset + 1, self.active.base_offset)
+        cdef int64_t offset = snapshot_offset(self.producer_state, floor)
+        cdef int64_t replayed_bytes = min(REPLAYED_BATCHES * <int64_t>self.config.max_message_bytes,
+                                          <int64_t>MOST_REPLAYED_BYTES)
+        if offset in self.snapshots.offsets:
+            return offset
+        floor = max(floor, self.active.offset_near(replayed_bytes))
+        return offset if offset >= floor else snapshot_offset(self.producer_state, floor)
 
     def __repr__(self):
         return (f'<Log {self.topic}-{self.partition}, offsets {self.log_start_offset}..{self.log_end_offset}, '

@@ -4,11 +4,14 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker.log.append cimport Append
+from kbroker.log.marker_history cimport MarkerHistory
 from kbroker.log.newest_connection cimport NewestConnection
 from kbroker.record.batch cimport BatchFields, Marker
 
 cdef enum:
     WINDOW_BATCHES = 5
+    SNAPSHOT_HEAD_BYTES = 10    # int16 version, uint32 CRC-32C of everything after it, int32 count
+    SNAPSHOT_ENTRY_BYTES = 46
 
 
 cdef struct CachedBatch:
@@ -76,6 +79,7 @@ cdef class ProducerStateTable:
     cdef Py_ssize_t first_completed
     cdef Py_ssize_t end_completed
     cdef Py_ssize_t completed_room
+    cdef MarkerHistory markers
     cdef ProducerEntry recent           # the last one that `find` returned, still in entries
     cdef readonly int64_t end_offset
     cdef public int64_t expiration_ms
@@ -104,3 +108,8 @@ cdef class ProducerStateTable:
     cdef bint is_expired(self, ProducerEntry entry, int64_t now_ms) noexcept
     cdef int64_t first_unstable(self) noexcept
     cdef int64_t stable_offset_without(self, int64_t producer_id, int64_t marker_offset) noexcept
+
+
+cdef int write_snapshot_head(uint8_t *head, uint8_t *end) noexcept
+cdef int write_snapshot_entry(uint8_t *at, int64_t producer_id, int16_t producer_epoch, const CachedBatch *last,
+                              int64_t timestamp_ms, int32_t coordinator_epoch, int64_t first_offset) noexcept

@@ -25,9 +25,7 @@ from kbroker.wire.crc32c cimport crc32c_update
 
 cdef enum:
     SNAPSHOT_VERSION = 1
-    SNAPSHOT_HEAD_BYTES = 10    # int16 version, uint32 CRC-32C of everything after it, int32 count
     SNAPSHOT_CRC_FROM = 6
-    SNAPSHOT_ENTRY_BYTES = 46
     LAST_EPOCH = 32767
     LAST_SEQUENCE = 2147483647
     DEFAULT_EXPIRATION_MS = 86400000
@@ -153,6 +151,7 @@ cdef class ProducerStateTable:
         self.room = ProducerRoom() if room is None else room
         self.most_producers = MOST_PRODUCERS_OF_PARTITION
         self.entries = {}
+        self.markers = MarkerHistory()
         self.clear(0)
 
     def __dealloc__(self):
@@ -167,6 +166,7 @@ cdef class ProducerStateTable:
         self.snapshot = None
         self.verifications = {}     # producer id -> Verification
         self.first_completed = self.end_completed = 0
+        self.markers.clear(end_offset)
         self.end_offset = end_offset
 
     cdef ProducerEntry find(self, int64_t producer_id):
@@ -307,6 +307,8 @@ cdef class ProducerStateTable:
             if batch.attributes & TRANSACTIONAL_BIT and entry.transaction_first_offset < 0:
                 self.open_transaction(entry, batch.base_offset)
             return 0
+        self.markers.note(entry.producer_id, entry.producer_epoch, entry.coordinator_epoch,
+                          entry.transaction_first_offset, self.end_offset - 1)
         entry.take_epoch(batch.producer_epoch)
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp_ms = marker.timestamp_ms
@@ -634,22 +636,37 @@ cdef class ProducerSnapshot:
 
     cdef int add(self, ProducerEntry entry) except -1:
         """Encode a producer, unless it was encoded already."""
-        cdef const CachedBatch *last = entry.last_batch()
         cdef uint8_t *at = self.end
         if entry.snapshot_number == self.number:
             return 0
         entry.snapshot_number = self.number
-        write_int64(at, entry.producer_id)
-        write_int16(at + 8, entry.producer_epoch)
-        write_int32(at + 10, last.last_sequence if last != NULL else -1)
-        write_int64(at + 14, last.last_offset if last != NULL else -1)
-        write_int32(at + 22, last.offset_delta if last != NULL else 0)
-        write_int64(at + 26, entry.last_timestamp_ms)
-        write_int32(at + 34, entry.coordinator_epoch)
-        write_int64(at + 38, entry.transaction_first_offset)
+        write_snapshot_entry(at, entry.producer_id, entry.producer_epoch, entry.last_batch(), entry.last_timestamp_ms,
+                             entry.coordinator_epoch, entry.transaction_first_offset)
         self.crc = crc32c_update(self.crc, at, SNAPSHOT_ENTRY_BYTES)
         self.end = at + SNAPSHOT_ENTRY_BYTES
         return 0
+
+
+cdef int write_snapshot_head(uint8_t *head, uint8_t *end) noexcept:
+    """Write the head of a snapshot whose entries end at `end`."""
+    write_int16(head, SNAPSHOT_VERSION)
+    write_int32(head + SNAPSHOT_CRC_FROM, <int32_t>((end - head - SNAPSHOT_HEAD_BYTES) // SNAPSHOT_ENTRY_BYTES))
+    write_int32(head + 2, <int32_t>crc32c_update(0, head + SNAPSHOT_CRC_FROM, end - head - SNAPSHOT_CRC_FROM))
+    return 0
+
+
+cdef int write_snapshot_entry(uint8_t *at, int64_t producer_id, int16_t producer_epoch, const CachedBatch *last,
+                              int64_t timestamp_ms, int32_t coordinator_epoch, int64_t first_offset) noexcept:
+    """Write the state of a producer. `last` is NULL if no batch of it is known."""
+    write_int64(at, producer_id)
+    write_int16(at + 8, producer_epoch)
+    write_int32(at + 10, last.last_sequence if last != NULL else -1)
+    write_int64(at + 14, last.last_offset if last != NULL else -1)
+    write_int32(at + 22, last.offset_delta if last != NULL else 0)
+    write_int64(at + 26, timestamp_ms)
+    write_int32(at + 34, coordinator_epoch)
+    write_int64(at + 38, first_offset)
+    return 0
 
 
 cdef ProducerEntry read_snapshot_entry(const uint8_t *at):

@@ -207,7 +207,13 @@ class Opening:
                 if number + 1 < len(self.segments):
                     segment.set_next_offset(self.segments[number + 1].base_offset)
             elif segment.next_offset > self.producers.end_offset:
-                segment.replay(self.producers, self.producers.end_offset)
+                try:
+                    segment.replay(self.producers, self.producers.end_offset)
+                except CorruptLogError as error:
+                    logger.warning('%s; the segment is recovered', error)
+                    to_recover.add(segment)
+                    self._build_state(to_recover)
+                    return
 
     def _report_loss(self) -> None:
         """Report whether the end of the log lacks acknowledged records."""

@@ -6,14 +6,14 @@ new. A useless snapshot is removed only after its replacement exists: after a cl
 without snapshots as one without producers.
 """
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from kbroker.config import LogConfig
 from kbroker.errors import CorruptLogError
 from kbroker.log.check import PartitionReport, Remedy, has_unfinished_swap
 from kbroker.log.fs import FileSystem
-from kbroker.log.header_walk import replay_headers
+from kbroker.log.header_walk import replay_headers, seek_batch
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.segment import (
@@ -69,13 +69,14 @@ def plan(fs: FileSystem, directory: str, report: PartitionReport, *, cut_torn_ta
         if finding.remedy is Remedy.REBUILD_INDEXES and report.has_state:
             steps.add(Step(os.path.join(directory, file_name(offset, LOG_SUFFIX)), Remedy.REBUILD_INDEXES))
         elif finding.remedy is Remedy.WRITE_SNAPSHOT and report.has_state:
-            is_known = offset == report.end_offset or (offset in bases and offset > report.start_offset)
+            is_known = offset == report.end_offset or (
+                offset > report.start_offset and (offset in bases or bases[-1] < offset < report.end_offset))
             steps.add(Step(finding.file, Remedy.WRITE_SNAPSHOT if is_known else Remedy.REMOVE))
         elif finding.remedy is Remedy.REMOVE and not (finding.file.endswith(SNAPSHOT_SUFFIX) and not report.has_state):
             steps.add(Step(finding.file, Remedy.REMOVE))
         elif finding.remedy is Remedy.CUT_TORN_TAIL and cut_torn_tail:
             steps.add(Step(finding.file, Remedy.CUT_TORN_TAIL, finding.position))
-    if bases and any(step.file.endswith(SNAPSHOT_SUFFIX) for step in steps):
+    if bases and any(step.file.endswith(SNAPSHOT_SUFFIX) and step.remedy is Remedy.REMOVE for step in steps):
         steps.add(Step(os.path.join(directory, file_name(report.end_offset, SNAPSHOT_SUFFIX)), Remedy.WRITE_SNAPSHOT))
     return sorted(steps)
 
@@ -97,6 +98,8 @@ def carry_out(fs: FileSystem, directory: str, config: LogConfig, steps: list[Ste
         _take_snapshot(fs, directory, producers, base_offset, written)
         if base_offset in written:
             snapshots[base_offset] = producers.encode_snapshot()
+        if base_offset == bases[-1]:
+            snapshots |= _snapshots_inside(fs, directory, base_offset, producers, written)
         if base_offset in rebuilt:
             _rebuild_indexes(fs, directory, base_offset, config, producers, is_last=base_offset == bases[-1])
             done(rebuilt[base_offset])
@@ -120,6 +123,22 @@ def carry_out(fs: FileSystem, directory: str, config: LogConfig, steps: list[Ste
             fs.unlink(step.file)
             done(step)
     fs.sync_directory(directory)
+
+
+def _snapshots_inside(fs: FileSystem, directory: str, base_offset: int, producers: ProducerStateTable,
+                      wanted: Collection[int]) -> dict[int, bytes]:
+    """Return the snapshots inside the last segment, where a clean stop leaves one. `producers` is the state before it.
+    """
+    found = {}
+    file = fs.open(os.path.join(directory, file_name(base_offset, LOG_SUFFIX)))
+    for offset in wanted:
+        if offset > base_offset:
+            state = ProducerStateTable()
+            state.load_snapshot(producers.encode_snapshot(), base_offset, 0)
+            replay_headers(state, file, 0, seek_batch(file, 0, file.size(), offset))
+            if state.end_offset == offset:
+                found[offset] = state.encode_snapshot()
+    return found
 
 
 def _take_snapshot(fs: FileSystem, directory: str, producers: ProducerStateTable, base_offset: int,

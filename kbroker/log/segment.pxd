@@ -54,6 +54,8 @@ cdef class Segment:
     cdef int write(self, const uint8_t *data, int64_t size) except -1
     cdef int adopt(self, const BatchFields *batch, int64_t size) except -1
     cdef int expect_end(self, BatchWalk walk) except -1
+    cdef int refuse_end(self, int64_t position) except -1
+    cdef int64_t offset_near(self, int64_t tail_bytes) except -1
     cdef int begin_recovery(self) except -1
     cdef int remember(self, int64_t base_offset) except -1
     cdef const Place *recall(self, int64_t target, bint by_position) noexcept

@@ -10,6 +10,7 @@ from kbroker.log.batch_walk cimport SCAN_BYTES, SEARCH_BYTES, BatchWalk, find_ba
 from kbroker.log.fs.file cimport File
 from kbroker.log.fs.lazy_file cimport LazyFile
 from kbroker.log.header_walk cimport read_marker_at
+from kbroker.log.header_walk import replay_headers
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.producer_state cimport ProducerStateTable
 from kbroker.log.transaction_index cimport TransactionIndex
@@ -350,9 +351,12 @@ cdef class Segment:
 
     cdef int expect_end(self, BatchWalk walk) except -1:
         if walk.fault != HEADER_READ:
-            raise CorruptLogError(f'{self.file().path}: found no batch at {walk.position}, expected one before the end '
-                                  f'at {self.size_bytes}')
+            self.refuse_end(walk.position)
         return 0
+
+    cdef int refuse_end(self, int64_t position) except -1:
+        raise CorruptLogError(f'{self.file().path}: found no batch at {position}, expected one before the end at '
+                              f'{self.size_bytes}')
 
     def batch_at_or_after(self, int64_t offset):
         """Return (position, header, batch) of the first batch that ends at or above `offset`, None at the end."""
@@ -487,14 +491,18 @@ cdef class Segment:
     def replay(self, ProducerStateTable producers not None, int64_t start_offset) -> None:
         """Replay the batches from `start_offset` on into `producers`."""
         cdef Place place
-        cdef BatchWalk walk
-        cdef Marker marker
         self.place_of(start_offset, &place)
-        walk = walk_batches(self.file(), place.position, self.size_bytes, SCAN_BYTES)
-        while walk.next():
-            read_marker_at(walk, &marker)
-            producers.adopt(&walk.fields, &marker)
-        self.expect_end(walk)
+        place.position = replay_headers(producers, self.file(), place.position, self.size_bytes)
+        if place.position != self.size_bytes:
+            self.refuse_end(place.position)
+
+    cdef int64_t offset_near(self, int64_t tail_bytes) except -1:
+        """Return an offset that at most `tail_bytes` and the batch before them follow, without waiting for the disk."""
+        cdef Place place
+        if self.size_bytes <= tail_bytes:
+            return self.base_offset
+        self.place_below(self.size_bytes - tail_bytes, &place)
+        return place.offset
 
     # ---- closing ----
 

@@ -109,3 +109,9 @@ class ProducerSnapshots:
         for offset in list(self.offsets):
             if offset not in segment_bases and not (offset == newest and offset > segment_bases[-1]):
                 self.remove(offset)
+
+    def keep_until(self, offset: int, segment_bases: list[int]) -> None:
+        """Remove the snapshots above `offset`, from which an opening would begin, and those that `keep_for` removes."""
+        for later in [found for found in self.offsets if found > offset]:
+            self.remove(later)
+        self.keep_for(segment_bases)

@@ -1,6 +1,7 @@
 """kbroker opens a log directory of Apache Kafka, and Apache Kafka one of kbroker."""
 import re
 import shutil
+import time
 
 import confluent_kafka
 import pytest
@@ -8,11 +9,14 @@ from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from support.apache_kafka import KafkaProcess, dump_log
 from support.broker_process import BrokerProcess
+from support.message_builder import build
+from support.raw_client import RawClient
 from support.sample_topic import LIMIT_S, sample_topic
 
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
+from kbroker.record.batch import encode_batch
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -166,3 +170,41 @@ def test_kafka_logs_no_error_on_deletions_in_progress_strays_and_empty_partition
     finally:
         first.kill9()
         kafka.kill9()
+
+
+def sent_batches(address, producer_id):
+    """Send five batches of an idempotent producer to `orders`. Return (error code, base offset) of each answer."""
+    host, port = address.split(':')
+    with RawClient(host, int(port)) as client:
+        return [(answer.error_code, answer.base_offset) for number in range(5) for answer in client.ask(
+            build('ProduceRequest', acks=-1, timeout_ms=5000, topic_data=[{'name': 'orders', 'partition_data': [
+                {'index': 0, 'records': bytes(encode_batch(
+                    [(now_ms(), None, b'value')] * 2, producer_id=producer_id, producer_epoch=0,
+                    base_sequence=2 * number))}]}]), 9).responses[0].partition_responses]
+
+
+def now_ms():
+    return int(time.time() * 1000)
+
+
+@pytest.mark.parametrize('second_type', [BrokerProcess, KafkaProcess], ids=['kbroker', 'apache-kafka'])
+def test_batches_that_a_producer_repeats_after_a_clean_stop_are_recognised(tmp_path, second_type):
+    """A snapshot of the end has one batch of each producer. The repeated others ended librdkafka's producer."""
+    first, second = BrokerProcess(tmp_path / 'data'), second_type(tmp_path / 'data')
+    try:
+        first.start()
+        admin = AdminClient({'bootstrap.servers': first.address})
+        admin.create_topics([NewTopic('orders', 1, 1)])['orders'].result(LIMIT_S)
+        answers = {}
+        for producer_id in (1000, 1001):
+            answers[producer_id] = sent_batches(first.address, producer_id)
+        assert [answer for producer_id in answers for answer in answers[producer_id]] == [
+            (0, 2 * number) for number in range(10)]
+        first.stop()
+        second.start()
+        for producer_id in (1001, 1000):
+            assert sent_batches(second.address, producer_id) == answers[producer_id]
+        second.stop()
+    finally:
+        first.kill9()
+        second.kill9()

@@ -231,13 +231,15 @@ def test_a_corrupt_snapshot_falls_back_to_an_older_one_and_replay(open_log):
     log = open_log()
     append(log, producer_id=1, epoch=0, sequence=0)
     log.roll()
-    append(log, producer_id=1, epoch=0, sequence=1)
+    append(log, producer_id=2, epoch=0, sequence=0)
+    append(log, producer_id=2, epoch=0, sequence=1)
     log.close()
+    assert log.snapshots.offsets == [1, 2]
     path = log.snapshots.path(2)
     with open(path, 'r+b') as file:
         file.write(b'\0\1garbage')
     again = open_log()
-    assert again.producer_state.get(1).last_sequence == 1
+    assert again.producer_state.get(1).last_sequence == 0 and again.producer_state.get(2).last_sequence == 1
     assert again.snapshots.offsets == [1]
 
 

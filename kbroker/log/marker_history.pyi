@@ -1,0 +1,3 @@
+"""Types of marker_history.pyx; the documentation stands there."""
+
+class MarkerHistory: ...

@@ -1,0 +1,111 @@
+"""The producer snapshot of a clean stop, which lies a little below the end of the log.
+
+A snapshot has one batch of each producer. A producer may have five in flight, and it repeats all of them if the broker
+stops before their answers arrive. So the snapshot ends before the last batches of each producer, and the next start
+replays these from the log. Apache Kafka opens such a directory in the same way.
+
+The state at that offset is derived from the state at the end: each producer remembers its last batches, and
+`MarkerHistory` the last markers. A producer of which nothing below the offset is known is left out: the replay finds
+it.
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+
+from kbroker.log.marker_history cimport MarkerHistory, NotedMarker
+from kbroker.log.producer_state cimport (
+    SNAPSHOT_ENTRY_BYTES, SNAPSHOT_HEAD_BYTES, WINDOW_BATCHES, CachedBatch, ProducerEntry, ProducerStateTable,
+    write_snapshot_entry, write_snapshot_head)
+
+
+cpdef int64_t snapshot_offset(ProducerStateTable table, int64_t floor) except -1:
+    """Return the lowest offset, not below `floor`, from which a replay finds a batch that a snapshot of the end lacks.
+
+    It is the end of the table if a snapshot of the end lacks none.
+    """
+    cdef int64_t lowest = table.end_offset, first
+    cdef ProducerEntry entry
+    cdef const CachedBatch *batch
+    cdef int i
+    floor = max(floor, table.markers.known_from)
+    for entry in table.entries.values():
+        for i in range(entry.cached - 1):           # all but the oldest, which the snapshot has
+            batch = batch_of(entry, i)
+            first = batch.last_offset - batch.offset_delta
+            if first < floor:
+                break
+            lowest = min(lowest, first)
+    return lowest
+
+
+cpdef bytes encode_snapshot_at(ProducerStateTable table, int64_t offset):
+    """Return the content of the snapshot of `offset`, which `snapshot_offset` has returned."""
+    cdef dict marked = first_markers(table.markers, offset)
+    cdef bytes content = PyBytes_FromStringAndSize(
+        NULL, SNAPSHOT_HEAD_BYTES + SNAPSHOT_ENTRY_BYTES * (len(table.entries) + len(marked)))
+    cdef uint8_t *head = <uint8_t *>PyBytes_AS_STRING(content)
+    cdef uint8_t *at = head + SNAPSHOT_HEAD_BYTES
+    cdef ProducerEntry entry
+    cdef const NotedMarker *marker
+    for entry in table.entries.values():
+        marker = NULL
+        number = marked.pop(entry.producer_id, None)
+        if number is not None:
+            marker = table.markers.newest(number)
+        if encode_entry(entry, marker, offset, at):
+            at += SNAPSHOT_ENTRY_BYTES
+    for number in marked.values():                  # their producers have expired since
+        marker = table.markers.newest(number)
+        if 0 <= marker.first_offset < offset:
+            write_snapshot_entry(at, marker.producer_id, marker.producer_epoch, NULL, -1, marker.coordinator_epoch,
+                                 marker.first_offset)
+            at += SNAPSHOT_ENTRY_BYTES
+    write_snapshot_head(head, at)
+    return content[:at - head]
+
+
+cdef dict first_markers(MarkerHistory markers, int64_t offset):
+    """Return the number, counted from the newest, of the first marker of each producer at or above `offset`."""
+    cdef Py_ssize_t number = 0
+    cdef const NotedMarker *marker = markers.newest(0)
+    found = {}
+    while marker != NULL and marker.marker_offset >= offset:
+        found[marker.producer_id] = number
+        number += 1
+        marker = markers.newest(number)
+    return found
+
+
+cdef const CachedBatch *batch_of(ProducerEntry entry, int number) noexcept:
+    """Return the cached batch that `number` batches follow."""
+    cdef const CachedBatch *window = entry.window
+    return window + (entry.newest - number + WINDOW_BATCHES) % WINDOW_BATCHES
+
+
+cdef bint encode_entry(ProducerEntry entry, const NotedMarker *marker, int64_t offset, uint8_t *at) except -1:
+    """Write the state of a producer at `offset`, and return True; or return False if too little of it is known.
+
+    `marker` is its first one at or above `offset`, NULL without one.
+    """
+    cdef const CachedBatch *last = NULL
+    cdef int64_t first_offset = entry.transaction_first_offset, timestamp_ms = entry.last_timestamp_ms
+    cdef int16_t producer_epoch = entry.producer_epoch
+    cdef int32_t coordinator_epoch = entry.coordinator_epoch
+    cdef bint has_changed = marker != NULL
+    cdef int i
+    if marker != NULL:
+        first_offset, coordinator_epoch = marker.first_offset, marker.coordinator_epoch
+    if first_offset >= offset:
+        first_offset = -1
+    for i in range(entry.cached):
+        last = batch_of(entry, i)
+        if last.last_offset < offset:
+            break
+        has_changed, last = True, NULL
+    if last == NULL and has_changed and first_offset < 0:
+        return False
+    if last != NULL and has_changed:
+        timestamp_ms = last.timestamp_ms
+    elif last == NULL and marker != NULL:           # known batches are of the epoch that the producer has now
+        producer_epoch = marker.producer_epoch
+    write_snapshot_entry(at, entry.producer_id, producer_epoch, last, timestamp_ms, coordinator_epoch, first_offset)
+    return True
