@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.log.check import Finding, Severity
-from kbroker.log.damage_report import accept_damage, forget_partitions
+from kbroker.log.damage_notes import METADATA
+from kbroker.log.damage_report import accept_damage, forget_partitions, lost_batches
 from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
 from kbroker_tools.checking.directory_check import DirectoryCheck, PartitionTask, check_one
 from kbroker_tools.command import SETTINGS, Command, ToolError, json_option, version_option
@@ -119,7 +120,9 @@ class Session:
         if lock is None:
             raise ToolError(f'{directory}: found no log directory of a broker around it')
         only = (check.tasks[0].topic, check.tasks[0].partition) if check.is_partition else None
-        accepted = accept_damage(self._writing, check.log_directory, only, metadata=check.proof_of_loss is not None)
+        found = {key: lost_batches(report.findings) for key, report in check.reports.items() if key != METADATA}
+        accepted = accept_damage(self._writing, check.log_directory, only, found,
+                                 metadata=check.proof_of_loss is not None)
         for topic, partition in accepted:
             name = check.log_directory if partition < 0 else os.path.join(check.log_directory, f'{topic}-{partition}')
             self._output.note(f'{name}: the next start takes it as it is')

@@ -49,12 +49,14 @@ class Severity(enum.Enum):
 
 
 class Remedy(enum.Enum):
-    """A lossless way to resolve a finding. Only the last one changes a `.log` file."""
+    """A way to resolve a finding. Only the last two change a `.log` file, and only the last one loses records."""
 
     REBUILD_INDEXES = 'build the indexes of the segment again'
     WRITE_SNAPSHOT = 'write the producer snapshot again'
     REMOVE = 'remove the file'
     CUT_TORN_TAIL = 'cut the torn tail'
+    KEEP_SOUND_BATCHES = 'keep the sound batches'
+    """At a start, once an operator has accepted the loss of the others."""
 
 
 @dataclass(frozen=True)
@@ -249,22 +251,23 @@ class PartitionCheck:
                 self._error(name, position, f'{what}: no checkpoint says that records from offset {self.next_offset} '
                                             'on were acknowledged')
                 return True
-            self._error(name, position, f'{what}: the disk lost data', is_recovered=False)
+            self._error(name, position, f'{what}: the disk lost data', Remedy.KEEP_SOUND_BATCHES, is_recovered=False)
             return False
         self._error(name, position, f'{what}, none of them a sound batch: a torn tail' if is_last else what,
-                    Remedy.CUT_TORN_TAIL if is_last else None)
+                    Remedy.CUT_TORN_TAIL if is_last else Remedy.KEEP_SOUND_BATCHES)
         return is_last
 
     def _check_batch(self, name: str, position: int, header: BatchHeader, base_offset: int,
                      next_base: int | None) -> None:
         if header.base_offset < self.next_offset:
-            self._error(name, position, f'found base offset {header.base_offset}, expected {self.next_offset} or above')
+            self._error(name, position, f'found base offset {header.base_offset}, expected {self.next_offset} or above',
+                        Remedy.KEEP_SOUND_BATCHES)
         if next_base is not None and header.last_offset >= next_base:
             self._error(name, position, f'found last offset {header.last_offset}, expected one below {next_base}, '
-                                        'where the next segment begins')
+                                        'where the next segment begins', Remedy.KEEP_SOUND_BATCHES)
         if header.last_offset - base_offset > LARGEST_RELATIVE_OFFSET:
             self._error(name, position, f'found last offset {header.last_offset}, too far from {base_offset}, where '
-                                        'the segment begins')
+                                        'the segment begins', Remedy.KEEP_SOUND_BATCHES)
         if not 0 <= header.records_count <= header.last_offset_delta + 1:
             self._error(name, position, f'found {header.records_count} records, expected 0 to '
                                         f'{header.last_offset_delta + 1}, the number of offsets')

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from kbroker.errors import CorruptLogError, LogDirectoryError
-from kbroker.log.check import Finding, Severity
+from kbroker.log.check import Finding, Remedy, Severity
 from kbroker.log.damage_notes import BESIDE, DAMAGE_FILE, METADATA, DamageNote, State, read_notes, write_notes
 from kbroker.log.fs import FileSystem
 from kbroker.log.inventory import (
@@ -96,12 +96,19 @@ def trusted_inventory(fs: FileSystem, log_directory: str) -> Inventory | None:
     return inventory if inventory is not None and is_clean and inventory.broker_epoch == broker_epoch >= 0 else None
 
 
-def accept_damage(fs: FileSystem, log_directory: str, only: PartitionKey | None, *,
-                  metadata: bool) -> list[PartitionKey]:
+def lost_batches(findings: Iterable[Finding]) -> list[Damage]:
+    """Return the damage that a check found in a log, and that a start mends once it is accepted."""
+    return [Damage(finding.file, 'a sound batch', finding.message.removeprefix('found '), True) for finding in findings
+            if finding.severity is Severity.ERROR
+            and finding.remedy in (Remedy.KEEP_SOUND_BATCHES, Remedy.CUT_TORN_TAIL)]
+
+
+def accept_damage(fs: FileSystem, log_directory: str, only: PartitionKey | None,
+                  found: Mapping[PartitionKey, list[Damage]], *, metadata: bool) -> list[PartitionKey]:
     """Let the next start take lost records as they are, and remove notes of damage. Return what was accepted.
 
-    `only` restricts it to one partition; `metadata` accepts the metadata log, too. The caller holds the lock. Raises
-    OSError, CorruptLogError, LogDirectoryError.
+    `found` is the damage that no start has noted. `only` restricts it to one partition; `metadata` accepts the
+    metadata log, too. The caller holds the lock. Raises OSError, CorruptLogError, LogDirectoryError.
     """
     notes = read_notes(fs, log_directory)
     accepted: dict[PartitionKey, None] = {}
@@ -116,6 +123,10 @@ def accept_damage(fs: FileSystem, log_directory: str, only: PartitionKey | None,
         if damage.is_loss and only in (None, key):
             accepted[key] = None
             notes.setdefault(key, DamageNote(key, State.ACCEPTED)).damages.append(damage)
+    for key, damages in found.items():
+        if damages and only in (None, key):
+            accepted[key] = None
+            notes.setdefault(key, DamageNote(key, State.ACCEPTED)).damages.extend(damages)
     if metadata and only in (None, METADATA):
         accepted[METADATA] = None
         notes[METADATA] = DamageNote(METADATA, State.ACCEPTED)

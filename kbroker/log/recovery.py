@@ -5,7 +5,8 @@ unclean one, every segment at or above the recovery point is read completely. Ch
 are checked; its indexes and the producer state are rebuilt from its batches.
 
 The log ends before the first bytes that are not a batch, as in Apache Kafka. Unsynced writes may survive a power cut in
-any order, so valid batches may follow. They are then kept beside the log in `.cut` files, which no broker reads.
+any order, so valid batches may follow. They are then kept beside the log in `.cut` files, which no broker reads:
+kbroker-dump-log does. Damage that an operator accepted is no power cut. Then all sound batches stay (`salvage`).
 
 What is above the recovery point is written again before it is synced. A sync of the last broker may have failed, and
 the kernel may have these bytes in memory only, and count them as written. The next acknowledged record must not follow
@@ -31,13 +32,15 @@ from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.options import LogOptions
 from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from kbroker.log.producer_state import ProducerStateTable
-from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, RecoveryResult, Segment
+from kbroker.log.salvage import CUT_SUFFIX, keep_sound_batches
+from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, RecoveryResult, Segment, file_name
 from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.log.swap import finish_swaps, parse_file_name
 
-CUT_SUFFIX = '.cut'
 TEMPORARY_SUFFIX = '.tmp'
 COPY_BYTES = 1 << 20
+MOST_TRANSACTIONS = 5
+"""The most open transactions that are named."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +77,8 @@ class Opening:
 
     def _find_and_recover(self) -> None:
         sizes = self._find_files()
+        if self.options.keeps_holes and self._keep_sound_batches(sizes):
+            sizes = self.fs.sizes(self.directory)
         self.snapshots = ProducerSnapshots(self.fs, self.directory, list(sizes))
         if not self.options.clean_shutdown:
             self.snapshots.remove_damaged()
@@ -90,6 +95,7 @@ class Opening:
             raise CorruptLogError(f'{self.directory}: found the end of the log at offset {self.log_end_offset}, '
                                   f'expected {self.options.expected_end_offset} as in the checkpoints')
         self._report_loss()
+        self._report_open_transactions()
         if self.segments and self.log_end_offset < self.log_start_offset:
             logger.warning('%s: the log ends at %d, below its start %d: no record is visible, it restarts empty',
                            self.directory, self.log_end_offset, self.log_start_offset)
@@ -130,6 +136,16 @@ class Opening:
                 self.fs.unlink(os.path.join(self.directory, name))
                 del sizes[name]
         return self.fs.sizes(self.directory) if finish_swaps(self.fs, self.directory, sizes) else sizes
+
+    def _keep_sound_batches(self, sizes: dict[str, int]) -> bool:
+        """Remove what is no batch from the middle of the logs. Return whether a file has changed."""
+        bases = sorted(parsed.offset for name in sizes if (parsed := parse_file_name(name))
+                       and (parsed.kind, parsed.state) == (LOG_SUFFIX, ''))
+        has_changed = False
+        for base, following in zip(bases, [*bases[1:], None], strict=True):
+            path = os.path.join(self.directory, file_name(base, LOG_SUFFIX))
+            has_changed |= keep_sound_batches(self.fs, path, base, following)
+        return has_changed
 
     def _read_leader_epochs(self, is_there: bool) -> tuple[LeaderEpochs, bool]:
         """Return the epochs, and whether they can be trusted."""
@@ -177,7 +193,7 @@ class Opening:
                 continue
             may_be_torn = is_last or segment.next_offset > self.options.recovery_point
             if (not epochs_are_known or (may_be_torn and not self.options.clean_shutdown)
-                    or self._is_distrusted(segment)):
+                    or self.options.keeps_holes or self._is_distrusted(segment)):
                 found.add(segment)
                 continue
             try:
@@ -231,6 +247,22 @@ class Opening:
             logger.warning('%s: no checkpoint says that records from offset %d on were acknowledged: this is what a '
                            'power cut leaves of unsynced writes. The %s files may be removed', self.directory,
                            self.log_end_offset, CUT_SUFFIX)
+
+    def _report_open_transactions(self) -> None:
+        """Name the transactions that are open in a log with accepted damage. Their markers may be among what is gone,
+        and then their coordinators, which have ended them, write no other ones."""
+        if not self.options.keeps_holes:
+            return
+        found = sorted((producer.transaction_first_offset, producer.producer_id)
+                       for producer in self.producers.active_producers() if producer.transaction_first_offset >= 0)
+        if found:
+            named = ', '.join(f'of producer id {producer_id} from offset {first_offset} on'
+                              for first_offset, producer_id in found[:MOST_TRANSACTIONS])
+            more = f' and {len(found) - MOST_TRANSACTIONS} more' if len(found) > MOST_TRANSACTIONS else ''
+            topic, _, partition = os.path.basename(self.directory).rpartition('-')
+            logger.warning('%s: transactions are open: %s%s. If a marker is among what is gone, nothing ends its '
+                           'transaction: kbroker-transactions why-stuck %s:%s shows it, and how to abort it',
+                           self.directory, named, more, topic, partition)
 
     def _recover(self, segment: Segment) -> bool:
         """Recover a segment. Returns True if the log now ends in it because it was cut."""

@@ -14,6 +14,8 @@ LOG = '.log'
 CHECKPOINT = '.checkpoint'
 INDEX = '.index'
 TIME_INDEX = '.timeindex'
+CUT = '.cut'
+"""Suffix of a part that a recovery has cut off a log."""
 BOOTSTRAP = 'bootstrap.checkpoint'
 
 OFFSET_ENTRY_BYTES = 8

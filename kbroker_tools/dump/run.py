@@ -5,12 +5,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from kbroker.errors import CorruptLogError, KafkaError
 from kbroker_tools.dump.files import (
     BOOTSTRAP,
     CHECKPOINT,
+    CUT,
     INDEX,
     LOG,
     TIME_INDEX,
@@ -166,6 +167,8 @@ class Dump:
             must_be_file(path)
         if suffix in BATCH_SUFFIXES:
             self._dump_batches(path, advance)
+        elif suffix == CUT and not self.options.is_literal:
+            self._dump_cut(path, advance)
         elif suffix in INDEX_SUFFIXES:
             self._dump_index(path, suffix)
         else:
@@ -183,6 +186,30 @@ class Dump:
         if reader.at_end and left > 0 and not self.options.is_limited:
             self._report_tail(f'Found {left} invalid bytes at the end of {os.path.basename(path)}')
         reader.close()
+
+    def _dump_cut(self, path: str, advance: Callable[[int], None]) -> None:
+        """Dump the sound batches of what a recovery has cut off a log. The file begins with what is none."""
+        from kbroker.log.fs import ReadOnlyFileSystem
+        from kbroker.log.header_walk import find_sound_batch
+        if not self.options.json:
+            self.sink.write(f'Cut off the log with starting offset: {base_offset_of(path)}\n')
+        file = ReadOnlyFileSystem().open(path)
+        position, end = 0, file.size()
+        while position < end:
+            found = find_sound_batch(file, position, end)
+            found = end if found < 0 else found
+            if found > position:
+                self._report_tail(f'Skipped {found - position} bytes at position {position}, which are no sound batch')
+            position = self._dump_run(path, found, advance) if found < end else end
+
+    def _dump_run(self, path: str, position: int, advance: Callable[[int], None]) -> int:
+        """Dump batches from a position on. Return where the first bytes are that are none."""
+        self._text.begin()
+        reader = SegmentReader(path, self.options.most_file_bytes, position)
+        with suppress(CorruptLogError):     # the next sound batch is sought from there on
+            self._drain(reader, advance)
+        reader.close()
+        return max(reader.position, position + 1)
 
     def _report_tail(self, line: str) -> None:
         if self.options.json:

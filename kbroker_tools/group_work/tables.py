@@ -8,10 +8,10 @@ import click
 
 from kbroker.client.descriptions import GroupInfo, GroupMemberInfo
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker_tools.command import ToolError, note_unreadable
+from kbroker_tools.command import ToolError, command_line, note_unreadable
 from kbroker_tools.group_work.lag import count_records_left
-from kbroker_tools.render import Column, Output
-from kbroker_tools.view import PartitionOffsets, View
+from kbroker_tools.render import Column, Output, shell_word
+from kbroker_tools.view import GroupOffset, PartitionOffsets, View
 
 MISSING = '-'
 STATES = ('Empty', 'Stable', 'PreparingRebalance', 'CompletingRebalance', 'Assigning', 'Reconciling', 'Dead')
@@ -131,7 +131,8 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
             show_state(view, output, group, options['verbose'])
         else:
             show_offsets(view, output, group, options['verbose'],
-                         holders if options['isolation_level'] == 'read_committed' else None)
+                         holders if options['isolation_level'] == 'read_committed' else None,
+                         options['command_config'])
     problems = [f'group {group.group_id} is a {group.protocol_type} group, see {COMMAND_OF_TYPE[group.group_type]}'
                 for group in others]
     if missing:
@@ -188,8 +189,11 @@ def assignment_text(partitions: Sequence[tuple[str, int]]) -> str:
     return ';'.join(f'{topic}:{",".join(map(str, numbers))}' for topic, numbers in topics.items()) or MISSING
 
 
-def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, holders: Holders | None) -> None:
+def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, holders: Holders | None,
+                 command_config: Any = None) -> None:
     """Show each partition with an offset of the group or a member, then the members without a partition."""
+    place = {'bootstrap_server': view.bootstrap_server or 'HOST:PORT', 'command_config': command_config}
+    begins = {program: command_line(f'kbroker-{program}', **place) for program in ('groups', 'transactions')}
     offsets = {(offset.topic, offset.partition): offset for offset in view.group_offsets(group.group_id)}
     owners = {at: member for member in group.members for at in member.assignment}
     log_ends = log_offsets(view, sorted(offsets.keys() | owners.keys()), output)
@@ -201,6 +205,8 @@ def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, ho
             row.append(committed.leader_epoch if committed and committed.leader_epoch >= 0 else None)
         row += [committed and committed.offset, log and log.high_watermark,
                 log.high_watermark - committed.offset if committed and log else None, *_member_cells(owners.get(at))]
+        if committed and log:
+            note_offset(output, group.group_id, committed, log, begins)
         if holders is not None:
             row += holders.row(at, log, committed.offset) if committed and log else [None] * len(HELD_CELLS)
         rows.append(row)
@@ -212,6 +218,25 @@ def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, ho
              cell('CURRENT-OFFSET'), cell('LOG-END-OFFSET'), cell('LAG'), cell('CONSUMER-ID'), cell('HOST'),
              cell('CLIENT-ID', None if holders is None else 15)]
     show(output, cells if holders is None else [*cells, *HELD_CELLS], rows)
+
+
+def note_offset(output: Output, group_id: str, committed: GroupOffset, log: PartitionOffsets,
+                begins: dict[str, str]) -> None:
+    """Say what the lag does not show: that the log ends below an offset, or that a transaction holds consumers there.
+
+    `begins` has the beginnings of command lines.
+    """
+    name = f'{committed.topic}-{committed.partition}'
+    where = shell_word(f'{committed.topic}:{committed.partition}')
+    if committed.offset > log.high_watermark:
+        output.note(f'{name} ends at {log.high_watermark}, below offset {committed.offset} of group {group_id}: it '
+                    'lost records, or the topic was created again. The group needs a reset once it has no members')
+        output.note(f'  do: {begins["groups"]} --reset-offsets --group {shell_word(group_id)} --topic {where} '
+                    '--to-latest --execute')
+    elif log.last_stable_offset < log.high_watermark:
+        output.note_once(f'{name} is held at offset {log.last_stable_offset} by an open transaction: consumers that '
+                         'read committed records only wait there')
+        output.note_once(f'  do: {begins["transactions"]} why-stuck {where}')
 
 
 def _member_cells(member: GroupMemberInfo | None) -> list[str | None]:

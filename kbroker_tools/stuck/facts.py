@@ -88,6 +88,8 @@ class HeldGroup:
     """The lag up to the high watermark."""
     members: tuple[GroupMemberInfo, ...] = ()
     """The members to which the partition is assigned."""
+    is_past_end: bool = False
+    """The log ends below the offset: it lost records, or the topic was created again."""
 
 
 class Writer(NamedTuple):

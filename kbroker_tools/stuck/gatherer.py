@@ -240,7 +240,11 @@ class Gatherer:
             for offset in offsets or ():
                 if (offset.topic, offset.partition) == at and offset.offset >= 0:
                     members = tuple(member for member in self._members(group_id) if at in member.assignment)
-                    yield HeldGroup(group_id, offset.offset, max(0, high_watermark - offset.offset), members)
+                    # The group may have read on since the high watermark was found.
+                    is_past_end = offset.offset > high_watermark and (
+                        offset.offset > self._view.partition_offsets(*at).high_watermark)
+                    yield HeldGroup(group_id, offset.offset, max(0, high_watermark - offset.offset), members,
+                                    is_past_end)
 
     def _members(self, group_id: str) -> tuple[GroupMemberInfo, ...]:
         """Return the members of a group, or () if describing it is not authorized."""

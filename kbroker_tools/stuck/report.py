@@ -9,7 +9,7 @@ from typing import Any
 from kbroker.client.descriptions import GroupMemberInfo, ProducerInfo
 from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.transaction.state import NEVER_TIMES_OUT_MS
-from kbroker_tools.render import Output, printable, words_for_count, words_for_duration, words_for_time
+from kbroker_tools.render import Output, printable, shell_word, words_for_count, words_for_duration, words_for_time
 from kbroker_tools.stuck.causes import Verdict
 from kbroker_tools.stuck.facts import Facts, HeldGroup, Writer
 
@@ -132,7 +132,12 @@ def _age(facts: Facts, holder: ProducerInfo) -> str:
 
 def _group(group: HeldGroup, facts: Facts) -> str:
     ahead = facts.offsets.last_stable_offset - group.offset
-    if ahead < 0:
+    if group.is_past_end:
+        groups = facts.command.replace('kbroker-transactions', 'kbroker-groups', 1)
+        waits = (f'the log ends below it, at {facts.offsets.high_watermark}, so it needs a reset once it has no '
+                 f'members: {groups} --reset-offsets --group {shell_word(group.group_id)} --topic '
+                 f'{shell_word(f"{facts.topic}:{facts.partition}")} --to-latest --execute')
+    elif ahead < 0:
         waits = 'is past it, as it reads uncommitted records too'
     elif ahead == 0:
         waits = 'waits here if it reads committed records only'
@@ -188,6 +193,7 @@ def as_json(facts: Facts, verdict: Verdict) -> dict[str, Any]:
                               else None),
             'partitions': [f'{topic}-{partition}' for topic, partition in sorted(row.partitions)]},
         'groups': [{'group_id': group.group_id, 'offset': group.offset, 'lag': group.lag,
+                    'is_past_end': group.is_past_end,
                     'members': [_member_json(member) for member in group.members]} for group in facts.groups],
         'behind': [{'producer_id': producer.producer_id, 'first_offset': producer.transaction_first_offset}
                    for producer in facts.behind],

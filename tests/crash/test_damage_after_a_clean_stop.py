@@ -418,3 +418,41 @@ def test_a_read_through_a_damaged_index_fails_and_skips_nothing(stopped):
         path.write_bytes(content)
         with pytest.raises(Loud, match='CORRUPT_MESSAGE'):
             view_of(broker, every_offset())
+
+
+# ---- what stays after an accepted loss ----
+
+def damage_a_batch(directory: pathlib.Path, number: int) -> int:
+    """Flip a bit in the records of a batch of the first filled segment. Return the batch's base offset."""
+    path = filled(directory, f'{PLAIN}-0')[0]
+    content, position = bytearray(path.read_bytes()), 0
+    for index, (header, _) in enumerate(iter_batches(path.read_bytes())):
+        if index == number:
+            content[position + 65] ^= 1
+            path.write_bytes(content)
+            return header.base_offset
+        position += header.size_bytes
+    raise AssertionError('there is no such batch')
+
+
+@pytest.mark.parametrize('is_noted', [True, False], ids=['found by a start', 'found by kbroker-check alone'])
+def test_an_accepted_loss_takes_the_damaged_batch_and_no_other(stopped, expected, caplog, is_noted):
+    """Once, all batches behind it went to a file that no tool read, and new records took their offsets."""
+    lost = damage_a_batch(stopped, 1)
+    if not is_noted:        # as in the middle of a large file, of which the inventory has no checksum
+        (stopped / INVENTORY_FILE).unlink()
+    code, output = check(stopped)
+    assert code == 1 and 'found CRC' in output
+    assert check('--accept', stopped / f'{PLAIN}-0')[0] == 0
+    before = expected[PLAIN, 0]
+    with InProcessBroker(stopped, SETTINGS) as broker:
+        assert broker.topics.get(PLAIN, 0).log_end_offset == before[1]
+        log = broker.topics.get(PLAIN, 0)
+        assert log.log_start_offset == before[0]
+    assert f'Gone are the offsets {lost}' in caplog.text
+    offsets = [header.base_offset for path in filled(stopped, f'{PLAIN}-0')
+               for header, _ in iter_batches(path.read_bytes())]
+    assert lost not in offsets and max(offsets) > lost
+    assert check(stopped)[0] == 0 and len(list((stopped / f'{PLAIN}-0').glob('*.cut'))) == 1
+    caplog.clear()
+    assert look(stopped)[PLAIN, 0][1] == before[1] and errors(caplog) == []

@@ -378,3 +378,22 @@ def test_the_short_way_does_without_the_library_of_the_command(tmp_path):
            "except SystemExit: print(sorted({'click', 'rich', 'typing', 're', 'json'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, '-S', '-c', code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith('\n[]\n')
+
+
+def test_the_sound_batches_of_what_a_recovery_has_cut_off_are_shown(tmp_path):
+    """Once, no tool read a `.cut` file: it begins with bytes that are no batch."""
+    batches = [encode_batch(RECORDS, base_offset=offset) for offset in (0, 6, 12, 18)]
+    batches[0][70] ^= 1
+    cut = tmp_path / f'{0:020d}.log.300.cut'
+    cut.write_bytes(batches[0] + batches[1] + b'no batch' + batches[2] + batches[3][:-1])
+    done = run_command('dump-log', cut)
+    assert (done.returncode, done.stderr) == (0, '')
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith('baseOffset')] == ['6', '12']
+    assert done.stdout.count('isvalid: true') == 2
+    assert [line for line in done.stdout.splitlines() if 'Skipped' in line] == [
+        f'Skipped {size} bytes at position {position}, which are no sound batch'
+        for size, position in ((len(batches[0]), 0), (8, 2 * len(batches[0])),
+                               (len(batches[3]) - 1, 3 * len(batches[0]) + 8))]
+    rows = [json.loads(line) for line in run_command('dump-log', '--json', cut).stdout.splitlines()]
+    assert {row['offset'] for row in rows} == {*range(6, 18)}
+    assert 'Ignoring unknown file' in run_command('dump-log', '--compat', '4.3', '--files', cut).stderr

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.command_runner import run_command
 
+from kbroker.client import Admin
+from kbroker.client import Producer as KbrokerProducer
 from kbroker.record.batch import encode_batch, read_header
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.record.records import Record
@@ -332,3 +334,23 @@ def test_json_has_every_column_and_null_where_there_is_nothing():
 
 def test_a_limit_of_time_is_taken(staged):
     assert run_command('groups', '--bootstrap-server', staged.address, '--list', '--timeout', '60000').returncode == 0
+
+
+def test_a_description_says_which_offsets_lie_behind_the_end_and_which_are_held(broker):
+    """Once, a lag below zero and a lag that does not shrink were left to the reader."""
+    with Admin(broker.address) as admin, KbrokerProducer(broker.address, transactional_id='billing') as producer:
+        admin.create_topics({'noted': 2})
+        producer.begin_transaction()
+        producer.send('noted', b'open', partition=1)
+        producer.flush()
+        admin.alter_group_offsets('noted', {('noted', 0): 20, ('noted', 1): 0})
+        done = run_command('groups', '--bootstrap-server', broker.address, '--describe', '--group', 'noted')
+        producer.abort_transaction()
+    start = f'--bootstrap-server {broker.address}'
+    notes = [line for line in done.stderr.splitlines() if line.startswith(('noted', '  do'))]
+    assert done.returncode == 0 and notes == [
+        'noted-0 ends at 0, below offset 20 of group noted: it lost records, or the topic was created again. The group '
+        'needs a reset once it has no members',
+        f'  do: kbroker-groups {start} --reset-offsets --group noted --topic noted:0 --to-latest --execute',
+        'noted-1 is held at offset 0 by an open transaction: consumers that read committed records only wait there',
+        f'  do: kbroker-transactions {start} why-stuck noted:1']

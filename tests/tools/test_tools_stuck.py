@@ -175,6 +175,14 @@ orders-0 is held at offset 10 by transactional.id 'billing': its transaction is 
 '''
 
 
+def test_an_offset_behind_the_end_of_the_log_needs_a_reset(tmp_path):
+    """Once, such a group was said to be past the transaction, as it reads uncommitted records."""
+    text = ' '.join(shown(replace(OPEN, groups=(HeldGroup('lost', 40, 0, is_past_end=True),)), tmp_path).split())
+    assert ('lost: at 40, lag 0; the log ends below it, at 30, so it needs a reset once it has no members: '
+            'kbroker-groups --bootstrap-server b:9092 --reset-offsets --group lost --topic orders:0 --to-latest '
+            '--execute') in text
+
+
 def test_of_many_partitions_five_are_shown_in_full_and_those_with_the_same_command_in_a_line(tmp_path):
     found = [replace(OPEN, partition=number, transaction=changed(
         OPEN.transaction, transactional_id=transactional_id, partitions=(('orders', number),)))

@@ -1,0 +1,161 @@
+"""The salvage of a log whose damage an operator accepted: all sound batches stay, at their offsets.
+
+The bytes that are no sound batch go to a `.cut` file beside the log. What is gone leaves a gap in the offsets, as
+compaction does. So no new record takes the offset of a lost one, and the offsets of groups stay where they were.
+"""
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from kbroker.errors import CorruptLogError, KafkaError
+from kbroker.log.batch_walk import read_batches
+from kbroker.log.fs import File, FileSystem
+from kbroker.log.header_walk import find_sound_batch
+from kbroker.record.batch import HEADER_BYTES, BatchHeader, check_crc, read_header
+
+CUT_SUFFIX = '.cut'
+SALVAGED_SUFFIX = '.tmp'
+"""The next opening removes such a file, which a crash has left."""
+COPY_BYTES = 1 << 20
+MAX_RELATIVE_OFFSET = (1 << 31) - 1
+MOST_GAPS = 3
+"""The most gaps that are named."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Salvage:
+    """The sound parts of one log file, found by `find`."""
+
+    file: File
+    base_offset: int
+    next_base: int | None
+    """The base offset of the next segment; None for the last one."""
+    kept: list[tuple[int, int]] = field(default_factory=list)
+    """Start and end of each run of sound batches."""
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """The first and the last offset of each gap between two runs."""
+    batches_behind: int = 0
+    """The sound batches behind the first damage."""
+
+    def find(self) -> Salvage:
+        """Read the file. Raises OSError."""
+        self.size_bytes = self.file.size()
+        self._next_offset = self._offset_before_last = self.base_offset
+        self._last_position = -1
+        position = 0
+        while 0 <= position < self.size_bytes:
+            position = self._next_sound(self._read_run(position))
+        return self
+
+    @property
+    def has_sound_batches_behind_damage(self) -> bool:
+        """True if a cut at the first damage would lose sound batches."""
+        return len(self.kept) > 1 or (bool(self.kept) and self.kept[0][0] > 0)
+
+    @property
+    def removed(self) -> list[tuple[int, int]]:
+        """Start and end of the parts between the kept ones, and of the tail."""
+        ends = [0, *(end for _, end in self.kept)]
+        starts = [*(start for start, _ in self.kept), self.size_bytes]
+        return [(end, start) for end, start in zip(ends, starts, strict=True) if end < start]
+
+    def _read_run(self, position: int) -> int:
+        """Keep the batches from `position` on that are sound. Return where the first one begins that is not."""
+        walk = read_batches(self.file, position, self.size_bytes)
+        try:
+            for header, batch in walk:
+                check_crc(batch, header)
+                if not self._adopt(walk.position, header):
+                    return walk.position
+        except (KafkaError, CorruptLogError):
+            return walk.position
+        return self.size_bytes
+
+    def _adopt(self, position: int, header: BatchHeader) -> bool:
+        """Keep a batch whose offsets fit. The checksum does not cover the base offset.
+
+        If the offsets of two neighbours contradict each other, the one that fits what is before both is right.
+        """
+        limit = self.base_offset + MAX_RELATIVE_OFFSET if self.next_base is None else self.next_base - 1
+        if header.last_offset > limit or header.base_offset < self._offset_before_last:
+            return False
+        if header.base_offset < self._next_offset:
+            self._drop_last()
+        if self.kept and self.kept[-1][1] == position:
+            self.kept[-1] = self.kept[-1][0], position + header.size_bytes
+        else:
+            if (self.kept[-1][1] if self.kept else 0) < position:
+                self.gaps.append((self._next_offset, header.base_offset - 1))
+            self.kept.append((position, position + header.size_bytes))
+        self.batches_behind += len(self.kept) > 1 or self.kept[0][0] > 0
+        self._offset_before_last, self._next_offset = self._next_offset, header.last_offset + 1
+        self._last_position = position
+        return True
+
+    def _drop_last(self) -> None:
+        """Drop the batch that was kept last: its base offset is damaged."""
+        start, _ = self.kept.pop()
+        if start < self._last_position:
+            self.kept.append((start, self._last_position))
+        self._next_offset = self._offset_before_last
+
+    def _next_sound(self, position: int) -> int:
+        """Return where the next sound batch begins, -1 if there is none.
+
+        It is first sought where the damaged batch says that it ends: records may contain the bytes of batches.
+        """
+        if position + HEADER_BYTES > self.size_bytes:
+            return -1
+        try:
+            end = position + read_header(self.file.read_at(HEADER_BYTES, position)).size_bytes
+        except KafkaError:
+            end = self.size_bytes
+        return end if self._is_sound_at(end) else find_sound_batch(self.file, position + 1, self.size_bytes)
+
+    def _is_sound_at(self, position: int) -> bool:
+        try:
+            for header, batch in read_batches(self.file, position, self.size_bytes):
+                check_crc(batch, header)
+                return True
+        except (KafkaError, CorruptLogError):
+            return False
+        return False
+
+
+def keep_sound_batches(fs: FileSystem, path: str, base_offset: int, next_base: int | None) -> bool:
+    """Rewrite a log without the bytes that are no sound batch. Return whether it was rewritten. Raises OSError.
+
+    A log that a cut at its first damage would serve as well is left alone. A crash leaves the old file or the new one.
+    """
+    salvage = Salvage(fs.open(path), base_offset, next_base).find()
+    if not salvage.has_sound_batches_behind_damage:
+        return False
+    removed = salvage.removed
+    cut_path = f'{path}.{removed[0][0]}{CUT_SUFFIX}'
+    _copy(fs, salvage.file, removed, cut_path, path)
+    _copy(fs, salvage.file, salvage.kept, path + SALVAGED_SUFFIX, path)
+    fs.rename(path + SALVAGED_SUFFIX, path)
+    gaps = [str(first) if first == last else f'{first} to {last}' for first, last in salvage.gaps if first <= last]
+    more = f' and {len(gaps) - MOST_GAPS} more' if len(gaps) > MOST_GAPS else ''
+    lost = f'Gone are the offsets {", ".join(gaps[:MOST_GAPS])}{more}' if gaps else 'No offset is gone'
+    logger.warning(
+        '%s: %d bytes from %d on are no sound batch, and are kept in %s. The %d sound batches behind them stay in the '
+        'log. %s', path, sum(end - start for start, end in removed), removed[0][0], cut_path, salvage.batches_behind,
+        lost)
+    return True
+
+
+def _copy(fs: FileSystem, source: File, parts: list[tuple[int, int]], path: str, model: str) -> None:
+    """Write parts of a file to another one, durably."""
+    target, written = fs.open(path, True), 0
+    for start, end in parts:
+        for position in range(start, end, COPY_BYTES):
+            data = source.read_at(min(COPY_BYTES, end - position), position)
+            target.write_at(data, written)
+            written += len(data)
+    target.resize(written)
+    fs.take_after(path, model)
+    target.sync()
