@@ -410,9 +410,12 @@ class Consumer:
         with suppress(KafkaError, ClientError, OutOfTime):
             self._fetcher.send(self._positions_to_fetch())
 
+    def _wanted_positions(self) -> dict[TopicPartition, int]:
+        return {partition: offset for partition, offset in self._positions.items()
+                if offset is not None and partition not in self._paused}
+
     def _positions_to_fetch(self) -> dict[TopicPartition, int]:
-        wanted = {partition: offset for partition, offset in self._positions.items()
-                  if offset is not None and partition not in self._paused}
+        wanted = self._wanted_positions()
         return {partition: wanted[partition] for partition in self._reach.within(wanted)}
 
     def _passes(self, error: KafkaError) -> bool:
@@ -611,7 +614,7 @@ class Consumer:
     def _rebalance_if_due(self, member: GroupMember, heartbeats: BackgroundHeartbeats) -> int:
         """Return when the group needs something again. Records of kept partitions do not wait for other members."""
         if member.must_join:
-            reads = bool(self._positions_to_fetch())
+            reads = not self._reach.errors.keys() >= self._wanted_positions().keys()
             try:
                 self._rebalance(member, heartbeats, 0 if reads else NEVER_MS)
             except OutOfTime:
