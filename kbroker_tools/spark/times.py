@@ -35,5 +35,5 @@ def spark_times(times_ms: pa.Array, overflow: str, where: str, offsets: pa.Array
 def _wrong(times_ms: pa.Array, row: int, where: str, offsets: pa.Array | None) -> str:
     record = where if offsets is None else f'{where}, offset {offsets[row]}'
     return (f'{record}: found the timestamp {times_ms[row]} ms, expected one from {EARLIEST_MS} to {LATEST_MS}, '
-            'because Spark counts microseconds. Was it written in another unit? With timestampOverflow=null it is null, and '
-            'the column timestampMillis has the number')
+            'because Spark counts microseconds. Was it written in another unit? With timestampOverflow=null it is '
+            'null, and the column timestampMillis has the number')
