@@ -82,12 +82,14 @@ class Broker:
         self.reading_worker = Worker(self.reactor, name='reader')
         # One thread: it bounds the memory for decompressed records.
         self.validating_worker = Worker(self.reactor, name='validator')
+        # A thread of its own: a search may take long, and the batches of producers would wait for it.
+        self.searching_worker = Worker(self.reactor, name='searcher')
         # A thread of its own: it may wait for the keys of an identity provider.
         self.login_worker = Worker(self.reactor, name='logins')
         # A thread that never waits for the network: it verifies the signatures of tokens.
         self.token_worker = Worker(self.reactor, name='tokens')
         self.node = Node(config, clock, self.timers, FileSystem(), self.sync_threads.sync, self.cleaning_worker.submit,
-                         self.validating_worker.submit)
+                         self.validating_worker.submit, self.searching_worker.submit)
         self.directory = self.node.directory
 
     @property
@@ -180,6 +182,7 @@ class Broker:
         self.sync_threads.close()
         self.cleaning_worker.close()
         self.validating_worker.close(drop_jobs=True)
+        self.searching_worker.close(drop_jobs=True)
         self.login_worker.close(drop_jobs=True)
         self.token_worker.close(drop_jobs=True)
         self.reactor.run_once()  # the completions of the last syncs and of the cleaner's last job
@@ -283,6 +286,7 @@ class Broker:
             self.sync_threads.close()
             self.cleaning_worker.close()
             self.validating_worker.close(drop_jobs=True)
+            self.searching_worker.close(drop_jobs=True)
             self.login_worker.close(drop_jobs=True)
             self.token_worker.close(drop_jobs=True)
             self.reading_worker.close()

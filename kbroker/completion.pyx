@@ -32,6 +32,9 @@ cdef class Callback(Completion):
         self.function(error, result)
         return 0
 
+    cdef bint is_overdue(self, int64_t monotonic_ms) noexcept:
+        return self.overdue_ms and monotonic_ms >= self.overdue_ms
+
 
 def complete(Completion done not None, error, result):
     """Complete `done` from Python, with part 0."""

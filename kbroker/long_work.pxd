@@ -17,6 +17,7 @@ cdef class LongWork:
     cdef readonly Line small_requests
     cdef readonly Line medium_requests
     cdef readonly Line large_requests
+    cdef readonly Line slow_requests
 
     cpdef start(self, steps, done=*)
     cdef bint advance(self, Work work) except -1

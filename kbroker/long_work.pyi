@@ -38,6 +38,7 @@ class LongWork:
     small_requests: Line
     medium_requests: Line
     large_requests: Line
+    slow_requests: Line
     def __init__(self, timers: Timers, slice_us: int = ...) -> None: ...
     def __len__(self) -> int: ...
     def start(self, steps: Generator[object, None, Any],

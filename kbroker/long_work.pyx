@@ -20,6 +20,7 @@ cdef enum:
     SMALL_REQUESTS = 4
     MEDIUM_REQUESTS = 2
     LARGE_REQUESTS = 1
+    SLOW_REQUESTS = 1
     # The works of a line that may have begun and wait for a place. From then on works wait before they begin.
     MOST_BEGUN = 500
     # The elements that one part of a work treats, if one takes a microsecond or two.
@@ -135,6 +136,7 @@ cdef class LongWork:
         self.small_requests = Line(self, SMALL_REQUESTS)
         self.medium_requests = Line(self, MEDIUM_REQUESTS)
         self.large_requests = Line(self, LARGE_REQUESTS)
+        self.slow_requests = Line(self, SLOW_REQUESTS)
 
     def __len__(self):
         """Return the number of works that can advance now. `paused` is the number of those that wait for a Pause."""

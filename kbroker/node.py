@@ -22,6 +22,7 @@ from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.jobs import Submit, Sync, run_inline
 from kbroker.log.manager import LogManager
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
+from kbroker.log.timestamps import Searches
 from kbroker.long_work import LongWork
 from kbroker.metadata.changes import Steps
 from kbroker.metadata.controller import MetadataController
@@ -56,7 +57,7 @@ class Node:
         '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'audit',
         'authentication', 'authorizer', 'checks', 'cleaner', 'clock', 'config', 'directory',
         'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata', 'on_reconfigured',
-        'quotas', 'share_partitions', 'share_sessions', 'share_states', 'snapshots', 'tick', 'timers',
+        'quotas', 'searches', 'share_partitions', 'share_sessions', 'share_states', 'snapshots', 'tick', 'timers',
         'topics', 'transactions', 'validate', 'waiting_room')
 
     metadata: MetadataController
@@ -71,9 +72,9 @@ class Node:
     _advertised: dict[str, tuple[str, int]]
 
     def __init__(self, config: Config, clock: Clock, timers: Timers, fs: FileSystem, sync: Sync = sync_inline,
-                 submit: Submit = run_inline, validate: Submit = run_inline):
+                 submit: Submit = run_inline, validate: Submit = run_inline, search: Submit = run_inline):
         """`sync` syncs files, `submit` runs jobs of the cleaner and removes files, `validate` validates long produced
-        batches. Each blocks the loop if inline."""
+        batches, `search` searches logs by time. Each blocks the loop if inline."""
         self.config = config
         self.clock = clock
         self.timers = timers
@@ -102,6 +103,7 @@ class Node:
         They are generators, and raise KafkaError to refuse the change.
         """
         self.validate = validate
+        self.searches = Searches(search)
         self.audit = Audit()
         """The broker replaces it if `kbroker.audit.log` names one."""
         self.authentication = Authentication(self)
@@ -153,7 +155,8 @@ class Node:
         self.metadata.on_change.append(self._adopt_features)
         self.share_states = self.groups.share_states
         self.share_partitions = SharePartitions(self.share_states, self.share_sessions, self.clock, self.timers,
-                                                self.long_work, self.groups.memory, self.groups.group_config)
+                                                self.long_work, self.groups.memory, self.groups.group_config,
+                                                self.searches)
         self.topics.on_topic_deleted.append(lambda topic: self.share_partitions.drop_topic(topic.topic_id))
         # The group coordinator replays markers, which make a transaction's offsets visible. So it starts before the
         # transaction coordinator, which sends markers.

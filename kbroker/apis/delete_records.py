@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.long_answers import Steps
+from kbroker.apis.long_answers import Steps, overdue_ms
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -19,7 +19,9 @@ PartitionResult = DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
 def handle(request: Request, body: Any) -> Steps:
+    """Cut each log once the disk has what was acknowledged: the high watermark may not have passed that yet."""
     response = DeleteRecordsResponse(topics=[])
+    waits_until_ms = overdue_ms(request, body.timeout_ms)
     for topic in body.topics:
         if topic.partitions:
             result = TopicResult(name=topic.name, partitions=[])
@@ -27,14 +29,14 @@ def handle(request: Request, body: Any) -> Steps:
             is_allowed = request.may(Operation.DELETE, ResourceType.TOPIC, topic.name)
             for wanted in topic.partitions:
                 result.partitions.append(
-                    delete(request, topic.name, wanted) if is_allowed
+                    (yield from delete(request, topic.name, wanted, waits_until_ms)) if is_allowed
                     else failed(wanted.partition_index, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
                 yield
         yield
     return response
 
 
-def delete(request: Request, name: str, wanted: Any) -> Any:
+def delete(request: Request, name: str, wanted: Any, waits_until_ms: int) -> Steps:
     try:
         partition = request.node.topics.get(name, wanted.partition_index)
         topic = request.node.topics.topic(name)
@@ -42,6 +44,7 @@ def delete(request: Request, name: str, wanted: Any) -> Any:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f'{name} is an internal topic')
         if topic.config.cleanup_policy == {'compact'}:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f'{name} has cleanup.policy=compact')
+        yield from partition.acknowledged(waits_until_ms)
         partition.delete_records(wanted.offset)
     except KafkaError as error:
         return failed(wanted.partition_index, error.code)

@@ -8,12 +8,13 @@ type. None of these is an error.
 """
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from kbroker.apis.authorization import refusal, require
 from kbroker.apis.counted_names import counted
 from kbroker.apis.group_protocols import require_group_protocol
-from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, distinct_indexes, each
+from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, distinct_indexes, each, overdue_ms
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.share_group import ShareGroup
@@ -67,6 +68,7 @@ class Description:
         self._request = request
         self.pace = Pace()
         self._room = ReplyRoom()
+        self._overdue_ms = overdue_ms(request)
 
     def describe(self, group_id: str, named: Any) -> Steps:
         """Return the topics of a group. GROUP_AUTHORIZATION_FAILED, COORDINATOR_LOAD_IN_PROGRESS."""
@@ -114,20 +116,23 @@ class Description:
         response = topic_row(topic_name=name, topic_id=NO_TOPIC_ID if topic is None else topic.topic_id)
         self._room.take(1 + len(indexes), len(name))
         for index in indexes:
-            response.partitions.append(self._partition(group_id, topic, index))
+            response.partitions.append((yield from self._partition(group_id, topic, index)))
             if self.pace.spend():
                 yield
         return response
 
-    def _partition(self, group_id: str, topic: Any, index: int) -> Any:
+    def _partition(self, group_id: str, topic: Any, index: int) -> Steps:
         nothing = partition_row(partition_index=index, start_offset=UNKNOWN_OFFSET)
         if topic is None or not 0 <= index < len(topic.partitions):
             return nothing
+        partition = topic.partitions[index]
+        with contextlib.suppress(KafkaError):       # without its disk, a lag is that of what can be read
+            yield from partition.acknowledged(self._overdue_ms)
         states = self._request.node.share_states
         state = states.summary(ShareKey(group_id, topic.topic_id, index)) if states.is_served else None
         if state is None:
             return nothing
-        lag = state.lag(topic.partitions[index].high_watermark)
+        lag = state.lag(partition.high_watermark)
         return partition_row(partition_index=index, start_offset=state.start_offset,
                              leader_epoch=state.leader_epoch, lag=UNKNOWN_LAG if lag is None else lag)
 

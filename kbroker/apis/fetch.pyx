@@ -3,7 +3,8 @@
 Whole batches as they lie in the segment files, from the one that holds the wanted offset: below the high watermark, or
 below the last stable offset with isolation level read_committed, which also gets the aborted transactions of the range.
 At least one batch is returned, however small the limits, from the first partition that has one (KIP-74). With less than
-min_bytes the request waits for a partition to move, for at most max_wait_ms. Fetch sessions: KIP-227; topic
+min_bytes the request waits for a partition to move, for at most max_wait_ms; without records, until the disk has what
+was acknowledged with acks=1. Fetch sessions: KIP-227; topic
 ids from version 13: KIP-516; diverging epochs from version 12: KIP-595.
 
 The right to read a topic is checked whenever records of it are read, so a fetch that waits finds a right that was taken
@@ -69,6 +70,7 @@ cdef class Fetch(Waiter):
     cdef Py_ssize_t at          # the next partition to look at, or to wait for
     cdef int64_t size_bytes
     cdef Py_ssize_t unknown     # partitions that do not exist
+    cdef set awaited            # partitions whose acknowledged records the disk lacks; None: there were none
     cdef bint must_answer       # an error or a diverging epoch: the client should not wait for these
 
     cdef int start(self, Cursor *body) except -1:
@@ -110,16 +112,21 @@ cdef class Fetch(Waiter):
         return move_cursor(&self.wanted.forgotten_topics, copy - start)
 
     cdef bint may_park(self) except -1:
-        """Return whether to wait for more. A fetch that finds no room in memory answers with what there is."""
-        if (self.must_answer or self.size_bytes >= self.wanted.min_bytes or self.wanted.max_wait_ms <= 0
-                or self.time_is_over or self.session.size == 0):
+        """Return whether to wait for more. A fetch that finds no room in memory answers with what there is.
+
+        A fetch without records waits for those that were acknowledged, however short its time: a sync ends the wait.
+        """
+        if self.must_answer or self.session.size == 0:
+            return False
+        if not (self.awaited and self.size_bytes == 0) and (
+                self.size_bytes >= self.wanted.min_bytes or self.wanted.max_wait_ms <= 0 or self.time_is_over):
             return False
         return self.sessions.reserve(self.session)
 
     cdef int park(self) except -1:
         self.enter_room()
         if self.timer is None:
-            self.timer = self.request.node.timers.after(self.wanted.max_wait_ms, self.answer_now)
+            self.timer = self.request.node.timers.after(max(0, self.wanted.max_wait_ms), self.answer_now)
         self.stage = PARKED
         self.session.parked = self
         self.at = 0
@@ -187,6 +194,7 @@ cdef class Fetch(Waiter):
     cdef int finish(self) except -1:
         cdef WaitingRoom room
         self.stage = FINISHED
+        self.awaited = None     # its partitions refer to the session, which refers to this fetch
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -317,8 +325,10 @@ cdef class Fetch(Waiter):
             self.at += 1
             if wanted.session is None:
                 continue
-            if again and wanted.records is not None:
-                self.size_bytes -= wanted.records.size_bytes
+            if again:
+                self.size_bytes -= 0 if wanted.records is None else wanted.records.size_bytes
+                if self.awaited is not None:
+                    self.awaited.discard(wanted)
             wanted.forget_look()
             try:
                 self.size_bytes += self.read(wanted, topics, max(<int64_t>0, most_bytes - self.size_bytes))
@@ -350,6 +360,11 @@ cdef class Fetch(Waiter):
             wanted.records = partition.read(wanted.fetch_offset, min(left, <int64_t>wanted.max_bytes),
                                             upper_bound_offset, self.size_bytes == 0)
             wanted.has_more = wanted.fetch_offset < upper_bound_offset
+            if partition.hides_acknowledged(wanted.fetch_offset):
+                wanted.has_more = True
+                if self.awaited is None:
+                    self.awaited = set()
+                self.awaited.add(wanted)
             if read_committed:
                 wanted.aborted_transactions = b'' if wanted.records is None else partition.aborted_rows(
                     wanted.fetch_offset, wanted.records.end_offset)

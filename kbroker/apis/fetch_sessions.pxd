@@ -45,6 +45,7 @@ cdef class WantedPartition(FetchWaiter):
     cdef LogSlice records
     cdef bytes aborted_transactions
 
+    cdef int acknowledged(self) except -1
     cdef int forget_look(self) noexcept
     cdef bint has_moved(self) except -1
     cdef bint has_news(self) noexcept

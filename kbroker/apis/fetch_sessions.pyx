@@ -58,6 +58,13 @@ cdef class WantedPartition(FetchWaiter):
         if self.session is not None:
             self.session.moved(self)
 
+    cdef int acknowledged(self) except -1:
+        """Make the partition due for the next fetch of the session. One that waits is woken by the disk."""
+        if self.session is not None and self.session.parked is None:
+            self.unlink()
+            self.session.moved(self)
+        return 0
+
     cdef int forget_look(self) noexcept:
         self.error_code = 0
         self.has_more = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.fetch import check_leader_epoch
-from kbroker.apis.long_answers import PART, Pace, Steps
+from kbroker.apis.long_answers import PART, Pace, Steps, overdue_ms
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -36,7 +36,9 @@ PartitionResponse = ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
 def handle(request: Request, body: Any) -> Steps:
+    """Answer each partition. A client sees what was acknowledged: the answer waits until the disk has it."""
     pace = Pace()
+    waits_until_ms = overdue_ms(request, body.timeout_ms)
     wanted: dict[str, dict[int, Any]] = {}
     for topic in body.topics:
         partitions = wanted.setdefault(topic.name, {})
@@ -56,43 +58,62 @@ def handle(request: Request, body: Any) -> Steps:
         for index, partition in partitions.items():
             topics[-1].partitions.append(failed(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED) if not is_allowed
                                          else failed(index, ErrorCode.INVALID_REQUEST) if partition is None
-                                         else answer(request, name, partition, body.isolation_level))
+                                         else (yield from answer(request, name, partition, body.isolation_level,
+                                                                 waits_until_ms)))
             # A timestamp is looked up in files.
             if pace.spend(1 if partition is None or partition.timestamp in (LATEST, EARLIEST) else PART):
                 yield
     return ListOffsetsResponse(topics=topics)
 
 
-def answer(request: Request, topic: str, wanted: Any, isolation_level: int) -> Any:
+def answer(request: Request, topic: str, wanted: Any, isolation_level: int, waits_until_ms: int) -> Steps:
     try:
+        check_timestamp(wanted.timestamp, request.version)
         partition = request.node.topics.get(topic, wanted.partition_index)
         check_leader_epoch(partition, wanted.current_leader_epoch)
-        timestamp_ms, offset, leader_epoch = find(partition, wanted.timestamp, isolation_level, request.version)
+        timestamp_ms, offset, leader_epoch = yield from find(request, partition, wanted.timestamp, isolation_level,
+                                                             waits_until_ms)
     except KafkaError as error:
         return failed(wanted.partition_index, error.code)
     return PartitionResponse(partition_index=wanted.partition_index, timestamp=timestamp_ms, offset=offset,
                              leader_epoch=leader_epoch)
 
 
-def find(partition: Partition, timestamp_ms: int, isolation_level: int, version: int) -> tuple[int, int, int]:
-    """(timestamp in ms, offset, leader epoch), -1 where there is nothing. Raises KafkaError UNSUPPORTED_VERSION."""
+def check_timestamp(timestamp_ms: int, version: int) -> None:
+    """Raise KafkaError UNSUPPORTED_VERSION for a special timestamp that the version does not know.
+
+    Checked before all else, as in Kafka: whether the partition exists does not matter.
+    """
     if timestamp_ms < 0 and version < SINCE_VERSION.get(timestamp_ms, version + 1):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'timestamp {timestamp_ms} is not known in version {version}')
-    committed = isolation_level == READ_COMMITTED
-    bound = partition.last_stable_offset if committed else partition.high_watermark
-    if timestamp_ms == LATEST:
-        return -1, bound, partition.leader_epoch
+
+
+def find(request: Request, partition: Partition, timestamp_ms: int, isolation_level: int,
+         waits_until_ms: int) -> Steps:
+    """(timestamp in ms, offset, leader epoch), -1 where there is nothing.
+
+    Raises KafkaError: REQUEST_TIMED_OUT once the request waits for too long, or that of the read.
+    """
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         start = partition.log_start_offset
         return -1, start, partition.epoch_at(start)
     if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOTHING
-    found = (partition.max_timestamp() if timestamp_ms == MAX_TIMESTAMP
-             else partition.offset_for_timestamp(timestamp_ms))
-    if found is None or found[1] >= bound:
-        return NOTHING
-    position: tuple[int, int, int] = found
-    return position
+    if timestamp_ms == LATEST:
+        if partition.high_watermark < partition.acknowledged_offset:
+            yield from partition.acknowledged(waits_until_ms)
+        return -1, bound_of(partition, isolation_level), partition.leader_epoch
+    if not request.is_wanted() or request.node.clock.monotonic_ms() >= waits_until_ms:
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, 'the searches of the request take too long')
+    searches = request.node.searches
+    found = yield from (partition.max_timestamp(searches, waits_until_ms) if timestamp_ms == MAX_TIMESTAMP
+                        else partition.offset_for_timestamp(timestamp_ms, searches, waits_until_ms))
+    return NOTHING if found is None or found[1] >= bound_of(partition, isolation_level) else found
+
+
+def bound_of(partition: Partition, isolation_level: int) -> int:
+    """Return the offset below which a client may read."""
+    return partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
 
 
 def failed(partition_index: int, code: ErrorCode) -> Any:
@@ -105,4 +126,4 @@ def error_response(body: Any, code: ErrorCode, _message: str, _version: int) -> 
         for topic in body.topics])
 
 
-API = Api(ApiKey.LIST_OFFSETS, 1, 11, handle, error_response)
+API = Api(ApiKey.LIST_OFFSETS, 1, 11, handle, error_response, is_slow=True)

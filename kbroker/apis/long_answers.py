@@ -19,6 +19,9 @@ Steps = Generator[None, None, Any]
 MOST_REPLY_BYTES = 32 * 1024 * 1024
 """The size of the response messages of one request, after which no further element is described."""
 
+LONGEST_WAIT_MS = 30_000
+"""The longest that a request waits for the disk or a worker: the default of `request.timeout.ms` in Kafka's clients."""
+
 ELEMENT_BYTES = 128
 """The memory that one element of a response takes until it is encoded, besides its strings."""
 
@@ -37,6 +40,13 @@ class ReplyRoom:
         """Raises KafkaError with `code` if the response is full."""
         if self.left_bytes <= 0:
             raise KafkaError(code, f'the answer has reached {MOST_REPLY_BYTES} bytes: ask for less at once')
+
+
+def overdue_ms(request: Any, timeout_ms: int = 0) -> int:
+    """Return when a request that begins now has waited long enough, on the monotonic clock. 0: it has no timeout."""
+    overdue: int = request.node.clock.monotonic_ms() + min(timeout_ms if timeout_ms > 0 else LONGEST_WAIT_MS,
+                                                           LONGEST_WAIT_MS)
+    return overdue
 
 
 def in_parts(elements: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -1,8 +1,9 @@
 """Produce (key 0), versions 3-13, advertised from 0.
 
 Per partition: validate the one batch (record/records), check the producer and append (log), then answer: acks=-1 when
-the high watermark has passed the batch, or with REQUEST_TIMED_OUT after the request's timeout; acks=1 at once; acks=0
-never (a fault closes the connection, which is all that such a client can notice). Versions below 3 cannot carry
+the high watermark has passed the batch, or with REQUEST_TIMED_OUT after the request's timeout; acks=1 at once, and the
+readers that come after the answer wait for the disk; acks=0 never (a fault closes the connection, which is all that
+such a client can notice). Versions below 3 cannot carry
 batches of magic 2; they are advertised because old librdkafka decides by the lowest version whether the broker is
 usable (KAFKA-18659).
 
@@ -441,7 +442,9 @@ cdef class ProduceUnderWay(ProduceParts):
         part.base_offset = append.base_offset
         part.log_append_time_ms = append.append_time_ms
         part.log_start_offset = append.log_start_offset
-        if awaits and (partition.high_watermark <= append.last_offset or partition.is_deleted):
+        if not awaits:
+            partition.acknowledge(append.last_offset + 1)
+        elif partition.high_watermark <= append.last_offset or partition.is_deleted:
             self.unanswered += 1
             partition.await_durable(append.last_offset + 1, self, number)
         return True

@@ -76,6 +76,7 @@ cdef class Api:
     cdef readonly object advertised_min_version
     cdef readonly object error_response
     cdef tuple with_setting     # (its name, the last version where it is on); None
+    cdef bint is_slow
     cdef object handle
     cdef str name               # of its messages, without Request and Response
     cdef int tags_from                  # the first version whose request header has a tag buffer

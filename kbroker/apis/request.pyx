@@ -9,6 +9,8 @@ Requests that take long share the loop as works of `long_work`, which hold a dec
   that need more are in progress at a time
 - a longer body waits for one of two places before it is decoded, if it exceeds AT_ONCE_BYTES or its handler may be long
 - a body of more than MEDIUM_BYTES waits for the one place of such bodies
+- a body of more than SMALL_BYTES of an API that `is_slow` waits for the one place of such bodies: it may keep it for
+  seconds, while a worker reads for it
 """
 import functools
 import logging
@@ -306,7 +308,8 @@ cdef class DecodingHandler(Handler):
 cdef int wait_in_line(Request request, Py_ssize_t body_bytes, steps) except -1:
     """Run the steps of a request when there is a place for its size."""
     cdef LongWork long_work = request.node.long_work
-    cdef Line line = long_work.large_requests if body_bytes > MEDIUM_BYTES else long_work.medium_requests
+    cdef Line line = (long_work.slow_requests if request.api.is_slow
+                      else long_work.large_requests if body_bytes > MEDIUM_BYTES else long_work.medium_requests)
     line.start(timed(request, steps) if request.is_timed else steps, request.is_wanted)
     return 0
 
@@ -405,10 +408,11 @@ cdef class Api:
     is a generator function if a client can make it long.
     `advertised_min_version`: the lowest version that ApiVersions names, if it differs from the lowest that is served.
     `with_setting`: the name of a setting, and the last version that is served where the setting is on.
+    `is_slow`: a worker may have to read for seconds until the response is complete.
     """
 
     def __init__(self, key, int min_version, int max_version, handle, error_response=None, advertised_min_version=None,
-                 with_setting=None):
+                 with_setting=None, *, bint is_slow=False):
         name = key.name.title().replace('_', '')
         versions = range(min_version, max_version + 1)
         self.key = key
@@ -418,6 +422,7 @@ cdef class Api:
         self.advertised_min_version = advertised_min_version
         self.error_response = error_response
         self.with_setting = with_setting
+        self.is_slow = is_slow
         self.handle = handle
         self.name = name
         self.tags_from = next(
@@ -471,4 +476,5 @@ cdef class Api:
 @functools.cache
 def up_to(Api api not None, int max_version):
     """Return the declaration with more versions. Each ApiVersions asks for it, so it is made once."""
-    return Api(api.key, api.min_version, max_version, api.handle, api.error_response, api.advertised_min_version)
+    return Api(api.key, api.min_version, max_version, api.handle, api.error_response, api.advertised_min_version,
+               is_slow=api.is_slow)

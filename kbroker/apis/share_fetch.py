@@ -69,7 +69,8 @@ class WantedPartition:
     It refers to the fetch only while it waits: a cycle that stayed behind would never be freed, see `garbage`.
     """
 
-    __slots__ = ('error', 'fetched', 'is_acquirable', 'is_loading', 'live', 'place', 'size_bytes', 'waker')
+    __slots__ = ('awaits_disk', 'error', 'fetched', 'is_acquirable', 'is_loading', 'live', 'place', 'size_bytes',
+                 'waker')
 
     def __init__(self, place: SessionPartition):
         self.place = place
@@ -77,6 +78,7 @@ class WantedPartition:
         self.waker: Wake | None = None
         self.size_bytes = 0
         self.is_loading = False
+        self.awaits_disk = False
         self.is_acquirable = False
         self.error: PartitionError | None = None
         self.fetched: Fetched | None = None
@@ -120,6 +122,7 @@ class ShareFetch(Waiter):
         self._size_bytes = 0
         self._failed = 0
         self._loading = 0
+        self._awaited = 0
         self._pause: Pause | None = None
 
     # ---- the waiting room
@@ -143,7 +146,10 @@ class ShareFetch(Waiter):
     # ---- the fetch
 
     def run(self, partitions: Sequence[SessionPartition], pace: Pace) -> Steps:
-        """Acquire records, and wait for them if need be. The load of share partitions is waited for in any case."""
+        """Acquire records, and wait for them if need be.
+
+        The load of share partitions is waited for in any case, and so are acknowledged records that the disk lacks.
+        """
         self.wanted = [WantedPartition(place) for place in partitions]
         room, timers = self.request.node.waiting_room, self.request.node.timers
         room.enter(self.request.connection_id, self)
@@ -154,9 +160,10 @@ class ShareFetch(Waiter):
                 if not self._loading and (
                         self.time_is_over or self._failed or self._size_bytes >= self.min_bytes):
                     yield from self._take(pace)
-                    if self.has_acquired or self._failed or self.time_is_over:
+                    if self.has_acquired or self._failed or (self.time_is_over and not self._awaited):
                         break
-                while not self._moved and not self.has_ended and (self._loading or not self.time_is_over):
+                while not self._moved and not self.has_ended and (
+                        self._loading or self._awaited or not self.time_is_over):
                     self._pause = Pause()
                     yield from self._pause.wait()
                 moved, self._moved = self._moved, {}
@@ -175,6 +182,8 @@ class ShareFetch(Waiter):
             self._size_bytes -= wanted.size_bytes
             self._failed -= wanted.error is not None
             self._loading -= wanted.is_loading
+            self._awaited -= wanted.awaits_disk
+            wanted.awaits_disk = False
             wanted.size_bytes, wanted.error = 0, None
             try:
                 wanted.size_bytes = self._acquirable_bytes(wanted)
@@ -184,6 +193,7 @@ class ShareFetch(Waiter):
             self._failed += wanted.error is not None
             wanted.is_loading = wanted.error is None and wanted.live is not None and wanted.live.records is None
             self._loading += wanted.is_loading
+            self._awaited += wanted.awaits_disk
             if pace.spend():
                 yield
 
@@ -198,6 +208,7 @@ class ShareFetch(Waiter):
         wanted.wait(self, partition, live)
         size_bytes: int = node.share_partitions.acquirable_bytes(live, self.max_bytes)
         wanted.is_acquirable = node.share_partitions.is_acquirable(live)
+        wanted.awaits_disk = wanted.is_acquirable and node.share_partitions.awaits_disk(live)
         return size_bytes
 
     def _take(self, pace: Pace) -> Steps:

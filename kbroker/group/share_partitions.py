@@ -22,6 +22,7 @@ from kbroker.group.share_sessions import ShareSession, ShareSessions
 from kbroker.group.share_state import ShareStates
 from kbroker.group_settings import BY_DURATION, duration_ms
 from kbroker.log.log_slice import LogSlice
+from kbroker.log.timestamps import INLINE, Searches
 from kbroker.long_work import LongWork
 from kbroker.metadata.changes import Steps
 from kbroker.topics.partition import Partition
@@ -85,7 +86,8 @@ class SharePartitions:
     """All share partitions in memory. `config_of` returns the configs in force for a group."""
 
     def __init__(self, states: ShareStates, sessions: ShareSessions, clock: Clock, timers: Timers,
-                 long_work: LongWork, memory: GroupMemory, config_of: Callable[[str], GroupConfig]):
+                 long_work: LongWork, memory: GroupMemory, config_of: Callable[[str], GroupConfig],
+                 searches: Searches = INLINE):
         self.config_of = config_of
         self._sessions = sessions
         self._states = states
@@ -93,6 +95,7 @@ class SharePartitions:
         self._timers = timers
         self._long_work = long_work
         self._memory = memory
+        self._searches = searches
         self._live: dict[ShareKey, LivePartition] = {}
         self._stop_timer: Callable[[], None] | None = None
 
@@ -185,14 +188,22 @@ class SharePartitions:
             loaded(None, state)
             return
         reset = self.config_of(live.key.group_id).share_auto_offset_reset
-        start_offset = start_offset_of(reset, live.partition, self._clock.wall_ms())
-        chosen = state_with_start(state, start_offset)
         if reset == 'earliest':
-            loaded(None, chosen)
+            loaded(None, state_with_start(state, live.partition.log_start_offset))
             return
-        changes = Changes(state.state_epoch, live.partition.leader_epoch, start_offset,
-                          max(0, state.delivery_complete_count), ())
-        self._states.write(live.key, changes, lambda error: loaded(error, None if error is not None else chosen))
+
+        def found(error: Exception | None, start_offset: int | None) -> None:
+            if error is not None and not isinstance(error, KafkaError):
+                raise error
+            if start_offset is None or live.is_dropped:
+                loaded(error, None)
+                return
+            chosen = state_with_start(state, start_offset)
+            changes = Changes(state.state_epoch, live.partition.leader_epoch, start_offset,
+                              max(0, state.delivery_complete_count), ())
+            self._states.write(live.key, changes, lambda error: loaded(error, None if error is not None else chosen))
+
+        self._long_work.start(start_offset_of(reset, live.partition, self._clock.wall_ms(), self._searches), found)
 
     # ---- fetch
 
@@ -213,6 +224,12 @@ class SharePartitions:
             return 0
         found = live.partition.read(offset, max_bytes, upper_bound_offset, True)
         return 0 if found is None else found.size_bytes
+
+    def awaits_disk(self, live: LivePartition) -> bool:
+        """Return whether the next record to acquire has been acknowledged, and the disk lacks it."""
+        partition = live.partition
+        return live.records is not None and (
+            partition.high_watermark <= live.records.next_fetch_offset() < partition.acknowledged_offset)
 
     def fetch(self, live: LivePartition, member_id: str, limits: FetchLimits) -> Fetched | None:
         """Acquire records for a member, or return None if there are none. Raises KafkaError of the read."""
@@ -439,15 +456,18 @@ def upper_bound(partition: Partition, config: GroupConfig) -> int:
     return partition.last_stable_offset if is_read_committed(config) else partition.high_watermark
 
 
-def start_offset_of(reset: str, partition: Partition, now_ms: int) -> int:
-    """Return where a group begins with a `share.auto.offset.reset`: latest, earliest, by_duration:<ISO 8601>."""
-    if reset == 'earliest':
-        return partition.log_start_offset
+def start_offset_of(reset: str, partition: Partition, now_ms: int, searches: Searches) -> Steps[int]:
+    """Return where a group begins with a `share.auto.offset.reset` of latest or by_duration:<ISO 8601>.
+
+    A group that finds no record begins behind what has been acknowledged, which the disk may still lack. Raises
+    KafkaError.
+    """
     if reset.startswith(BY_DURATION):
         age_ms = duration_ms(reset.removeprefix(BY_DURATION))
-        found = partition.offset_for_timestamp(max(0, now_ms - age_ms))
+        found = yield from partition.offset_for_timestamp(max(0, now_ms - age_ms), searches)
         if found is not None:
-            return min(found[1], partition.high_watermark)
+            return int(found[1])
+    yield from partition.acknowledged()
     return partition.high_watermark
 
 

@@ -26,6 +26,7 @@ from kbroker.log.retention import delete_segments, expired_segments, replace_seg
 from kbroker.log.segment cimport Place, Segment
 from kbroker.log.segment import LOG_SUFFIX
 from kbroker.log.shortage import shortage
+from kbroker.log.time_search import TimeSearch
 from kbroker.log.timestamps import first_at_or_after, greatest
 from kbroker.log.stop_snapshot cimport encode_snapshot_at, snapshot_offset
 from kbroker.log.transaction_index cimport TransactionIndex
@@ -497,21 +498,44 @@ cdef class Log(Appender):
         """Release the last stable offset from completed transactions whose marker is below `high_watermark`."""
         self.producer_state.on_high_watermark(high_watermark)
 
-    def offset_for_timestamp(self, int64_t timestamp_ms) -> tuple[int, int, int] | None:
-        """Return (timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`, or None."""
-        self.write_unwritten()
+    def offset_for_timestamp(self, int64_t timestamp_ms, searches):
+        """Return, as long work, (timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`.
+
+        None if there is no such record. `searches` does what is not short (`timestamps.Searches`).
+        """
         try:
-            return first_at_or_after(list(self.segments), self.log_start_offset, timestamp_ms)
+            return (yield from first_at_or_after(self, timestamp_ms, searches))
         except (OSError, CorruptLogError) as error:
             self.fail_read(self.log_start_offset, error)
 
-    def max_timestamp(self) -> tuple[int, int, int] | None:
-        """Return (timestamp in ms, offset, leader epoch) of the first record with the greatest timestamp, or None."""
-        self.write_unwritten()
+    def max_timestamp(self, searches):
+        """Return, as `offset_for_timestamp` does, the first record with the greatest timestamp."""
         try:
-            return greatest(self.segments)
+            return (yield from greatest(self, searches))
         except (OSError, CorruptLogError) as error:
             self.fail_read(self.log_start_offset, error)
+
+    def search_time(self, int64_t timestamp_ms, int64_t start_offset, int64_t end_offset) -> TimeSearch | None:
+        """Return a search of the first segment with offsets in [start_offset, end_offset) that can have the time."""
+        cdef Segment segment
+        self.write_unwritten()
+        if start_offset >= end_offset:
+            return None
+        for segment in self.segments[self.segment_number(start_offset):]:
+            if segment.base_offset >= end_offset:
+                break
+            if segment.max_timestamp_ms >= timestamp_ms and segment.next_offset > start_offset:
+                return segment.search_time(timestamp_ms, start_offset)
+        return None
+
+    def search_greatest(self) -> TimeSearch | None:
+        """Return a search of the first segment with the greatest timestamp, None if no record has one."""
+        cdef Segment segment, found = None
+        self.write_unwritten()
+        for segment in self.segments:
+            if segment.max_timestamp_ms >= 0 and (found is None or segment.max_timestamp_ms > found.max_timestamp_ms):
+                found = segment
+        return None if found is None else found.search_greatest()
 
     # ---- deletion and compaction ----
 

@@ -5,6 +5,7 @@ from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk
 from kbroker.log.fs.file cimport File
 from kbroker.log.fs.lazy_file cimport LazyFile
 from kbroker.log.index cimport OffsetIndex, TimeIndex
+from kbroker.log.time_search cimport TimeSearch
 from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.record.batch cimport BatchFields
 
@@ -67,5 +68,6 @@ cdef class Segment:
     cdef int place_below(self, int64_t position, Place *place) except -1
     cdef int place_behind(self, const Place *batch_place, Place *place) except -1
     cdef bint read_header_at(self, int64_t position, HeaderWindow *window, bint waits, BatchFields *batch) except -1
+    cdef TimeSearch search_from(self, int64_t offset, int64_t timestamp_ms, int64_t start_offset)
     cdef int remember_end(self, const Place *place) except -1
     cdef const Place *recall_end(self, int64_t offset) noexcept

@@ -3,7 +3,6 @@ import os
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from cpython.bytes cimport PyBytes_FromStringAndSize
 
 from kbroker.errors import CorruptLogError
 from kbroker.log.batch_walk cimport SCAN_BYTES, SEARCH_BYTES, BatchWalk, find_batch, walk_batches
@@ -13,9 +12,10 @@ from kbroker.log.header_walk cimport read_marker_at
 from kbroker.log.header_walk import replay_headers
 from kbroker.log.index cimport OffsetIndex, TimeIndex
 from kbroker.log.producer_state cimport ProducerStateTable
+from kbroker.log.time_search cimport TimeSearch, search_batches
 from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.record.batch cimport (
-    ABORT_MARKER, HEADER_BYTES, HEADER_READ, BatchFields, Marker, batch_last_offset, batch_size_bytes, header_of,
+    ABORT_MARKER, HEADER_BYTES, HEADER_READ, BatchFields, Marker, batch_last_offset, batch_size_bytes,
     parse_header)
 
 LOG_SUFFIX = '.log'
@@ -358,32 +358,22 @@ cdef class Segment:
         raise CorruptLogError(f'{self.file().path}: found no batch at {position}, expected one before the end at '
                               f'{self.size_bytes}')
 
-    def batch_at_or_after(self, int64_t offset):
-        """Return (position, header, batch) of the first batch that ends at or above `offset`, None at the end."""
-        cdef Place place
-        cdef BatchWalk walk
-        self.place_of(offset, &place)
-        walk = walk_batches(self.file(), place.position, self.size_bytes, SEARCH_BYTES)
-        if not walk.next():
-            return None
-        batch = PyBytes_FromStringAndSize(<const char *>walk.data(), batch_size_bytes(&walk.fields))
-        return place.position, header_of(&walk.fields), memoryview(batch)
+    def search_time(self, int64_t timestamp_ms, int64_t start_offset) -> TimeSearch:
+        """Return a search for the first record at or after `timestamp_ms` and `start_offset`."""
+        return self.search_from(max(start_offset, self.time_index.offset_before(timestamp_ms)), timestamp_ms,
+                                start_offset)
 
-    def batch_with_timestamp(self, int64_t timestamp_ms, int64_t start_offset):
-        """Return (header, batch) of the first batch that ends at or above `start_offset` and has a record at or after
-        `timestamp_ms`, None if there is none."""
-        cdef BatchWalk walk
+    def search_greatest(self) -> TimeSearch:
+        """Return a search for the first record with the greatest timestamp."""
+        return self.search_from(self.max_timestamp_offset, self.max_timestamp_ms, self.base_offset)
+
+    cdef TimeSearch search_from(self, int64_t offset, int64_t timestamp_ms, int64_t start_offset):
         cdef Place place
-        if self.max_timestamp_ms < timestamp_ms:
-            return None
-        self.place_of(max(start_offset, self.time_index.offset_before(timestamp_ms)), &place)
-        walk = walk_batches(self.file(), place.position, self.size_bytes, SEARCH_BYTES)
-        while walk.next():
-            if walk.fields.max_timestamp_ms >= timestamp_ms:
-                return header_of(&walk.fields), memoryview(
-                    PyBytes_FromStringAndSize(<const char *>walk.data(), batch_size_bytes(&walk.fields)))
-        self.expect_end(walk)
-        return None
+        cdef TimeSearch search
+        self.place_of(offset, &place)
+        search = search_batches(self.file(), place.position, self.size_bytes, timestamp_ms, start_offset)
+        search.end_offset = self.next_offset
+        return search
 
     def walk(self, int64_t position=0) -> BatchWalk:
         """Return the batches from `position` on, for `for header, batch in ...`."""

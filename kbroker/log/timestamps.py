@@ -1,34 +1,96 @@
-"""Search by time in the segments of a log, for ListOffsets."""
+"""Search by time in the segments of a log, for ListOffsets and for the starts of share groups."""
 from __future__ import annotations
 
-from kbroker.log.segment import Segment
-from kbroker.record.records import decode_records
+from collections import deque
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kbroker.log.jobs import Submit, run_inline
+from kbroker.log.time_search import TimeSearch
+from kbroker.long_work import Pause, result_of
+
+if TYPE_CHECKING:
+    from kbroker.log.log import Log
 
 Position = tuple[int, int, int]
 """Timestamp in ms, offset, leader epoch."""
+Steps = Generator[Any, None, Position | None]
+"""A search as long work."""
+Begin = Callable[[], TimeSearch | None]
 
 
-def first_at_or_after(segments: list[Segment], log_start_offset: int, timestamp_ms: int) -> Position | None:
-    """Return the position of the first record at or after `timestamp_ms`, None if there is none."""
-    for segment in segments:
-        offset = log_start_offset
-        while (found := segment.batch_with_timestamp(timestamp_ms, offset)) is not None:
-            header, batch = found
-            for record in decode_records(batch):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
-                    return record.timestamp_ms, record.offset, header.partition_leader_epoch
-            offset = header.last_offset + 1
-    return None
+class Searches:
+    """The searches that a worker has to do: one at a time, in the order of their arrival.
+
+    A search begins when its turn comes. So searches that wait hold no open file, and few bytes.
+    """
+
+    def __init__(self, submit: Submit = run_inline):
+        self._submit = submit
+        self._is_busy = False
+        self._waiting: deque[Pause] = deque()
+
+    def __len__(self) -> int:
+        """Return the number of searches that are not at their end."""
+        return self._is_busy + len(self._waiting)
+
+    def run(self, begin: Begin) -> Generator[Any, None, TimeSearch | None]:
+        """Do a search of a log: on the loop if it is short, otherwise again, when its turn comes, on the worker.
+
+        `begin` starts the search in the log as it is then, and returns None if there is nothing to search.
+        """
+        search = begin()
+        if search is None or search.start():
+            return search
+        search = None
+        yield from self._take_turn()
+        try:
+            search = begin()
+            while search is not None and not search.is_over:
+                result = yield from result_of(partial(self._submit, search.advance))
+                if isinstance(result, BaseException):
+                    raise result
+            return search
+        finally:
+            self._end_turn()
+
+    def _take_turn(self) -> Generator[Any, None, None]:
+        if self._is_busy:
+            pause = Pause()
+            self._waiting.append(pause)
+            yield from pause.wait()
+        self._is_busy = True
+
+    def _end_turn(self) -> None:
+        """Pass the turn on: until the next one has it, no other takes it."""
+        if self._waiting:
+            self._waiting.popleft().end()
+        else:
+            self._is_busy = False
 
 
-def greatest(segments: list[Segment]) -> Position | None:
+INLINE = Searches()
+"""Searches in the thread that asks for them."""
+
+
+def first_at_or_after(log: Log, timestamp_ms: int, searches: Searches) -> Steps:
+    """Return the position of the first record at or after `timestamp_ms` in the log as it is now, or None."""
+    start_offset, end_offset = log.log_start_offset, log.log_end_offset
+    while True:
+        search = yield from searches.run(partial(log.search_time, timestamp_ms, start_offset, end_offset))
+        if search is None:
+            return None
+        if search.found is None:
+            start_offset = search.end_offset
+        elif search.found[1] >= log.log_start_offset:
+            return search.found
+        else:       # records were deleted meanwhile
+            start_offset = log.log_start_offset
+        yield None
+
+
+def greatest(log: Log, searches: Searches) -> Steps:
     """Return the position of the first record with the greatest timestamp, None if no record has one."""
-    segment = max(segments, key=lambda each: each.max_timestamp_ms)
-    if segment.max_timestamp_ms < 0:
-        return None
-    found = segment.batch_at_or_after(segment.max_timestamp_offset)
-    records = [] if found is None else decode_records(found[2])
-    if found is None or not records:
-        return None
-    record = max(records, key=lambda each: each.timestamp_ms)
-    return record.timestamp_ms, record.offset, found[1].partition_leader_epoch
+    search = yield from searches.run(log.search_greatest)
+    return None if search is None else search.found

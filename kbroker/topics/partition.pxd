@@ -41,6 +41,7 @@ cdef class FetchWaiter:
     cpdef int stop_waiting(self) except -1
     cdef void unlink(self) noexcept
     cpdef wake(self)
+    cdef int acknowledged(self) except -1
 
 
 cdef class Tick:
@@ -61,6 +62,7 @@ cdef class Partition(Appender):
     cdef public int32_t leader_epoch
     cdef Log _log                     # private to topics/, which tests/test_layers.py checks
     cdef readonly int64_t high_watermark
+    cdef readonly int64_t acknowledged_offset   # the end of what clients were answered for with acks=1 or acks=0
     cdef readonly bint is_deleted
     cdef bint _page_cache
     cdef object _flusher
@@ -79,6 +81,8 @@ cdef class Partition(Appender):
     cdef int end_tick(self) except -1
     cdef bint is_made(self) noexcept
     cdef bint answers_from_page_cache(self) noexcept
+    cdef int acknowledge(self, int64_t end_offset) except -1
+    cdef bint hides_acknowledged(self, int64_t offset) noexcept
     cdef int _written(self) except -1
     cdef int await_durable(self, int64_t offset, Completion completion, Py_ssize_t part) except -1
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)

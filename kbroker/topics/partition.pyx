@@ -13,6 +13,10 @@ restart derives the same record again from what is durable. Here is what keeps t
 - A record of another log waits for the high watermark of the first, as the rows and markers of a transaction do. The
   Complete row does not wait: a restart that finds the Prepare row sends the markers again and comes to the same row.
 - acks=1 asks for the page cache alone. A refusal, and a description of the log such as its end offset, promise nothing.
+
+A client that was answered sees what it was answered for. So a reader waits until the disk has what was acknowledged
+with acks=1 before the reader came (`acknowledged_offset`): the disk decides what a reader sees, and the reader decides
+when it asks.
 """
 from collections import deque
 
@@ -25,6 +29,8 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.string cimport memmove
 from posix.time cimport CLOCK_MONOTONIC
 
+from functools import partial
+
 from kbroker.completion cimport Callback, Completion
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.append cimport DUPLICATE, UNWRITTEN, Append, Appender
@@ -33,6 +39,7 @@ from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.unwritten cimport WriteArena
 from kbroker.turn_watch cimport read_us
 
+from kbroker.long_work import result_of
 from kbroker.record.batch import read_header
 
 cdef enum:
@@ -144,6 +151,10 @@ cdef class FetchWaiter:
 
     cpdef wake(self):
         pass
+
+    cdef int acknowledged(self) except -1:
+        """Take notice that more was acknowledged than the disk has. The waiter may `unlink` itself, and no other."""
+        return 0
 
 
 cdef class Tick:
@@ -306,6 +317,24 @@ cdef class Partition(Appender):
         """Return whether a written append is durable."""
         return self._page_cache
 
+    cdef int acknowledge(self, int64_t end_offset) except -1:
+        """Note that a client is answered for what ends at `end_offset`, although the disk may lack it."""
+        cdef WaiterLink *head = &self._fetch_waiters
+        cdef WaiterLink *link = head.next
+        cdef FetchWaiter waiter
+        if end_offset > self.acknowledged_offset:
+            self.acknowledged_offset = end_offset
+        if end_offset > self.high_watermark:
+            while link != head:
+                waiter = <FetchWaiter>link.waiter
+                link = link.next        # the waiter may leave
+                waiter.acknowledged()
+        return 0
+
+    cdef bint hides_acknowledged(self, int64_t offset) noexcept:
+        """Return whether a reader at `offset` has reached the high watermark, and more has been acknowledged."""
+        return self.high_watermark <= offset < self.acknowledged_offset
+
     cdef int _written(self) except -1:
         """Adopt that everything appended is written."""
         if self._page_cache:
@@ -357,9 +386,25 @@ cdef class Partition(Appender):
             self._replayer(header, batch)
         return 0
 
-    def when_durable(self, int64_t offset, done):
-        """Call `done(error)` as `await_durable` completes."""
-        self.await_durable(offset, Callback(lambda error, _: done(error)), 0)
+    def when_durable(self, int64_t offset, done, *, int64_t overdue_ms=0):
+        """Call `done(error)` as `await_durable` completes, overdue at that time on the monotonic clock; 0: never."""
+        cdef Callback callback = Callback(lambda error, _: done(error))
+        callback.overdue_ms = overdue_ms
+        self.await_durable(offset, callback, 0)
+
+    def acknowledged(self, int64_t overdue_ms=0):
+        """Wait, as long work, until the disk has everything that has been acknowledged. Raises as `durable`."""
+        return self.durable(self.acknowledged_offset, overdue_ms)
+
+    def durable(self, int64_t offset, int64_t overdue_ms=0):
+        """Wait, as long work, for `offset`, at most until `overdue_ms` on the monotonic clock unless it is 0.
+
+        Raises KafkaError REQUEST_TIMED_OUT, or why it never comes.
+        """
+        if self.high_watermark < offset:
+            error = yield from result_of(partial(self.when_durable, offset, overdue_ms=overdue_ms))
+            if error is not None:
+                raise error.with_traceback(None)    # others that wait get the same one
 
     cdef int await_durable(self, int64_t offset, Completion completion, Py_ssize_t part) except -1:
         """Complete `part` of `completion` once the high watermark has reached `offset`.
@@ -421,13 +466,26 @@ cdef class Partition(Appender):
             return self.leader_epoch
         return self._log.leader_epochs.epoch_for(offset)
 
-    def offset_for_timestamp(self, int64_t timestamp_ms):
-        """Return (timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`, or None."""
-        return self._log.offset_for_timestamp(timestamp_ms)
+    def offset_for_timestamp(self, int64_t timestamp_ms, searches, int64_t overdue_ms=0):
+        """Return, as long work, (timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`.
 
-    def max_timestamp(self):
-        """Return (timestamp in ms, offset, leader epoch) of the first record with the greatest timestamp, or None."""
-        return self._log.max_timestamp()
+        None if there is no such record. The record found is durable. Raises as `durable`, and KafkaError of the read.
+        """
+        found = yield from self._log.offset_for_timestamp(timestamp_ms, searches)
+        return (yield from self.durable_position(found, overdue_ms))
+
+    def max_timestamp(self, searches, int64_t overdue_ms=0):
+        """Return, as `offset_for_timestamp` does, the first record with the greatest timestamp."""
+        found = yield from self._log.max_timestamp(searches)
+        return (yield from self.durable_position(found, overdue_ms))
+
+    def durable_position(self, found, int64_t overdue_ms):
+        """Wait until a record that a search has found is durable; return it. A reader would not see the next best."""
+        if self.is_deleted:
+            raise self._deleted_error()
+        if found is not None:
+            yield from self.durable(found[1] + 1, overdue_ms)
+        return found
 
     def active_producers(self):
         """Return the entries of the producers that the log knows."""

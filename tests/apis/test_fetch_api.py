@@ -66,7 +66,7 @@ def test_an_offset_outside_the_log_is_refused(client, offset):
 def test_what_the_disk_has_not_is_not_read(client, disk):
     fill(client, b'a')
     disk.is_held = True
-    client.produce(client.batch(b'b'), acks=1)
+    client.begin_produce(client.batch(b'b'))
     assert values_of(client.fetch().records) == [b'a'] and client.fetch(offset=1).error_code == 0
 
 

@@ -595,8 +595,12 @@ def list_offsets_in_each_version(peer: RawPeer) -> None:
         ):
             for isolation_level in (0, 1):
                 list_offsets(peer, timestamp, version, isolation_level=isolation_level)
-        list_offsets(peer, -1, version, topic='no_such_topic')
-        list_offsets(peer, -1, version, partition=3)
+        for timestamp in (*range(-8, 1), NOW_MS, -(2**63)):
+            list_offsets(peer, timestamp, version, topic='no_such_topic')
+            list_offsets(peer, timestamp, version, partition=3)
+            list_offsets(peer, timestamp, version, topic='')
+            list_offsets(peer, timestamp, version, topic='bad name')
+            list_offsets(peer, timestamp, version, current_leader_epoch=9)
     peer.ask(
         'ListOffsets',
         9,

@@ -14,6 +14,7 @@ from kbroker.log.check import Severity, check_partition
 from kbroker.log.cleaner import LOGS_AT_ONCE, SOON_MS, examine, group_segments
 from kbroker.log.fs import FileSystem
 from kbroker.log.origin import Origin
+from kbroker.log.timestamps import INLINE
 from kbroker.long_work import run_to_end
 from kbroker.record.batch import encode_batch, read_header
 from kbroker.wire.crc32c import crc32c
@@ -86,9 +87,9 @@ def test_a_delete_horizon_does_not_change_the_time_of_a_record(directory):
     log = directory.open()
     log.append_batch(encode_batch([(T - 5, b'a', None), (T + 7, b'b', b'1')]), Origin.CLIENT, 0)
     directory.clean(log)
-    assert log.offset_for_timestamp(T - 5) == (T - 5, 0, 0)
-    assert log.offset_for_timestamp(T) == (T + 7, 1, 0)
-    assert log.max_timestamp() == (T + 7, 1, 0)
+    assert run_to_end(log.offset_for_timestamp(T - 5, INLINE)) == (T - 5, 0, 0)
+    assert run_to_end(log.offset_for_timestamp(T, INLINE)) == (T + 7, 1, 0)
+    assert run_to_end(log.max_timestamp(INLINE)) == (T + 7, 1, 0)
 
 
 def test_records_without_a_key_go(directory):

@@ -20,6 +20,8 @@ from kbroker.log.cleaner import Cleaner
 from kbroker.log.jobs import run_inline
 from kbroker.log.manager import LogManager
 from kbroker.log.origin import Origin
+from kbroker.log.timestamps import INLINE
+from kbroker.long_work import run_to_end
 from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import encode_batch, iter_batches
 from kbroker.record.records import decode_records
@@ -285,7 +287,7 @@ class CleanerMachine(RuleBasedStateMachine):
     @rule(hours=st.integers(0, 30))
     def find_a_time(self, hours):
         wanted_ms = T + hours * HOUR_MS
-        found = self.log.offset_for_timestamp(wanted_ms)
+        found = run_to_end(self.log.offset_for_timestamp(wanted_ms, INLINE))
         assert found == next(
             (
                 (

@@ -15,6 +15,8 @@ from kbroker.log.origin import Origin
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.segment import SEGMENT_SUFFIXES, Segment
 from kbroker.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps, rename_files
+from kbroker.log.timestamps import INLINE
+from kbroker.long_work import run_to_end
 
 
 def append(log, **batch):
@@ -145,18 +147,18 @@ def test_timestamps_are_found_by_record(open_log):
         append(log, count=3, timestamp_ms=T + number * 10)
         if number % 20 == 19:
             log.roll()
-    assert log.offset_for_timestamp(T) == (T, 0, 0)
-    assert log.offset_for_timestamp(T + 1) == (T + 1, 1, 0)
-    assert log.offset_for_timestamp(T + 3) == (T + 10, 3, 0)
-    assert log.offset_for_timestamp(T + 333) == (T + 340, 102, 0)
-    assert log.offset_for_timestamp(T + 493) is None
-    assert log.max_timestamp() == (T + 492, 149, 0)
+    assert run_to_end(log.offset_for_timestamp(T, INLINE)) == (T, 0, 0)
+    assert run_to_end(log.offset_for_timestamp(T + 1, INLINE)) == (T + 1, 1, 0)
+    assert run_to_end(log.offset_for_timestamp(T + 3, INLINE)) == (T + 10, 3, 0)
+    assert run_to_end(log.offset_for_timestamp(T + 333, INLINE)) == (T + 340, 102, 0)
+    assert run_to_end(log.offset_for_timestamp(T + 493, INLINE)) is None
+    assert run_to_end(log.max_timestamp(INLINE)) == (T + 492, 149, 0)
     log.delete_records(100)
-    assert log.offset_for_timestamp(T) == (T + 331, 100, 0)
+    assert run_to_end(log.offset_for_timestamp(T, INLINE)) == (T + 331, 100, 0)
 
 
 def test_the_greatest_timestamp_of_an_empty_log_is_none(open_log):
-    assert open_log().max_timestamp() is None
+    assert run_to_end(open_log().max_timestamp(INLINE)) is None
 
 
 def clean_first_two(log):

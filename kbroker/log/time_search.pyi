@@ -1,0 +1,8 @@
+"""Types of time_search.pyx; the documentation stands there."""
+
+class TimeSearch:
+    end_offset: int
+    is_over: bool
+    found: tuple[int, int, int] | None
+    def start(self) -> bool: ...
+    def advance(self) -> None: ...

@@ -1,0 +1,103 @@
+"""Attacks with searches by time: small requests that make the broker read, decompress and decode much."""
+from __future__ import annotations
+
+import time
+
+import pytest
+from hostile.siege import BesiegedBroker, create, many_connections, replies_to
+from hostile.test_hostile_produce import MIB, produce
+from support.in_process_broker import frame_of
+from support.message_builder import batch_of
+from support.raw_client import RawClient
+
+from kbroker.protocol.messages import ListOffsetsRequest, ProduceRequest
+from kbroker.record.compression import Compression
+
+PARTITIONS = 40
+MAX_TIMESTAMP = -3
+BATCHES = 100_000
+RSS_MB = 250
+"""An idle broker, and one batch on the worker with the window of its codec, but not what it expands to."""
+
+
+def request(name: str, timestamp_ms: int, partitions: int = 1) -> ListOffsetsRequest:
+    return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=[
+        ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp_ms)
+        for index in range(partitions)])])
+
+
+def found(client: RawClient, name: str, timestamp_ms: int, partitions: int = 1) -> set[tuple[int, int]]:
+    """Return the different answers for the partitions of a topic: (error code, offset)."""
+    answer = client.ask(request(name, timestamp_ms, partitions), 9)
+    return {(each.error_code, each.offset) for each in answer.topics[0].partitions}
+
+
+def late_last(now_ms: int, count: int, value: bytes, codec: Compression = Compression.NONE) -> bytes:
+    """Return a batch of which only the last record has the time `now_ms`."""
+    return batch_of(now_ms, *[(now_ms - 1, None, value)] * (count - 1), (now_ms, None, value), compression=codec)
+
+
+def produce_frame(name: str, batch: bytes) -> bytes:
+    topic = ProduceRequest.TopicProduceData(name=name, partition_data=[
+        ProduceRequest.PartitionProduceData(index=0, records=batch)])
+    return frame_of(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]), 9)
+
+
+@pytest.mark.parametrize('codec', [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
+def test_batches_that_expand_a_thousand_times(besieged, codec):
+    """A request of 49 bytes once held the loop for 160 ms, one for 40 partitions for 6.7 s."""
+    broker: BesiegedBroker = besieged()
+    now_ms = int(time.time() * 1000)
+    batch = late_last(now_ms, 1000, bytes(30_000), codec)
+    with broker.connect() as attacker:
+        create(attacker, 'wide', PARTITIONS)
+        for index in range(PARTITIONS):
+            produce(attacker, 'wide', [(index, batch)])
+        with broker.watched(rss_mb=RSS_MB):
+            assert found(attacker, 'wide', now_ms, PARTITIONS) == {(0, 999)}
+            assert found(attacker, 'wide', MAX_TIMESTAMP, PARTITIONS) == {(0, 999)}
+
+
+@pytest.mark.parametrize('codec', [Compression.NONE, Compression.ZSTD])
+def test_a_batch_of_a_million_records(besieged, codec):
+    """It once took 190 ms and 170 MB."""
+    broker: BesiegedBroker = besieged()
+    now_ms = int(time.time() * 1000)
+    batch = late_last(now_ms, 1_000_000, b'', codec)
+    with broker.connect() as attacker:
+        create(attacker, 'small', 1, max_message_bytes=str(20 * MIB))
+        produce(attacker, 'small', [(0, batch)])
+        with broker.watched(rss_mb=RSS_MB):
+            for _ in range(5):
+                assert found(attacker, 'small', now_ms) == {(0, 999_999)}
+
+
+def test_a_segment_whose_time_index_has_one_entry(besieged):
+    """Timestamps that go down leave the index without further entries, so all headers are read."""
+    broker: BesiegedBroker = besieged()
+    now_ms = int(time.time() * 1000)
+    with broker.connect() as attacker:
+        create(attacker, 'down', 1)
+        for first in range(0, BATCHES, 1000):
+            frames = [produce_frame('down', batch_of(now_ms - number, b'')) for number in range(first, first + 1000)]
+            assert len(list(replies_to(attacker, frames))) == len(frames)
+        produce(attacker, 'down', [(0, batch_of(now_ms + 1, b''))])
+        with broker.watched(rss_mb=RSS_MB):
+            for _ in range(20):
+                assert found(attacker, 'down', now_ms + 1) == {(0, BATCHES)}
+
+
+def test_searches_of_clients_that_leave(besieged):
+    broker: BesiegedBroker = besieged()
+    now_ms = int(time.time() * 1000)
+    with broker.connect() as attacker:
+        create(attacker, 'wide', PARTITIONS)
+        for index in range(PARTITIONS):
+            produce(attacker, 'wide', [(index, late_last(now_ms, 1000, bytes(9_000), Compression.ZSTD))])
+        frame = frame_of(request('wide', now_ms, PARTITIONS), 9)
+        with broker.watched(rss_mb=RSS_MB):
+            for _ in range(5):
+                with many_connections(broker, 50) as others:
+                    for other in others:
+                        other.socket.sendall(len(frame).to_bytes(4, 'big') + frame)
+            assert found(attacker, 'wide', now_ms) == {(0, 999)}
