@@ -37,7 +37,7 @@ def test_a_special_timestamp_is_known_from_its_version_on(client, timestamp, sin
 @pytest.mark.parametrize('topic', ['orders', 'absent'])
 @pytest.mark.parametrize('timestamp', [-7, -100])
 def test_other_negative_timestamps_are_not_known(client, timestamp, topic):
-    """Of an absent topic, too, as in Kafka. Here, the answer once was that the topic is not known."""
+    """The same holds for an absent topic, as in Kafka. Here, the answer once was that the topic is not known."""
     assert client.list_offset(timestamp, 11, topic=topic).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
