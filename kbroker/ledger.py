@@ -8,6 +8,7 @@ from kbroker.apis.fetch_sessions import MOST_HELD_PARTITIONS
 from kbroker.apis.token_checks import MOST_WAITING
 from kbroker.group.pending_members import MOST_PENDING_MEMBERS
 from kbroker.group.share_sessions import MOST_HELD as MOST_SHARED_PARTITIONS
+from kbroker.group.share_sessions import MOST_NAME_BYTES
 from kbroker.log.fs import shared_open_files
 from kbroker.metadata.batches import MAX_RECORDS
 from kbroker.metadata.scram_records import MOST_CREDENTIALS
@@ -67,6 +68,8 @@ def ledger_of(node: Node, server: Server) -> list[Line]:
              lambda: len(node.groups.list_groups()), 'one at a time'),
         Line('share sessions', '', lambda: len(node.share_sessions), lambda: node.share_sessions.most,
              'group.share.max.share.sessions'),
+        Line('group and member ids of share sessions', 'bytes', lambda: node.share_sessions.name_bytes,
+             lambda: MOST_NAME_BYTES, 'fixed'),
         Line('partitions of share sessions', '', lambda: node.share_sessions.held, lambda: MOST_SHARED_PARTITIONS,
              'fixed'),
         Line('long work', '', lambda: len(node.long_work) + node.long_work.paused, lambda: server.max_connections,

@@ -37,6 +37,7 @@ cdef Py_ssize_t MOST_TOKEN_BYTES = LARGEST_TOKEN_BYTES
 cdef enum:
     HEADER_BYTES = 10           # api key, api version, correlation id, length of the client id
     API_VERSIONS = 18
+    LONGEST_KEPT_TEXT = 1024        # bytes of a client id that requests keep as a string, while they wait, too
     MOST_REFUSED_BYTES = 64 * 1024  # decoded for an answer with an error
     MOST_API_KEYS = 128         # no API that a broker of this kind could serve has a higher key
 
@@ -48,7 +49,7 @@ cdef class Dispatcher(FrameServer):
     cdef TurnWatch _watch
     cdef list _apis                 # Api by key
     cdef bytes _client_id_bytes     # of the last request: most connections of a client send the same id
-    cdef object _client_id
+    cdef object _client_id          # as a request keeps it
     cdef object _quotas             # ClientQuotas; None while no client has a quota
 
     def __init__(self, node, apis, Tick tick=None, TurnWatch watch=None):
@@ -158,7 +159,7 @@ cdef class Dispatcher(FrameServer):
         if session is not None and session.state < LOGGED_IN:
             return 0
         principal = ANONYMOUS if session is None else session.principal
-        meter = self._quotas.meter(principal.name, request.client_id or '')
+        meter = self._quotas.meter(principal.name, request.name_of_client() or '')
         if meter is not None:
             request.begin_metering(meter, frame_bytes)
         return 0
@@ -194,7 +195,7 @@ cdef class Dispatcher(FrameServer):
         if client_id_bytes > left:
             raise ProtocolError(f'client id: {client_id_bytes} bytes expected, {left} left')
         if client_id_bytes >= 0:
-            request.client_id = self._client_id_of(take(cursor, client_id_bytes), client_id_bytes)
+            request.client_id_text = self._client_id_of(take(cursor, client_id_bytes), client_id_bytes)
         if request.version >= request.api.tags_from:
             skip_tags(cursor)       # no known tag concerns a broker
         return True
@@ -204,10 +205,11 @@ cdef class Dispatcher(FrameServer):
                 or memcmp(text, PyBytes_AS_STRING(self._client_id_bytes), length) != 0):
             found = PyBytes_FromStringAndSize(<const char *>text, length)
             try:
-                self._client_id = found.decode()
+                name = found.decode()
             except UnicodeDecodeError as error:
                 raise ProtocolError(f'client id is not UTF-8: {error}') from None
             self._client_id_bytes = found
+            self._client_id = name if length <= LONGEST_KEPT_TEXT else found
         return self._client_id
 
 

@@ -17,19 +17,22 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from kbroker.apis.fetch_request cimport FetchRequest, read_request
 from kbroker.apis.fetch_response cimport ResponseWriter, long_response, response_bytes, write_response
 from kbroker.apis.fetch_sessions cimport (
-    ALL, FEW, NO_SESSION, PART, FetchSession, FetchSessions, News, WantedPartition)
+    ALL, FEW, MOST_UNKNOWN, NO_SESSION, PART, FetchSession, FetchSessions, News, WantedPartition)
 from kbroker.apis.request cimport Api, Handler, Request
 from kbroker.apis.waiting cimport Waiter, WaitingRoom
 from kbroker.wire.bytes cimport Cursor
 from kbroker.apis.request import timed
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.long_work import run_to_end
+from kbroker.metadata.topic_names import MAX_NAME_LENGTH as MAX_NAME
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.schema import first_version
 from kbroker.security.acl_codes import CLUSTER_NAME, Operation, ResourceType
 from kbroker.topics.partition cimport Partition
 from kbroker.topics.topic cimport Topic
+
+cdef Py_ssize_t MAX_NAME_LENGTH = MAX_NAME
 
 cdef enum:
     READ_COMMITTED = 1
@@ -337,7 +340,8 @@ cdef class Fetch(Waiter):
                 wanted.error_code = error.code
                 self.must_answer = True
                 if wanted.partition is None:
-                    self.unknown += 1
+                    # No session keeps a name that no topic can have: it may be a hundred times as long as others.
+                    self.unknown += 1 if len(wanted.topic.key) <= MAX_NAME_LENGTH else MOST_UNKNOWN + 1
         return self.at < len(partitions)
 
     cdef int64_t read(self, WantedPartition wanted, dict topics, int64_t left) except -1:

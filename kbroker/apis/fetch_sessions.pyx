@@ -37,7 +37,6 @@ cdef enum:
     # A session unused for this long may make room for a new one; Kafka's min.incremental.fetch.session.eviction.ms.
     EVICTABLE_MS = 120000
     MOST_HELD = 200_000         # partitions, of about 280 bytes each
-    MOST_UNKNOWN = 100          # partitions of a session that do not exist
     MOST_EVICTED = 16           # sessions that make room for one
 
 MOST_HELD_PARTITIONS = MOST_HELD

@@ -90,7 +90,7 @@ cdef class IdleHeartbeatHandler(Handler):
         if members is None or not is_served(request.node, self.kind) or (
                 sender.group_id.isspace() or sender.member_id.isspace()):
             return False
-        sender.client_id = request.client_id or ''
+        sender.client_id = request.name_of_client() or ''
         sender.client_host = '/' + <str>request.connection.client_host
         if not members.find(sender, &found) or (self.has_endpoints and found.endpoint_epoch != endpoint_epoch):
             return False

@@ -216,7 +216,7 @@ cdef class ProduceUnderWay(ProduceParts):
         read_only_batch(part, &batch)
         if not ACKS_ALL <= self.acks <= 1:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f'acks is {self.acks}, expected -1, 0 or 1')
-        if topic.is_internal and self.request.client_id != ADMIN_CLIENT_ID:
+        if topic.is_internal and self.request.name_of_client() != ADMIN_CLIENT_ID:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION,
                              f'clients may not write to the internal topic {topic.name}')
         partition = topic.partitions[part.index]

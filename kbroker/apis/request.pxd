@@ -12,7 +12,7 @@ cdef class Request:
     cdef readonly Api api
     cdef readonly object connection
     cdef readonly Access access         # what the client may do; None: everything
-    cdef readonly object client_id      # str, or None
+    cdef object client_id_text          # str or None; a long one as bytes, which take up to a fourth of the memory
     cdef readonly int version
     cdef readonly int32_t correlation_id
     cdef int64_t sequence               # the connection's number for it
@@ -26,6 +26,7 @@ cdef class Request:
     cdef int64_t timed_since_us         # when the current part began; 0 between parts
     cdef readonly int32_t throttle_ms
 
+    cdef object name_of_client(self)
     cpdef bint may(self, int operation, int resource_type, str name, bint quiet=*) except -1
     cpdef reply(self, response)
     cdef int send(self, object segments) except -1

@@ -70,6 +70,14 @@ cdef class Request:
         return f'{key} of client {shown(self.client_id)} at {self.client_host}'
 
     @property
+    def client_id(self):
+        """The name that the client gives itself, or None."""
+        return self.name_of_client()
+
+    cdef object name_of_client(self):
+        return self.client_id_text.decode() if type(self.client_id_text) is bytes else self.client_id_text
+
+    @property
     def client_host(self):
         return self.connection.client_host
 

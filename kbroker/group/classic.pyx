@@ -2,7 +2,6 @@
 
 import enum
 import uuid
-from sys import getsizeof
 
 from libc.stdint cimport int32_t, int64_t
 
@@ -11,6 +10,7 @@ from kbroker.completion cimport Completion
 from kbroker.group.commits cimport Commit
 from kbroker.group.group cimport Group
 from kbroker.group.records cimport CommittedOffset
+from kbroker.object_memory cimport memory_of
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.records import topics_of_subscription
@@ -83,8 +83,9 @@ cdef class Member:
         self.assignment = assignment
         self.metadata_bytes = max([len(metadata) for _, metadata in self.protocols], default=0)
         self.held_bytes = (
-            MEMBER_BYTES + getsizeof(member_id) + getsizeof(group_instance_id) + getsizeof(client_id)
-            + sum([PROTOCOL_BYTES + getsizeof(name) + len(metadata) for name, metadata in self.protocols])
+            MEMBER_BYTES + memory_of(member_id) + memory_of(group_instance_id) + memory_of(client_id)
+            + memory_of(client_host)
+            + sum([PROTOCOL_BYTES + memory_of(name) + len(metadata) for name, metadata in self.protocols])
             + len(assignment)
         )
 
@@ -282,6 +283,7 @@ cdef class ClassicGroup(Group):
 
     def add(self, Member member not None, protocol_type):
         if not self.members:
+            self.hold(memory_of(protocol_type) - memory_of(self.protocol_type))
             self.protocol_type = protocol_type
         if self.leader_id is None:
             self.leader_id = member.member_id

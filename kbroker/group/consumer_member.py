@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from sys import getsizeof
 from typing import NamedTuple
 
 from kbroker.group.modern import ModernMember
 from kbroker.lean_dataclasses import dataclass
+from kbroker.object_memory import memory_of
 
 Target = Mapping[bytes, frozenset[int]]
 """The partitions that a member is meant to have, by topic id."""
@@ -40,7 +40,7 @@ class ConsumerMember(ModernMember[bytes]):
 
     @property
     def held_bytes(self) -> int:
-        held_bytes = ModernMember.held_bytes.fget(self) + getsizeof(self.regex)     # type: ignore[attr-defined]
+        held_bytes = ModernMember.held_bytes.fget(self) + memory_of(self.regex)     # type: ignore[attr-defined]
         if self.classic is not None:
-            held_bytes += sum([len(name) + len(metadata) for name, metadata in self.classic.protocols])
+            held_bytes += sum([memory_of(name) + len(metadata) for name, metadata in self.classic.protocols])
         return int(held_bytes)

@@ -1,10 +1,9 @@
 """A group of any kind, as offsets, listings and deletions see it."""
-from sys import getsizeof
-
 from libc.stdint cimport int32_t
 
 from kbroker.group.commits cimport Commit
 from kbroker.group.memory cimport GroupMemory
+from kbroker.object_memory cimport memory_of
 
 from kbroker.errors import ErrorCode, KafkaError
 
@@ -24,7 +23,7 @@ cdef class Group:
     def __init__(self, str group_id not None, str protocol_type=None):
         self.group_id = group_id
         self.protocol_type = protocol_type
-        self.held_bytes = GROUP_BYTES + getsizeof(group_id)
+        self.held_bytes = GROUP_BYTES + memory_of(group_id) + memory_of(protocol_type)
 
     @property
     def state_name(self):

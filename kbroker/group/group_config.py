@@ -11,9 +11,13 @@ from typing import NamedTuple
 from kbroker.config import Config
 from kbroker.group_resources import value_in_force
 from kbroker.group_settings import GROUP_KINDS, GROUP_SETTINGS
+from kbroker.object_memory import RecentEntries
 
 MOST_KEPT = 1000
-"""The groups whose configs are kept."""
+MOST_KEPT_BYTES = 4 * 1024 * 1024
+"""The groups whose configs are kept, and their memory."""
+KEPT_BYTES = 1_000
+"""The memory of the configs of a group, as measured on CPython 3.11 with 64 bits."""
 
 OverridesOf = Callable[[str], Mapping[str, str]]
 """Returns the configs of a group in the metadata log. They are replaced, never changed."""
@@ -56,19 +60,25 @@ class GroupConfigs:
         self._config = config
         self._overrides_of = overrides_of
         self._without_overrides = GroupConfig(config, {})
-        self._kept: dict[str, tuple[Mapping[str, str], GroupConfig]] = {}
+        self._kept: RecentEntries[str, tuple[Mapping[str, str], GroupConfig]] = RecentEntries(
+            MOST_KEPT_BYTES, MOST_KEPT, KEPT_BYTES)
 
     def of(self, group_id: str) -> GroupConfig:
         """Return the configs in force for a group, which need not exist."""
         overrides = self._overrides_of(group_id)
         if not overrides:
             return self._without_overrides
-        kept = self._kept.get(group_id)
-        if kept is None or kept[0] is not overrides:
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
-            kept = self._kept[group_id] = overrides, GroupConfig(self._config, overrides)
-        return kept[1]
+        try:
+            known, config = self._kept.get(group_id)
+        except KeyError:
+            pass
+        else:
+            if known is overrides:
+                return config
+            self._kept.forget(group_id)
+        config = GroupConfig(self._config, overrides)
+        self._kept.put(group_id, (overrides, config))
+        return config
 
     def reconfigure(self) -> None:
         """Take over the changed settings of the broker."""

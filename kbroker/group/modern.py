@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-from sys import getsizeof
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from kbroker.group.group import Group
 from kbroker.group.reconcile import Assigned, Key
 from kbroker.lean_dataclasses import dataclass, field, replace
+from kbroker.object_memory import memory_of
 
 FIRST_EPOCH = 1
 """The epochs of a group that has no rows of its epochs yet."""
@@ -50,7 +50,7 @@ class ModernMember(Generic[Key]):
     @property
     def held_bytes(self) -> int:
         """The memory of the member without its topic names, which members share."""
-        held_bytes = MEMBER_BYTES + sum(map(getsizeof, (self.member_id, self.instance_id, self.rack_id, self.client_id,
+        held_bytes = MEMBER_BYTES + sum(map(memory_of, (self.member_id, self.instance_id, self.rack_id, self.client_id,
                                                         self.client_host)))
         for numbers in (self.held.assigned, self.held.pending):
             held_bytes += sum([TOPIC_BYTES + PARTITION_BYTES * len(epochs) for epochs in numbers.values()])
@@ -282,4 +282,4 @@ class ModernGroup(Group, Generic[M, T]):
 
 def subscription_bytes(names: Collection[str]) -> int:
     """Return the memory of a subscription, which the members that name the same topics share."""
-    return sum(map(len, names)) + NAME_BYTES * len(names)
+    return sum(map(memory_of, names)) + NAME_BYTES * len(names)

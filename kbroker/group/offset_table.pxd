@@ -43,3 +43,6 @@ cdef class OffsetTable:
     cdef int release(self, OffsetKey key, TransactionOffsets transaction) except -1
     cpdef end_transaction(self, int64_t producer_id, bint commit)
     cdef int apply_part(self, TransactionOffsets transaction) except -1
+
+
+cdef Py_ssize_t text_bytes(str text) except -1

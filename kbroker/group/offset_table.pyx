@@ -5,14 +5,10 @@ from libc.stdint cimport INT64_MAX, int64_t
 from kbroker.clock cimport Clock
 from kbroker.group.memory cimport GroupMemory
 from kbroker.group.records cimport CommittedOffset, OffsetKey
-
-cdef extern from "Python.h":
-    int PyUnicode_KIND(object text)         # bytes of a character
-    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+from kbroker.object_memory cimport memory_of
 
 cdef enum:
     OFFSET_SIZE = 200
-    TEXT_SIZE = 80
     OFFSETS_A_PART = 100        # how many offsets of an ended transaction are applied at once
 
 OFFSET_BYTES = OFFSET_SIZE
@@ -180,7 +176,11 @@ cdef class OffsetTable:
     cdef int keep(self, dict offsets, OffsetKey key, CommittedOffset committed) except -1:
         """Set an offset, and count its memory."""
         cdef CommittedOffset before = offsets.setdefault(key, committed)
+        cdef OffsetKey first
         if before is committed:
+            first = next(iter(offsets))
+            if first.group_id is not key.group_id and first.group_id == key.group_id:
+                key.group_id = first.group_id       # each row that a load reads has a string of its own
             self._memory.hold(OFFSET_SIZE + text_bytes(committed.metadata))
             return 0
         offsets[key] = committed
@@ -286,10 +286,9 @@ cdef TransactionOffsets new_transaction():
     return transaction
 
 
-cdef Py_ssize_t text_bytes(str text) noexcept:
+cdef Py_ssize_t text_bytes(str text) except -1:
     """Return the memory of a string; the empty one is shared."""
-    cdef Py_ssize_t length = PyUnicode_GET_LENGTH(text)
-    return TEXT_SIZE + length * PyUnicode_KIND(text) if length else 0
+    return memory_of(text) if text else 0
 
 
 cdef dict part_of(dict parts, name):

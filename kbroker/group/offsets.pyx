@@ -1,6 +1,5 @@
 """Committing, fetching, deleting and expiring the offsets of a shard's groups."""
 from functools import partial
-from sys import getsizeof
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 
@@ -8,10 +7,12 @@ from kbroker.clock cimport Clock
 from kbroker.completion cimport Completion
 from kbroker.group.commits cimport Commit, NewOffset
 from kbroker.group.group cimport Group
+from kbroker.group.offset_table cimport text_bytes
 from kbroker.group.records cimport CommittedOffset, OffsetKey, offset_key
 from kbroker.group.sessions cimport Sessions
 from kbroker.group.shard cimport Shard, TransactionalProducer
 from kbroker.long_work cimport LongWork
+from kbroker.object_memory cimport memory_of
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.group.commits import NO_TOPIC_ID
@@ -208,11 +209,11 @@ cdef class Offsets:
         cdef Py_ssize_t i
         cdef int64_t more_bytes = 0
         if group_id not in self._shard.groups:
-            more_bytes += <int64_t>GROUP_BYTES + getsizeof(group_id)
+            more_bytes += <int64_t>GROUP_BYTES + memory_of(group_id)
         for i in range(len(keys)):
             if self._shard.offsets.committed(keys[i]) is None:
                 more_bytes += OFFSET_BYTES
-            more_bytes += len((<CommittedOffset>offsets[i]).metadata)
+            more_bytes += text_bytes((<CommittedOffset>offsets[i]).metadata)
         if more_bytes:
             self._shard.memory.check(more_bytes)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from sys import getsizeof
 
 from kbroker.clock import Timers
 from kbroker.group.classic import ClassicGroup
+from kbroker.object_memory import memory_of
 
 MOST_PENDING_MEMBERS = 20_000
 """The most member ids of all groups that are given out and not used."""
@@ -37,7 +37,7 @@ class PendingMembers:
             self.expire_oldest()
         expire = partial(self._expire, group, member_id, expired)
         group.pending_members[member_id] = self._timers.after(timeout_ms, expire)
-        group.hold(PENDING_MEMBER_BYTES + getsizeof(member_id))
+        group.hold(PENDING_MEMBER_BYTES + memory_of(member_id))
         self._expire_by_id[member_id] = expire
 
     def forget(self, group: ClassicGroup, member_id: str) -> bool:
@@ -46,7 +46,7 @@ class PendingMembers:
         if timer is None:
             return False
         timer.cancel()
-        group.hold(-PENDING_MEMBER_BYTES - getsizeof(member_id))
+        group.hold(-PENDING_MEMBER_BYTES - memory_of(member_id))
         del self._expire_by_id[member_id]
         return True
 

@@ -69,6 +69,7 @@ class Regexes:
         group = shard.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or not group.regexes or not self._is_due(group):
             return
+        group_id = group.group_id       # one string for all tables
         self._forget_attempts()
         self._attempts[group_id] = self._clock.wall_ms()
         self._wanted[group_id] = partial(self._resolve, group, turns, may_describe)

@@ -25,6 +25,7 @@ from kbroker.log.log_slice import LogSlice
 from kbroker.log.timestamps import INLINE, Searches
 from kbroker.long_work import LongWork
 from kbroker.metadata.changes import Steps
+from kbroker.object_memory import memory_of
 from kbroker.topics.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -145,7 +146,7 @@ class SharePartitions:
 
     def _load(self, key: ShareKey, partition: Partition) -> LivePartition:
         try:
-            self._memory.check(LIVE_BYTES)
+            self._memory.check(LIVE_BYTES + memory_of(key.group_id))
         except KafkaError as error:
             raise for_client(error) from None
         live = LivePartition(key, partition)
@@ -441,7 +442,7 @@ class SharePartitions:
         live.wake()
 
     def _count(self, live: LivePartition) -> None:
-        held_bytes = 0 if live.is_dropped else LIVE_BYTES + (
+        held_bytes = 0 if live.is_dropped else LIVE_BYTES + memory_of(live.key.group_id) + (
             0 if live.records is None else live.records.runs_bytes)
         self._memory.hold(held_bytes - live.held_bytes)
         live.held_bytes = held_bytes

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.object_memory import memory_of
 
 FIRST_EPOCH = 0
 LAST_EPOCH = -1
 LARGEST_EPOCH = 2**31 - 1
 MOST_HELD = 200_000
 """The partitions of all sessions, of about 100 bytes each."""
+MOST_NAME_BYTES = 16 * 1024 * 1024
+"""The memory of the ids of groups and members: some 8 KB for each session that is allowed by default."""
 MOST_OF_A_SESSION = 20_000
 """The partitions of one session. Some steps on all of them hold the loop."""
 
@@ -63,6 +66,8 @@ class ShareSessions:
         self._by_group: dict[str, int] = {}
         self._left_groups: dict[object, str] = {}     # of open connections: the group whose session ended last
         self.held = 0
+        self.name_bytes = 0
+        """The memory of the ids of groups and members in these tables."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -86,6 +91,12 @@ class ShareSessions:
         if len(self._sessions) >= self._most():
             raise self._limit_reached()
         self._check_room(len(added), 0)
+        name_bytes = memory_of(key)
+        if self.name_bytes + name_bytes > MOST_NAME_BYTES:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+                             f'found share sessions with group and member ids of {self.name_bytes} bytes of memory, '
+                             f'expected {MOST_NAME_BYTES} at most')
+        self.name_bytes += name_bytes
         session = ShareSession(key, connection_id)
         session.partitions = added
         self.held += len(added)
@@ -128,7 +139,7 @@ class ShareSessions:
 
     def connection_closed(self, connection_id: object) -> None:
         """End the sessions that the connection has opened."""
-        left_group = self._left_groups.pop(connection_id, None)
+        left_group = self._forget_left_group(connection_id)
         for key in self._by_connection.pop(connection_id, ()):
             session = self._sessions[key]
             self._remove(session)
@@ -141,12 +152,20 @@ class ShareSessions:
     def end(self, session: ShareSession) -> None:
         """Forget a session at a request of its member, unless another one has replaced it."""
         if self._sessions.get(session.key) is session:
+            self._forget_left_group(session.connection_id)
             self._left_groups[session.connection_id] = session.key.group_id
+            self.name_bytes += memory_of(session.key.group_id)
             self._remove(session)
+
+    def _forget_left_group(self, connection_id: object) -> str | None:
+        group_id = self._left_groups.pop(connection_id, None)
+        self.name_bytes -= memory_of(group_id)
+        return group_id
 
     def _remove(self, session: ShareSession) -> None:
         del self._sessions[session.key]
         self.held -= len(session.partitions)
+        self.name_bytes -= memory_of(session.key)
         keys = self._by_connection.get(session.connection_id)
         if keys is not None:
             keys.discard(session.key)

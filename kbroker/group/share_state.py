@@ -35,6 +35,7 @@ from kbroker.internal_topics import SHARE_GROUP_STATE
 from kbroker.lean_dataclasses import replace
 from kbroker.long_work import LongWork, Pace
 from kbroker.metadata.changes import Steps
+from kbroker.object_memory import memory_of
 from kbroker.protocol.rows import RowError
 from kbroker.record.batch import BatchHeader, encode_batch
 from kbroker.record.records import decode_records
@@ -144,12 +145,13 @@ class ShareStateShard:
 
     def _set(self, key: ShareKey, state: ShareState | None) -> None:
         before = self.states.get(key)
-        held_bytes = 0 if before is None else -before.held_bytes
+        name_bytes = memory_of(key.group_id)
+        held_bytes = 0 if before is None else -before.held_bytes - name_bytes
         if state is None:
             self.states.pop(key, None)
         else:
             self.states[key] = state
-            held_bytes += state.held_bytes
+            held_bytes += state.held_bytes + name_bytes
         self._memory.hold(held_bytes)
 
     def prune(self) -> None:

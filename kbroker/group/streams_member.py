@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from sys import getsizeof
 from typing import Any, NamedTuple
 
 from kbroker.errors import CorruptLogError
@@ -10,6 +9,7 @@ from kbroker.group.assignors.sticky import Key
 from kbroker.group.modern import NAME_BYTES, TOPIC_BYTES, ModernMember
 from kbroker.group.topology import InternalTopic, Subtopology
 from kbroker.lean_dataclasses import dataclass
+from kbroker.object_memory import memory_of
 
 Target = Mapping[Key, frozenset[int]]
 """The tasks that a member is meant to have."""
@@ -37,10 +37,10 @@ class StreamsMember(ModernMember[Key]):
 
     @property
     def held_bytes(self) -> int:
-        held_bytes = ModernMember.held_bytes.fget(self) + getsizeof(self.process_id)    # type: ignore[attr-defined]
-        held_bytes += sum([getsizeof(key) + getsizeof(value) for key, value in self.tags])
+        held_bytes = ModernMember.held_bytes.fget(self) + memory_of(self.process_id)    # type: ignore[attr-defined]
+        held_bytes += sum([memory_of(key) + memory_of(value) for key, value in self.tags])
         if self.endpoint is not None:
-            held_bytes += getsizeof(self.endpoint.host)
+            held_bytes += memory_of(self.endpoint.host)
         return int(held_bytes)
 
 
@@ -58,7 +58,8 @@ class Topology(NamedTuple):
             names = [*part.sources(), *part.repartition_sink_topics, *(topic.name for topic in part.changelogs)]
             texts = [text for topic in (*part.changelogs, *part.repartition_source_topics)
                      for config in topic.configs for text in config]
-            held_bytes += TOPIC_BYTES + sum(map(getsizeof, texts)) + sum([NAME_BYTES + len(name) for name in names])
+            held_bytes += TOPIC_BYTES + memory_of(part.subtopology_id) + sum(map(memory_of, texts))
+            held_bytes += sum([NAME_BYTES + memory_of(name) for name in names])
         return held_bytes
 
 

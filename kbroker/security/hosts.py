@@ -4,13 +4,20 @@ from __future__ import annotations
 import functools
 import ipaddress
 
+LONGEST_ADDRESS = 128
+"""More characters than any address has, with its zone."""
 
-@functools.lru_cache(maxsize=1024)
+
 def host_key(text: str) -> str:
     """Return the one spelling of an address, or the text if it is no address.
 
-    An IPv4 address that is mapped into IPv6 is the IPv4 address.
+    An IPv4 address that is mapped into IPv6 is the IPv4 address. The texts of ACLs may be long: they are not kept.
     """
+    return text if len(text) > LONGEST_ADDRESS else _host_key(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _host_key(text: str) -> str:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

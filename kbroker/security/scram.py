@@ -14,7 +14,7 @@ import re
 import secrets
 from typing import NamedTuple
 
-from kbroker.security.mechanism import AuthenticationError, Exchange, Login, Mechanism, Talk
+from kbroker.security.mechanism import LARGEST_NAME_BYTES, AuthenticationError, Exchange, Login, Mechanism, Talk
 from kbroker.security.plain import OTHER_AUTHZID
 from kbroker.security.scram_credential import (
     DEFAULT_ITERATIONS,
@@ -24,6 +24,9 @@ from kbroker.security.scram_credential import (
     ScramCredential,
 )
 
+LARGEST_MESSAGE_BYTES = 8 * 1024
+"""The longest message of a client. A login in progress keeps its first one, which may hold the longest name twice, with
+each character escaped."""
 RANDOM_BITS = 130
 """The bits in a salt or nonce, as in Kafka."""
 LONGEST_BASE36 = 26
@@ -124,11 +127,14 @@ class Scram(Mechanism):
 
 def _converse(mechanism: str, find_credential: FindCredential, secret: bytes, server_nonce: bytes) -> Talk:
     token = yield b''
+    check_length(token)
     first = FIRST_MESSAGE.fullmatch(token)
     if first is None or MANDATORY_EXTENSION.search(first['extensions']):
         raise AuthenticationError(None, 'found something else, expected the first message of SCRAM: '
                                         'n,[a=NAME],n=NAME,r=NONCE, without channel binding')
     name = _name(first['name'])
+    if len(name.encode()) > LARGEST_NAME_BYTES:
+        raise AuthenticationError(None, f'found a user name above {LARGEST_NAME_BYTES} bytes')
     if first['authzid'] is not None and _name(first['authzid']) != name:
         raise AuthenticationError(OTHER_AUTHZID, f'found an authorization id other than the user name {name!r}', name)
 
@@ -142,6 +148,7 @@ def _converse(mechanism: str, find_credential: FindCredential, secret: bytes, se
     nonce = first['nonce'] + server_nonce
     challenge = b'r=%b,s=%b,i=%d' % (nonce, base64.b64encode(salt), iterations)
     token = yield challenge
+    check_length(token)
     final = FINAL_MESSAGE.fullmatch(token)
     if final is None or MANDATORY_EXTENSION.search(final['extensions']):
         raise AuthenticationError(
@@ -159,6 +166,13 @@ def _converse(mechanism: str, find_credential: FindCredential, secret: bytes, se
     if not (is_proven and is_known and is_in_force):
         raise AuthenticationError(None, f'found an unknown user or a wrong password, user {name!r}', name)
     return b'v=' + base64.b64encode(verifier_of(mechanism, server_key, transcript)), Login(name)
+
+
+def check_length(message: bytes) -> None:
+    """Raise AuthenticationError for a message that no client sends."""
+    if len(message) > LARGEST_MESSAGE_BYTES:
+        raise AuthenticationError(
+            None, f'found a message of SCRAM of {len(message)} bytes, expected at most {LARGEST_MESSAGE_BYTES}')
 
 
 def made_up_credential(mechanism: str, name: str, secret: bytes) -> ScramCredential:

@@ -66,6 +66,16 @@ def test_a_handler_sees_the_client():
         'the node', 'me', '127.0.0.1', 4, 'g')
 
 
+@pytest.mark.parametrize('name', ['x' * 1024, 'x' * 1025, 'x' * 30_000 + '\U0001f600'])
+def test_a_long_client_id_is_kept_as_its_bytes(name):
+    """The string of one with an emoji takes four times as much, for as long as the request waits."""
+    seen = []
+    dispatch(heartbeat(client_id=len(name.encode()).to_bytes(2, 'big') + name.encode()),
+             lambda request, _: seen.append(request))
+    assert seen[0].client_id == name
+    assert (seen[0].client_id is seen[0].client_id) == (len(name) <= 1024), 'each use makes the string'
+
+
 def test_a_null_client_id_is_none():
     seen = []
     dispatch(heartbeat(client_id=b'\xff\xff'), lambda request, _: seen.append(request.client_id))

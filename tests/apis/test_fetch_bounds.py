@@ -93,6 +93,14 @@ def test_a_session_keeps_a_few_partitions_that_do_not_exist_and_no_more(many):
     assert (len(many.broker.fetch_sessions), many.broker.fetch_sessions.held) == (0, 0)
 
 
+def test_no_session_keeps_a_name_that_no_topic_can_have(many):
+    """A hundred names of a session took 3 MB, and a thousand such sessions 3 GB."""
+    long = many.broker.ask(fetch_of([0], 'n' * 250), VERSION)
+    assert (long.session_id, listed(long)) == (0, {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    possible = many.broker.ask(fetch_of([0], 'n' * 249), VERSION)
+    assert possible.session_id != 0 and many.broker.fetch_sessions.held == 1
+
+
 def test_a_session_whose_topic_is_deleted_ends_with_the_answer_that_says_so(many):
     began = many.broker.ask(fetch_of(range(MANY)), VERSION)
     many.ask('DeleteTopics', topics=[{'name': 'many'}], timeout_ms=1000)

@@ -147,4 +147,7 @@ def test_the_configs_that_are_kept_are_bounded():
     configs = GroupConfigs(Config({}), lambda group_id: {'share.delivery.count.limit': '7'})
     for number in range(MOST_KEPT + 1):
         assert configs.of(str(number)).share_delivery_count_limit == 7
-    assert len(configs._kept) == 1
+    assert len(configs._kept) == MOST_KEPT
+    for number in range(100):
+        assert configs.of(f'{number}' + 'g' * 30_000 + '\U0001f600').share_delivery_count_limit == 7
+    assert len(configs._kept) < 100, 'a long id of wide characters takes the room of many short ones'

@@ -12,7 +12,8 @@ from kbroker.clock import ManualClock, Timers
 from kbroker.protocol.messages import AccessControlEntryRecord
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
 from kbroker.security.authorizer import Authorizer
-from kbroker.security.decision_log import MOST_DENIALS, WINDOW_MS, DecisionLog
+from kbroker.security.decision_log import MOST_DENIAL_BYTES, MOST_DENIALS, WINDOW_MS, DecisionLog
+from kbroker.security.hosts import _host_key, host_key
 from kbroker.security.principal import Principal, parse_principal
 
 ALICE, BOB = parse_principal('User:alice'), parse_principal('User:bob')
@@ -234,3 +235,28 @@ def test_a_name_cannot_forge_a_log_line(caplog):
     assert record.getMessage() == (
         'denied principal="User:eve rule=SuperUser" host=10.0.0.1 operation=READ '
         'resource="TOPIC:LITERAL:a\\nallowed principal=User:admin\\x1b[2J\\u202e" rule=DefaultDeny')
+
+
+def test_long_hosts_of_acls_are_not_remembered():
+    """A thousand of the longest took 268 MB."""
+    before = _host_key.cache_info().misses
+    for number in range(10):
+        text = f'{number}' + 'h' * 30_000
+        assert host_key(text) is text
+    assert _host_key.cache_info().misses == before
+    assert host_key('0:0:0:0:0:0:0:1') == '::1'
+
+
+def test_denials_of_long_names_are_counted_together_and_nothing_is_lost(caplog):
+    caplog.set_level(logging.INFO, 'kbroker.authorizer')
+    log = DecisionLog(Timers(ManualClock()))
+    access = Authorizer(log=log).access_of(ALICE, HERE)
+    for number in range(100):
+        access.may(READ, GROUP, f'{number}' + 'g' * 30_000 + '\U0001f600')
+    assert 2 < len(log) < 20 and log.held_bytes <= 2 * MOST_DENIAL_BYTES
+    written = len(caplog.records)
+    log.close()
+    assert (len(log), log.held_bytes) == (0, 0)
+    repeated = [int(found[1]) for record in caplog.records
+                if (found := re.search(r'repeated=(\d+)$', record.getMessage()))]
+    assert sum(repeated) + written == 100

@@ -12,6 +12,8 @@ from kbroker.security.quotas import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     IDLE_MS,
+    MOST_COUNTER_BYTES,
+    MOST_METER_BYTES,
     MOST_METERS,
     MOST_THROTTLE_MS,
     PRODUCER_BYTE_RATE,
@@ -258,6 +260,15 @@ def test_meters_of_made_up_client_ids_are_bounded():
     for number in range(MOST_METERS + 10):
         quotas.meter('alice', f'client-{number}')
     assert quotas.meters_count <= MOST_METERS
+
+
+def test_meters_and_counters_of_wide_client_ids_are_bounded_by_their_memory():
+    """10,000 of the longest took 1,292 MB: one emoji makes each of the characters take four bytes."""
+    quotas = quotas_of(((ANY_CLIENT,), BYTES, 1))
+    for number in range(1_000):
+        quotas.meter('alice', f'{number}' + 'x' * 32_000 + '\U0001f600').record_produced(1)
+    assert 50 < quotas.meters_count < 110 and quotas.meters_bytes <= MOST_METER_BYTES
+    assert 100 < len(quotas.counters) < 160 and quotas.counters.held_bytes <= MOST_COUNTER_BYTES
 
 
 @pytest.mark.parametrize(('kind', 'key', 'value'), [

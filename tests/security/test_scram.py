@@ -118,7 +118,7 @@ def test_our_client_logs_in_with_any_name_and_password(name, user, password):
     b'', b'n,,', b'y,,n=alice,r=x', b'p=tls-unique,,n=alice,r=x', b'n,,n=alice', b'n,,n=,r=x', b'n,,n=alice,r=',
     b'n,,n=a=2cb,r=x', b'n,,n=a=b,r=x', b'n,,n=al\0ice,r=x', b'n,,n=alice,r=a b', b'n,,n=alice,r=x,y',
     b'n,alice,n=b,r=x', b'n,,n=\xff,r=x', b'n,a=\xff,n=alice,r=x', b'n,,m=x,n=alice,r=x', b'n,,n=alice,r=x,m=y',
-    b' n,,n=alice,r=x',
+    b' n,,n=alice,r=x', b'n,,n=' + b'n' * 1025 + b',r=x', b'n,,n=alice,r=' + b'x' * 8192,
 ])
 def test_a_first_message_that_is_none_fails_without_a_hint(first):
     assert refused(ONE_USER.begin(), first).told is None
