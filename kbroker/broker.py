@@ -35,6 +35,7 @@ from kbroker.security.surroundings import Background
 from kbroker.setting_rows import INT_MAX
 from kbroker.settings import addresses_with_limits
 from kbroker.status import MOST_PEERS, Report, StatusSocket
+from kbroker.stopping import StopProgress
 from kbroker.turn_watch import TurnWatch
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Broker:
     _ledger: list[Line]
     _started_ms: int
     _status_socket: StatusSocket | None = None
+    _progress: StopProgress | None = None
     _tls: TlsContexts | None = None
 
     def __init__(self, config: Config):
@@ -176,6 +178,12 @@ class Broker:
             logger.critical('the broker ends: an invariant is broken; the next start recovers', exc_info=True)
             self._release(self.node.abandon)
             raise SystemExit(EXIT_BROKEN) from None
+        self._stop_cleanly()
+        if self._progress is not None:
+            self._progress.end()
+
+    def _stop_cleanly(self) -> None:
+        self.node.on_progress('ending the work of other threads')
         self.node.cleaner.stop()
         self.node.logs.end_background_work()
         self.node.sync_inline()
@@ -194,8 +202,14 @@ class Broker:
         if self._tls is not None:
             self._tls.reload()
 
-    def stop(self) -> None:
-        """Accept no more, answer the requests under way, and let `run` return within DRAIN_MS."""
+    def stop(self, progress: StopProgress | None = None) -> None:
+        """Accept no more, answer the requests under way, and let `run` stop cleanly after DRAIN_MS at most.
+
+        `run` notes its progress, and ends it.
+        """
+        self._progress = progress
+        if progress is not None:
+            self.node.on_progress = progress.note
         self.node.waiting_room.answer_all()
         self.server.drain(DRAIN_MS, self.reactor.stop)
 

@@ -22,8 +22,8 @@ from kbroker.file_modes import check_data_directory, check_secret_file, holds_se
 from kbroker.garbage import exempting_the_old
 from kbroker.properties import read_properties
 from kbroker.settings import SETTINGS
+from kbroker.stopping import StopProgress
 
-SHUTDOWN_LIMIT_S = 30
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 log = logging.getLogger('kbroker')
@@ -139,14 +139,13 @@ def _stopping_signals() -> list[signal.Signals]:
 
 
 def _stop(broker: Any, number: int) -> None:
-    # From here on signals have the kernel's default action: a second signal, or the alarm at the limit, ends the
-    # process. That is as safe as a crash, and needs no Python to run.
-    for again in (*_stopping_signals(), signal.SIGALRM):
+    # From here on signals have the kernel's default action: a second signal, or the alarm of a stop that hangs, ends
+    # the process. That is as safe as a crash, and needs no Python to run.
+    for again in _stopping_signals():
         signal.signal(again, signal.SIG_DFL)
-    signal.alarm(SHUTDOWN_LIMIT_S)
     log.info('%s: stopping; a second signal ends at once', signal.Signals(number).name)
     systemd.notify('STOPPING=1')
-    broker.stop()
+    broker.stop(StopProgress())
 
 
 @main.command()

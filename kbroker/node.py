@@ -16,6 +16,7 @@ from kbroker.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.group.coordinator import GroupCoordinator
 from kbroker.group.share_partitions import SharePartitions
 from kbroker.group.share_sessions import ShareSessions
+from kbroker.log.clean_stop import Progress, ignore_progress
 from kbroker.log.cleaner import Cleaner
 from kbroker.log.directory_names import LOCK_FILE
 from kbroker.log.fs import FileSystem, sync_inline
@@ -56,7 +57,7 @@ class Node:
     __slots__ = (
         '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'audit',
         'authentication', 'authorizer', 'checks', 'cleaner', 'clock', 'config', 'directory',
-        'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata', 'on_reconfigured',
+        'fetch_sessions', 'flusher', 'fs', 'groups', 'logs', 'long_work', 'metadata', 'on_progress', 'on_reconfigured',
         'quotas', 'searches', 'share_partitions', 'share_sessions', 'share_states', 'snapshots', 'tick', 'timers',
         'topics', 'transactions', 'validate', 'waiting_room')
 
@@ -94,6 +95,8 @@ class Node:
         self.authorizer: Authorizer | None = None
         """The decisions about rights. None if every client may do everything."""
         self._unreported_failure: KafkaError | None = None
+        self.on_progress: Progress = ignore_progress
+        """Called as `close` goes on."""
         self.on_reconfigured: list[Callable[[], None]] = []
         """Called after `config` took over settings that were changed at run time."""
         self.checks: list[Callable[[Config, Iterable[str]], Steps[None]]] = []
@@ -289,6 +292,7 @@ class Node:
             return
         self.cleaner.stop()
         self.sync_inline()
+        self.on_progress('finishing the work under way')
         self.metadata.finish_commit()
         self.long_work.finish()
         if self.authorizer is not None:
@@ -297,7 +301,7 @@ class Node:
         self.tick.write()
         self.metadata.begin_shutdown()
         broker_epoch = self.metadata.finish_shutdown()
-        self.logs.close(broker_epoch, self.metadata.end_offset)
+        self.logs.close(broker_epoch, self.metadata.end_offset, progress=self.on_progress)
         self._closers.clear()
 
     def abandon(self) -> None:

@@ -26,7 +26,7 @@ LAYERS = [
     {'network'},
     {'client'},
     {'logs', 'node', 'systemd'},
-    {'ledger', 'status'},
+    {'ledger', 'status', 'stopping'},
     {'broker'},
     {'main'},
     {'__main__'},

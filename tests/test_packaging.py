@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 
-from kbroker.main import SHUTDOWN_LIMIT_S, main
+from kbroker.main import main
 from kbroker.properties import read_properties
+from kbroker.stopping import GRACE_S, STALL_LIMIT_S
 
 ROOT = pathlib.Path(__file__).parent.parent
 LARGEST_EXPOSURE = 12
@@ -72,8 +73,8 @@ def test_the_unit_serves_the_settings_and_the_directory_that_are_installed(insta
         assert given['log.dirs'] in (installed / 'usr/local/lib' / file / 'kbroker.conf').read_text()
 
 
-def test_a_clean_stop_is_given_more_time_than_the_broker_takes(installed):
-    assert int(settings_of(unit_of(installed))['TimeoutStopSec']) > SHUTDOWN_LIMIT_S
+def test_a_clean_stop_is_given_more_time_than_the_broker_takes_between_two_signs_of_progress(installed):
+    assert int(settings_of(unit_of(installed))['TimeoutStopSec']) > STALL_LIMIT_S + GRACE_S
 
 
 def test_installing_again_keeps_the_settings_of_the_operator(tmp_path):

@@ -25,8 +25,12 @@ cdef class Index:
 
     cdef const uint8_t *entry(self, int64_t number) noexcept
     cdef int make_room(self) except -1
+    cdef int make_tail(self) except -1
     cdef int put(self, int64_t key, int64_t value) except -1
+    cdef int put_last(self, int64_t key, int64_t value) except -1
+    cdef int store(self, int64_t key, int64_t value) noexcept
     cdef int write_tail(self) except -1
+    cdef int write_tail_to(self, File file) except -1
     cdef int map(self) except -1
     cdef bint last_entry_is_plausible(self) noexcept
     cdef int load_last_key(self) except -1
@@ -47,5 +51,6 @@ cdef class OffsetIndex(Index):
 
 cdef class TimeIndex(Index):
     cdef int maybe_append(self, int64_t timestamp_ms, int64_t offset) except -1
+    cdef int append_last(self, int64_t timestamp_ms, int64_t offset) except -1
     cdef bint is_full(self) noexcept
     cdef int64_t offset_before(self, int64_t timestamp_ms) except -1

@@ -128,18 +128,32 @@ cdef class Index:
         """Ensure that the next `put` cannot fail: the file exists in full size, and memory has a free entry."""
         if self.sealed:
             self.unseal()
-        if self.tail == NULL:
-            self.tail = <uint8_t *>malloc(TAIL_ENTRIES * self.entry_bytes)
-            if self.tail == NULL:
-                raise MemoryError()
+        self.make_tail()
         if self.tail_entries == TAIL_ENTRIES:
             self.write_tail()
         return 0
 
+    cdef int make_tail(self) except -1:
+        if self.tail == NULL:
+            self.tail = <uint8_t *>malloc(TAIL_ENTRIES * self.entry_bytes)
+            if self.tail == NULL:
+                raise MemoryError()
+        return 0
+
     cdef int put(self, int64_t key, int64_t value) except -1:
-        cdef uint8_t *at
         self.make_room()
-        at = &self.tail[self.tail_entries * self.entry_bytes]
+        return self.store(key, value)
+
+    cdef int put_last(self, int64_t key, int64_t value) except -1:
+        """Add the entry that sealing adds: a sealed file needs no room for more."""
+        if self.sealed:
+            self.make_tail()
+        else:
+            self.make_room()
+        return self.store(key, value)
+
+    cdef int store(self, int64_t key, int64_t value) noexcept:
+        cdef uint8_t *at = &self.tail[self.tail_entries * self.entry_bytes]
         if self.key_bytes == 8:
             write_int64(at, key)
         else:
@@ -151,9 +165,12 @@ cdef class Index:
         return 0
 
     cdef int write_tail(self) except -1:
+        return self.write_tail_to(self.open_file()) if self.tail_entries else 0
+
+    cdef int write_tail_to(self, File file) except -1:
         cdef int64_t in_file = self.entries - self.tail_entries
         if self.tail_entries:
-            self.open_file().pwrite(self.tail, self.tail_entries * self.entry_bytes, in_file * self.entry_bytes)
+            file.pwrite(self.tail, self.tail_entries * self.entry_bytes, in_file * self.entry_bytes)
             self.tail_entries = 0
         return 0
 
@@ -169,10 +186,15 @@ cdef class Index:
 
     def seal(self) -> None:
         """Write waiting entries and trim the file to its entries. Creates a missing file."""
+        cdef int64_t size_bytes = self.entries * self.entry_bytes
+        cdef File file
         self.unmap()
-        self.write_tail()
-        self.open_file().truncate(self.entries * self.entry_bytes)
-        self.found_bytes = self.entries * self.entry_bytes
+        if not self.sealed or self.tail_entries or self.found_bytes != size_bytes:
+            file = self.open_file()
+            self.write_tail_to(file)
+            if not self.sealed or self.found_bytes > size_bytes:
+                file.truncate(size_bytes)
+        self.found_bytes = size_bytes
         self.sealed = True
         free(self.tail)
         self.tail = NULL
@@ -295,6 +317,12 @@ cdef class TimeIndex(Index):
         """Add an entry if its timestamp is above the last entry's. The first one must be above -1, no timestamp."""
         if timestamp_ms > (self.last_key if self.entries else -1):
             return self.put(timestamp_ms, offset - self.base_offset)
+        return 0
+
+    cdef int append_last(self, int64_t timestamp_ms, int64_t offset) except -1:
+        """Add the final entry, as `maybe_append` does. `seal` comes next."""
+        if timestamp_ms > (self.last_key if self.entries else -1):
+            return self.put_last(timestamp_ms, offset - self.base_offset)
         return 0
 
     def add(self, int64_t timestamp_ms, int64_t offset) -> None:

@@ -20,19 +20,14 @@ from kbroker.log.checkpoints import (
     encode_in_steps,
     read_partition_offsets,
 )
+from kbroker.log.clean_stop import SYNCED_ONE_BY_ONE, CleanStop, Progress, ignore_progress, sync_everything
 from kbroker.log.directory_names import (
     CLEAN_SHUTDOWN_FILE,
     name_out_of_use,
     parse_directory_name,
 )
 from kbroker.log.fs import File, FileSystem, is_shortage, sync_inline
-from kbroker.log.inventory import (
-    Inventory,
-    PartitionNote,
-    note_beside,
-    note_partition,
-    read_clean_shutdown,
-)
+from kbroker.log.inventory import Inventory, read_clean_shutdown
 from kbroker.log.jobs import Submit, Sync, run_inline, synced
 from kbroker.log.log import Log
 from kbroker.log.log_directory import list_partitions, lock_directory
@@ -48,8 +43,6 @@ from kbroker.long_work import LongWork, run_to_end
 UNKNOWN_BROKER_EPOCH = -1
 LOGS_AT_ONCE = 64
 """The logs of which one part of long work reads an offset."""
-SYNCED_ONE_BY_ONE = 16
-"""With more logs than this, one sync of the whole file system replaces the syncs of single files."""
 
 logger = logging.getLogger(__name__)
 
@@ -327,23 +320,13 @@ class LogManager:
         does not tell whether the disk lacks what was written again, so that is written once more.
         """
         try:
-            return self._sync_everything()
+            return sync_everything(self.fs, self.directory)
         except OSError as error:
             logger.warning('%s: the sync of the whole file system failed: %s. It may be an earlier error: each log is '
                            'written again and synced by itself', self.directory, error)
         for log in recovered:
             log.rewrite_recovered()
         return False
-
-    def _sync_everything(self) -> bool:
-        """Sync the whole file system. Returns whether that succeeded."""
-        try:
-            self.fs.sync_everything(self.directory)
-            return True
-        except OSError as error:
-            if error.errno == errno.ENOSYS:
-                return False
-            raise
 
     def past(self) -> Past:
         """Return what the directory proves about its metadata log. Raises OSError, CorruptLogError."""
@@ -602,7 +585,7 @@ class LogManager:
     # ---- the clean stop ----
 
     def close(self, broker_epoch: int = UNKNOWN_BROKER_EPOCH, metadata_end_offset: int = 0, *,
-              clean: bool = True) -> None:
+              clean: bool = True, progress: Progress = ignore_progress) -> None:
         """Close all logs, write checkpoints, inventory and last the clean shutdown mark; then release the lock.
 
         If a log has failed or fails now, no mark is written, so the next start recovers. With `clean=False` nothing is
@@ -610,29 +593,25 @@ class LogManager:
         """
         self.end_background_work()
         if clean:
-            self._close_cleanly(broker_epoch, metadata_end_offset)
+            self._close_cleanly(Inventory(broker_epoch, metadata_end_offset, {}), progress)
         else:
             for log in self.logs.values():
                 log.close(clean=False)
         self.logs = {}
         self._lock = None
 
-    def _close_cleanly(self, broker_epoch: int, metadata_end_offset: int) -> None:
+    def _close_cleanly(self, inventory: Inventory, progress: Progress) -> None:
+        stop = CleanStop(self.fs, self.directory, self.logs, progress)
         try:
-            is_synced = self._seal_all()
+            while self._to_make:
+                progress('making partitions', 0, len(self._to_make))
+                self._make_next()
+            is_synced = stop.seal_all()
         except (KafkaError, OSError) as error:
             self.fail(error)
             is_synced = False
-        failed = set()
-        for log in self.logs.values():
-            if log.failure is not None:     # perhaps that of a log before it
-                failed.add(log)
-                continue
-            try:
-                log.close(is_synced=is_synced)
-            except KafkaError as error:
-                logger.error('%s: cannot be closed cleanly: %s', log.directory, error)
-                failed.add(log)
+        failed = stop.close_all(is_synced=is_synced)
+        progress('writing checkpoints')
         recovery_points = {key: log.recovery_point if log in failed else log.log_end_offset
                            for key, log in self.logs.items()}
         self._checkpoints.write(RECOVERY_POINT_FILE, {**self._recovery_points, **recovery_points})
@@ -642,45 +621,10 @@ class LogManager:
         self._checkpoints.write(HIGH_WATERMARK_FILE, {**offline, **high_watermarks})
         if not failed:
             make_missing_indexes(self.fs, self.directory)
-            self._write_inventory(broker_epoch, metadata_end_offset)
-            content = json.dumps({'version': 0, 'brokerEpoch': broker_epoch}, separators=(',', ':'))
+            stop.write_inventory(inventory, self.verification, self._topic_ids)
+            progress('marking the directory as cleanly stopped')
+            content = json.dumps({'version': 0, 'brokerEpoch': inventory.broker_epoch}, separators=(',', ':'))
             self.fs.write_file_atomically(os.path.join(self.directory, CLEAN_SHUTDOWN_FILE), content.encode())
-
-    def _write_inventory(self, broker_epoch: int, metadata_end_offset: int) -> None:
-        """Note the files of all logs. Without an inventory the next start compares less, and works all the same."""
-        inventory = Inventory(broker_epoch, metadata_end_offset, {})
-        try:
-            inventory.beside = note_beside(self.fs, self.directory)
-            for key, log in self.logs.items():
-                if log.is_made and (log.log_end_offset or log.size_bytes):
-                    inventory.rows[key] = self._row_of(key, log)
-            inventory.write(self.fs, self.directory)
-        except OSError as error:
-            logger.warning('%s: the inventory cannot be written, the next start verifies less: %s', self.directory,
-                           error)
-
-    def _row_of(self, key: PartitionKey, log: Log) -> str:
-        """Return the inventory's row of a closed log: the one that it was opened with, if it has not changed."""
-        row, offsets = self.verification.rows.get(key), (log.log_start_offset, log.log_end_offset)
-        if row is not None and not log.is_rewritten and offsets == (
-                self.verification.start_offsets[key], self.verification.end_offsets[key]):
-            return row
-        previous = None if row is None else PartitionNote.decode(row)
-        return note_partition(self.fs, log.directory, self._topic_ids[key].hex(), offsets, previous).encode()
-
-    def _seal_all(self) -> bool:
-        """Make the final writes of many logs durable by a single sync before they close.
-
-        Returns whether that was done.
-        """
-        while self._to_make:
-            self._make_next()
-        touched = [log for log in self.logs.values() if log.is_touched]
-        if len(touched) <= SYNCED_ONE_BY_ONE:
-            return False
-        for log in touched:
-            log.seal()
-        return self._sync_everything()
 
     def _read_checkpoint(self, name: str) -> PartitionOffsets:
         try:

@@ -504,7 +504,7 @@ cdef class Segment:
     def seal_indexes(self) -> None:
         """Add the last time entry and trim the indexes."""
         if self.max_timestamp_ms >= 0:
-            self.time_index.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
+            self.time_index.append_last(self.max_timestamp_ms, self.max_timestamp_offset)
         self.forget()
         self.offset_index.seal()
         self.time_index.seal()

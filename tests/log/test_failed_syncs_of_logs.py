@@ -10,9 +10,10 @@ from kbroker.clock import ManualClock, Timers
 from kbroker.config import Config, LogConfig
 from kbroker.errors import CorruptLogError, KafkaError
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE, read_partition_offsets
+from kbroker.log.clean_stop import SYNCED_ONE_BY_ONE
 from kbroker.log.fs import FileSystem, InterposedFile
 from kbroker.log.log import Log
-from kbroker.log.manager import SYNCED_ONE_BY_ONE, LogManager
+from kbroker.log.manager import LogManager
 from kbroker.log.options import LogOptions
 from kbroker.log.origin import Origin
 from kbroker.log.partition_metadata import write_topic_id

@@ -384,6 +384,21 @@ def test_a_log_that_failed_leaves_no_mark_of_a_clean_stop(open_manager, tmp_path
     assert not open_manager().clean_shutdown
 
 
+def test_a_stop_reports_its_progress_log_by_log(open_manager):
+    """A stop of many partitions takes long, and its watcher has to know that it goes on."""
+    manager = open_manager()
+    for partition in range(20):
+        log = manager.create_log('orders', partition, TOPIC_ID, LogConfig(CONFIG, {}))
+        log.append_batch(data_batch(), Origin.CLIENT, 0)
+    notes = []
+    manager.close(progress=lambda what, done=0, total=0, is_sync=False: notes.append((what, done, total, is_sync)))
+    assert [note for note in notes if note[1] in (0, 19) and note[0] != 'making partitions'] == [
+        ('sealing logs', 0, 20, False), ('sealing logs', 19, 20, False), ('syncing the file system', 0, 0, True),
+        ('closing logs', 0, 20, False), ('closing logs', 19, 20, False), ('writing checkpoints', 0, 0, False),
+        ('noting the files of logs', 0, 20, False), ('noting the files of logs', 19, 20, False),
+        ('marking the directory as cleanly stopped', 0, 0, False)]
+
+
 def test_a_sync_that_fails_in_a_stop_keeps_the_recovery_points_of_the_other_logs(open_manager, tmp_path):
     """Once, the logs that were closed after it had their ends as recovery points. So the next start did not write again
     what they had not synced."""

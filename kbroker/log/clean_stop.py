@@ -1,0 +1,97 @@
+"""The end of all logs of a directory at a clean stop: sealed, synced, closed, and noted in the inventory."""
+import errno
+import logging
+from collections.abc import Callable, Mapping
+
+from kbroker.errors import KafkaError
+from kbroker.log.fs import FileSystem
+from kbroker.log.inventory import Inventory, PartitionNote, note_beside, note_partition
+from kbroker.log.log import Log
+from kbroker.log.verification import Verification
+
+SYNCED_ONE_BY_ONE = 16
+"""With more logs than this, one sync of the whole file system replaces the syncs of single files."""
+
+PartitionKey = tuple[str, int]
+Progress = Callable[..., object]
+"""Called with the name of the work, and with how many of how many parts are done. `is_sync=True`: it waits for one sync
+of the disk, however long that takes."""
+
+logger = logging.getLogger(__name__)
+
+
+def ignore_progress(what: str, done: int = 0, total: int = 0, *, is_sync: bool = False) -> None:
+    """Do nothing with the progress of a stop."""
+
+
+def sync_everything(fs: FileSystem, directory: str) -> bool:
+    """Sync the whole file system. Returns whether that succeeded. Raises OSError."""
+    try:
+        fs.sync_everything(directory)
+        return True
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            return False
+        raise
+
+
+class CleanStop:
+    """The parts of a clean stop, in their order."""
+
+    def __init__(self, fs: FileSystem, directory: str, logs: Mapping[PartitionKey, Log], progress: Progress):
+        self._fs = fs
+        self._directory = directory
+        self._logs = logs
+        self._progress = progress
+
+    def seal_all(self) -> bool:
+        """Make the final writes of many logs durable by a single sync before they close.
+
+        Returns whether that was done. Raises KafkaError, OSError.
+        """
+        touched = [log for log in self._logs.values() if log.is_touched]
+        if len(touched) <= SYNCED_ONE_BY_ONE:
+            return False
+        for number, log in enumerate(touched):
+            self._progress('sealing logs', number, len(touched))
+            log.seal()
+        self._progress('syncing the file system', is_sync=True)
+        return sync_everything(self._fs, self._directory)
+
+    def close_all(self, *, is_synced: bool) -> set[Log]:
+        """Close the logs, and return those that failed, now or before."""
+        failed = set()
+        for number, log in enumerate(self._logs.values()):
+            self._progress('closing logs', number, len(self._logs))
+            if log.failure is not None:     # perhaps that of a log before it
+                failed.add(log)
+                continue
+            try:
+                log.close(is_synced=is_synced)
+            except KafkaError as error:
+                logger.error('%s: cannot be closed cleanly: %s', log.directory, error)
+                failed.add(log)
+        return failed
+
+    def write_inventory(self, inventory: Inventory, verification: Verification,
+                        topic_ids: Mapping[PartitionKey, bytes]) -> None:
+        """Note the files of all logs. Without an inventory the next start compares less, and works all the same."""
+        try:
+            inventory.beside = note_beside(self._fs, self._directory)
+            for number, (key, log) in enumerate(self._logs.items()):
+                self._progress('noting the files of logs', number, len(self._logs))
+                if log.is_made and (log.log_end_offset or log.size_bytes):
+                    inventory.rows[key] = self._row_of(key, log, verification, topic_ids[key])
+            inventory.write(self._fs, self._directory)
+        except OSError as error:
+            logger.warning('%s: the inventory cannot be written, the next start verifies less: %s', self._directory,
+                           error)
+
+    def _row_of(self, key: PartitionKey, log: Log, verification: Verification, topic_id: bytes) -> str:
+        """Return the inventory's row of a closed log: the one that it was opened with, if it has not changed."""
+        row, offsets = verification.rows.get(key), (log.log_start_offset, log.log_end_offset)
+        if row is not None and not log.is_rewritten and offsets == (
+                verification.start_offsets[key], verification.end_offsets[key]):
+            return row
+        previous = None if row is None else PartitionNote.decode(row)
+        return note_partition(self._fs, log.directory, topic_id.hex(), offsets, previous).encode()
