@@ -18,8 +18,8 @@ from kbroker_tools.acl_work.rules import (
     rules_of,
     wanted_rules,
 )
-from kbroker_tools.command import SETTINGS, Command, cluster_options, json_option, open_view, version_option
-from kbroker_tools.render import Output
+from kbroker_tools.command import SETTINGS, Command, cluster_options, open_view, output_options, version_option
+from kbroker_tools.render import Output, printable
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
@@ -51,7 +51,7 @@ from kbroker_tools.render import Output
 @click.option('--idempotent', is_flag=True, help='With --producer: IdempotentWrite on the cluster.')
 @click.option('--force', is_flag=True, help='Delete without a confirmation.')
 @cluster_options
-@json_option
+@output_options
 @version_option
 def main(as_json: bool, **options: Any) -> None:
     """Print and change access control lists (ACLs).
@@ -164,7 +164,8 @@ def question(resource: Resource, rules: list[Rule]) -> str:
 
 
 def is_agreed(text: str) -> bool:
-    click.echo(text)
+    for line in text.split('\n'):
+        click.echo(printable(line, but='\t'))
     return sys.stdin.readline().strip().lower() == 'y'
 
 

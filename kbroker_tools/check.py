@@ -18,7 +18,7 @@ from kbroker.log.damage_notes import METADATA
 from kbroker.log.damage_report import accept_damage, forget_partitions, lost_batches
 from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
 from kbroker_tools.checking.directory_check import DirectoryCheck, PartitionTask, check_one
-from kbroker_tools.command import SETTINGS, Command, ToolError, json_option, version_option
+from kbroker_tools.command import SETTINGS, Command, ToolError, output_options, version_option
 from kbroker_tools.render import Column, Output, words_for_bytes
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ ALONE_BYTES = 16 << 20
                    'remove the notes of damage that starts found.')
 @click.option('--jobs', type=click.IntRange(1), default=None, metavar='N',
               help='How many partitions are checked at a time. The default is the number of processors.')
-@json_option
+@output_options
 @version_option
 def main(directories: tuple[Path, ...], repair: bool, dry_run: bool | None, truncate_torn_tail: bool, accept: bool,
          jobs: int | None, as_json: bool) -> None:

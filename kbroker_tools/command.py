@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ import click
 from kbroker import __version__
 from kbroker.client.errors import PartitionOffline
 from kbroker.errors import ConfigError, CorruptLogError, KafkaError, LogDirectoryError
-from kbroker_tools.render import printable, shell_word
+from kbroker_tools.render import Output, printable, shell_word, warn
 
 if TYPE_CHECKING:
     from kbroker_tools.render import Output
@@ -47,10 +48,22 @@ class ToolError(click.ClickException):
         click.echo(f'{self.program}: {message}', file=file or sys.stderr)
 
 
+class _Warnings(logging.Handler):
+    """Shows warnings, in which names of a foreign directory may stand, as lines on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(self.format(record))
+
+
+_WARNINGS = _Warnings(logging.WARNING)
+
+
 @contextmanager
 def one_line_ending(program: str) -> Iterator[None]:
     """End the program with one line and an exit status if the block raises an error, without a traceback."""
     ToolError.program = program
+    Output.is_raw = False
+    logging.lastResort = _WARNINGS
     if sys.stderr is None:      # the parent process closed it
         sys.stderr = open(os.devnull, 'w')  # noqa: SIM115  (open to the end)
     try:
@@ -143,6 +156,17 @@ def _options_of_place(function: F, *, can_read: bool) -> F:
 
 
 json_option = click.option('--json', 'as_json', is_flag=True, help='One JSON object a line.')
+
+
+def output_options(function: F) -> F:
+    """Add `--json` and `--raw`, for a command whose lines have names from outside."""
+    def ask_for_names_as_they_are(context: click.Context, _: click.Parameter, is_raw: bool) -> None:
+        if is_raw:
+            Output.is_raw = True
+
+    raw = click.option('--raw', is_flag=True, expose_value=False, callback=ask_for_names_as_they_are, help='Write '
+                       'names to a pipe as they are. Otherwise their line feeds and control characters are escaped.')
+    return json_option(raw(function))
 
 
 def command_line(program: str, **options: Any) -> str:

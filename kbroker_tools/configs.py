@@ -12,7 +12,15 @@ from kbroker.client.descriptions import ConfigEntry, ConfigSynonym
 from kbroker.errors import KafkaError
 from kbroker.setting_rows import Setting, usual_texts
 from kbroker_tools import actions, client_configs
-from kbroker_tools.command import SETTINGS, Command, ToolError, cluster_options, json_option, open_view, version_option
+from kbroker_tools.command import (
+    SETTINGS,
+    Command,
+    ToolError,
+    cluster_options,
+    open_view,
+    output_options,
+    version_option,
+)
 from kbroker_tools.render import Column, Output
 
 
@@ -84,7 +92,7 @@ class ConfigsCommand(Command):
 @click.option('--delete-config', metavar='NAME,...', help='Reset these to their defaults.')
 @click.option('--all', is_flag=True, help='Print defaults and static settings too.')
 @cluster_options
-@json_option
+@output_options
 @version_option
 def main(as_json: bool, **options: Any) -> None:
     """Print and change the settings of topics, brokers and groups, quotas, and SCRAM credentials of users.

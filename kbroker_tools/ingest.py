@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from kbroker_tools.command import INTERRUPTED, SETTINGS, Command, ToolError, json_option, version_option
+from kbroker_tools.command import INTERRUPTED, SETTINGS, Command, ToolError, output_options, version_option
 from kbroker_tools.render import (
     PROGRESS_INTERVAL_S,
     Column,
@@ -100,7 +100,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> li
               help='With --follow: the pause between runs.')
 @click.option('--give-up-after', type=click.FloatRange(0.0), default=600.0, show_default=True, metavar='SECONDS',
               help='With --follow: the longest time to retry, after a first run, while the broker is unavailable.')
-@json_option
+@output_options
 @version_option
 def main(topics: list[str], source: str, to: Path, state: Path, file_format: str, partition_by: list[str],
          max_rows_per_file: int | None, value_format: str | None, value_schema: str | None,

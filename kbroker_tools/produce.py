@@ -15,6 +15,7 @@ import click
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker_tools.command import SETTINGS, Command, ToolError, version_option
 from kbroker_tools.console.line_reader import LineReader, LineSplitter, parse_properties
+from kbroker_tools.render import warn
 
 if TYPE_CHECKING:
     from kbroker.client.producer import Delivery, Producer
@@ -153,7 +154,7 @@ class Writer:
         if self.producer.transactions.is_transactional:
             raise ToolError(f'line {self._lines}: {error}')
         self._has_failed = True
-        print(f'line {self._lines} was not written: {error}', file=sys.stderr)
+        warn(f'line {self._lines} was not written: {error}')
 
     def on_delivery(self, delivery: Delivery) -> None:
         """Count or report the delivered lines. In a transaction, the first failure ends the command with its error."""
@@ -175,16 +176,15 @@ class Writer:
             else:
                 self.producer.abort_transaction()
                 self._written = self._committed
-                print(f'The open transaction of {self.producer.settings.transactional_id} was aborted.',
-                      file=sys.stderr)
+                warn(f'The open transaction of {self.producer.settings.transactional_id} was aborted.')
         except Exception as error:
             if kind is None:
                 raise
             if is_open:
                 settings = self.producer.settings
-                print(f'The open transaction of {settings.transactional_id} could not be aborted ({error}): it stays '
+                warn(f'The open transaction of {settings.transactional_id} could not be aborted ({error}): it stays '
                       'open, and holds up read_committed consumers, until its timeout of '
-                      f'{settings.transaction_timeout_ms} ms.', file=sys.stderr)
+                      f'{settings.transaction_timeout_ms} ms.')
         self._report_count()
         if kind is None and self._has_failed:
             raise ToolError(f'{self._lines - self._written} of {self._lines} lines were not written')
@@ -216,16 +216,16 @@ class Writer:
 
     def _report_failures(self, delivery: Delivery) -> None:
         for index, message in delivery.record_errors.items():
-            print(f'line {delivery.contexts[index]} was not written: {message}', file=sys.stderr)
+            warn(f'line {delivery.contexts[index]} was not written: {message}')
         if not delivery.record_errors:
             first, last = delivery.contexts[0], delivery.contexts[-1]
             lines = f'line {first} was' if first == last else f'lines {first} to {last} were'
-            print(f'{lines} not written: {delivery.error}', file=sys.stderr)
+            warn(f'{lines} not written: {delivery.error}')
 
     def _report_count(self) -> None:
         if sys.stderr.isatty():
             transactions = f' in {self._transactions} transactions' if self._transactions else ''
-            print(f'{self._written} lines written to {self._topic}{transactions}', file=sys.stderr)
+            warn(f'{self._written} lines written to {self._topic}{transactions}')
 
 
 if __name__ == '__main__':

@@ -1,7 +1,8 @@
 """All output: rich on a terminal, plain text with tabs (as Kafka's tools print) when piped, JSON rows on demand.
 
-rich is imported for a terminal only. Names from outside are written to a pipe unchanged; for a terminal, characters
-that would control it are escaped.
+rich is imported for a terminal only. Names from outside may contain line feeds, and sequences that a terminal obeys,
+also behind a pipe. Their control characters are escaped in all lines and cells, unless `--raw` asks for the names as
+they are. Bytes that are not UTF-8 become U+FFFD, as in Kafka's tools (`as_utf8`).
 """
 from __future__ import annotations
 
@@ -34,6 +35,9 @@ class Column(NamedTuple):
 class Output:
     """The output of a command: tables and lines on stdout, notes and progress on stderr."""
 
+    is_raw = False
+    """`--raw`: a pipe gets names as they are."""
+
     def __init__(self, as_json: bool = False, stream: IO[str] | None = None):
         self.as_json = as_json
         self.stream = stream if stream is not None else sys.stdout
@@ -48,35 +52,36 @@ class Output:
         elif self.is_terminal:
             self._rich_table(columns, rows, title)
         else:
-            self._plain_table(columns, [[str(cell) for cell in row] for row in rows])
+            self._plain_table(columns, [[self._text(str(cell)) for cell in row] for row in rows])
 
     def row(self, fields: dict[str, Any]) -> None:
         """Print one JSON object on its own line."""
-        text = json.dumps(fields, ensure_ascii=False, separators=(',', ':'), default=_to_json)
-        self.stream.write(_escaped(as_utf8(text), lambda character: json.dumps(character)[1:-1]) + '\n')
+        self.stream.write(json_line(fields) + '\n')
 
     def line(self, text: str = '', style: str | None = None) -> None:
-        """Print a line of text. `style` is rich's and applies on a terminal only."""
-        if self.is_terminal:
-            text = printable(text, but='\n\t')
+        """Print a line of text, which may have tabs. `style` is rich's and applies on a terminal only."""
+        text = self._text(text, but='\t')
         if self.is_terminal and style is not None:
             self.console().print(text, style=style, markup=False, highlight=False, soft_wrap=True)
         else:
             self.stream.write(text + '\n')
 
     def labelled(self, label: str, text: str) -> None:
-        """Print a line after its label, which is dimmed on a terminal."""
+        """Print text after its label, which is dimmed on a terminal. The text may have several lines."""
         if self.is_terminal:
             from rich.text import Text
             self.console().print(Text.assemble((printable(label), 'dim'), printable(text, but='\n')), highlight=False,
                                  soft_wrap=True)
         else:
-            self.stream.write(label + text + '\n')
+            self.stream.write(self._text(label + text, but='\n\t') + '\n')
 
     def note(self, text: str) -> None:
         """Print a line that is not part of the result, on stderr."""
         self.stream.flush()
-        print(printable(text, but='\n\t'), file=sys.stderr)
+        warn(text)
+
+    def _text(self, text: str, but: str = '') -> str:
+        return text if self.is_raw and not self.is_terminal else printable(text, but)
 
     def note_once(self, text: str) -> None:
         """Print a note, unless this command has printed it before."""
@@ -183,8 +188,28 @@ class Progress:
 
 
 def as_utf8(text: str) -> str:
-    """Replace bytes that are not UTF-8 by U+FFFD. In a path or a header key they are surrogate escapes."""
-    return text if text.isascii() else text.encode('utf-8', 'surrogateescape').decode('utf-8', 'replace')
+    """Replace bytes that are not UTF-8 by U+FFFD, as Java does. In a path or a header key they are surrogate escapes.
+
+    So is each other half of a surrogate pair, which JSON can name.
+    """
+    if text.isascii():
+        return text
+    return _HALVES.sub('\ufffd', text).encode('utf-8', 'surrogateescape').decode('utf-8', 'replace')
+
+
+def json_line(fields: dict[str, Any]) -> str:
+    """Return the fields as JSON in one line of valid UTF-8, without characters that a terminal obeys."""
+    text = json.dumps(fields, ensure_ascii=False, separators=(',', ':'), default=_to_json)
+    return _escaped(as_utf8(text), lambda character: json.dumps(character)[1:-1])
+
+
+def warn(text: str) -> None:
+    """Print a line on stderr."""
+    print(printable(text, but='\t'), file=sys.stderr)
+
+
+_HALVES = re.compile('[\ud800-\udc7f\udd00-\udfff]')
+"""The surrogates that stand for no byte."""
 
 
 def _to_json(value: Any) -> Any:
@@ -212,8 +237,11 @@ def _width(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> int:
 # ---- names from elsewhere
 
 def printable(text: str, but: str = '') -> str:
-    """Escape characters that control the terminal or reverse the text, as in `\\x1b` and `\\u202e`."""
-    return _escaped(text, lambda character: character.encode('unicode_escape').decode(), but)
+    """Escape characters that control the terminal or reverse the text, as in `\\x1b` and `\\u202e`.
+
+    Bytes that are not UTF-8 become U+FFFD.
+    """
+    return _escaped(as_utf8(text), lambda character: character.encode('unicode_escape').decode(), but)
 
 
 def shell_word(text: str) -> str:

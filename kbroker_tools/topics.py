@@ -15,9 +15,9 @@ from kbroker_tools.command import (
     Command,
     ToolError,
     cluster_options,
-    json_option,
     note_unreadable,
     open_view,
+    output_options,
     version_option,
 )
 from kbroker_tools.render import Column, Output
@@ -70,7 +70,7 @@ PARTITION_COLUMNS = (
 @click.option('--partition-size-limit-per-response', type=click.IntRange(1), metavar='N',
               default=PARTITIONS_IN_AN_ANSWER, show_default=True, help='The most partitions per request.')
 @cluster_options
-@json_option
+@output_options
 @version_option
 def main(as_json: bool, **options: Any) -> None:
     """List, describe, create, extend and delete topics.

@@ -18,9 +18,9 @@ from kbroker_tools.command import (
     broker_options,
     cluster_options,
     command_line,
-    json_option,
     note_unreadable,
     open_view,
+    output_options,
     version_option,
 )
 from kbroker_tools.render import Column, Output, shell_word, words_for_count
@@ -95,7 +95,7 @@ LISTED = [Column('transactional_id', 'TransactionalId'), Column('coordinator_id'
 @click.option('--two-phase', is_flag=True,
               help='Only open transactions of two-phase commit. They never time out.')
 @cluster_options
-@json_option
+@output_options
 def list_command(duration_filter: int, transactional_id_pattern: str | None, two_phase: bool, as_json: bool,
                  **place: Any) -> None:
     """List transactional ids and their states."""
@@ -149,7 +149,7 @@ DESCRIBED = [Column('coordinator_id', 'CoordinatorId'), Column('transactional_id
 @main.command()
 @click.option('--transactional-id', required=True, metavar='ID', help='The id to describe.')
 @cluster_options
-@json_option
+@output_options
 def describe(transactional_id: str, as_json: bool, **place: Any) -> None:
     """Describe the state of a transactional id."""
     view = open_view(**place)
@@ -213,7 +213,7 @@ PRODUCERS = [Column('producer_id', 'ProducerId'), Column('producer_epoch', 'Prod
 @of_topic(required=True)
 @of_partition(required=True)
 @cluster_options
-@json_option
+@output_options
 def describe_producers(broker_id: int | None, topic: str, partition: int, as_json: bool, **place: Any) -> None:
     """Describe the producers in a partition."""
     view = _with_brokers(open_view(**place), broker_id)
@@ -289,7 +289,7 @@ HANGING = [Column('topic', 'Topic'), Column('partition', 'Partition'), Column('p
 @of_topic(required=False)
 @of_partition(required=False)
 @cluster_options
-@json_option
+@output_options
 def find_hanging(broker_id: int | None, max_transaction_timeout: int, topic: str | None, partition: int | None,
                  as_json: bool, **place: Any) -> None:
     """Find hanging transactions, which nothing will end.
@@ -373,7 +373,7 @@ def _live(view: View, command: str = '') -> LiveView:
 @click.option('--group', 'group_id', metavar='GROUP',
               help='Check all partitions that a group reads, and the one with its offsets.')
 @cluster_options
-@json_option
+@output_options
 @click.pass_context
 def why_stuck(context: click.Context, /, where: str | None, group_id: str | None, as_json: bool,
               **place: Any) -> None:
@@ -479,7 +479,8 @@ def _explain(output: Output, where: str, seen: list[tuple[Facts, Verdict]], unse
                     style='bold red' if stuck or unseen else 'bold green')
         show_many(output, stuck)
         for each in unseen.values():
-            output.line(f'\n{each.reason}', style='bold red')
+            output.line()
+            output.line(each.reason, style='bold red')
             if each.advice is not None:
                 output.line(f'  do           {each.advice}')
     show_holds(output, holds)

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
-from kbroker_tools.command import SETTINGS, Command, ToolError, cluster_options, json_option, open_view, version_option
+from kbroker_tools.command import (
+    SETTINGS,
+    Command,
+    ToolError,
+    cluster_options,
+    open_view,
+    output_options,
+    version_option,
+)
 from kbroker_tools.render import Output
 
 if TYPE_CHECKING:
@@ -44,7 +52,7 @@ POLL_INTERVAL_S = 0.5
               help='Show the current state of each transactional.id, offset or group, newest first.')
 @click.option('--compat', type=click.Choice(('4.2', '4.3', '4.4')), default='4.3', show_default=True,
               help='The release of Kafka whose text is printed: from 4.4 on transactionStatus is a name.')
-@json_option
+@output_options
 @cluster_options
 @version_option
 def main(name: str, from_beginning: bool, follow: bool, transactional_id: str | None, max_messages: int | None,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbroker.errors import CorruptLogError
+from kbroker_tools.render import warn
 
 if TYPE_CHECKING:
     from kbroker.client.consumed import DeliveredRecords
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def report_skipped(batch: DeliveredRecords, record: Record, error: CorruptLogError) -> None:
-    print(f'Error processing message, skipping this message: {error}', file=sys.stderr)
+    warn(f'Error processing message, skipping this message: {error}')
 
 
 class Printer:
@@ -54,7 +55,7 @@ class Printer:
             try:
                 source.close()
             finally:    # also after a second Ctrl-C, which ends a `close` that waits for a broker
-                print(f'Processed a total of {self.count} messages', file=sys.stderr)
+                warn(f'Processed a total of {self.count} messages')
 
     def _print_first(self, unshown: deque[DeliveredRecords]) -> None:
         batch = unshown[0]

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from kbroker_tools.command import ToolError
+from kbroker_tools.render import as_utf8, json_line
 
 if TYPE_CHECKING:
     from kbroker.client.consumed import DeliveredRecords
@@ -89,7 +89,8 @@ class DefaultText:
             parts.append(b'Epoch:NOT_PRESENT')      # Kafka's tool never shows it; --json does
         if 'print.headers' in shown:
             parts.append(self._headers_separator.join(
-                name.encode() + b':' + self._or_null(value) for name, value in record.headers) or b'NO_HEADERS')
+                as_utf8(name).encode() + b':' + self._or_null(value)
+                for name, value in record.headers) or b'NO_HEADERS')
         if 'print.key' in shown:
             parts.append(self._or_null(record.key))
         if 'print.value' in shown:
@@ -117,7 +118,7 @@ class RowText:
 
     def text(self, batch: DeliveredRecords, record: Record) -> bytes:
         text = self._formatter.format(record)
-        return b'' if text is None else text.encode() + b'\n'
+        return b'' if text is None else as_utf8(text).encode() + b'\n'
 
 
 class JsonText:
@@ -132,7 +133,7 @@ class JsonText:
                                                             for name, value in record.headers]}
         if batch.delivery_count is not None:
             row['delivery_count'] = batch.delivery_count
-        return json.dumps(row, ensure_ascii=False, separators=(',', ':')).encode('utf-8', 'surrogatepass') + b'\n'
+        return json_line(row).encode() + b'\n'
 
 
 def _json_bytes(data: bytes | None) -> str | dict[str, str] | None:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from kbroker.client.membership import CLOSE_TIMEOUT_MS
 from kbroker.client.share_sessions import AcknowledgeType
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker_tools.console.message_source import IDLE_POLL_MS, OfflineNotes, opening_ms
+from kbroker_tools.render import warn
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -56,7 +56,7 @@ class ShareSource:
 
     def reject(self, batch: DeliveredRecords, record: Record, error: CorruptLogError) -> None:
         """Reject a record that cannot be shown, and report it."""
-        print(f'Error processing message, rejecting this message: {error}', file=sys.stderr)
+        warn(f'Error processing message, rejecting this message: {error}')
         self._outcomes[batch.topic, batch.partition, record.offset] = AcknowledgeType.REJECT
 
     def close(self) -> None:
@@ -92,5 +92,5 @@ def open_share_group(bootstrap_server: str, command_config: Path | None, overrid
 
 
 def report_refused(at: SharedPartition, error: KafkaError) -> None:
-    print(f'{at.topic}-{at.partition}: the acknowledgement of records was refused, so they are delivered again: '
-          f'{error}', file=sys.stderr)
+    warn(f'{at.topic}-{at.partition}: the acknowledgement of records was refused, so they are delivered again: '
+          f'{error}')

@@ -94,7 +94,7 @@ def wrong_usage(message: str) -> NoReturn:
 def show_statistics(options: DumpOptions) -> int:
     """Print a line for every segment. Return 1 if a file cannot be opened, else 0. Raises OSError."""
     from kbroker_tools.dump.stats import COLUMNS, statistics_of
-    from kbroker_tools.render import Output
+    from kbroker_tools.render import Output, warn
     segments, exit_code = [], 0
     for path in paths_of(options):
         try:
@@ -106,7 +106,7 @@ def show_statistics(options: DumpOptions) -> int:
         if suffix_of(path) in BATCH_SUFFIXES:
             segments.append(path)
         else:
-            print(f'Ignoring {path}: --stats is for .log and .checkpoint files', file=sys.stderr)
+            warn(f'Ignoring {path}: --stats is for .log and .checkpoint files')
     Output(options.json).table(COLUMNS, (statistics.row(path) for path, statistics in
                                          statistics_of(segments, options, selection_of(options))))
     return exit_code

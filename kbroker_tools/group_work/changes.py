@@ -221,7 +221,8 @@ def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
         output.line(f"Deletion of requested consumer groups ('{names}') was successful.")
     elif deleted:
         names = "', '".join(deleted)
-        output.line(f"\nThese consumer groups were deleted successfully: '{names}'")
+        output.line()
+        output.line(f"These consumer groups were deleted successfully: '{names}'")
     if errors:
         raise ToolError('; '.join(map(str, errors.values())))
 

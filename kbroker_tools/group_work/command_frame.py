@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from kbroker_tools import actions
-from kbroker_tools.command import cluster_options, json_option, limit_retries, open_view, version_option
+from kbroker_tools.command import cluster_options, limit_retries, open_view, output_options, version_option
 from kbroker_tools.render import Output
 
 F = TypeVar('F', bound=Callable[..., Any])
@@ -115,7 +115,7 @@ def last_options(function: F) -> F:
     """Add the options that come last in each command: the time, the cluster, the form of the output."""
     for option in (
         version_option,
-        json_option,
+        output_options,
         cluster_options,
         click.option('--timeout', type=click.IntRange(1), metavar='MS', help='The longest time to retry while a '
                      'coordinator loads or moves.'),

@@ -15,8 +15,8 @@ from kbroker_tools.command import (
     ToolError,
     cluster_options,
     command_line,
-    json_option,
     open_view,
+    output_options,
 )
 from kbroker_tools.render import Output, printable, words_for_count, words_for_duration, words_for_time
 
@@ -35,7 +35,7 @@ WRONG_STYLE = 'bold color(166)'
 @click.option('--all-partitions', is_flag=True,
               help='Read every partition, not only those that its rows name or that have state of its producer ids.')
 @cluster_options
-@json_option
+@output_options
 def history(transactional_id: str, all_partitions: bool, bootstrap_server: str | None, data_dir: Path | None,
             command_config: Path | None, as_json: bool) -> None:
     """Show the life of one transactional id.

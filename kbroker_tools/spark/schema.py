@@ -139,10 +139,20 @@ def _words(words: tuple[str | None, ...]) -> Callable[[Any, int, Any], Any]:
     return make
 
 
+def _texts(pa: Any, column: Any) -> Any:
+    """Return names as strings. Bytes that are not UTF-8 become U+FFFD, as in Spark's source for Kafka."""
+    found = _blobs(pa, column, pa.string())
+    try:
+        found.validate(full=True)
+    except pa.ArrowInvalid:
+        return pa.array([name.decode('utf-8', 'replace') for name in found.cast(pa.binary()).to_pylist()], pa.string())
+    return found
+
+
 def _headers(pa: Any, rows: int, column: Any) -> Any:
     validity, ends, keys, values = column
     struct = pa.StructArray.from_arrays(
-        [_blobs(pa, keys, pa.string()), _blobs(pa, values, pa.binary())],
+        [_texts(pa, keys), _blobs(pa, values, pa.binary())],
         fields=[pa.field('key', pa.string()), pa.field('value', pa.binary())])
     kind = pa.list_(pa.field('element', struct.type))
     return pa.Array.from_buffers(kind, rows, [pa.py_buffer(validity), pa.py_buffer(ends)], children=[struct])

@@ -86,10 +86,12 @@ def _holds(report: dict[str, Any]) -> Holds:
 def show_holds(output: Output, holds: Holds) -> None:
     """Show the held records as a table, or say how to see them. Show nothing if there are none."""
     if holds.unseen is not None:
-        output.line(f'\nshare groups may hold records here, which cannot be seen: {holds.unseen}')
+        output.line()
+        output.line(f'share groups may hold records here, which cannot be seen: {holds.unseen}')
         output.line("run the command on the broker's machine as its user, with --data-dir DIR")
     elif holds.records:
-        output.line(f'\nshare groups hold {words_for_count(holds.records, "record")} here:')
+        output.line()
+        output.line(f'share groups hold {words_for_count(holds.records, "record")} here:')
         now_ms = time.time_ns() // 1_000_000    # by the clock of the broker, which runs on this machine
         output.table(COLUMNS, [_cells(held, now_ms) for held in holds.ranges])
         if holds.left_out:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker_tools.command import SETTINGS, Command, ToolError, cluster_options, json_option, open_view
+from kbroker_tools.command import SETTINGS, Command, ToolError, cluster_options, open_view, output_options
 from kbroker_tools.render import Output
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
 @click.option('--since', type=Moment(), metavar='TIME',
               help='Leave out transactions that ended before this time: 2026-11-20T14:00:00Z, or an age such as 15min.')
 @cluster_options
-@json_option
+@output_options
 def timeline(topic_partition: tuple[str, int], axis: Any, html: Path | None, from_offset: int | None,
              to_offset: int | None, since: int | None, bootstrap_server: str | None, data_dir: Path | None,
              command_config: Path | None, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kbroker import __version__
-from kbroker_tools.render import words_for_duration, words_for_time
+from kbroker_tools.render import as_utf8, words_for_duration, words_for_time
 from kbroker_tools.timeline.layout import Lane, Timeline, lanes_of
 from kbroker_tools.timeline.text import extent, stability
 from kbroker_tools.timeline.transactions_of_partition import Outcome, PartitionTransaction
@@ -59,7 +59,7 @@ def filled(fields: Mapping[str, str], data: Any) -> str:
     texts = {'script_hash': 'sha256-' + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
              'data': _json(data), 'script': script, **fields}
     template = (_HERE / 'page.html').read_text('utf-8')
-    return _PLACE.sub(lambda place: texts[place[1]], template)
+    return as_utf8(_PLACE.sub(lambda place: texts[place[1]], template))
 
 
 def _json(value: Any) -> str:

@@ -75,8 +75,30 @@ def test_json_has_no_character_that_a_terminal_obeys_and_says_the_same():
     assert text[:-1].isprintable() and json.loads(text)['topic'] == EVIL
 
 
-def test_a_pipe_gets_names_as_they_are():
-    assert EVIL in shown([(EVIL, 7)])
+NOT_UTF8 = 'a\udcffb\ud83d'
+
+
+@pytest.mark.parametrize('show', [
+    lambda output: output.line(EVIL + '\n' + NOT_UTF8),
+    lambda output: output.table(COLUMNS, [(EVIL + '\n' + NOT_UTF8, 7)]),
+    lambda output: output.labelled('id ', EVIL + NOT_UTF8)])
+def test_a_line_for_a_pipe_is_one_line_that_a_terminal_may_show(show):
+    """The next command in the pipe, and a person who looks at a file, get no line that a name has made."""
+    stream = io.StringIO()
+    show(Output(stream=stream))
+    *_, last = stream.getvalue().splitlines()
+    assert TAMED in last and 'a\ufffdb\ufffd' in last
+    assert stream.getvalue().replace('\t', '').replace('\n', '').isprintable()
+
+
+def test_json_is_valid_utf8_whatever_a_name_consists_of():
+    text = shown([(NOT_UTF8, 7)], as_json=True)
+    assert json.loads(text.encode())['topic'] == 'a\ufffdb\ufffd'
+
+
+def test_a_pipe_gets_names_as_they_are_on_request(monkeypatch):
+    monkeypatch.setattr(Output, 'is_raw', True)
+    assert EVIL + NOT_UTF8 in shown([(EVIL + NOT_UTF8, 7)])
 
 
 @pytest.mark.parametrize(('duration_ms', 'words'), [

@@ -52,6 +52,20 @@ def test_what_is_not_there_is_shown_in_words():
                  headers=()) == b'Epoch:NOT_PRESENT\tNO_HEADERS\tnull\tnull\n'
 
 
+def test_a_header_name_that_is_not_utf8_is_shown_as_by_kafkas_tool_and_is_valid_json():
+    """Java's decoder replaces the longest beginning of a character by one U+FFFD."""
+    headers = [(name.decode('utf-8', 'surrogateescape'), b'\xff') for name in (b'\xff\xe2\x82', b'\xed\xa0\x80')]
+    assert shown({'print.headers': 'true'}, headers=headers) == (
+        '\ufffd\ufffd:'.encode() + b'\xff,' + '\ufffd\ufffd\ufffd:'.encode() + b'\xff\tv\n')
+    row = json.loads(shown({}, headers=headers, as_json=True).decode())
+    assert [name for name, _ in row['headers']] == ['\ufffd\ufffd', '\ufffd\ufffd\ufffd']
+
+
+def test_json_of_a_record_has_no_character_that_a_terminal_obeys():
+    text = shown({}, value='a\x7f\x9b\u202e'.encode(), as_json=True).decode()
+    assert text[:-1].isprintable() and json.loads(text)['value'] == 'a\x7f\x9b\u202e'
+
+
 def test_the_time_of_the_broker_is_named():
     assert shown({'print.timestamp': 'true'}, log_append_time_ms=WHEN_MS + 5) == b'LogAppendTime:1700000000005\tv\n'
 

@@ -153,7 +153,7 @@ def test_statistics_of_a_file_name_that_is_not_utf8_are_shown(tmp_path):
     path = segment(tmp_path / 't\udcff-0', encode_batch(RECORDS))
     done = subprocess.run(command_line('dump.start', tmp_path, '--stats'), cwd=ROOT, capture_output=True, check=True,
                           env=os.environ | {'PYTHONIOENCODING': 'utf-8:strict'})
-    assert os.fsencode(path) in done.stdout
+    assert str(path).replace('\udcff', '\ufffd').encode() in done.stdout
 
 
 @pytest.mark.parametrize('options', [('--json',), ('--json', '--stats')])

@@ -8,7 +8,7 @@ import click
 
 from kbroker.client import KafkaError
 from kbroker.errors import ErrorCode
-from kbroker_tools.command import SETTINGS, Command, ToolError, broker_options, json_option, open_view
+from kbroker_tools.command import SETTINGS, Command, ToolError, broker_options, open_view, output_options
 from kbroker_tools.render import Column, Output
 from kbroker_tools.spark.sink import protocol
 from kbroker_tools.spark.sink.ledger import Ledger
@@ -36,7 +36,7 @@ SETTLED = ('Empty', 'CompleteCommit', 'CompleteAbort', 'Dead')
               help='Let the prefix be used again although rows of a decided micro-batch or job are lost.')
 @click.option('--dry-run', is_flag=True, help='Show what would be settled or accepted. Changes nothing.')
 @broker_options
-@json_option
+@output_options
 def finish_spark(prefix: str, ledger_topic: str, accept_loss: bool, dry_run: bool, as_json: bool, **place: Any) -> None:
     """Settle the open transactions of a Spark query that will not run again.
 
