@@ -17,16 +17,15 @@ from kbroker.log.check import Finding, Severity
 from kbroker.log.damage_notes import METADATA
 from kbroker.log.damage_report import accept_damage, forget_partitions, lost_batches
 from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
+from kbroker_tools.checking.advice import Adviser
 from kbroker_tools.checking.directory_check import DirectoryCheck, PartitionTask, check_one
 from kbroker_tools.command import SETTINGS, Command, ToolError, output_options, version_option
-from kbroker_tools.render import Column, Output, words_for_bytes
+from kbroker_tools.render import Output, words_for_bytes
 
 if TYPE_CHECKING:
     from kbroker.log.check import PartitionReport
     from kbroker.log.repair import Step
 
-COLUMNS = (Column('severity', 'Severity'), Column('file', 'File'), Column('position', 'Position', 'right'),
-           Column('message', 'Message'))
 ALONE_BYTES = 16 << 20
 """Directories smaller than this are checked in one process, faster than a second one would start."""
 
@@ -43,7 +42,7 @@ ALONE_BYTES = 16 << 20
                    'follows. Without this option no .log file is changed.')
 @click.option('--accept', is_flag=True,
               help='Let the next start take a log directory or a partition as it is, although records are gone, and '
-                   'remove the notes of damage that starts found.')
+                   'keep all sound batches. Remove the notes of damage that starts found.')
 @click.option('--jobs', type=click.IntRange(1), default=None, metavar='N',
               help='How many partitions are checked at a time. The default is the number of processors.')
 @output_options
@@ -53,8 +52,8 @@ def main(directories: tuple[Path, ...], repair: bool, dry_run: bool | None, trun
     """Check log directories of Apache Kafka 4 or kbroker, or single partition directories in them.
 
     The check covers batches, indexes, producer snapshots, transaction indexes, checkpoints and metadata. It compares
-    open transactions with __transaction_state, and the files with the inventory of the last clean stop. The command
-    writes only with --repair --no-dry-run or --accept, and refuses both while a broker uses the directory.
+    open transactions with __transaction_state, and the files with the inventory of the last clean stop. Each finding
+    ends with what to do. The command writes only with --repair --no-dry-run or --accept, and refuses both while a broker uses the directory.
     """
     if accept and repair:
         raise click.UsageError('--accept does not go with --repair')
@@ -168,18 +167,31 @@ class Session:
     # ---- showing ----
 
     def _show(self, check: DirectoryCheck) -> None:
-        rows = [(finding.severity.value, finding.file, None if finding.position < 0 else finding.position,
-                 finding.message) for finding in check.findings]
-        if self._output.as_json or rows:
-            self._output.table(COLUMNS, rows)
+        damaged = {task.path for task in check.tasks if (report := check.reports.get((task.topic, task.partition)))
+                   and not report.has_state}
+        adviser = Adviser(check.log_directory, damaged, is_in_use=check.holder is not None)
+        for finding in check.findings:
+            self._show_finding(finding, adviser.advice(finding))
         errors = _errors(check.findings)
         size_bytes = sum(task.size_bytes for task in check.tasks)
         text = (f'{check.directory}: {_count(len(check.tasks), "partition")}, {words_for_bytes(size_bytes)}: '
-                f'{_count(errors, "error")}, {_count(len(rows) - errors, "warning")}')
+                f'{_count(errors, "error")}, {_count(len(check.findings) - errors, "warning")}')
         if self._output.as_json:
             self._output.note(text)
         else:
-            self._output.line(text, 'red' if errors else 'yellow' if rows else 'green')
+            self._output.line(text, 'red' if errors else 'yellow' if check.findings else 'green')
+
+    def _show_finding(self, finding: Finding, advice: str) -> None:
+        position = None if finding.position < 0 else finding.position
+        if self._output.as_json:
+            self._output.row({'severity': finding.severity.value, 'file': finding.file, 'position': position,
+                              'message': finding.message, 'do': advice})
+            return
+        place = finding.file if position is None else f'{finding.file} at {position}'
+        self._output.line(f'{finding.severity.value:7}  {place}',
+                          'red' if finding.severity is Severity.ERROR else 'yellow')
+        self._output.line(f'         {finding.message}')
+        self._output.line(f'         do: {advice}')
 
     def _show_step(self, verb: str, step: Step) -> None:
         position = None if step.position < 0 else step.position

@@ -67,6 +67,17 @@ class Finding:
     """The number of a byte, entry or line in the file; -1 for the whole file."""
     message: str
     remedy: Remedy | None = None
+    do: str | None = None
+    """The advice, if the remedy and the severity do not say it. `{accept}` stands for the command that accepts it."""
+
+    @classmethod
+    def of(cls, severity: Severity, file: str, position: int, message: str, remedy: Remedy | None = None,
+           do: str | None = None) -> 'Finding':
+        """Return a finding. The messages of errors begin with a path: of this file, or of one in this directory."""
+        path, colon, rest = message.partition(': ')
+        if colon and (path == file or path.startswith(os.path.join(file, ''))):
+            file, message = path, rest
+        return cls(severity, file, position, message, remedy, do)
 
     def __str__(self) -> str:
         place = f' at {self.position}' if self.position >= 0 else ''
@@ -411,11 +422,11 @@ class PartitionCheck:
             message = f'{message}; further problems in this file are not listed'
         elif self.told[name] > MOST_FINDINGS:
             return
-        self.findings.append(Finding(severity, os.path.join(self.directory, name), position, message, remedy))
+        self.findings.append(Finding.of(severity, os.path.join(self.directory, name), position, message, remedy))
 
     def _warn(self, name: str, position: int, message: str, remedy: Remedy | None = None) -> None:
         self.findings.append(
-            Finding(Severity.WARNING, os.path.join(self.directory, name), position, message, remedy))
+            Finding.of(Severity.WARNING, os.path.join(self.directory, name), position, message, remedy))
 
 
 def has_unfinished_swap(names: list[str]) -> bool:

@@ -23,10 +23,17 @@ from kbroker.log.inventory import (
 from kbroker.log.verification import TRACES, Past
 
 HINTS = {
-    State.OFFLINE: 'a start keeps the partition offline until its files are restored or --accept accepts the loss',
-    State.SERVED: 'a start found this; --accept removes the note',
-    State.ACCEPTED: 'accepted: the next start takes it as it is',
+    State.OFFLINE: ('a start keeps the partition offline until its files are restored or the loss is accepted',
+                    'stop the broker and restore the files of the last clean stop from a backup. Without one, {accept} '
+                    'lets the next start serve what is there'),
+    State.SERVED: ('a start found this', 'nothing, if the records are not missed: {accept} removes this note'),
+    State.ACCEPTED: ('accepted: the next start takes it as it is', 'start the broker'),
 }
+"""The words about a note in each state, and what to do."""
+CHANGED = ('changed since the last clean stop',
+           'restore the files of the last clean stop from a backup. Without one, {accept} lets the next start serve '
+           'what is there')
+REBUILT = ('changed since the last clean stop', 'nothing: the next start rebuilds what the logs and the inventory have')
 
 
 def noted_damage(fs: FileSystem, log_directory: str) -> list[Finding]:
@@ -34,7 +41,7 @@ def noted_damage(fs: FileSystem, log_directory: str) -> list[Finding]:
     try:
         notes = read_notes(fs, log_directory)
     except LogDirectoryError as error:
-        return [Finding(Severity.ERROR, os.path.join(log_directory, DAMAGE_FILE), -1, str(error))]
+        return [Finding.of(Severity.ERROR, os.path.join(log_directory, DAMAGE_FILE), -1, str(error))]
     return [_finding(damage, HINTS[note.state], is_error=damage.is_loss and note.state is not State.ACCEPTED)
             for note in notes.values() for damage in note.damages]
 
@@ -47,17 +54,18 @@ def new_damage(fs: FileSystem, log_directory: str) -> list[Finding]:
     try:
         notes = read_notes(fs, log_directory)
         undecided = {key for key, note in notes.items() if note.state is not State.SERVED}
-        return [_finding(damage, 'changed since the last clean stop', is_error=True)
+        return [_finding(damage, CHANGED if damage.is_loss else REBUILT, is_error=True)
                 for _, damage in _differences(fs, log_directory, undecided)]
     except LogDirectoryError:
         return []       # the notes are reported
     except CorruptLogError as error:
-        return [Finding(Severity.ERROR, os.path.join(log_directory, INVENTORY_FILE), -1, str(error))]
+        return [Finding.of(Severity.ERROR, os.path.join(log_directory, INVENTORY_FILE), -1, str(error), None,
+                           'nothing: the next start compares less, and writes another one when it stops')]
 
 
-def _finding(damage: Damage, hint: str, *, is_error: bool) -> Finding:
-    return Finding(Severity.ERROR if is_error else Severity.WARNING, damage.file, -1,
-                   f'found {damage.found}, expected {damage.expected}; {hint}')
+def _finding(damage: Damage, hint: tuple[str, str], *, is_error: bool) -> Finding:
+    return Finding.of(Severity.ERROR if is_error else Severity.WARNING, damage.file, -1,
+                      f'found {damage.found}, expected {damage.expected}; {hint[0]}', None, hint[1])
 
 
 def _differences(fs: FileSystem, log_directory: str,

@@ -24,6 +24,9 @@ def proof_of_loss(past: Past, log: QuorumLog, image: MetadataImage) -> str | Non
     if log.end_offset < past.metadata_end_offset:
         return (f'found the end of the metadata log at offset {log.end_offset}, expected at least '
                 f'{past.metadata_end_offset} as after an earlier clean stop')
+    if past.trace is not None and not log.exists:
+        return (f'found no such directory beside {past.trace}, expected the metadata log: it is lost, or this is one '
+                'of several log directories of a broker (log.dirs), and another one has it')
     if log.end_offset == 0 and past.trace is not None:
         return f'found an empty metadata log beside {past.trace}, expected the records of the broker that wrote it'
     lost = []
@@ -44,6 +47,11 @@ def proof_of_loss(past: Past, log: QuorumLog, image: MetadataImage) -> str | Non
 
 def way_back(log: QuorumLog, log_dir: str) -> str:
     """Return the advice that follows the proof."""
+    if not log.exists:
+        return ('Nothing was changed. kbroker serves one log directory, with all partitions of the broker. If the '
+                f'metadata log is lost, restore {log.directory} from a backup that was taken together with the '
+                f'partitions. If there is none, kbroker-check --accept {log_dir} lets the next start begin without: '
+                'the partitions are then renamed to -stray and not served')
     return (f'Nothing was changed. Restore {log.directory} from a backup that was taken together with the partitions. '
             f'If there is none, kbroker-check --accept {log_dir} lets the next start take the metadata as it is: '
             'partitions of unknown topics are then renamed to -stray and not served')

@@ -91,6 +91,11 @@ class QuorumLog:
 
     # -- reading
 
+    @property
+    def exists(self) -> bool:
+        """True if the log has a directory."""
+        return self._fs.exists(self.directory)
+
     def load(self, image: MetadataImage) -> None:
         """Replay the newest snapshot and the log into `image`. Changes nothing on disk.
 

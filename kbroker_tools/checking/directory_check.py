@@ -35,6 +35,7 @@ from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from kbroker.log.partition_metadata import format_uuid, read_topic_id
 from kbroker.log.partition_reader import PartitionReader, SegmentReader, are_of_a_partition
 from kbroker.log.segment import LOG_SUFFIX
+from kbroker_tools.render import shell_word
 
 if TYPE_CHECKING:
     from kbroker.config import LogConfig
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataImage
 
 META_PROPERTIES_FILE = 'meta.properties'
+LOST_METADATA = ('restore the metadata log from a backup that was taken together with the partitions. Without one, '
+                 '{accept} lets the next start take the metadata as it is: partitions of unknown topics are then '
+                 'renamed to -stray and not served')
 CHECKPOINTS = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE)
 
 LIVE_REPETITIONS = 2
@@ -148,22 +152,24 @@ class DirectoryCheck:
             self._read_meta_properties()
         else:
             self._warn(META_PROPERTIES_FILE, 'found no such file: these partitions are checked without the rest of '
-                                             'their log directory')
+                       'their log directory', do='nothing, if these are copies; else check the log directory itself')
         for name in names:
             path = os.path.join(self.directory, name)
             parsed = parse_directory_name(name)
             if not self.fs.is_directory(path):
                 if parsed is not None:
-                    self._warn(name, 'found a file with the name of a partition directory')
+                    self._warn(name, 'found a file with the name of a partition directory', do='move it away')
             elif name == METADATA_DIRECTORY or (parsed is not None and name == f'{parsed.topic}-{parsed.partition}'):
                 self._add_task(path)
             elif parsed is not None and parsed.state:
-                self._warn(name, f'found a partition that is out of use (-{parsed.state})')
+                self._warn(name, f'found a partition that is out of use (-{parsed.state})',
+                           do='nothing: the next start removes it' if parsed.state == 'delete' else
+                           'nothing, or remove it once its records are not needed')
                 if parsed.state == 'delete':
                     self._deleted[parsed.topic, parsed.partition] = path
             elif name not in NOT_PARTITIONS:
                 self._error(name, 'found a directory that is not named <topic>-<partition>: neither Kafka nor kbroker '
-                                  'starts on such a log directory')
+                                  'starts on such a log directory', do='move it away')
 
     def _add_task(self, path: str) -> None:
         parsed = parse_directory_name(os.path.basename(path))
@@ -200,9 +206,10 @@ class DirectoryCheck:
     def add(self, task: PartitionTask, report: PartitionReport | OSError | None) -> None:
         """Add what `check_one` returned or raised."""
         if report is None:
-            self._warn(task.path, 'was deleted while it was checked')
+            self._warn(task.path, 'was deleted while it was checked', do='nothing')
         elif isinstance(report, OSError):
-            self._error(task.path, f'cannot be read: {report.strerror or report}')
+            self._error(task.path, f'cannot be read: {report.strerror or report}',
+                        do='run the command as the user of the broker; otherwise check the disk')
         else:
             self.findings += report.findings
             self.reports[task.topic, task.partition] = report
@@ -255,7 +262,9 @@ class DirectoryCheck:
             meaning = {RECOVERY_POINT_FILE: 'what was on the disk is gone',
                        LOG_START_OFFSET_FILE: 'nothing of the log can be read',
                        HIGH_WATERMARK_FILE: 'records that consumers may have seen are gone'}[name]
-            self._error(name, f'found {what}, whose log ends at {report.end_offset}: {meaning}')
+            self._error(name, f'found {what}, whose log ends at {report.end_offset}: {meaning}',
+                        do=f'restore {_name(topic_partition)} from a backup. Without one, {{accept}} lets the next '
+                           'start serve what is there')
 
     def _is_stale(self, name: str, topic_partition: TopicPartition) -> bool:
         """Return whether a high watermark may be that of an earlier topic of the name, deleted a moment ago.
@@ -281,8 +290,7 @@ class DirectoryCheck:
     def _read_metadata(self) -> MetadataImage | None:
         directory = os.path.join(self.log_directory, METADATA_DIRECTORY)
         if not self.fs.is_directory(directory):
-            if not self.is_partition and self.fs.exists(os.path.join(self.log_directory, INVENTORY_FILE)):
-                self._error(directory, 'found no such directory beside partitions, expected the metadata log')
+            self._report_missing_metadata(directory)
             return None
         from kbroker.metadata.image import MetadataImage
         from kbroker.metadata.lost_log import proof_of_loss
@@ -306,8 +314,25 @@ class DirectoryCheck:
             return None
         self.proof_of_loss = None if self.is_partition else proof_of_loss(self._past(), log, image)
         if self.proof_of_loss is not None:
-            self._error(directory, self.proof_of_loss)
+            self._error(directory, self.proof_of_loss, do=LOST_METADATA)
         return image if image.metadata_offset >= 0 else None
+
+    def _report_missing_metadata(self, directory: str) -> None:
+        """Report a log directory without a metadata log. Only one that kbroker stopped has surely lost it."""
+        if self.is_partition or self.lock_path is None:
+            return
+        from kbroker.metadata.image import MetadataImage
+        from kbroker.metadata.lost_log import proof_of_loss
+        from kbroker.metadata.quorum_log import QuorumLog
+        self.proof_of_loss = proof_of_loss(self._past(), QuorumLog(self.fs, self.log_directory, 0), MetadataImage())
+        if self.fs.exists(os.path.join(self.log_directory, INVENTORY_FILE)):
+            self._error(directory, 'found no such directory beside partitions, expected the metadata log',
+                        do=LOST_METADATA)
+        elif self.proof_of_loss is not None:
+            node = '' if self._meta_properties is None else f' of broker {self._meta_properties.node_id}'
+            self._warn(directory, f'found no such directory: this is one of several log directories{node}, and another '
+                       'one has the metadata log, or it is lost', do='nothing, if another directory has it: its '
+                       f'partitions are checked without the metadata. Otherwise {LOST_METADATA}')
 
     def _past(self) -> Past:
         from kbroker.log.damage_report import past_of
@@ -326,7 +351,8 @@ class DirectoryCheck:
         expected = dict(self._partitions_of(image))
         for topic_partition, path in sorted(found.items()):
             if topic_partition not in expected:
-                self._warn(path, 'found a partition of no topic in the metadata log: the next start sets it aside')
+                self._warn(path, 'found a partition of no topic in the metadata log: the next start sets it aside',
+                           do='nothing, if its topic was deleted. Otherwise restore it together with the metadata log')
                 continue
             try:
                 topic_id = read_topic_id(self.fs, path)
@@ -341,9 +367,11 @@ class DirectoryCheck:
         known = {key for offsets in self._checkpoints.values() for key in offsets}
         for topic_partition in sorted(expected.keys() - found.keys()):
             if topic_partition in known and not self._follows_a_deleted(topic_partition, expected[topic_partition]):
-                self._error(_name(topic_partition), 'found no such directory, and checkpoints list its log: it is lost')
+                self._error(_name(topic_partition), 'found no such directory, and checkpoints list its log: it is lost',
+                            do='restore it from a backup. Without one, {accept} lets the next start create it, empty')
             else:
-                self._warn(_name(topic_partition), 'found no such directory: the next start creates it, empty')
+                self._warn(_name(topic_partition), 'found no such directory: the next start creates it, empty',
+                           do='nothing')
 
     def _follows_a_deleted(self, topic_partition: TopicPartition, topic_id: bytes | None) -> bool:
         """Return whether an earlier topic of the name was deleted a moment ago: the checkpoints may still list it."""
@@ -385,7 +413,11 @@ class DirectoryCheck:
             is_error = remark.is_error and is_whole and self.holder is None
             file, position = self._place(path, remark.offset)
             hint = '' if is_whole or not remark.is_error else f' (not all of {TRANSACTION_STATE} can be read here)'
-            (self._error if is_error else self._warn)(file, remark.message + hint, position)
+            where = shell_word(':'.join(map(str, remark.topic_partition)))
+            do = None if not remark.is_error else (
+                f'kbroker-transactions why-stuck {where} --data-dir '
+                f'{shell_word(self.log_directory)} says how to end it')
+            (self._error if is_error else self._warn)(file, remark.message + hint, position, do)
 
     def _place(self, path: str, offset: int) -> tuple[str, int]:
         """Return the file and the position of the batch with an offset."""
@@ -404,11 +436,15 @@ class DirectoryCheck:
 
     # ---- findings ----
 
-    def _error(self, name: str, message: str, position: int = -1) -> None:
-        self.findings.append(Finding(Severity.ERROR, os.path.join(self.log_directory, name), position, message))
+    def _error(self, name: str, message: str, position: int = -1, do: str | None = None) -> None:
+        self._add(Severity.ERROR, name, message, position, do)
 
-    def _warn(self, name: str, message: str, position: int = -1) -> None:
-        self.findings.append(Finding(Severity.WARNING, os.path.join(self.log_directory, name), position, message))
+    def _warn(self, name: str, message: str, position: int = -1, do: str | None = None) -> None:
+        self._add(Severity.WARNING, name, message, position, do)
+
+    def _add(self, severity: Severity, name: str, message: str, position: int, do: str | None) -> None:
+        file = os.path.join(self.log_directory, name)
+        self.findings.append(Finding.of(severity, file, position, message, None, do))
 
 
 RESERVED_DIRECTORIES = tuple(number.to_bytes(16, 'big') for number in range(100))

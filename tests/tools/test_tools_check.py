@@ -759,7 +759,8 @@ def test_rows_of_json_say_what_the_table_says(directory):
     done = run(directory, '--json')
     (row,) = [json.loads(line) for line in done.stdout.splitlines()]
     assert row == {'severity': 'error', 'file': str(middle(directory / 'orders-0', '.timeindex').with_suffix('.index')),
-                   'position': None, 'message': 'found no such file'}
+                   'position': None, 'message': 'found no such file',
+                   'do': f'kbroker-check --repair --no-dry-run {directory}/orders-0'}
     done = run(directory, '--json', '--repair')
     assert [json.loads(line).get('step') for line in done.stdout.splitlines()] == [
         None, 'build the indexes of the segment again']
