@@ -53,7 +53,8 @@ def main(directories: tuple[Path, ...], repair: bool, dry_run: bool | None, trun
 
     The check covers batches, indexes, producer snapshots, transaction indexes, checkpoints and metadata. It compares
     open transactions with __transaction_state, and the files with the inventory of the last clean stop. Each finding
-    ends with what to do. The command writes only with --repair --no-dry-run or --accept, and refuses both while a broker uses the directory.
+    ends with what to do. The command writes only with --repair --no-dry-run or --accept, and refuses both while a
+    broker uses the directory.
     """
     if accept and repair:
         raise click.UsageError('--accept does not go with --repair')
