@@ -209,6 +209,13 @@ def note_unreadable(output: Output, found: Mapping[Any, Unreadable]) -> None:
         output.note_once(f'{len(found) - MOST_NAMED:,} more partitions cannot be read')
 
 
+def note_incomplete(output: Output, view: View, topic: str) -> None:
+    """Say that a list from an internal topic lacks entries, if a directory lacks partitions of it, on stderr."""
+    text = None if view.is_live else view.incomplete(topic)     # type: ignore[attr-defined]
+    if text is not None:
+        output.note_once(text)
+
+
 def limit_retries(view: View, timeout_ms: int | None) -> None:
     """Give requests to a broker this time in all, retries included, as `--timeout` says."""
     if timeout_ms is not None and view.is_live:

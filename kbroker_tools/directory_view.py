@@ -90,12 +90,32 @@ class DirectoryView:
 
     @property
     def bootstrap_server(self) -> str | None:
-        """The first endpoint that the broker registered."""
-        broker = self._image.brokers.get(self._node_id) if self._image is not None else None
+        """The first endpoint that each broker registered. This one, which may not run, is the last."""
+        brokers = sorted(self._image.brokers, key=lambda node_id: (node_id == self._node_id, node_id)
+                         ) if self._image is not None else []
+        return ','.join(address for node_id in brokers if (address := self._address_of(node_id))) or None
+
+    def _address_of(self, node_id: int) -> str | None:
+        broker = self._image.brokers.get(node_id) if self._image is not None else None
         if broker is None or not broker.end_points:
             return None
         host, port = broker.end_points[0].host, broker.end_points[0].port
         return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
+
+    def incomplete(self, topic: str) -> str | None:
+        """Return a sentence about a list that comes from an internal topic, if it may lack entries; otherwise None."""
+        if self._only is not None or not self._fs.exists(os.path.join(self._root, META_PROPERTIES_FILE)):
+            return None     # copies, which are what they are
+        if self._image is None:
+            return (f'{self.place}: found no metadata log. If the broker has other log directories, or the cluster '
+                    f'other brokers, the list lacks what their partitions of {topic} have')
+        known = self._topic_image(topic)
+        missing = [row.index for row in known.partitions if not self._is_here(topic, row.index)] if known else []
+        if not missing or known is None:
+            return None
+        return (f'{self.place}: the list is incomplete: this is the disk of broker {self._node_id}, without '
+                f'{len(missing)} of the {len(known.partitions)} partitions of {topic}. Ask the cluster: '
+                f'--bootstrap-server {self.bootstrap_server or "HOST:PORT"}')
 
     def close(self) -> None:
         """Do nothing: no file is kept open."""
@@ -167,7 +187,8 @@ class DirectoryView:
         if row is None or self._only is not None:
             return f'{self.place}: found no partition {name}'
         if self._node_id not in row.replicas:
-            others = ', '.join(map(str, row.replicas))
+            others = ', '.join(f'{node_id} ({address})' if (address := self._address_of(node_id)) else str(node_id)
+                               for node_id in row.replicas)
             leads = f', and broker {row.leader} leads it' if row.leader >= 0 else ''
             return (f'{self.place}: found no partition {name}: this is the disk of broker {self._node_id}, and the '
                     f'replicas are on {"broker" if len(row.replicas) == 1 else "brokers"} {others}{leads}')

@@ -11,6 +11,7 @@ import click
 
 from kbroker.client.descriptions import ProducerInfo, TransactionInfo
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.internal_topics import TRANSACTION_STATE
 from kbroker_tools.command import (
     SETTINGS,
     Group,
@@ -18,6 +19,7 @@ from kbroker_tools.command import (
     broker_options,
     cluster_options,
     command_line,
+    note_incomplete,
     note_unreadable,
     open_view,
     output_options,
@@ -99,7 +101,8 @@ LISTED = [Column('transactional_id', 'TransactionalId'), Column('coordinator_id'
 def list_command(duration_filter: int, transactional_id_pattern: str | None, two_phase: bool, as_json: bool,
                  **place: Any) -> None:
     """List transactional ids and their states."""
-    view = open_view(**place)
+    view, output = open_view(**place), Output(as_json)
+    note_incomplete(output, view, TRANSACTION_STATE)
     if view.is_live:
         listings = [(row.transactional_id, row.coordinator_id, row.producer_id, row.state)
                     for row in _live(view).admin.list_transactions(
@@ -110,7 +113,7 @@ def list_command(duration_filter: int, transactional_id_pattern: str | None, two
     if two_phase:
         rows = view.transactions_of([listing[0] for listing in listings if listing[3] == OPEN])
         listings = [listing for listing in listings if _is_two_phase(rows.get(listing[0]))]
-    Output(as_json).table(LISTED, listings)
+    output.table(LISTED, listings)
 
 
 def _listed_offline(view: View, duration_filter_ms: int, pattern_text: str | None) -> list[tuple[str, int, int, str]]:

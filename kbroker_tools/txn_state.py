@@ -21,6 +21,7 @@ from kbroker_tools.command import (
     Command,
     ToolError,
     cluster_options,
+    note_incomplete,
     open_view,
     output_options,
     version_option,
@@ -78,6 +79,7 @@ def main(name: str, from_beginning: bool, follow: bool, transactional_id: str | 
         damages.append(text)
         output.note(f'kbroker-txn-state: {text}')
 
+    note_incomplete(output, view, TOPICS[name])
     rows = formatter(name, compat)
     tail = CoordinatorTail(view, TOPICS[name], _partitions(view, TOPICS[name], transactional_id), rows, report)
     if as_table:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kbroker.errors import KafkaError
+from kbroker.errors import CorruptLogError, KafkaError
 from kbroker_tools.command import ToolError, note_unreadable
 from kbroker_tools.render import Output, words_for_count
 
@@ -196,21 +196,40 @@ class DirectorySource:
         if wanted.partition is not None:
             check_partition(names[0], wanted.partition, len(self._partitions))
             self._partitions = [(names[0], wanted.partition)]
+        self._output = Output()
 
     def batches(self) -> Iterator[list[DeliveredRecords]]:
-        from kbroker.record.abort_filter import AbortFilter
-        for topic, partition in self._partitions:
-            start = int(self._wanted.offset) if self._wanted.offset and self._wanted.offset.isdigit() else 0
-            if self._wanted.offset == 'latest':
+        """Yield the batches of one partition after another. A partition that cannot be read on does not end the others.
+
+        ToolError at the end if there was one.
+        """
+        unreadable = self._view.unreadable(self._partitions)
+        note_unreadable(self._output, unreadable)
+        failed = set(unreadable)
+        for topic, partition in self._partitions if self._wanted.offset != 'latest' else ():
+            if (topic, partition) in unreadable:
                 continue
-            end_offset, aborted = None, AbortFilter([])
-            if self._wanted.isolation_level == 'read_committed':
-                end_offset = self._view.partition_offsets(topic, partition).last_stable_offset
-                aborted = AbortFilter(aborted_transactions(self._view, topic, partition, end_offset))
-            # From the log start: the filter needs the markers before the first wanted record.
-            found = self._view.batches(topic, partition, 0 if end_offset is not None else start, end_offset)
-            for batch in _delivered(topic, partition, found, start, aborted):
-                yield [batch]
+            try:
+                yield from self._batches_of(topic, partition)
+            except (KafkaError, CorruptLogError) as error:
+                self._output.note(f'{topic}-{partition} cannot be read on: {error}')
+                failed.add((topic, partition))
+        if failed:
+            names = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(failed)[:MOST_NAMED])
+            raise ToolError(f'not all was read: {words_for_count(len(failed), "partition")} cannot be read here, or '
+                            f'not to the end: {names}')
+
+    def _batches_of(self, topic: str, partition: int) -> Iterator[list[DeliveredRecords]]:
+        from kbroker.record.abort_filter import AbortFilter
+        start = int(self._wanted.offset) if self._wanted.offset and self._wanted.offset.isdigit() else 0
+        end_offset, aborted = None, AbortFilter([])
+        if self._wanted.isolation_level == 'read_committed':
+            end_offset = self._view.partition_offsets(topic, partition).last_stable_offset
+            aborted = AbortFilter(aborted_transactions(self._view, topic, partition, end_offset))
+        # From the log start: the filter needs the markers before the first wanted record.
+        found = self._view.batches(topic, partition, 0 if end_offset is not None else start, end_offset)
+        for batch in _delivered(topic, partition, found, start, aborted):
+            yield [batch]
 
     def unread(self, batch: DeliveredRecords) -> None:
         """Do nothing: a directory keeps no position."""

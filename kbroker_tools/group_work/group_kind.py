@@ -4,7 +4,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kbroker.client.descriptions import GroupInfo
-from kbroker_tools.command import ToolError
+from kbroker.internal_topics import CONSUMER_OFFSETS
+from kbroker_tools.command import ToolError, note_incomplete
 from kbroker_tools.group_work.tables import cell, show, state_words
 from kbroker_tools.render import Output
 from kbroker_tools.view import View
@@ -36,6 +37,7 @@ class GroupKind(NamedTuple):
 
     def list_groups(self, view: View, output: Output, options: dict[str, Any]) -> None:
         states = state_words(options['state'], self.states) or self.states
+        note_incomplete(output, view, CONSUMER_OFFSETS)
         rows = [[group.group_id, group.state] for group in self.groups(view) if group.state in states]
         if options['state'] is not None:
             show(output, [cell('GROUP'), cell('STATE', None)], rows)

@@ -8,7 +8,8 @@ import click
 
 from kbroker.client.descriptions import GroupInfo, GroupMemberInfo
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker_tools.command import ToolError, command_line, note_unreadable
+from kbroker.internal_topics import CONSUMER_OFFSETS
+from kbroker_tools.command import ToolError, command_line, note_incomplete, note_unreadable
 from kbroker_tools.group_work.lag import count_records_left
 from kbroker_tools.render import Column, Output, shell_word
 from kbroker_tools.view import GroupOffset, PartitionOffsets, View
@@ -55,6 +56,7 @@ def show(output: Output, cells: Sequence[Cell], rows: Sequence[Sequence[Any]], e
 
 def list_groups(view: View, output: Output, options: dict[str, Any]) -> None:
     states, types = state_words(options['state'], STATES), _words('type', options['type'], TYPES)
+    note_incomplete(output, view, CONSUMER_OFFSETS)
     rows = sorted(_listed(view, states, types))
     cells = [cell('GROUP', max([15, *(len(group) for group, _, _ in rows)]) + 10)]
     if options['type'] is not None:
@@ -112,6 +114,7 @@ def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None
     group_ids = consumer_groups(view) if options['all_groups'] else sorted(set(options['group']))
     if not group_ids:
         raise ToolError(f'{view.place}: there are no groups')
+    note_incomplete(output, view, CONSUMER_OFFSETS)
     missing, others = [], []
     holders = Holders(view)
     for group_id in group_ids:

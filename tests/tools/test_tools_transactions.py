@@ -218,9 +218,10 @@ def test_partitions_that_could_not_be_looked_at_are_counted_in_the_verdict(direc
     arguments = ['why-stuck', 'orders', '--data-dir', str(directory)]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 1
-    assert done.stdout.splitlines()[0] == 'orders: 1 of 1 partitions are held, and 1 could not be checked'
+    assert done.stdout.splitlines()[0] == 'orders: 1 of 1 partitions are held, and 1 partition cannot be read'
     assert done.stdout.splitlines()[-1] == 'orders-1 could not be checked: it is gone'
-    assert json.loads(CliRunner().invoke(main, [*arguments, '--json']).stdout)['not_seen'] == {'orders-1': 'it is gone'}
+    assert json.loads(CliRunner().invoke(main, [*arguments, '--json']).stdout)['not_seen'] == {
+        'orders-1': 'orders-1 could not be checked: it is gone'}
 
 
 # ---- on a broker
@@ -278,7 +279,7 @@ def test_a_consumer_that_waits_is_named_with_its_client_and_address(peer):
         done = run(*where, 'why-stuck', '--group', 'readers', '--json')
         found = next(each for each in json.loads(done.stdout)['partitions'] if each['is_stuck'])
         assert (done.returncode, found['topic'], found['last_stable_offset']) == (1, 'audit', 2)
-        assert found['groups'] == [{'group_id': 'readers', 'offset': 1, 'lag': 2, 'members': [
+        assert found['groups'] == [{'group_id': 'readers', 'offset': 1, 'lag': 2, 'is_past_end': False, 'members': [
             {'client_id': 'reader-1', 'client_host': found['groups'][0]['members'][0]['client_host']}]}]
         assert 'reader-1 at 127.0.0.1' in run(*where, 'why-stuck', 'audit:0').stdout
     finally:
