@@ -1,6 +1,6 @@
 """Readers for requests read by hand. A flexible version has compact lengths and tagged fields (KIP-482)."""
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from kbroker.wire.bytes cimport LARGEST_TAG_COUNT, Cursor, read_int16, read_int32, take, take_unsigned_varint
 
@@ -17,12 +17,10 @@ cdef inline int refuse_request(str found) except -1:
 
 
 cdef inline Py_ssize_t take_length(Cursor *cursor, bint flexible, bint short) except? -2:
-    """Return a length, -1 for null."""
+    """Return a length, -1 for null, as which Kafka reads each one below 0."""
     if flexible:
-        return <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
-    if short:
-        return read_int16(take(cursor, 2))
-    return read_int32(take(cursor, 4))
+        return max(<int32_t>(<uint32_t>take_unsigned_varint(cursor, 5) - 1), -1)
+    return max(read_int16(take(cursor, 2)) if short else read_int32(take(cursor, 4)), -1)
 
 
 cdef inline Py_ssize_t take_count(Cursor *cursor, bint flexible, Py_ssize_t fewest_bytes) except -1:

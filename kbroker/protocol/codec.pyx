@@ -10,7 +10,7 @@ from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from cpython.unicode cimport PyUnicode_Check
-from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from kbroker.protocol.plan cimport (
@@ -53,18 +53,14 @@ UNENCODABLE = (ValueError, TypeError, AttributeError, BufferError)
 
 
 cdef inline Py_ssize_t take_length(Cursor *cursor, bint compact, bint short) except? -2:
-    """Return a length, -1 for null. It is not checked against the remaining bytes."""
+    """Return a length, -1 for null, as which Kafka reads each one below 0. It is not checked against the bytes left."""
     if compact:
-        return <Py_ssize_t>take_unsigned_varint(cursor, 5) - 1
-    if short:
-        return read_int16(take(cursor, 2))
-    return read_int32(take(cursor, 4))
+        return max(<int32_t>(<uint32_t>take_unsigned_varint(cursor, 5) - 1), -1)
+    return max(read_int16(take(cursor, 2)) if short else read_int32(take(cursor, 4)), -1)
 
 
-cdef object refuse_null(Py_ssize_t length):
-    if length == -1:
-        raise ProtocolError('null where null is not allowed')
-    raise ProtocolError(f'a length of {length}')
+cdef object refuse_null():
+    raise ProtocolError('null where null is not allowed')
 
 
 cdef object read_string(Cursor *cursor, Step *step, bint nullable):
@@ -72,7 +68,7 @@ cdef object read_string(Cursor *cursor, Step *step, bint nullable):
     cdef const uint8_t *text
     cdef PyObject *decoded
     if length < 0:
-        return None if nullable and length == -1 else refuse_null(length)
+        return None if nullable else refuse_null()
     if length > LONGEST_STRING:
         raise ProtocolError(f'a string of {length} bytes, at most {LONGEST_STRING} expected')
     text = take(cursor, length)
@@ -90,7 +86,7 @@ cdef object read_bytes(Input *data, Step *step, bint nullable, object view):
     cdef Py_ssize_t at, length = take_length(&data.cursor, step.compact, False)
     cdef const uint8_t *start
     if length < 0:
-        return None if nullable and length == -1 else refuse_null(length)
+        return None if nullable else refuse_null()
     start = take(&data.cursor, length)
     if step.op == RECORDS:
         at = start - data.start
@@ -134,8 +130,8 @@ cdef Py_ssize_t read_count(Input *data, Step *step) except -2:
     """Return the number of elements of an array for which bytes are left, -1 for null."""
     cdef Py_ssize_t left, count = take_length(&data.cursor, step.compact, False)
     if count < 0:
-        if not step.nullable or count != -1:
-            refuse_null(count)
+        if not step.nullable:
+            refuse_null()
         return -1
     left = data.cursor.end - data.cursor.at
     if count > left // step.element_bytes:

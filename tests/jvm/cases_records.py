@@ -214,6 +214,45 @@ def produce_of_bad_batches(peer: RawPeer) -> None:
 
 
 @case
+def lengths_below_zero(peer: RawPeer) -> None:
+    """Each is null, where null is allowed. A compact length is one less than an unsigned varint, of 32 bits."""
+    peer.create_topic()
+    name = peer.topic.encode()
+    records = batch(b'x')
+    for length in (-1, -2, -32768):
+        peer.note = f'a transactional id of {length} bytes'
+        peer.send_bytes(
+            b'\0\0\0\7\0\0\0\1\0\1x' + length.to_bytes(2, 'big', signed=True)
+            + b'\xff\xff\0\0\x75\x30\0\0\0\1' + len(name).to_bytes(2, 'big') + name
+            + b'\0\0\0\1\0\0\0\0' + len(records).to_bytes(4, 'big') + records
+        )
+    null = b'\0'
+    for varint in (
+        null,
+        b'\xff\xff\xff\xff\x0f',
+        b'\x81\x80\x80\x80\x08',
+        b'\x80\x80\x80\x80\x10',
+        b'\x81\x80\x80\x80\x10',
+        b'\x80\x80\x80\x80\x08',
+    ):
+        for transactional_id, topics in ((varint, b'\2'), (null, varint)):
+            peer.note = f'transactional id {transactional_id.hex()}, topics {topics.hex()}'
+            peer.send_bytes(
+                b'\0\0\0\x09\0\0\0\1\0\1x\0' + transactional_id + b'\xff\xff\0\0\x75\x30' + topics
+                + bytes((len(name) + 1,)) + name + b'\2\0\0\0\0' + bytes((len(records) + 1,)) + records + b'\0\0\0'
+            )
+    for key, version, body in (
+        (11, 5, b'\0\1g\0\0\x27\x10\0\0\x27\x10\0\0\xff\xfe\0\1c\0\0\0\0'),
+        (11, 4, b'\0\1g\0\0\x27\x10\0\0\x27\x10\xff\xfe\0\1c\0\0\0\0'),
+        (26, 1, b'\xff\xfe' + bytes(11)),
+        (0, 7, b'\xff\xff\xff\xff\0\0\x75\x30\xff\xff\xff\xfe'),
+        (1, 4, b'\xff\xff\xff\xff\0\0\0\1\0\0\0\0\0\0\0\0\0\xff\xff\xff\xfe'),
+    ):
+        peer.note = 'where null is allowed, and where not'
+        peer.send_bytes(key.to_bytes(2, 'big') + version.to_bytes(2, 'big') + b'\0\0\0\1\0\1x' + body)
+
+
+@case
 def produce_compressed(peer: RawPeer) -> None:
     peer.create_topic()
     for codec in range(5):

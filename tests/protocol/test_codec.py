@@ -164,17 +164,36 @@ def test_an_array_count_beyond_the_bytes_left_is_refused_before_anything_is_allo
 
 @pytest.mark.parametrize(('data', 'version', 'complaint'), [
     (b'\xff\xff', 0, 'null where null is not allowed'),
-    (b'\xff\xfe', 0, 'a length of -2'),
+    (b'\xff\xfe', 0, 'null where null is not allowed'),
     (b'\x00', 3, 'null where null is not allowed'),
     (b'\x03\xff\xfe', 3, 'not UTF-8'),
     (b'\x81\x80\x02' + bytes(40_000), 3, 'a string of 32768 bytes'),
     (b'\xff\xff\xff\xff\xff\x00', 3, 'varint without an end'),
-    (b'\xff\xff\xff\xff\x7f', 3, 'a string of'),
+    (b'\xff\xff\xff\xff\x07', 3, 'a string of 2147483646 bytes'),
+    (b'\xff\xff\xff\xff\x7f', 3, 'null where null is not allowed'),
     (b'', 3, 'varint without an end'),
 ])
 def test_what_is_wrong_with_a_string_is_said(data, version, complaint):
     with pytest.raises(ProtocolError, match=complaint):
         decode(EndTxnRequest, data, version)
+
+
+@pytest.mark.parametrize(('message_class', 'version', 'field', 'null'), [
+    (MetadataRequest, 1, 'topics', b'\xff\xff\xff\xff'), (MetadataRequest, 1, 'topics', b'\xff\xff\xff\xfe'),
+    (MetadataRequest, 1, 'topics', b'\x80\0\0\0'), (MetadataRequest, 9, 'topics', b'\0'),
+    (MetadataRequest, 9, 'topics', b'\xff\xff\xff\xff\x0f'), (MetadataRequest, 9, 'topics', b'\x81\x80\x80\x80\x08'),
+    (MetadataRequest, 9, 'topics', b'\x80\x80\x80\x80\x70'),
+    (messages.FindCoordinatorResponse, 1, 'error_message', b'\xff\xff'),
+    (messages.FindCoordinatorResponse, 1, 'error_message', b'\x80\0'),
+    (messages.FindCoordinatorResponse, 3, 'error_message', b'\xff\xff\xff\xff\x0f'),
+    (messages.ConsumerProtocolSubscription, 0, 'user_data', b'\xff\xff\xff\xfe')])
+def test_each_length_below_zero_is_null_as_kafka_reads_it(message_class, version, field, null):
+    """A compact length is one less than an unsigned varint, of which Kafka takes 32 bits."""
+    message = message_class(**{field: None})
+    good = encode(message, version)
+    size = {'topics': 1 if version >= 9 else 4, 'error_message': 1 if version >= 3 else 2, 'user_data': 4}[field]
+    at = {'topics': 0, 'error_message': 6, 'user_data': len(good) - 4}[field]
+    assert decode(message_class, good[:at] + null + good[at + size :], version) == message
 
 
 def test_an_unknown_version_is_refused():

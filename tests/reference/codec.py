@@ -200,6 +200,8 @@ def _read_element(reader: _Reader, field: schema.Field, version: int, flexible: 
 
 def _read_length(reader: _Reader, compact: bool, classic: str, nullable: bool) -> int | None:
     length = reader.unsigned_varint() - 1 if compact else reader.number(classic)
-    if length < -1 or (length == -1 and not nullable):
+    if compact:
+        length = (length + 2**31) % 2**32 - 2**31
+    if length < 0 and not nullable:
         raise Malformed(f'length {length}')
-    return None if length == -1 else length
+    return None if length < 0 else length
