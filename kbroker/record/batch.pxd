@@ -45,6 +45,7 @@ cdef enum:
     TRANSACTIONAL_BIT = 0x10
     CONTROL_BIT = 0x20
     DELETE_HORIZON_BIT = 0x40
+    ASSIGNED_BITS = 0x7f
 
 
 cdef enum HeaderFault:

@@ -8,9 +8,11 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from kbroker.record.batch cimport (
-    COMPRESSION_MASK, CONTROL_BIT, HEADER_BYTES, HEADER_READ, LOG_APPEND_TIME_BIT, LOG_OVERHEAD_BYTES, MAGIC_WRONG,
-    BatchFields, HeaderFault, batch_size_bytes, check_crc_at, parse_header, refuse_header, write_header,
+    ASSIGNED_BITS, COMPRESSION_MASK, CONTROL_BIT, HEADER_BYTES, HEADER_READ, LOG_APPEND_TIME_BIT, LOG_OVERHEAD_BYTES,
+    MAGIC_WRONG, TRANSACTIONAL_BIT, BatchFields, HeaderFault, batch_size_bytes, check_crc_at, parse_header,
+    refuse_header, write_header,
 )
+from kbroker.record.framing cimport check_framing
 from kbroker.record.records cimport RecordFields, add_wrapping, records_of, refuse_record, take_record
 from kbroker.wire.bytes cimport Cursor
 
@@ -77,6 +79,7 @@ cdef struct Walk:
     # rules
     bint key_needed
     bint timestamp_bounded
+    bint is_stamped             # the producer claims LogAppendTime
     int64_t earliest_ms
     int64_t latest_ms
     # results
@@ -91,16 +94,18 @@ cdef struct Fault:
     bint is_late
 
 
-cdef Walk walk_by(ProduceRules rules, int64_t now_ms):
+cdef Walk walk_by(const BatchFields *batch, ProduceRules rules, int64_t now_ms):
     cdef Walk walk
     walk.key_needed = rules.is_compacted
     walk.timestamp_bounded = not rules.is_log_append_time
+    walk.is_stamped = batch.attributes & LOG_APPEND_TIME_BIT != 0
     walk.earliest_ms = INT64_MIN
-    if rules.timestamp_before_max_ms < INT64_MAX:  # no bound by default
-        walk.earliest_ms = now_ms - rules.timestamp_before_max_ms
     walk.latest_ms = INT64_MAX
     if rules.timestamp_after_max_ms < INT64_MAX - now_ms:
         walk.latest_ms = now_ms + rules.timestamp_after_max_ms
+    if rules.timestamp_before_max_ms < INT64_MAX or walk.latest_ms < INT64_MAX:
+        # Without a bound, a time that is more than 2^63-1 ms ago counts as one to come, as in Apache Kafka.
+        walk.earliest_ms = now_ms - rules.timestamp_before_max_ms
     walk.max_timestamp_ms = NO_TIMESTAMP
     walk.faults = 0
     walk.has_late = False
@@ -111,9 +116,14 @@ cdef inline bint lacks_key(const Walk *walk, const RecordFields *record) noexcep
     return walk.key_needed and record.key_size < 0
 
 
+cdef inline bint is_bounded(const Walk *walk, int64_t timestamp_ms) noexcept nogil:
+    return walk.timestamp_bounded and timestamp_ms != NO_TIMESTAMP
+
+
 cdef inline bint is_out_of_time(const Walk *walk, int64_t timestamp_ms) noexcept nogil:
-    if not walk.timestamp_bounded or timestamp_ms == NO_TIMESTAMP:
-        return False
+    """Return whether the time is out of bounds. Where there is no time to check, its type has to be CreateTime."""
+    if not is_bounded(walk, timestamp_ms):
+        return walk.is_stamped
     return timestamp_ms < walk.earliest_ms or timestamp_ms > walk.latest_ms
 
 
@@ -201,9 +211,14 @@ cdef const uint8_t *pass_record(const uint8_t *at, const uint8_t *end, int32_t i
 
 
 cdef bint pass_records(Cursor cursor, const BatchFields *batch, Walk *walk) noexcept nogil:
-    """Return whether all records meet all rules, as is usual. Raises nothing, which makes it several times as fast."""
+    """Return whether all records meet all rules, as is usual. Raises nothing, which makes it several times as fast.
+
+    False for a batch of LogAppendTime, which no client sends.
+    """
     cdef const uint8_t *at = cursor.at
     cdef int32_t i
+    if walk.is_stamped:
+        return False
     for i in range(batch.records_count):
         at = pass_record(at, cursor.end, i, batch, walk)
         if at == NULL:
@@ -214,7 +229,9 @@ cdef bint pass_records(Cursor cursor, const BatchFields *batch, Walk *walk) noex
 cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk, Fault *faults) except -1 nogil:
     """Read all records. Raises ProtocolError unless they are `records_count` records with offsets 0, 1, 2, ...
 
-    The first MAX_RECORD_ERRORS records that break a rule are put into `faults`.
+    A length below -1 is null to Kafka, and to the readers here. It is refused, because librdkafka stops at it. In a
+    batch of LogAppendTime, each record has the maximum timestamp. The first MAX_RECORD_ERRORS records that break a rule
+    are put into `faults`.
     """
     cdef RecordFields record
     cdef int64_t timestamp_ms
@@ -224,7 +241,11 @@ cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk, Fault
         take_record(&cursor, &record)
         if record.offset_delta != i:
             refuse_record(b'offset delta of a record, expected its index', record.offset_delta)
+        if record.has_odd_null:
+            refuse_record(b'length below -1 in a record, expected none: index', i)
         timestamp_ms = add_wrapping(batch.base_timestamp_ms, record.timestamp_delta_ms)
+        if walk.is_stamped:
+            timestamp_ms = batch.max_timestamp_ms
         if timestamp_ms > walk.max_timestamp_ms:
             walk.max_timestamp_ms = timestamp_ms
         is_late = is_out_of_time(walk, timestamp_ms)
@@ -246,7 +267,9 @@ cdef object error_of(const BatchFields *batch, const Walk *walk, const Fault *fa
     cdef list errors = []
     cdef int32_t i
     for i in range(min(walk.faults, <int32_t>MOST_RECORD_ERRORS)):
-        if faults[i].is_late:
+        if faults[i].is_late and walk.is_stamped and not is_bounded(walk, faults[i].timestamp_ms):
+            reason = 'found timestamp type LogAppendTime, expected CreateTime: only the broker sets the other'
+        elif faults[i].is_late:
             reason = f'found timestamp {faults[i].timestamp_ms}, expected {walk.earliest_ms} to {walk.latest_ms}'
         else:
             reason = 'found no key, expected one because the topic is compacted'
@@ -279,9 +302,11 @@ cdef int check_fields(const BatchFields *batch, ProduceRules rules, bint allow_z
     if batch.producer_id >= 0 and batch.base_sequence < 0:
         refuse_batch(f'found base sequence {batch.base_sequence} with producer id {batch.producer_id}, '
                      'expected 0 or more')
-    if codec > ZSTD or (codec == ZSTD and not allow_zstd):
+    if codec > ZSTD:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'found codec {codec}, expected 0 to {ZSTD}')
+    if codec == ZSTD and not allow_zstd:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-                         f'found codec {codec}, expected one that this version of the request knows (zstd since 7)')
+                         f'found codec {codec}, expected one below: requests below version 7 do not know zstd')
     return 0
 
 
@@ -311,7 +336,7 @@ cdef int check_frame(const uint8_t *data, Py_ssize_t size_bytes, const BatchFiel
 
 cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except *:
     """Check every record of the batch. Returns the walk, whose `max_timestamp_ms` is the largest timestamp."""
-    cdef Walk walk = walk_by(rules, now_ms)
+    cdef Walk walk = walk_by(batch, rules, now_ms)
     cdef bint sound
     if cursor.end - cursor.at < RELEASE_GIL_BYTES:
         sound = pass_records(cursor, batch, &walk)
@@ -323,7 +348,7 @@ cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules ru
 
 cdef Walk check_each(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except *:
     """Check as `check_records`, and find out what is wrong."""
-    cdef Walk walk = walk_by(rules, now_ms)
+    cdef Walk walk = walk_by(batch, rules, now_ms)
     cdef Fault faults[MOST_RECORD_ERRORS]
     try:
         with nogil:
@@ -352,7 +377,7 @@ cdef bint place_timestamps(BatchFields *fields, bint is_log_append_time, int64_t
         attributes |= LOG_APPEND_TIME_BIT
     elif attributes == fields.attributes and fields.max_timestamp_ms == max_timestamp_ms:
         return False
-    fields.attributes = attributes
+    fields.attributes = attributes & ASSIGNED_BITS      # a header that is written again has no other ones
     fields.max_timestamp_ms = max_timestamp_ms
     return True
 
@@ -366,9 +391,10 @@ def prepare_produced(batch, ProduceRules rules not None, int64_t now_ms, *, bint
 
     Raises KafkaError, in this order: INVALID_RECORD (no batch; magic 0 or 1), CORRUPT_MESSAGE (header),
     MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (length, CRC), INVALID_RECORD (more than one batch, offsets, counts, control bit,
-    sequence), UNSUPPORTED_COMPRESSION_TYPE, CORRUPT_MESSAGE and MESSAGE_TOO_LARGE
-    (decompression), INVALID_RECORD (structure of a record), InvalidRecordsError (INVALID_RECORD for missing keys,
-    INVALID_TIMESTAMP), MESSAGE_TOO_LARGE (recompressed), RECORD_LIST_TOO_LARGE.
+    sequence), UNKNOWN_SERVER_ERROR (no such codec), UNSUPPORTED_COMPRESSION_TYPE (zstd), UNKNOWN_SERVER_ERROR and
+    INVALID_RECORD (framing), UNKNOWN_SERVER_ERROR and MESSAGE_TOO_LARGE (decompression), INVALID_RECORD (structure of a
+    record), InvalidRecordsError (INVALID_RECORD for missing keys, INVALID_TIMESTAMP), MESSAGE_TOO_LARGE (recompressed),
+    RECORD_LIST_TOO_LARGE.
     """
     cdef Py_buffer view
     cdef BatchFields fields
@@ -444,21 +470,35 @@ cdef object expanded(const uint8_t *data, const BatchFields *fields, Py_ssize_t 
     cdef bytes block
     cdef int codec = fields.attributes & COMPRESSION_MASK
     cdef Py_ssize_t size_bytes = batch_size_bytes(fields) - HEADER_BYTES
-    if room_bytes[0] <= EXPANDED_ON_LOOP_BYTES:
-        block = records_of(data, fields, room_bytes[0])
-        cursor.at = <const uint8_t *>PyBytes_AS_STRING(block)
-        cursor.end = cursor.at + PyBytes_GET_SIZE(block)
-        room_bytes[0] -= PyBytes_GET_SIZE(block)
-        return block
-    from kbroker.record.compression import decompress_to
-    records = ExpandedRecords(room_bytes[0])
+    check_framing(codec, data + HEADER_BYTES, size_bytes)
     try:
-        decompress_to(codec, memory_of(data + HEADER_BYTES, size_bytes), records)
-    finally:
-        room_bytes[0] -= records.size_bytes
+        if room_bytes[0] <= EXPANDED_ON_LOOP_BYTES:
+            block = records_of(data, fields, room_bytes[0])
+            cursor.at = <const uint8_t *>PyBytes_AS_STRING(block)
+            cursor.end = cursor.at + PyBytes_GET_SIZE(block)
+            room_bytes[0] -= PyBytes_GET_SIZE(block)
+            return block
+        from kbroker.record.compression import decompress_to
+        records = ExpandedRecords(room_bytes[0])
+        try:
+            decompress_to(codec, memory_of(data + HEADER_BYTES, size_bytes), records)
+        finally:
+            room_bytes[0] -= records.size_bytes
+    except KafkaError as error:
+        refuse_damaged_block(error)
     cursor.at = records.data
     cursor.end = records.data + records.size_bytes
     return records
+
+
+cdef int refuse_damaged_block(error) except -1:
+    """Raise the error of a block that cannot be decompressed, with the code that Apache Kafka answers.
+
+    A producer would send the batch again after CORRUPT_MESSAGE, which says that the network damaged it.
+    """
+    if error.code is ErrorCode.CORRUPT_MESSAGE:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
+    raise error
 
 
 cdef object memory_of(const uint8_t *data, Py_ssize_t size_bytes):
@@ -508,7 +548,7 @@ cdef bytearray prepare(uint8_t *data, Py_ssize_t size_bytes, bint readonly, Batc
         walk.max_timestamp_ms = now_ms
     header_changes = place_timestamps(fields, rules.is_log_append_time, walk.max_timestamp_ms)
     if target != codec:
-        fields.attributes = (fields.attributes & ~COMPRESSION_MASK) | target
+        fields.attributes = (fields.attributes & (LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT)) | target
         if not codec:
             block = memory_of(cursor.at, cursor.end - cursor.at)
         replacement = recompressed(block, rules)

@@ -12,6 +12,7 @@ cdef struct RecordFields:
     const uint8_t *key
     Py_ssize_t value_size      # -1: null
     const uint8_t *value
+    bint has_odd_null          # a null whose length is below -1
     int32_t headers_count
     Cursor headers
 

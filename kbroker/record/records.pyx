@@ -24,10 +24,12 @@ MAX_DECOMPRESSED_BYTES = 100 * 1024 * 1024
 
 
 
-cdef inline const uint8_t *take_blob(Cursor *cursor, Py_ssize_t *size) except NULL nogil:
-    """Read a length that may be -1 (null), and that many bytes."""
+cdef inline const uint8_t *take_blob(Cursor *cursor, Py_ssize_t *size, bint *is_odd) except NULL nogil:
+    """Read a length and that many bytes. A length of -1 is null. One below is null, too, as to Kafka, and is odd."""
     size[0] = take_varint(cursor)
-    if size[0] == -1:
+    if size[0] < 0:
+        is_odd[0] = is_odd[0] or size[0] != -1
+        size[0] = -1
         return cursor.at
     return take(cursor, size[0])
 
@@ -46,15 +48,16 @@ cdef int take_record(Cursor *cursor, RecordFields *record) except -1 nogil:
     take(&body, 1)  # attributes, all unassigned
     record.timestamp_delta_ms = take_varlong(&body)
     record.offset_delta = take_varint(&body)
-    record.key = take_blob(&body, &record.key_size)
-    record.value = take_blob(&body, &record.value_size)
+    record.has_odd_null = False
+    record.key = take_blob(&body, &record.key_size, &record.has_odd_null)
+    record.value = take_blob(&body, &record.value_size, &record.has_odd_null)
     record.headers_count = take_varint(&body)
     if record.headers_count < 0:
         refuse_record(b'header count of a record, expected 0 or more', record.headers_count)
     record.headers = body
     for i in range(record.headers_count):
         take(&body, take_varint(&body))
-        take_blob(&body, &size)
+        take_blob(&body, &size, &record.has_odd_null)
     if body.at != body.end:
         refuse_record(b'bytes after the last header of a record, expected none', body.end - body.at)
     return 0
@@ -111,7 +114,7 @@ cdef list headers_of(RecordFields *fields):
     for i in range(fields.headers_count):
         size = take_varint(&cursor)
         key = blob_of(take(&cursor, size), size)
-        start = take_blob(&cursor, &size)
+        start = take_blob(&cursor, &size, &fields.has_odd_null)
         headers.append((key.decode('utf-8', 'surrogateescape'), blob_of(start, size)))
     return headers
 

@@ -52,11 +52,6 @@ DIFFERENCES: dict[tuple[str, str], str] = {
         '^more behind',
     ): 'bytes behind a batch are refused, Kafka cuts them off: what is written is what was sent',
     (
-        'produce_of_bad_batches',
-        "Kafka 'UNKNOWN_SERVER_ERROR', kbroker '(UNSUPPORTED_COMPRESSION_TYPE|CORRUPT_MESSAGE)'",
-    ): 'a codec that does not exist and bytes that do not decompress are no fault of the server',
-    ('produce_of_bad_batches', r'^(codec|garbage compressed).*log_start_offset'): 'goes with the error code',
-    (
         'fetch_in_each_version',
         r'v1[3-8] .*topics=\[\(partitions',
     ): 'the id of no topic is unknown, no fault of the server',

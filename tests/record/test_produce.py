@@ -102,22 +102,46 @@ def test_large_and_small_batches_are_taken(count):
         (patched(records_count=-1, last_offset_delta=-2), ErrorCode.INVALID_RECORD),
         (patched(records_count=0, last_offset_delta=-1, records=b''), ErrorCode.INVALID_RECORD),
         (patched(last_offset_delta=2**31 - 1), ErrorCode.INVALID_RECORD),
-        (patched(attributes=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-        (patched(attributes=7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-        (patched(attributes=1), ErrorCode.CORRUPT_MESSAGE),
-        (patched(attributes=2), ErrorCode.CORRUPT_MESSAGE),
-        (patched(attributes=3), ErrorCode.CORRUPT_MESSAGE),
-        (patched(attributes=4), ErrorCode.CORRUPT_MESSAGE),
+        (patched(attributes=5), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (patched(attributes=7), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (patched(attributes=1), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (patched(attributes=2), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (patched(attributes=3), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (patched(attributes=4), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
 def test_a_batch_that_a_client_may_not_send_is_refused(batch, code):
     assert refusal(batch) is code
 
 
-def test_a_producer_does_not_choose_log_append_time():
-    """Like Apache Kafka, the broker accepts a batch that claims LogAppendTime, and applies the topic's setting."""
-    header = read_header(prepare_produced(some_batch(log_append_time_ms=T), ProduceRules(topic()), T))
-    assert not header.is_log_append_time and header.max_timestamp_ms == T + 9
+@pytest.mark.parametrize(('claimed', 'kept'), [(T, T), (T - 5, T - 5), (0, 0), (-7, -1), (T + HOUR_MS, T + HOUR_MS)])
+def test_a_producer_that_claims_log_append_time_chooses_the_maximum_timestamp_alone(claimed, kept):
+    """Like Apache Kafka, the broker takes the claimed time for that of each record, and clears the bit."""
+    records = [(T, b'k', b'v'), (T + 2 * HOUR_MS, b'k', b'v')]
+    prepared = prepare_produced(encode_batch(records, log_append_time_ms=claimed), DEFAULT, T)
+    header = read_header(prepared)
+    check_crc(prepared, header)
+    assert not header.is_log_append_time and header.max_timestamp_ms == kept
+    assert [record.timestamp_ms for record in decode_records(prepared)] == [T, T + 2 * HOUR_MS]
+
+
+@pytest.mark.parametrize('compression', [0, 2])
+@pytest.mark.parametrize(
+    ('claimed', 'settings', 'reason'),
+    [
+        (T, {'message_timestamp_type': 'LogAppendTime'}, 'type LogAppendTime, expected CreateTime'),
+        (-1, {}, 'type LogAppendTime, expected CreateTime'),
+        (T + HOUR_MS + 1, {}, f'timestamp {T + HOUR_MS + 1}, expected'),
+        (T - 2, {'message_timestamp_before_max_ms': 1}, f'timestamp {T - 2}, expected'),
+    ],
+)
+def test_a_claimed_append_time_is_checked_for_each_record(compression, claimed, settings, reason):
+    batch = encode_batch([(T, b'k', b'v')] * 2, log_append_time_ms=claimed, compression=compression)
+    with pytest.raises(InvalidRecordsError) as raised:
+        prepare_produced(batch, ProduceRules(topic(**settings)), T)
+    assert raised.value.code is ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in raised.value.record_errors] == [0, 1]
+    assert all(reason in text for _, text in raised.value.record_errors)
 
 
 def test_zstd_needs_version_7_of_produce():
@@ -179,6 +203,12 @@ def test_timestamps_out_of_bounds_are_named(compression):
         prepare_produced(batch, rules, T)
     assert raised.value.code is ErrorCode.INVALID_TIMESTAMP
     assert [index for index, _ in raised.value.record_errors] == [0, 3]
+
+
+def test_a_time_that_cannot_be_compared_with_now_is_refused_where_a_bound_is_set():
+    farthest = T - (2**63 - 1)
+    assert prepare_produced(encode_batch([(farthest, None, b'v')]), DEFAULT, T)
+    assert refusal(encode_batch([(farthest - 1, None, b'v')])) is ErrorCode.INVALID_TIMESTAMP
 
 
 @pytest.mark.parametrize('timestamp_ms', [-(2**63), 2**63 - 1])
@@ -278,7 +308,7 @@ def test_mutated_records_under_a_good_checksum_raise_kafka_errors_and_nothing_el
         prepared = prepare_produced(raw, DEFAULT, T)
     except KafkaError as error:
         assert error.code in (
-            ErrorCode.CORRUPT_MESSAGE,
+            ErrorCode.UNKNOWN_SERVER_ERROR,
             ErrorCode.MESSAGE_TOO_LARGE,
             ErrorCode.INVALID_RECORD,
             ErrorCode.INVALID_TIMESTAMP,
@@ -293,7 +323,7 @@ def test_mutated_records_under_a_good_checksum_raise_kafka_errors_and_nothing_el
 def test_records_are_accepted_exactly_where_the_reference_reads_them(records, count):
     batch = reference.Batch(records_count=count, last_offset_delta=count - 1, records=records).encode()
     try:
-        deltas = [record.offset_delta for record in reference.decode_records(records, count)]
+        deltas = [record.offset_delta for record in reference.decode_records(records, count, is_strict=True)]
     except reference.Malformed:
         deltas = []
     if deltas == list(range(count)):

@@ -8,9 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from reference import record as reference
+from support.odd_records import batch_of_records, null_record
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import CorruptBatchError, encode_batch, read_header
+from kbroker.record.batch_filter import BatchFilter
+from kbroker.record.columns import RECORD_COLUMNS, ColumnDecoder, RecordColumns
 from kbroker.record.records import Record, decode_records, iter_records
 
 T = 1_700_000_000_000
@@ -145,7 +148,6 @@ def test_what_another_implementation_writes_is_read(other, compression):
         (b'\xfe\xff\xff\xff\x0f' + bytes(9), 1, '2147483647 bytes expected, 9 left'),
         (b'\xff\xff\xff\xff\x0f' + bytes(9), 1, 'truncated: -2147483648 bytes expected'),
         (b'\x80\x80\x80\x80\x80\x01', 1, 'varint without an end'),
-        (b'\x0c\0\0\0\x03\x01\0', 1, 'truncated: -2 bytes'),
         (b'\x0c\0\0\0\x01\x02\0', 1, '0 left'),
         (b'\x14\0\0\0\x01\x01\xfe\xff\xff\xff\x0f', 1, '0 left'),
         (b'\x0c\0\0\0\x01\x01\x01', 1, 'header count'),
@@ -161,6 +163,19 @@ def test_records_that_contradict_themselves_are_refused(records, count, message)
         decode_records(a_batch(records, count))
     with pytest.raises(CorruptBatchError, match=message):
         list(iter_records(a_batch(records, count)))
+
+
+@pytest.mark.parametrize('length', [-1, -2, -1000, -(2**31)])
+@pytest.mark.parametrize('part', ['key', 'value', 'header'])
+def test_each_length_below_zero_is_read_as_null(part, length):
+    """Kafka writes -1, and reads each of them. A producer's batch is refused with the others."""
+    batch = batch_of_records([null_record(part, length)], T)
+    record = Record(0, T, None if part == 'key' else b'k', None if part == 'value' else b'v',
+                    [('h', None)] if part == 'header' else [])
+    assert decode_records(batch) == [record]
+    decoder = ColumnDecoder(RECORD_COLUMNS, milliseconds=True)
+    decoder.feed(batch, BatchFilter())
+    assert RecordColumns(decoder).records() == [record]
 
 
 def test_a_batch_shorter_than_its_length_is_refused():

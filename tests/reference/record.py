@@ -100,9 +100,10 @@ def encode_record(record: Record) -> bytes:
 
 
 class Reader:
-    def __init__(self, data: bytes):
+    def __init__(self, data: bytes, is_strict: bool = False):
         self.data = data
         self.position = 0
+        self.is_strict = is_strict
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= len(self.data) - self.position:
@@ -122,18 +123,19 @@ class Reader:
 
     def blob(self) -> bytes | None:
         size = self.varint()
-        return None if size == -1 else self.take(size)
+        return None if size == -1 or (size < 0 and not self.is_strict) else self.take(size)
 
     def end(self) -> None:
         if self.position != len(self.data):
             raise Malformed('bytes left')
 
 
-def decode_records(data: bytes, count: int) -> list[Record]:
+def decode_records(data: bytes, count: int, *, is_strict: bool = False) -> list[Record]:
+    """Return the records. `is_strict`: -1 is the only length of a null."""
     reader = Reader(data)
     records = []
     for _ in range(count):
-        body = Reader(reader.take(reader.varint()))
+        body = Reader(reader.take(reader.varint()), is_strict)
         body.take(1)
         timestamp_delta_ms, offset_delta = body.varint(64), body.varint()
         record = Record(offset_delta, timestamp_delta_ms, body.blob(), body.blob())

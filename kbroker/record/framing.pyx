@@ -1,0 +1,140 @@
+"""Framings that libraries decompress and Kafka's Java clients do not: a producer's batch may not have them.
+
+`compression` decompresses them all the same, for logs that other writers wrote. It also finds each other fault of a
+block, so the walks here stop without an error where a block ends early.
+
+An LZ4 frame, little-endian: magic uint32; FLG uint8 (bits 6-7 version 1, 5 independent blocks, 4 block checksums,
+3 content size, 2 content checksum, 1 reserved, 0 dictionary); BD uint8; the content size uint64 and the dictionary
+uint32, if their bits are set; header checksum uint8. Then blocks: size uint32, whose top bit is set for a stored block;
+its bytes; its checksum uint32. A size of 0 ends them, and the content checksum uint32 follows. A skippable frame: magic
+uint32, size uint32, and its bytes.
+
+A stream of snappy-java, big-endian: a magic of 8 bytes, version int32, lowest compatible version int32. Then blocks:
+size int32 and its bytes. Another stream may follow.
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcmp
+
+from kbroker.wire.bytes cimport read_int32
+
+from kbroker.errors import ErrorCode, KafkaError
+
+cdef enum:
+    RELEASE_GIL_BYTES = 8192
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+    LZ4_HEADER_BYTES = 7            # without the content size
+    VERSION_MASK = 0xC0
+    VERSION_1 = 0x40
+    INDEPENDENT_BIT = 0x20
+    BLOCK_CHECKSUM_BIT = 0x10
+    CONTENT_SIZE_BIT = 0x08
+    CONTENT_CHECKSUM_BIT = 0x04
+    DICTIONARY_BIT = 0x01
+    MAGIC_BYTES = 8
+    STREAM_HEADER_BYTES = 16
+
+cdef uint32_t LZ4_MAGIC = 0x184D2204
+cdef uint32_t SKIPPABLE_MAGIC = 0x184D2A50      # to 0x184D2A5F
+cdef uint32_t STORED_BIT = 0x80000000U
+cdef const char *SNAPPY_MAGIC = b'\x82SNAPPY\0'
+
+
+cdef int check_framing(int codec, const uint8_t *block, Py_ssize_t size_bytes) except -1:
+    """Raise KafkaError if Kafka's Java clients cannot read the framing, with the code that Apache Kafka answers."""
+    if size_bytes == 0 and codec != ZSTD:
+        return refuse_framing(b'bytes of a compressed block', 0)
+    if size_bytes < RELEASE_GIL_BYTES:
+        return check_block(codec, block, size_bytes)
+    with nogil:
+        return check_block(codec, block, size_bytes)
+
+
+cdef int check_block(int codec, const uint8_t *block, Py_ssize_t size_bytes) except -1 nogil:
+    if codec == LZ4:
+        return check_lz4(block, size_bytes)
+    if codec == SNAPPY:
+        return check_snappy(block, size_bytes)
+    return 0
+
+
+cdef int refuse_framing(const char *what, int64_t found) except -1 with gil:
+    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR,
+                     f'{what.decode()}: found {found:#x}, which Java clients cannot read')
+
+
+cdef int refuse_blocks(const char *what, int64_t found) except -1 with gil:
+    raise KafkaError(ErrorCode.INVALID_RECORD, f'{what.decode()}: found {found}')
+
+
+cdef inline uint32_t little_endian(const uint8_t *at) noexcept nogil:
+    return at[0] | <uint32_t>at[1] << 8 | <uint32_t>at[2] << 16 | <uint32_t>at[3] << 24
+
+
+cdef int check_lz4(const uint8_t *block, Py_ssize_t size_bytes) except -1 nogil:
+    """Java clients read one frame, of independent blocks and without a dictionary. They ignore what follows it."""
+    cdef Py_ssize_t at, end, blocks = 0
+    cdef int flags
+    if size_bytes < LZ4_HEADER_BYTES:
+        return 0
+    if little_endian(block) != LZ4_MAGIC:
+        refuse_framing(b'magic of an lz4 block, expected 0x184d2204', little_endian(block))
+    flags = block[4]
+    if flags & VERSION_MASK == VERSION_1:
+        if not flags & INDEPENDENT_BIT:
+            refuse_framing(b'flags of an lz4 frame, of linked blocks', flags)
+        if flags & DICTIONARY_BIT:
+            refuse_framing(b'flags of an lz4 frame, with a dictionary', flags)
+    at = pass_lz4_frame(block, size_bytes, 0, &blocks)
+    while at < size_bytes:
+        blocks = 0
+        end = pass_lz4_frame(block, size_bytes, at, &blocks)
+        if blocks:
+            refuse_blocks(b'bytes after the first frame of an lz4 block, expected none', size_bytes - at)
+        at = end
+    return 0
+
+
+cdef Py_ssize_t pass_lz4_frame(const uint8_t *block, Py_ssize_t size_bytes, Py_ssize_t at,
+                               Py_ssize_t *blocks) except -1 nogil:
+    """Return the end of the frame at `at`, or `size_bytes` if it ends early or is none. Counts its blocks.
+
+    A block without contents is refused: Java clients take a stored one for the end of the frame, and fail at another.
+    """
+    cdef Py_ssize_t left = size_bytes - at
+    cdef uint32_t size
+    cdef int flags
+    if left >= 8 and little_endian(block + at) & ~<uint32_t>0xF == SKIPPABLE_MAGIC:
+        return at + min(left, 8 + <Py_ssize_t>little_endian(block + at + 4))
+    if left < LZ4_HEADER_BYTES or little_endian(block + at) != LZ4_MAGIC:
+        return size_bytes
+    flags = block[at + 4]
+    at += LZ4_HEADER_BYTES + (8 if flags & CONTENT_SIZE_BIT else 0) + (4 if flags & DICTIONARY_BIT else 0)
+    while size_bytes - at >= 4:
+        size = little_endian(block + at)
+        at += 4
+        if size == 0:
+            return min(size_bytes, at + (4 if flags & CONTENT_CHECKSUM_BIT else 0))
+        if size == STORED_BIT or size == 1:
+            refuse_blocks(b'position of an lz4 block without contents, expected none', at - 4)
+        blocks[0] += 1
+        at += <Py_ssize_t>(size & ~STORED_BIT) + (4 if flags & BLOCK_CHECKSUM_BIT else 0)
+    return size_bytes
+
+
+cdef int check_snappy(const uint8_t *block, Py_ssize_t size_bytes) except -1 nogil:
+    """Java clients read any version of the first stream. A later one needs version 1 or above."""
+    cdef Py_ssize_t at = STREAM_HEADER_BYTES
+    cdef int32_t version
+    if size_bytes < STREAM_HEADER_BYTES or memcmp(block, SNAPPY_MAGIC, MAGIC_BYTES) != 0:
+        return 0
+    while size_bytes - at >= STREAM_HEADER_BYTES:
+        if memcmp(block + at, SNAPPY_MAGIC, MAGIC_BYTES) != 0:
+            at += 4 + <Py_ssize_t><uint32_t>read_int32(block + at)
+            continue
+        version = read_int32(block + at + MAGIC_BYTES)
+        if version < 1:
+            refuse_framing(b'version of a second snappy stream, expected 1 or above', version)
+        at += STREAM_HEADER_BYTES
+    return 0
