@@ -9,6 +9,11 @@ uint32, if their bits are set; header checksum uint8. Then blocks: size uint32, 
 its bytes; its checksum uint32. A size of 0 ends them, and the content checksum uint32 follows. A skippable frame: magic
 uint32, size uint32, and its bytes.
 
+A zstd frame, little-endian: magic uint32; descriptor uint8 (bits 6-7 bytes of the content size, 5 single segment,
+2 content checksum, 0-1 bytes of the dictionary); window uint8 (bits 3-7 exponent, from 10 on, 0-2 eighths), unless the
+frame is a single segment; dictionary; content size. Then blocks: a header of 3 bytes (`_zstd_block` of `compression`
+describes it) and their bytes. The content checksum uint32 follows.
+
 A stream of snappy-java, big-endian: a magic of 8 bytes, version int32, lowest compatible version int32. Then blocks:
 size int32 and its bytes. Another stream may follow.
 """
@@ -32,10 +37,15 @@ cdef enum:
     CONTENT_SIZE_BIT = 0x08
     CONTENT_CHECKSUM_BIT = 0x04
     DICTIONARY_BIT = 0x01
+    SINGLE_SEGMENT_BIT = 0x20
+    ZSTD_HEADER_BYTES = 5           # without the fields that the descriptor chooses
+    ZSTD_LARGEST_WINDOW = 17 << 3   # 128 MiB
+    ZSTD_REPEATED = 1
     MAGIC_BYTES = 8
     STREAM_HEADER_BYTES = 16
 
 cdef uint32_t LZ4_MAGIC = 0x184D2204
+cdef uint32_t ZSTD_MAGIC = 0xFD2FB528U
 cdef uint32_t SKIPPABLE_MAGIC = 0x184D2A50      # to 0x184D2A5F
 cdef uint32_t STORED_BIT = 0x80000000U
 cdef const char *SNAPPY_MAGIC = b'\x82SNAPPY\0'
@@ -56,6 +66,8 @@ cdef int check_block(int codec, const uint8_t *block, Py_ssize_t size_bytes) exc
         return check_lz4(block, size_bytes)
     if codec == SNAPPY:
         return check_snappy(block, size_bytes)
+    if codec == ZSTD:
+        return check_zstd(block, size_bytes)
     return 0
 
 
@@ -120,6 +132,38 @@ cdef Py_ssize_t pass_lz4_frame(const uint8_t *block, Py_ssize_t size_bytes, Py_s
             refuse_blocks(b'position of an lz4 block without contents, expected none', at - 4)
         blocks[0] += 1
         at += <Py_ssize_t>(size & ~STORED_BIT) + (4 if flags & BLOCK_CHECKSUM_BIT else 0)
+    return size_bytes
+
+
+cdef int check_zstd(const uint8_t *block, Py_ssize_t size_bytes) except -1 nogil:
+    """Java clients read a window of at most 128 MiB. A larger one they read only where the content fits a buffer."""
+    cdef Py_ssize_t at = 0
+    while size_bytes - at > ZSTD_HEADER_BYTES:
+        if little_endian(block + at) & ~<uint32_t>0xF == SKIPPABLE_MAGIC and size_bytes - at >= 8:
+            at += 8 + <Py_ssize_t>little_endian(block + at + 4)
+            continue
+        if little_endian(block + at) != ZSTD_MAGIC:
+            return 0
+        if not block[at + 4] & SINGLE_SEGMENT_BIT and block[at + 5] > ZSTD_LARGEST_WINDOW:
+            refuse_framing(b'window of a zstd frame, expected 0x88 at most', block[at + 5])
+        at = pass_zstd_frame(block, size_bytes, at)
+    return 0
+
+
+cdef Py_ssize_t pass_zstd_frame(const uint8_t *block, Py_ssize_t size_bytes, Py_ssize_t at) noexcept nogil:
+    """Return the end of the frame at `at`, or `size_bytes` if it ends early."""
+    cdef int descriptor = block[at + 4]
+    cdef int size_code = descriptor >> 6, dictionary_code = descriptor & 3
+    cdef uint32_t header
+    at += ZSTD_HEADER_BYTES + (0 if descriptor & SINGLE_SEGMENT_BIT else 1)
+    at += 4 if dictionary_code == 3 else dictionary_code
+    if size_code or descriptor & SINGLE_SEGMENT_BIT:
+        at += 1 << size_code
+    while size_bytes - at >= 3:
+        header = block[at] | <uint32_t>block[at + 1] << 8 | <uint32_t>block[at + 2] << 16
+        at += 3 + (1 if header >> 1 & 3 == ZSTD_REPEATED else <Py_ssize_t>(header >> 3))
+        if header & 1:
+            return min(size_bytes, at + (4 if descriptor & CONTENT_CHECKSUM_BIT else 0))
     return size_bytes
 
 

@@ -8,7 +8,7 @@ import zlib
 import zstandard
 from cramjam import snappy
 from lz4 import block as lz4_block
-from xxhash import xxh32_intdigest
+from xxhash import xxh32_intdigest, xxh64_intdigest
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 CODECS = {'gzip': GZIP, 'snappy': SNAPPY, 'lz4': LZ4, 'zstd': ZSTD}
@@ -249,6 +249,13 @@ def zstd_stored(data: bytes, descriptor: int, fields: bytes) -> bytes:
     return frame
 
 
+def zstd_repeated(data: bytes) -> bytes:
+    """Return a frame in which each block repeats one byte."""
+    blocks = [struct.pack('<I', 1 << 3 | 1 << 1 | (position + 1 == len(data)))[:3] + bytes((byte,))
+              for position, byte in enumerate(data)]
+    return b'\x28\xb5\x2f\xfd\0' + window(20) + b''.join(blocks)
+
+
 def window(log: int, mantissa: int = 0) -> bytes:
     return bytes((log - 10 << 3 | mantissa,))
 
@@ -270,6 +277,10 @@ def zstd_framings(data: bytes) -> dict[str, bytes]:
         'window of 2^27 and more': zstd_stored(data, 0, window(27, 1)),
         **{f'window of 2^{log} and a content size': zstd_stored(data, 0x80, window(log) + struct.pack('<I', len(data)))
            for log in (27, 28, 31)},
+        'a window of 2^28 in the second frame': zstd_stored(data[:half], 4, window(20))
+        + struct.pack('<I', xxh64_intdigest(data[:half]) & MASK) + zstd_stored(data[half:], 0, window(28)),
+        'a window of 2^28 behind a skippable frame': skippable + zstd_stored(data, 0, window(28)),
+        'blocks of one byte repeated': zstd_repeated(data),
         'single segment': zstd_stored(data, 0xA0, struct.pack('<I', len(data))),
         'wrong content size': zstd_stored(data, 0x80, window(20) + struct.pack('<I', len(data) + 1)),
         'too small a content size': zstd_stored(data, 0x80, window(20) + struct.pack('<I', len(data) - 1)),
