@@ -14,7 +14,7 @@ from cases_records import fetch, produce
 from raw_peer import CLOSED, NOW_MS, RawPeer
 from support.apache_kafka import run_tool
 from support.beside_kafka import both_brokers
-from support.framings import CODECS, GZIP, LZ4, SNAPPY, framings
+from support.framings import CODECS, GZIP, LZ4, SNAPPY, damaged_framings, framings
 from support.odd_records import batch_of_records, finished, framed, null_record, odd_records, record, varint
 
 from kbroker.errors import ErrorCode
@@ -109,6 +109,22 @@ def test_a_framing_gets_the_answer_of_kafka_and_what_is_accepted_is_read_by_its_
     accepted = [name for name, code in zip(chosen, ours, strict=True) if code == 'NONE']
     assert [name for name in accepted if read[name] != complete and not name.endswith('damaged')] == []
     assert len(accepted) >= 5
+
+
+@pytest.mark.parametrize(('size', 'count'), [('small', 4000), ('medium', 1000)])
+def test_of_damaged_framings_only_those_are_accepted_that_kafka_accepts_and_its_consumer_reads(
+        peers, tmp_path, size, count):
+    records = PAYLOADS[size]
+    batches = [framed(codec, block, len(records), NOW_MS)
+               for codec, block in damaged_framings(b''.join(records), count, seed=1)]
+    kafka, ours = verdicts(peers, batches, f'damaged-{size}')
+    read = read_by_java(tmp_path, batches)
+    assert [(of_kafka, found, batch.hex()) for batch, of_kafka, of_ours, found in zip(
+        batches, kafka, ours, read, strict=True)
+        if of_ours == 'NONE' and (of_kafka != 'NONE' or found.startswith('refused'))] == []
+    assert ours.count('NONE') >= count // 50
+    final = {'NONE', 'UNKNOWN_SERVER_ERROR', 'INVALID_RECORD', 'INVALID_TIMESTAMP'}
+    assert {code.split()[0] for code in ours} <= final
 
 
 @pytest.mark.parametrize('topic_codec', ['producer', 'zstd'])

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 import zlib
 
@@ -321,3 +322,41 @@ def framings(data: bytes) -> dict[str, tuple[int, bytes]]:
     made = {'gzip': gzip_framings, 'snappy': snappy_framings, 'lz4': lz4_framings, 'zstd': zstd_framings}
     return {f'{name}: {kind}': (codec, block)
             for name, codec in CODECS.items() for kind, block in made[name](data).items()}
+
+
+def damaged_framings(data: bytes, count: int, seed: int) -> list[tuple[int, bytes]]:
+    """Return (codec, block) of framings with random bytes changed, left out or added, mostly in their heads."""
+    rng = random.Random(seed)
+    whole = [(codec, block) for codec, block in framings(data).values() if block]
+    found = []
+    for _ in range(count):
+        codec, block = rng.choice(whole)
+        block = bytearray(block)
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            _damage(block, rng, whole)
+        if codec == LZ4 and rng.random() < 0.8:
+            _fix_lz4_head(block)
+        found.append((codec, bytes(block)))
+    return found
+
+
+def _damage(block: bytearray, rng: random.Random, whole: list[tuple[int, bytes]]) -> None:
+    at = rng.randrange(min(len(block), 30) if rng.random() < 0.6 else len(block)) if block else 0
+    kind = rng.randrange(6)
+    if kind == 3:
+        del block[at : at + rng.choice((1, 1, 4))]
+    elif kind == 4:
+        block[at:at] = rng.choice((bytes(4), b'x', bytes(1), bytes(block[: rng.randrange(40)])))
+    elif kind == 5:
+        block += rng.choice((bytes(block), bytes(4), b'\0', rng.choice(whole)[1]))
+    elif block:
+        block[at] = rng.choice((0, 1, 255, block[at] ^ 1 << rng.randrange(8), rng.randrange(256)))
+
+
+def _fix_lz4_head(block: bytearray) -> None:
+    """Make the checksum of the frame's head right."""
+    if block[:4] != b'\x04\x22\x4d\x18' or len(block) < 7:
+        return
+    end = 6 + (8 if block[4] & CONTENT_SIZE else 0) + (4 if block[4] & DICTIONARY else 0)
+    if end < len(block):
+        block[end] = xxh32_intdigest(bytes(block[4:end])) >> 8 & 0xFF
