@@ -4,8 +4,9 @@ Whole batches as they lie in the segment files, from the one that holds the want
 below the last stable offset with isolation level read_committed, which also gets the aborted transactions of the range.
 At least one batch is returned, however small the limits, from the first partition that has one (KIP-74). With less than
 min_bytes the request waits for a partition to move, for at most max_wait_ms; without records, until the disk has what
-was acknowledged with acks=1. Fetch sessions: KIP-227; topic
-ids from version 13: KIP-516; diverging epochs from version 12: KIP-595.
+was acknowledged with acks=1. As in Kafka, partitions that do not exist and those that the client may not read do not
+end the wait for the others; any other error does. Fetch sessions: KIP-227; topic ids from version 13: KIP-516;
+diverging epochs from version 12: KIP-595.
 
 The right to read a topic is checked whenever records of it are read, so a fetch that waits finds a right that was taken
 meanwhile. A session asks its quiet partitions again after a change of the ACLs.
@@ -72,9 +73,10 @@ cdef class Fetch(Waiter):
     # The last look at the partitions.
     cdef Py_ssize_t at          # the next partition to look at, or to wait for
     cdef int64_t size_bytes
-    cdef Py_ssize_t unknown     # partitions that do not exist
+    cdef Py_ssize_t unknown     # partitions that do not exist, or that the client may not read
+    cdef bint has_long_name     # one of them has a name that no topic can have
     cdef set awaited            # partitions whose acknowledged records the disk lacks; None: there were none
-    cdef bint must_answer       # an error or a diverging epoch: the client should not wait for these
+    cdef bint must_answer       # another error or a diverging epoch: the client should not wait for these
 
     cdef int start(self, Cursor *body) except -1:
         """Answer, or park, at once or in parts."""
@@ -119,7 +121,7 @@ cdef class Fetch(Waiter):
 
         A fetch without records waits for those that were acknowledged, however short its time: a sync ends the wait.
         """
-        if self.must_answer or self.session.size == 0:
+        if self.must_answer or self.session.size <= self.unknown:
             return False
         if not (self.awaited and self.size_bytes == 0) and (
                 self.size_bytes >= self.wanted.min_bytes or self.wanted.max_wait_ms <= 0 or self.time_is_over):
@@ -219,7 +221,7 @@ cdef class Fetch(Waiter):
         if self.request.meter is not None and self.is_throttled():
             self.answer_nothing()
             return self.leave_session()
-        self.sessions.settle(self.session, &self.wanted, self.unknown)
+        self.settle_session()
         news = News(self.session)
         news.take(ALL)
         self.leave_session()
@@ -241,7 +243,7 @@ cdef class Fetch(Waiter):
         self.is_settled = True
         self.session.postpone_news()
         if self.session.session_id != NO_SESSION:
-            self.sessions.settle(self.session, &self.wanted, self.unknown)
+            self.settle_session()
         return self.request.send(write_response(self.request, 0, self.session.session_id, []))
 
     # ---- in parts
@@ -292,7 +294,7 @@ cdef class Fetch(Waiter):
             self.answer_nothing()
             return
         self.is_settled = True
-        self.sessions.settle(self.session, &self.wanted, self.unknown)
+        self.settle_session()
         news = News(self.session)
         while news.take(PART):
             yield
@@ -309,6 +311,11 @@ cdef class Fetch(Waiter):
             self.request.connection.close(f'a Fetch failed, and closing is the only way to say so: {error}')
             return 0
         return self.request.fail(None, error)
+
+    cdef int settle_session(self) except -1:
+        """Keep the session, or forget it. None keeps a name that no topic can have, which may be very long."""
+        cdef Py_ssize_t unknown = MOST_UNKNOWN + 1 if self.has_long_name else self.unknown
+        return self.sessions.settle(self.session, &self.wanted, unknown)
 
     # ---- what there is
 
@@ -338,10 +345,12 @@ cdef class Fetch(Waiter):
             except KafkaError as error:
                 wanted.records = None
                 wanted.error_code = error.code
-                self.must_answer = True
                 if wanted.partition is None:
-                    # No session keeps a name that no topic can have: it may be a hundred times as long as others.
-                    self.unknown += 1 if len(wanted.topic.key) <= MAX_NAME_LENGTH else MOST_UNKNOWN + 1
+                    self.unknown += 1
+                    self.has_long_name = self.has_long_name or len(wanted.topic.key) > MAX_NAME_LENGTH
+                    self.must_answer = self.must_answer or again
+                else:
+                    self.must_answer = True
         return self.at < len(partitions)
 
     cdef int64_t read(self, WantedPartition wanted, dict topics, int64_t left) except -1:

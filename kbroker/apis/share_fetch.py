@@ -69,16 +69,15 @@ class WantedPartition:
     It refers to the fetch only while it waits: a cycle that stayed behind would never be freed, see `garbage`.
     """
 
-    __slots__ = ('awaits_disk', 'error', 'fetched', 'is_acquirable', 'is_loading', 'live', 'place', 'size_bytes',
-                 'waker')
+    __slots__ = ('awaits_disk', 'error', 'fetched', 'is_acquirable', 'is_loading', 'is_refused', 'live', 'place',
+                 'size_bytes', 'waker')
 
     def __init__(self, place: SessionPartition):
         self.place = place
         self.live: LivePartition | None = None
         self.waker: Wake | None = None
         self.size_bytes = 0
-        self.is_loading = False
-        self.awaits_disk = False
+        self.is_loading = self.is_refused = self.awaits_disk = False
         self.is_acquirable = False
         self.error: PartitionError | None = None
         self.fetched: Fetched | None = None
@@ -120,7 +119,8 @@ class ShareFetch(Waiter):
         self.has_ended = False
         self._moved: dict[WantedPartition, None] = {}
         self._size_bytes = 0
-        self._failed = 0
+        self._refused = 0
+        self._has_lost_one = False
         self._loading = 0
         self._awaited = 0
         self._pause: Pause | None = None
@@ -158,9 +158,9 @@ class ShareFetch(Waiter):
             yield from self._look(self.wanted, pace)
             while not self.has_ended:
                 if not self._loading and (
-                        self.time_is_over or self._failed or self._size_bytes >= self.min_bytes):
+                        self.time_is_over or self._must_answer() or self._size_bytes >= self.min_bytes):
                     yield from self._take(pace)
-                    if self.has_acquired or self._failed or (self.time_is_over and not self._awaited):
+                    if self.has_acquired or self._must_answer() or (self.time_is_over and not self._awaited):
                         break
                 while not self._moved and not self.has_ended and (
                         self._loading or self._awaited or not self.time_is_over):
@@ -176,21 +176,30 @@ class ShareFetch(Waiter):
             for wanted in self.wanted:
                 wanted.stop_waiting()
 
+    def _must_answer(self) -> bool:
+        """Return whether the client should not wait: it can have no partition, or has lost one that it waited for.
+
+        As in Kafka, other errors do not end the wait, nor does state that cannot be read.
+        """
+        return self._has_lost_one or 0 < len(self.wanted) == self._refused
+
     def _look(self, partitions: Iterable[WantedPartition], pace: Pace) -> Steps:
         """Find out how much can be acquired of each of the partitions. A move from here on wakes the fetch."""
         for wanted in partitions:
             self._size_bytes -= wanted.size_bytes
-            self._failed -= wanted.error is not None
+            self._refused -= wanted.is_refused
             self._loading -= wanted.is_loading
             self._awaited -= wanted.awaits_disk
             wanted.awaits_disk = False
+            was_sound = wanted.live is not None and not wanted.is_loading and wanted.error is None
             wanted.size_bytes, wanted.error = 0, None
             try:
                 wanted.size_bytes = self._acquirable_bytes(wanted)
             except KafkaError as error:
                 wanted.error = PartitionError(error.code, str(error))
+                self._has_lost_one = self._has_lost_one or was_sound
             self._size_bytes += wanted.size_bytes
-            self._failed += wanted.error is not None
+            self._refused += wanted.is_refused
             wanted.is_loading = wanted.error is None and wanted.live is not None and wanted.live.records is None
             self._loading += wanted.is_loading
             self._awaited += wanted.awaits_disk
@@ -199,11 +208,13 @@ class ShareFetch(Waiter):
 
     def _acquirable_bytes(self, wanted: WantedPartition) -> int:
         node = self.request.node
+        wanted.is_refused = True
         partition = partition_of(self.request, *wanted.place)
-        if self.body.max_bytes == 0:
-            return 0
         if self.body.max_bytes < 0:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'found MaxBytes {self.body.max_bytes}')
+        wanted.is_refused = False
+        if self.body.max_bytes == 0:
+            return 0
         live = node.share_partitions.open(ShareKey(self.key.group_id, *wanted.place), partition)
         wanted.wait(self, partition, live)
         size_bytes: int = node.share_partitions.acquirable_bytes(live, self.max_bytes)
@@ -226,7 +237,7 @@ class ShareFetch(Waiter):
                     wanted.fetched = shares.fetch(wanted.live, self.key.member_id, limits)
             except KafkaError as error:
                 wanted.error = PartitionError(error.code, str(error))
-                self._failed += 1
+                self._has_lost_one = True
             if wanted.fetched is not None:
                 self.has_acquired = True
                 left -= sum(last - first + 1 for first, last, _ in wanted.fetched.acquired)

@@ -353,3 +353,65 @@ def test_a_step_that_is_missing_is_noticed(wide):
     session = Session(wide, (0, 0))
     session.epoch = 2
     assert session.ask().error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
+def begin_fetch_of(client, *places, version=12, **options):
+    """Fetch from these (topic, partition, offset), to wait for records for up to a minute."""
+    topics = [
+        {'topic': topic, 'partitions': [{'partition': index, 'fetch_offset': offset, 'partition_max_bytes': 1 << 20}]}
+        for topic, index, offset in places
+    ]
+    return client.begin('Fetch', version, max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20, topics=topics, **options)
+
+
+def found(answer):
+    return {
+        (topic.topic, partition.partition_index): (partition.error_code, values_of(partition.records))
+        for topic in answer.responses
+        for partition in topic.partitions
+    }
+
+
+@pytest.mark.parametrize('unknown', [('nothing', 0), ('held', 9)])
+def test_a_partition_that_does_not_exist_does_not_end_the_wait_for_another(client, unknown):
+    client.create_topic('held')
+    waiting = begin_fetch_of(client, (*unknown, 0), ('held', 0, 0))
+    assert not waiting.is_answered
+    fill(client, b'new', topic='held')
+    client.broker.turn()
+    assert found(waiting.answer) == {
+        unknown: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []), ('held', 0): (0, [b'new'])}
+
+
+def test_a_fetch_of_nothing_that_exists_is_answered_at_once(client):
+    client.create_topic('held')
+    assert begin_fetch_of(client, ('nothing', 0, 0), ('held', 9, 0)).is_answered
+
+
+def test_an_offset_outside_the_log_ends_the_wait_at_once(client):
+    client.create_topic('held', partitions=2)
+    assert begin_fetch_of(client, ('nothing', 0, 0), ('held', 0, 0), ('held', 1, 7)).is_answered
+
+
+def test_a_topic_that_is_deleted_ends_the_wait_and_does_not_end_the_next_one(client):
+    client.create_topic('held')
+    client.create_topic('others')
+    waiting = begin_fetch_of(client, ('held', 0, 0), ('others', 0, 0))
+    client.ask('DeleteTopics', topics=[{'name': 'held'}], timeout_ms=1000)
+    client.broker.turn()
+    assert found(waiting.answer)['held', 0][0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert not begin_fetch_of(client, ('held', 0, 0), ('others', 0, 0)).is_answered
+
+
+def test_a_session_waits_for_its_partitions_that_exist(client):
+    client.create_topic('held')
+    fill(client, b'a', topic='held')
+    places = (('nothing', 0, 0), ('held', 0, 0))
+    first = begin_fetch_of(client, *places, session_id=0, session_epoch=0).answer
+    session = {'session_id': first.session_id}
+    waiting = begin_fetch_of(client, ('held', 0, 1), session_epoch=1, **session)
+    assert not waiting.is_answered
+    fill(client, b'b', topic='held')
+    client.broker.turn()
+    assert found(waiting.answer) == {
+        ('nothing', 0): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []), ('held', 0): (0, [b'b'])}

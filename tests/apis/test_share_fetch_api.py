@@ -297,9 +297,25 @@ def test_requests_that_are_refused_as_a_whole(client, topic_id, fields, code):
 
 
 def test_a_share_partition_without_state_is_an_unknown_error(node, client, topic_id):
-    answer = ShareClient(node, topic_id).fetch_shares(max_wait_ms=1000)
+    answer = ShareClient(node, topic_id).fetch_shares(max_wait_ms=0)
     assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert len(node.share_partitions) == 0
+
+
+def test_state_that_cannot_be_read_does_not_make_a_client_ask_again_at_once(node, client, topic_id):
+    """A client repeats such a fetch without a pause. As in Kafka, it takes the time that the client would wait."""
+    assert not ShareClient(node, topic_id).begin_fetch_shares(max_wait_ms=60_000).is_answered
+
+
+def test_a_partition_that_does_not_exist_does_not_end_the_wait_for_another(node, client, member):
+    waiting = member.begin_fetch_shares(max_wait_ms=60_000, partitions=[0, 9])
+    assert not waiting.is_answered
+    client.produce(client.batch(b'new'))
+    member.settle()
+    partitions = {row.partition_index: row for row in waiting.answer.responses[0].partitions}
+    assert partitions[9].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert partitions[0].acquired_records[0].first_offset == 0
+    assert other(member).begin_fetch_shares(max_wait_ms=60_000, partitions=[8, 9]).is_answered
 
 
 def test_unknown_topics_and_partitions_have_their_error(node, client, member):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from support.message_builder import batch_of, build
@@ -113,6 +114,19 @@ class RawPeer:
         self.steps.append(Step(self.note, request, version, answer))
         return answer
 
+    def ask_during(self, meanwhile: Callable[[], None], api: str, version: int, **fields: Any) -> Any:
+        """Send a request, call `meanwhile`, and return the answer to the request."""
+        request = build(api + 'Request', **fields)
+        self._send(request, version, CLIENT_ID)
+        meanwhile()
+        answer = self._answer(request, version)
+        self.steps.append(Step(self.note, request, version, answer))
+        return answer
+
+    def another(self) -> RawPeer:
+        """Return a peer with a connection of its own to the same broker."""
+        return RawPeer(self._address, self.topic, self._login, self.partition)
+
     def ask_until(self, settled: Any, api: str, version: int | None = None, **fields: Any) -> Any:
         """Call `ask` until `settled(answer)` is true. Keep only the last answer."""
         deadline = time.monotonic() + ANSWER_LIMIT_S
@@ -203,12 +217,17 @@ class RawPeer:
         self._exchange(fetch, 12, CLIENT_ID)
 
     def _exchange(self, request: Any, version: int, client_id: str) -> Any:
-        connection = self._connected()
-        key = ApiKey(request.api_key)
-        connection.sendall(self._frame(request, version, client_id))
-        reply = self._receive(connection)
+        self._send(request, version, client_id)
+        return self._answer(request, version)
+
+    def _send(self, request: Any, version: int, client_id: str) -> None:
+        self._connected().sendall(self._frame(request, version, client_id))
+
+    def _answer(self, request: Any, version: int) -> Any:
+        reply = self._receive(self._connected())
         if isinstance(reply, str):
             return reply
+        key = ApiKey(request.api_key)
         response_class = getattr(messages, type(request).__name__.removesuffix('Request') + 'Response')
         return decode(response_class, reply, version, 5 if response_header_version(key, version) else 4)
 

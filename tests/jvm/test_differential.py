@@ -14,6 +14,7 @@ import cases_groups
 import cases_records
 import cases_topics
 import cases_transactions
+import cases_waiting
 import pytest
 from raw_peer import RawPeer, comparable, differences
 from support.beside_kafka import both_brokers, unexplained_lines
@@ -41,7 +42,7 @@ SETTINGS = {
 
 CASES = {
     name: case
-    for module in (cases_records, cases_topics, cases_configs, cases_groups, cases_transactions)
+    for module in (cases_records, cases_topics, cases_configs, cases_groups, cases_transactions, cases_waiting)
     for name, case in vars(module).items()
     if getattr(case, 'is_case', False)
 }
