@@ -21,6 +21,7 @@ from kbroker.metadata.scram_records import (
     check_iterations,
     check_name,
     check_salt,
+    check_salted_password,
     mechanism_name,
     record_of,
 )
@@ -28,7 +29,6 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AlterUserScramCredentialsResponse as Response
 from kbroker.protocol.messages import RemoveUserScramCredentialRecord
 from kbroker.security.acl_codes import Operation, ResourceType
-from kbroker.security.scram_credential import DIGEST_BYTES
 
 Result = Response.AlterUserScramCredentialsResult
 
@@ -93,10 +93,8 @@ def upsertion_of(row: Any) -> Any:
     check_iterations(row.iterations)
     salt = bytes(row.salt)
     check_salt(salt)
-    salted, expected = bytes(row.salted_password), DIGEST_BYTES[mechanism]
-    if len(salted) != expected:
-        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL,
-                         f'found a salted password of {len(salted)} bytes, expected {expected}')
+    salted = bytes(row.salted_password)
+    check_salted_password(salted)
     return record_of(row.name, mechanism, credential_of_salted_password(
         mechanism, salted, salt, row.iterations))
 

@@ -8,10 +8,17 @@ from typing import Any
 from kbroker.errors import LogDirectoryError
 from kbroker.long_work import run_to_end
 from kbroker.metadata.offline import changed_directory
-from kbroker.metadata.scram_records import SCRAM_SINCE, check_iterations, check_name, check_salt, record_of
+from kbroker.metadata.scram_records import (
+    SCRAM_SINCE,
+    check_iterations,
+    check_name,
+    check_salt,
+    check_salted_password,
+    record_of,
+)
 from kbroker.protocol.messages import UserScramCredentialRecord
 from kbroker.security.scram import credential_of, credential_of_salted_password, new_salt
-from kbroker.security.scram_credential import DEFAULT_ITERATIONS, DIGEST_BYTES, MECHANISM_CODES, ScramCredential
+from kbroker.security.scram_credential import DEFAULT_ITERATIONS, MECHANISM_CODES, ScramCredential
 
 KEYS = ('name', 'password', 'salt', 'iterations', 'saltedpassword')
 
@@ -60,9 +67,8 @@ def _credential(mechanism: str, values: dict[str, Any]) -> ScramCredential:
         if not values['password']:
             raise ValueError('found an empty password')
         return credential_of(mechanism, values['password'], salt, int(iterations))
-    salted, expected = _decoded(values['saltedpassword'], 'saltedpassword'), DIGEST_BYTES[mechanism]
-    if len(salted) != expected:
-        raise ValueError(f'found a saltedpassword of {len(salted)} bytes, expected {expected}')
+    salted = _decoded(values['saltedpassword'], 'saltedpassword')
+    check_salted_password(salted)
     return credential_of_salted_password(mechanism, salted, salt, int(iterations))
 
 

@@ -9,6 +9,7 @@ from kbroker.security.scram_credential import LEAST_ITERATIONS, MECHANISM_CODES,
 SCRAM_SINCE = 11
 """The first metadata.version with these records."""
 MECHANISM_NAMES = {code: name for name, code in MECHANISM_CODES.items()}
+LARGEST_SALTED_PASSWORD_BYTES = 4096
 MOST_CREDENTIALS = 100_000
 LARGEST_SALT_BYTES = 1024
 """The longest salt. The broker sends it to every client that names the user."""
@@ -41,6 +42,17 @@ def check_salt(salt: bytes) -> None:
     if len(salt) > LARGEST_SALT_BYTES:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL,
                          f'found a salt of {len(salt)} bytes, expected at most {LARGEST_SALT_BYTES}')
+
+
+def check_salted_password(salted: bytes) -> None:
+    """Raise KafkaError UNACCEPTABLE_CREDENTIAL.
+
+    Like Kafka, the broker takes other lengths than that of the digest: the keys are derived from it, and a client that
+    knows it can log in.
+    """
+    if not 1 <= len(salted) <= LARGEST_SALTED_PASSWORD_BYTES:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f'found a salted password of {len(salted)} bytes, '
+                         f'expected 1 to {LARGEST_SALTED_PASSWORD_BYTES}')
 
 
 def check_iterations(iterations: int) -> None:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 MECHANISM_CODES = {'SCRAM-SHA-256': 1, 'SCRAM-SHA-512': 2}
 """The number of each mechanism in records and requests, by name."""
 DIGESTS = {'SCRAM-SHA-256': 'sha256', 'SCRAM-SHA-512': 'sha512'}
-DIGEST_BYTES = {'SCRAM-SHA-256': 32, 'SCRAM-SHA-512': 64}
 
 LEAST_ITERATIONS = 4096
 MOST_ITERATIONS = 16_384

@@ -92,6 +92,24 @@ def test_the_vectors_log_in(name):
     assert exchange.outcome == Login(VECTORS[name][1], None)
 
 
+@pytest.mark.parametrize('mechanism', MECHANISMS)
+@pytest.mark.parametrize('salted', [b'x', b'password', bytes(100)])
+def test_a_salted_password_of_any_length_logs_in(mechanism, salted):
+    digest = mechanism[6:].replace('-', '').lower()
+    credential = credential_of_salted_password(mechanism, salted, b'salt', 4096)
+    exchange = Scram(mechanism, lambda *key: credential, SECRET).begin()
+    challenge = exchange.step(b'n,,n=alice,r=abc')
+    final = b'c=biws,' + challenge.partition(b',')[0]
+    transcript = b','.join((b'n=alice,r=abc', challenge, final))
+    client_key = hmac.digest(salted, b'Client Key', digest)
+    signature = hmac.digest(hashlib.new(digest, client_key).digest(), transcript, digest)
+    proof = bytes(left ^ right for left, right in zip(client_key, signature, strict=True))
+    verifier = exchange.step(final + b',p=' + base64.b64encode(proof))
+    assert verifier == b'v=' + base64.b64encode(
+        hmac.digest(hmac.digest(salted, b'Server Key', digest), transcript, digest))
+    assert exchange.outcome == Login('alice', None)
+
+
 def test_the_keys_are_those_of_the_vectors():
     salted = salted_password('SCRAM-SHA-256', 'pencil', base64.b64decode('W22ZaJ0SNY7soEsUEjb6gQ=='), 4096)
     assert salted.hex() == 'c4a49510323ab4f952cac1fa99441939e78ea74d6be81ddf7096e87513dc615d'
