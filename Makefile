@@ -18,6 +18,11 @@ FUZZ_MUTATIONS ?= 30000
 WORKERS ?= 3
 # The versions of Python that `make test-pythons` runs, as pythonX.Y of PATH.
 PYTHONS ?= 3.11 3.13 3.14 3.15
+# The tests that meet each dependency: codecs, hashes, tables on the terminal, tokens, clients, Spark and Arrow.
+LOWEST_TESTS ?= tests/record tests/wire tests/protocol tests/security tests/tools/test_render.py \
+    tests/tools/test_tools_topics.py tests/clients/test_aiokafka.py tests/clients/test_kafka_python.py \
+    tests/client/test_client_face.py tests/spark/test_spark_files.py tests/spark/test_spark_session.py \
+    tests/spark/test_spark_sink.py tests/spark/test_spark_ingest.py tests/spark/test_spark_object_store.py
 # Where `make package` installs the wheel.
 PACKAGE ?= build/package
 DIST ?= dist
@@ -27,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: help serve build debug check quick test test-pythons soak fuzz bench bench-peers man docs install-service package clean
+.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz bench bench-peers man docs install-service package clean
 
 help:  ## Print the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +48,12 @@ quick: $(VENV)/installed-for-tests build  ## The tests for use while editing: no
 
 test: $(VENV)/installed-for-tests build  ## All tests but the long runs. WORKERS=3 processes; PYTEST_ARGS='tests/log -x' runs a part.
 	$(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+# The versions that pyproject.toml names as the lowest, in an environment of their own. So a bound that is too low is found.
+test-lowest: build build/lowest/installed  ## Build, and run tests, with the lowest versions of all dependencies.
+	KBROKER_C_DIRECTORY=build/lowest/cython build/lowest/venv/bin/python setup.py --quiet build \
+	    --build-lib build/lowest/lib --build-temp build/lowest/temp
+	PYTHONPATH=build/lowest/lib build/lowest/venv/bin/python -P -m pytest -n $(WORKERS) $(LOWEST_TESTS) $(PYTEST_ARGS)
 
 # The environment and the package of each version lie in a directory of their own. So do the objects of the compiler,
 # and the extensions in the tree have the version in their names.
@@ -127,6 +138,12 @@ $(VENV)/installed: pyproject.toml
 # With Spark, whose tests run by default: some 750 MB on the disk and a minute more, most of it PySpark and Arrow.
 $(VENV)/installed-for-tests: $(VENV)/installed
 	$(call install, ["project"]["optional-dependencies"]["test"] ["project"]["optional-dependencies"]["spark"])
+	@touch $@
+
+build/lowest/installed: pyproject.toml packaging/lowest.py $(VENV)/installed
+	$(PYTHON) -m venv --clear build/lowest/venv
+	@echo 'Fetching the lowest versions into build/lowest/venv'
+	$(PY) packaging/lowest.py | build/lowest/venv/bin/pip install --quiet --disable-pip-version-check --requirement /dev/stdin
 	@touch $@
 
 # Apart from the other packages: nothing but fuzzing uses it.

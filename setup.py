@@ -15,7 +15,7 @@ from setuptools.modified import newer_group
 
 DEBUG = os.environ.get('KBROKER_DEBUG') == '1'
 JOBS = os.cpu_count() or 1
-C_DIRECTORY = 'build/cython-debug' if DEBUG else 'build/cython'
+C_DIRECTORY = os.environ.get('KBROKER_C_DIRECTORY', 'build/cython-debug' if DEBUG else 'build/cython')
 
 DIRECTIVES = {
     'language_level': 3,

@@ -3,6 +3,7 @@ import os
 import runpy
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from support.broker_process import ROOT
@@ -69,7 +70,8 @@ def test_a_process_of_the_build_that_imports_setup_again_builds_nothing(monkeypa
 
 def test_each_version_of_python_gets_the_packages_that_have_wheels_for_it():
     assert packages_left_out({'python_version': '3.14'}) == {}
-    assert packages_left_out({'python_version': '3.15'}) == {'confluent_kafka': 'confluent-kafka', 're2': 'google-re2'}
+    assert packages_left_out({'python_version': '3.15'}) == {
+        'confluent_kafka': 'confluent-kafka', 're2': 'google-re2', 'moto': 'moto', 'boto3': 'moto'}
 
 
 def test_a_test_of_a_package_without_a_wheel_is_skipped_with_the_reason(tmp_path):
@@ -85,3 +87,13 @@ def test_a_test_of_a_package_without_a_wheel_is_skipped_with_the_reason(tmp_path
     reason = f'no-such-package has no wheel for Python {sys.version_info.major}.{sys.version_info.minor}'
     assert 'SKIPPED [2] ' in done.stdout and reason in done.stdout
     assert '1 failed, 2 skipped' in done.stdout
+
+
+def test_the_lowest_versions_are_those_that_pyproject_names():
+    done = run('packaging/lowest.py')
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+    for each in [*project['dependencies'], *project['optional-dependencies']['spark']]:
+        assert each.replace('>=', '==') in lines and '>=' in each
+    assert len(lines) == len(set(lines))

@@ -11,16 +11,17 @@ import pytest
 from packaging.requirements import Requirement
 from support.broker_process import ROOT
 
-MODULES = {'google-re2': 're2'}
-"""The modules of packages whose names differ by more than a hyphen."""
+MODULES = {'google-re2': ('re2',), 'moto': ('moto', 'boto3')}
+"""The modules that come with a package, where it is not the one of its name."""
 
 
 def packages_left_out(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the packages that the markers of the tests' requirements exclude, by the names of their modules."""
     project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
     requirements = map(Requirement, project['optional-dependencies']['test'])
-    return {MODULES.get(each.name, each.name.replace('-', '_')): each.name for each in requirements
-            if each.marker is not None and not each.marker.evaluate(dict(environment or {}))}
+    return {module: each.name for each in requirements
+            if each.marker is not None and not each.marker.evaluate(dict(environment or {}))
+            for module in MODULES.get(each.name, (each.name.replace('-', '_'),))}
 
 
 class SkipImports:

@@ -538,6 +538,7 @@ def test_the_name_of_a_lane_with_an_open_transaction_stands_out(shown):
         assert len(opened.value(names % '')) > 1
 
 
+@pytest.mark.browser
 def test_paper_has_every_column_of_the_tables(shown):
     with OpenPage(shown(large_view()), size=(794, 1123)) as opened:
         opened.print_preview()
@@ -545,6 +546,7 @@ def test_paper_has_every_column_of_the_tables(shown):
                             'table.getBoundingClientRect().right <= innerWidth)')
 
 
+@pytest.mark.browser
 def test_keys_alone_will_do(shown):
     with OpenPage(shown(small_view())) as opened:
         opened.value("document.getElementById('lanes').focus()")
