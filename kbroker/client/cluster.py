@@ -23,6 +23,9 @@ T = TypeVar('T')
 
 JITTER = 0.2
 
+TOPIC_CREATION_MS = 3000
+"""How long a topic may be unknown: a topic that the broker creates automatically appears shortly after the request."""
+
 KEYS_AT_ONCE = 1_000
 """The transactional ids of one request."""
 FIND_COORDINATOR_VERSION_OF_SEVERAL = 4
@@ -335,6 +338,15 @@ class Cluster:
         if missing := set(names) - self._topics.keys():
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'topic {min(missing)}: found no answer in the metadata')
         return {name: self._topics[name] for name in names}
+
+    def found_or_created(self, topic: str, limit_ms: int) -> TopicMetadata:
+        """Return the topic. A broker with auto.create.topics.enable creates it, which this call waits for.
+
+        Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) after TOPIC_CREATION_MS, or `limit_ms` if that is less.
+        """
+        return self.retrying(lambda: self.topics([topic], allow_auto_topic_creation=True), f'topic {topic}',
+                             also=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,),
+                             timeout_ms=min(TOPIC_CREATION_MS, limit_ms))[topic]
 
     def find_topics(self, names: Collection[str]) -> dict[str, TopicMetadata | None]:
         """Fetch topics by name; None stands for one that does not exist. Topics with another error are missing."""

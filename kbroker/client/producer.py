@@ -69,9 +69,6 @@ if TYPE_CHECKING:
 Headers = Sequence[tuple[str, bytes | None]]
 TopicPartition = tuple[str, int]
 
-TOPIC_CREATION_MS = 3000
-"""How long a topic may be unknown: a topic that the broker creates automatically appears shortly after the request."""
-
 IDLE_LOOKS = 4
 """How often the producer searches for idle topics within metadata.max.idle.ms."""
 
@@ -451,10 +448,7 @@ class Producer:
 
     def _find_topic(self, topic: str) -> TopicMetadata:
         """Return the topic, waiting for one that the broker creates automatically (auto.create.topics.enable)."""
-        found = self._cluster.retrying(
-            lambda: self._cluster.topics([topic], allow_auto_topic_creation=True), f'topic {topic}',
-            also=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,), timeout_ms=min(TOPIC_CREATION_MS, self.settings.max_block_ms))
-        return found[topic]
+        return self._cluster.found_or_created(topic, self.settings.max_block_ms)
 
     def _close_open_batches(self) -> bool:
         """Close the open batches. Returns True if any batch is still unfinished."""

@@ -1,15 +1,14 @@
 """The steps of a driver and its tasks with the sink, without Spark: plan, task and commit, in this process."""
 import pickle
-from types import SimpleNamespace
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 from support.committed_records import committed_records
 
 from kbroker.client import Admin
 from kbroker.client.admin import LATEST, NewTopic
 from kbroker_tools.spark import KafkaLogDataSource
-from kbroker_tools.spark.sink import writer
 from kbroker_tools.spark.sink.writer import BATCH_ID, QUERY_ID, PlanError
 
 VALUE = StructType([StructField('value', BinaryType())])
@@ -39,9 +38,10 @@ def planned(given):
 
 def staged(monkeypatch, task, number, *values, partition=0, attempt=0):
     """Return the result of a task of micro-batch `number`."""
-    found = {BATCH_ID: str(number), QUERY_ID: 'q'}
-    monkeypatch.setattr(writer, 'TaskContext', SimpleNamespace(get=lambda: SimpleNamespace(
-        getLocalProperty=found.get, partitionId=lambda: partition, taskAttemptId=lambda: attempt)))
+    monkeypatch.setattr(TaskContext, '_taskContext', None)
+    context = TaskContext()
+    context._localProperties = {BATCH_ID: str(number), QUERY_ID: 'q'}
+    context._partitionId, context._taskAttemptId = partition, attempt
     return task.write(iter([batch(value=list(values))] if values else []))
 
 

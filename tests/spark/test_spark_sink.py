@@ -77,7 +77,7 @@ def test_at_least_once_needs_no_prefix(spark, shared_broker, kafka):
 
 @pytest.mark.parametrize(('column', 'more', 'text'), [
     ("'k' AS key", {'transactionalIdPrefix': 'a~b'}, "option transactionalIdPrefix: found 'a~b', expected 1 to 200"),
-    ("'k' AS key", {'topic': 'nowhere'}, "found no topic 'nowhere', expected it to exist"),
+    ("'k' AS key", {'commit': 'prepared', 'twoPhase': 'on'}, 'found a broker without two-phase commit'),
     ("'k' AS key", {'ledgerTopic': 'forgetful'}, r'forgetful has cleanup\.policy=delete, expected compact'),
     ('CAST(NULL AS STRING) AS topic', {'topic': None}, 'found null in the column topic'),
     ('9 AS partition', {}, 'found partition 9 in a row of topic refused, which has 4 partitions'),

@@ -1,4 +1,5 @@
 """The sink without Spark: options, columns and rows, and what a broker must have before anything is written."""
+import pickle
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -242,10 +243,11 @@ def test_of_two_drivers_with_one_prefix_the_older_one_writes_nothing(shared_brok
     assert values_in(shared_broker, 'two') == [b'new', b'next']
 
 
-def test_a_row_for_a_missing_partition_or_topic_is_refused_before_anything_is_written(shared_broker, admin,
-                                                                                      monkeypatch):
+def test_a_row_for_a_missing_partition_or_topic_is_refused_before_anything_is_written(start_broker, monkeypatch):
+    strict = start_broker({'auto.create.topics.enable': 'false'})
+    admin = Admin(strict.address)
     create(admin, 'gone', 1)
-    given = options(shared_broker, 'gone')
+    given = options(strict, 'gone')
     with pytest.raises(SinkError, match=r"found no topic 'missing', expected it to exist"):
         planned(given | {'topic': 'missing'})
     task = planned(given)
@@ -258,6 +260,31 @@ def test_a_row_for_a_missing_partition_or_topic_is_refused_before_anything_is_wr
     with pytest.raises(SinkError, match=r"found no topic 'gone'"):
         commit(given, 0, staged(monkeypatch, task, 0, 'x'))
     assert admin.describe_transactions([driver_id('gone')])[driver_id('gone')].state == 'Empty'
+    admin.close()
+
+
+def test_a_topic_is_created_by_its_first_use_as_for_any_producer(shared_broker, monkeypatch):
+    """Once, a missing topic was refused also where the broker creates topics, as Spark's own sink lets it."""
+    given = options(shared_broker, 'made-by-the-option')
+    commit(given, 0, staged(monkeypatch, planned(given), 0, 'x'))
+    assert values_in(shared_broker, 'made-by-the-option') == [b'x']
+    given = {name: text for name, text in options(shared_broker, 'by-a-column').items() if name != 'topic'}
+    schema = StructType([*VALUE.fields, StructField('topic', StringType())])
+    task = pickle.loads(pickle.dumps(KafkaLogDataSource(given).streamWriter(schema, False)))
+    staged(monkeypatch, planned(options(shared_broker, 'another')), 0)     # gives the task a context
+    result = task.run_task(Unit(QUERY + 'q', 0), iter([batch(value=['y'], topic=['made-by-a-column'])]))
+    KafkaLogDataSource(given).streamWriter(schema, False).commit([result], 0)
+    assert values_in(shared_broker, 'made-by-a-column') == [b'y']
+
+
+def test_a_unit_that_was_written_before_says_that_nothing_is_written_now(shared_broker, admin, monkeypatch, caplog):
+    """Once, a job that its idempotencyKey skipped ended without a word."""
+    create(admin, 'said', 1)
+    given = options(shared_broker, 'said')
+    for _ in range(2):
+        commit(given, 5, staged(monkeypatch, planned(given), 5, 'x'))
+    assert [record.getMessage() for record in caplog.records] == [
+        "micro-batch 5 of query q with the prefix 'said' was written before, so nothing was written now"]
 
 
 def test_a_row_that_the_topic_refuses_leaves_nothing_of_its_micro_batch(shared_broker, admin, monkeypatch):

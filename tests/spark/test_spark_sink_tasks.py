@@ -326,7 +326,6 @@ def test_a_task_that_fails_aborts_its_transaction(make, admin, monkeypatch):
     ({'maxPrepared': '2'}, 2, 'found rows in task 2, but maxPrepared is 2'),
     ({'transactionTimeout': '20d', 'twoPhase': 'off', 'decisionMargin': '2s'}, 1,
      'found a transactionTimeout of 1728000000 ms, which is more than the broker allows'),
-    ({'topic': 'missing'}, 0, "found no topic 'missing', expected it to exist"),
 ])
 def test_a_task_that_may_not_write_opens_no_transaction(make, admin, monkeypatch, more, partition, text):
     given = make(f'refused-{partition}') | more

@@ -152,6 +152,9 @@ class FakeCluster:
     def topics(self, names, allow_auto_topic_creation=False):
         return {name: TopicMetadata(name, bytes(16), False, self.rows) for name in names}
 
+    def found_or_created(self, topic, limit_ms):
+        return self.topics([topic])[topic]
+
     def find_topics(self, names):
         return {name: None if name in self.deleted else self.topics([name])[name] for name in names}
 

@@ -7,6 +7,7 @@ from kbroker.client import KafkaError, Producer, ProducerFencedError
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.producer_id import ProducerIdAndEpoch
+from kbroker.client.stream_settings import ProducerSettings
 from kbroker.errors import ErrorCode
 from kbroker_tools.spark.sink.coordinator import TaskTransactions
 from kbroker_tools.spark.sink.ledger import Ledger, partition_counts
@@ -112,7 +113,7 @@ class BrokerStore(TaskTransactions):
                             f'and the write was planned for cluster {planned}')
 
     def check_partitions(self, highest: Mapping[str, int]) -> None:
-        """SinkError unless these topics exist, with at least the partitions of these numbers."""
+        """SinkError unless these topics exist or are created, with at least the partitions of these numbers."""
         counts = self._existing(list(highest))
         for topic, number in highest.items():
             if number >= counts[topic]:
@@ -122,11 +123,21 @@ class BrokerStore(TaskTransactions):
                 raise SinkError(f'found {topic} in the column topic, which is the ledger of the sink')
 
     def _existing(self, topics: Sequence[str]) -> Mapping[str, int]:
-        """Return the number of partitions by topic. SinkError for a topic that does not exist."""
+        """Return the number of partitions by topic. The broker creates a missing topic, as for any producer.
+
+        SinkError for one that it does not create.
+        """
         found = partition_counts(self.cluster, topics)
+        limit_ms = ProducerSettings.from_properties(self._options.producer()).max_block_ms
         for topic in topics:
             if topic not in found:
-                raise SinkError(f'found no topic {topic!r}, expected it to exist: create it first')
+                try:
+                    found[topic] = len(self.cluster.found_or_created(topic, limit_ms).partitions)
+                except KafkaError as error:
+                    if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                        raise
+                    raise SinkError(f'found no topic {topic!r}, expected it to exist: create it first, or set '
+                                    'auto.create.topics.enable of the broker') from None
         return found
 
 

@@ -114,7 +114,16 @@ class _Planned(ABC):
         """Write the staged rows and the decision in one transaction, then end the transactions of the tasks."""
         bounds = Bounds(self.options.max_driver_bytes, self.options.decision_margin_ms)
         with closing(BrokerStore(self.options)) as store:
-            protocol.commit(store, _staged(messages), bounds)
+            decision = protocol.commit(store, _staged(messages), bounds)
+        if decision is None:
+            logger.warning('%s', self.skipped(messages))
+
+    def skipped(self, messages: Messages) -> str:
+        """Return that the unit was written before, in words."""
+        unit = next(staged.unit for staged in _staged(messages) if staged is not None)
+        again = '' if unit.owner.startswith(QUERY) else '. For another job, give another idempotencyKey'
+        return (f'{unit} with the prefix {self.options.prefix!r} was written before, so nothing was written '
+                f'now{again}')
 
     def withdraw(self, messages: Messages) -> None:
         """End the transactions of the tasks, as far as it is possible now. The next plan ends the others.
