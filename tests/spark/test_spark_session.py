@@ -2,9 +2,11 @@
 import json
 import re
 import shutil
+import sys
 from collections import Counter
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
 from spark_rows import LogFiles, damage, rows
@@ -14,6 +16,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
+from kbroker_tools import spark_startup
 from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.skipped import Skipped
 
@@ -327,3 +330,34 @@ def test_a_stream_waits_for_enough(log):
     log.write('d')
     log.flush()
     assert reader.latestOffset(first, ReadAllAvailable()) == {'topic': {'0': 4}}
+
+
+def test_a_plan_without_a_task_has_no_rows(spark, log):
+    log.write('1')
+    log.flush()
+    path = str(log.path)
+    assert read(spark, path=path, startingOffsets='{"topic":{"0":-1}}').load().collect() == []
+    LogFiles(log.path, '__transaction_state').flush()
+    assert read(spark, path=path, table='transactions').load().collect() == []
+
+
+def test_a_session_that_does_not_know_the_source_gets_it_registered(spark, monkeypatch):
+    registered = []
+    monkeypatch.setattr(type(spark.dataSource), 'register', lambda self, source: registered.append(source))
+    spark_startup.ensure_source(spark)
+    assert registered == []
+    monkeypatch.setattr(spark_startup, 'SOURCE', 'a-source-that-spark-does-not-know')
+    spark_startup.ensure_source(spark)
+    assert registered == [KafkaLogDataSource]
+
+
+def test_a_session_of_another_python_that_does_not_know_the_source_is_an_error_that_names_the_setting(
+        spark, monkeypatch, tmp_path):
+    (tmp_path / 'python3').symlink_to('/bin/true')
+    monkeypatch.setenv('PATH', str(tmp_path))
+    monkeypatch.setattr(spark.sparkContext, 'pythonExec', 'python3')
+    spark_startup.ensure_source(spark)      # Spark found it all the same
+    monkeypatch.setattr(spark_startup, 'SOURCE', 'a-source-that-spark-does-not-know')
+    with pytest.raises(PySparkRuntimeError, match=f'run {tmp_path}/python3, which has no kbroker; set '
+                                                  f'PYSPARK_PYTHON={sys.executable} '):
+        spark_startup.ensure_source(spark)

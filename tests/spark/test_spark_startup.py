@@ -146,34 +146,6 @@ def test_nothing_is_set_or_printed_in_an_activated_environment(environment, monk
     assert 'PYSPARK_PYTHON' not in os.environ and capsys.readouterr().err == ''
 
 
-def session_that_knows(is_known, python):
-    manager = types.SimpleNamespace(dataSourceExists=lambda name: is_known)
-    state = types.SimpleNamespace(dataSourceManager=lambda: manager)
-    registered = []
-    session = types.SimpleNamespace(_jsparkSession=types.SimpleNamespace(sessionState=lambda: state),
-                                    sparkContext=types.SimpleNamespace(pythonExec=python),
-                                    dataSource=types.SimpleNamespace(register=registered.append))
-    return session, registered
-
-
-def test_a_running_session_of_this_python_gets_the_source_registered(environment):
-    from kbroker_tools.spark import KafkaLogDataSource
-    session, registered = session_that_knows(False, sys.executable)
-    spark_startup.ensure_source(session)
-    assert registered == [KafkaLogDataSource]
-    session, registered = session_that_knows(True, 'python3')
-    spark_startup.ensure_source(session)
-    assert registered == []
-
-
-def test_a_running_session_of_another_python_is_an_error_that_names_the_setting(environment):
-    from pyspark.errors import PySparkRuntimeError
-    session, _ = session_that_knows(False, 'python3')
-    with pytest.raises(PySparkRuntimeError, match=f'run {environment}/python3, which has no kbroker; set '
-                                                  f'PYSPARK_PYTHON={sys.executable} '):
-        spark_startup.ensure_source(session)
-
-
 def test_only_the_named_modules_are_wrapped_and_keep_their_loaders(tmp_path, monkeypatch):
     (tmp_path / 'wrapped_here.py').write_text('x = 1\n')
     monkeypatch.syspath_prepend(str(tmp_path))
