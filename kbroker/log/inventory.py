@@ -23,7 +23,7 @@ from kbroker.log.checkpoints import (
     RECOVERY_POINT_FILE,
 )
 from kbroker.log.directory_names import CLEAN_SHUTDOWN_FILE
-from kbroker.log.fs import FileSystem
+from kbroker.log.fs import NO_FILE, FileSystem
 from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.segment import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
@@ -59,7 +59,8 @@ class Damage:
     expected: str
     found: str
     is_loss: bool
-    """True if records or their offsets are gone or changed; False if the file can be derived from the log."""
+    """True if records or their offsets are gone or changed, or no file has the place of one; False if the file can be
+    derived from the log."""
 
     def __str__(self) -> str:
         return f'{self.file}: found {self.found}, expected {self.expected}'
@@ -208,7 +209,11 @@ def compare_partition(fs: FileSystem, directory: str, note: PartitionNote) -> li
                  if (parsed := parse_file_name(name)) and parsed.kind == LOG_SUFFIX), default=0)
     for name in sorted(unknown):
         parsed = parse_file_name(name)
-        if parsed and not parsed.state and parsed.offset >= first and _counts(fs, directory, name, sizes):
+        if sizes[name] == NO_FILE:
+            if parsed:
+                path = os.path.join(directory, name)
+                damages.append(Damage(path, 'no such file', fs.kind(path), True))
+        elif parsed and not parsed.state and parsed.offset >= first and _counts(fs, directory, name, sizes):
             damages.append(Damage(os.path.join(directory, name), 'no such file', f'{sizes[name]} bytes',
                                   parsed.kind == LOG_SUFFIX))
     return damages
@@ -219,6 +224,9 @@ def _compare(fs: FileSystem, directory: str, notes: dict[str, FileNote], sizes: 
     for name, note in notes.items():
         path = os.path.join(directory, name)
         found = sizes.get(name, -1)
+        if found == NO_FILE:
+            damages.append(Damage(path, 'a file', fs.kind(path), True))
+            continue
         if found != note.size_bytes:
             words = 'no such file' if found < 0 else f'{found} bytes', f'{note.size_bytes} bytes'
         elif (checksum := _checksum(fs, path, found)) != note.checksum:

@@ -2,8 +2,30 @@
 import os
 
 from kbroker.errors import LogDirectoryError
-from kbroker.log.directory_names import LOCK_FILE, NOT_PARTITIONS, parse_directory_name
-from kbroker.log.fs import File, FileSystem
+from kbroker.log.checkpoints import (
+    CLEANER_FILE,
+    HIGH_WATERMARK_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_START_OFFSET_FILE,
+    RECOVERY_POINT_FILE,
+)
+from kbroker.log.damage_notes import DAMAGE_FILE
+from kbroker.log.directory_names import (
+    CLEAN_SHUTDOWN_FILE,
+    LOCK_FILE,
+    METADATA_DIRECTORY,
+    NOT_PARTITIONS,
+    parse_directory_name,
+)
+from kbroker.log.fs import NO_FILE, File, FileSystem
+from kbroker.log.inventory import INVENTORY_FILE, META_PROPERTIES_FILE
+from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
+
+QUORUM_STATE_FILE = 'quorum-state'
+FILES_BESIDE = (
+    CLEAN_SHUTDOWN_FILE, CLEANER_FILE, DAMAGE_FILE, HIGH_WATERMARK_FILE, INVENTORY_FILE, LEADER_EPOCH_FILE, LOCK_FILE,
+    LOG_START_OFFSET_FILE, META_PROPERTIES_FILE, PARTITION_METADATA_FILE, QUORUM_STATE_FILE,
+    RECOVERY_POINT_FILE)
 
 
 def lock_directory(fs: FileSystem, directory: str) -> File:
@@ -14,6 +36,19 @@ def lock_directory(fs: FileSystem, directory: str) -> File:
         return fs.lock(path)
     except (BlockingIOError, PermissionError) as error:
         raise LogDirectoryError(f'{path} is locked: another broker, kbroker or Kafka, uses {directory}') from error
+
+
+def check_files(fs: FileSystem, directory: str) -> None:
+    """Raise LogDirectoryError if something else has the place of a file beside the partitions, or of the metadata log.
+
+    Reading a pipe in such a place would give nothing, and a write to a directory would fail later.
+    """
+    metadata = os.path.join(directory, METADATA_DIRECTORY)
+    for place in (directory, metadata) if fs.is_directory(metadata) else (directory,):
+        for name, size_bytes in sorted(fs.sizes(place).items()):
+            if size_bytes == NO_FILE and (name.removesuffix('.tmp') in FILES_BESIDE or name[:20].isdecimal()):
+                path = os.path.join(place, name)
+                raise LogDirectoryError(f'{path}: found {fs.kind(path)}, expected a file: move it away')
 
 
 def list_partitions(fs: FileSystem, directory: str) -> set[tuple[str, int]]:

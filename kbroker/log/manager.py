@@ -30,7 +30,7 @@ from kbroker.log.fs import File, FileSystem, is_shortage, sync_inline
 from kbroker.log.inventory import Inventory, read_clean_shutdown
 from kbroker.log.jobs import Submit, Sync, run_inline, synced
 from kbroker.log.log import Log
-from kbroker.log.log_directory import list_partitions, lock_directory
+from kbroker.log.log_directory import check_files, list_partitions, lock_directory
 from kbroker.log.options import LogOptions
 from kbroker.log.out_of_use import make_missing_indexes
 from kbroker.log.partition_metadata import read_topic_id, write_topic_id
@@ -97,6 +97,7 @@ class LogManager:
         self._is_stopping = False
         if not fs.exists(directory):
             fs.mkdir(directory)
+        check_files(fs, directory)
         list_partitions(fs, directory)      # before the lock file is created: a refused directory is left unchanged
         self._lock: File | None = lock_directory(fs, directory)
         try:

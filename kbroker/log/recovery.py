@@ -27,7 +27,7 @@ from kbroker.clock import Clock
 from kbroker.errors import CorruptLogError
 from kbroker.lean_dataclasses import dataclass, field
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE
-from kbroker.log.fs import File, FileSystem
+from kbroker.log.fs import NO_FILE, File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.options import LogOptions
 from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
@@ -39,6 +39,7 @@ from kbroker.log.swap import finish_swaps, parse_file_name
 
 TEMPORARY_SUFFIX = '.tmp'
 COPY_BYTES = 1 << 20
+BESIDE_SEGMENTS = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
 MOST_TRANSACTIONS = 5
 """The most open transactions that are named."""
 
@@ -128,6 +129,11 @@ class Opening:
     def _find_files(self) -> dict[str, int]:
         """Return the files by name, with their sizes, after finishing or removing leftovers of a crash."""
         sizes = self.fs.sizes(self.directory)
+        for name in [name for name, size_bytes in sizes.items() if size_bytes == NO_FILE]:
+            del sizes[name]
+            if parse_file_name(name) or name in BESIDE_SEGMENTS or name.endswith(TEMPORARY_SUFFIX):
+                path = os.path.join(self.directory, name)
+                raise CorruptLogError(f'{path}: found {self.fs.kind(path)}, expected a file')
         for name in [name for name in sizes if name.endswith(TEMPORARY_SUFFIX)]:
             self.fs.unlink(os.path.join(self.directory, name))
             del sizes[name]

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable
 from errno import ENOSYS
 
@@ -11,6 +12,19 @@ from kbroker.log.fs.file import Directory, File, ReadOnlyFile, WholeFileSystem
 
 SYNCFS_IS_SILENT = tuple(int(number) for number in re.findall(r'\d+', os.uname().release)[:2]) < (5, 8)
 """True if the kernel's syncfs hides write errors."""
+
+
+NO_FILE = -2
+"""The size of a directory, a pipe, a socket, a device or a link that leads nowhere."""
+KINDS = {stat.S_IFREG: 'a file', stat.S_IFDIR: 'a directory', stat.S_IFIFO: 'a named pipe', stat.S_IFSOCK: 'a socket'}
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a file, or a link to one."""
+    try:
+        return entry.is_file()
+    except OSError:         # links in a circle
+        return False
 
 
 def sync_inline(files: Iterable[File], done: Callable[[OSError | None], object]) -> None:
@@ -55,9 +69,17 @@ class FileSystem:
         return os.stat(path).st_size
 
     def sizes(self, path: str) -> dict[str, int]:
-        """Return the sizes of the files and directories in a directory, by name."""
+        """Return the sizes of the files in a directory by name, and NO_FILE for everything that is no regular file."""
         with os.scandir(path) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries}
+            return {entry.name: entry.stat().st_size if _is_file(entry) else NO_FILE for entry in entries}
+
+    def kind(self, path: str) -> str:
+        """Return the kind of what has a name, in words: 'a file', 'a directory', 'a named pipe'."""
+        try:
+            mode = os.stat(path).st_mode
+        except OSError:
+            return 'a link to no file' if os.path.islink(path) else 'nothing'
+        return KINDS.get(stat.S_IFMT(mode), 'a device')
 
     def stats(self, path: str) -> dict[str, tuple[int, int]]:
         """Return size and time of the last change, in ms, of the files and directories in a directory, by name."""
