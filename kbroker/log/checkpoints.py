@@ -7,6 +7,7 @@ rows `epoch start_offset` for a partition.
 import os
 from collections.abc import Callable, Generator
 from functools import partial
+from itertools import islice
 
 from kbroker.errors import CorruptLogError
 from kbroker.log.fs import FileSystem
@@ -23,6 +24,7 @@ LEADER_EPOCH_FILE = 'leader-epoch-checkpoint'
 PartitionOffsets = dict[tuple[str, int], int]
 ROWS_AT_ONCE = 128
 """The rows that one part of long work encodes."""
+ROWS_COMPARED_AT_ONCE = 2048
 
 
 def read_rows(fs: FileSystem, path: str, columns: int, *, may_be_torn: bool = False) -> list[list[str]]:
@@ -73,12 +75,24 @@ def encode_partition_offsets(offsets: PartitionOffsets) -> bytes:
 
 def encode_in_steps(offsets: PartitionOffsets) -> Generator[None, None, bytes]:
     """Return the same, but in the order of `offsets`. Yields after each small part."""
-    rows = []
-    for (topic, partition), offset in offsets.items():
-        rows.append(f'{topic} {partition} {offset}')
-        if len(rows) % ROWS_AT_ONCE == 0:
+    parts = [encode_rows([])[:-2] + f'{len(offsets)}\n'.encode()]
+    rows = iter(offsets.items())
+    while part := list(islice(rows, ROWS_AT_ONCE)):
+        parts.append(''.join([f'{topic} {partition} {offset}\n' for (topic, partition), offset in part]).encode())
+        yield
+    return b''.join(parts)
+
+
+def are_equal(offsets: PartitionOffsets, others: PartitionOffsets) -> Generator[None, None, bool]:
+    """Return whether the offsets are equal. Yields after each small part."""
+    if len(offsets) != len(others):
+        return False
+    for number, (partition, offset) in enumerate(offsets.items(), 1):
+        if others.get(partition) != offset:
+            return False
+        if number % ROWS_COMPARED_AT_ONCE == 0:
             yield
-    return encode_rows(rows)
+    return True
 
 
 def write_partition_offsets(fs: FileSystem, directory: str, name: str, offsets: PartitionOffsets) -> None:
@@ -124,10 +138,15 @@ class CheckpointFiles:
         """
         if name in self._under_way:
             return
-        if self._written.get(name) == offsets:
+        self._under_way[name] = offsets
+        written = self._written.get(name)
+        is_written = written is not None and (yield from are_equal(offsets, written))
+        if self._under_way.get(name) is not offsets:
+            return
+        if is_written and self._written.get(name) is written:
+            del self._under_way[name]
             done()
             return
-        self._under_way[name] = offsets
         content = yield from encode_in_steps(offsets)
         if self._under_way.get(name) is not offsets:
             return

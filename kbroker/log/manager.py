@@ -43,6 +43,7 @@ from kbroker.long_work import LongWork, run_to_end
 UNKNOWN_BROKER_EPOCH = -1
 LOGS_AT_ONCE = 64
 """The logs of which one part of long work reads an offset."""
+LOGS_COMPARED_AT_ONCE = 2048
 
 logger = logging.getLogger(__name__)
 
@@ -468,8 +469,8 @@ class LogManager:
 
     def _read_offsets(self, offsets: PartitionOffsets, offset_of: OffsetOf) -> Steps:
         """Add an offset of each log to `offsets`."""
-        logs = list(self.logs.items())
-        for number, (key, log) in enumerate(logs, 1):
+        keys, logs = list(self.logs), list(self.logs.values())      # their pairs would be as many new objects
+        for number, (key, log) in enumerate(zip(keys, logs, strict=True), 1):
             offset = offset_of(log)
             if offset is None:
                 offsets.pop(key, None)
@@ -477,9 +478,11 @@ class LogManager:
                 offsets[key] = offset
             if number % LOGS_AT_ONCE == 0:
                 yield
-        for key, log in logs:
-            if self.logs.get(key) is not log:       # deleted meanwhile
+        for number, (key, log) in enumerate(zip(keys, logs, strict=True), 1):
+            if self.logs.get(key) is not log:       # deleted meanwhile; what is deleted from now on is `_stale`
                 offsets.pop(key, None)
+            if number % LOGS_COMPARED_AT_ONCE == 0:
+                yield
 
     def _forget_stale(self, name: str, keys: set[PartitionKey]) -> None:
         """Adopt that a checkpoint file contains nothing of the partitions `keys`, which were gone when it was made."""

@@ -3,9 +3,12 @@ import errno
 import os
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 from batches import T, data_batch
+from support.attempts import assert_within
 from support.faulty_file_systems import FailingFileSystem
 from support.held_disk import HeldDisk
 from support.stepwise_work import StepwiseWork
@@ -428,3 +431,27 @@ def test_a_new_partition_syncs_its_directory_and_metadata_with_its_first_flush(o
     log.mark_flushed(offset)
     log.append_batch(data_batch(), Origin.CLIENT, 0)
     assert [os.path.basename(file.path) for file in log.files_to_sync()[0]] == ['00000000000000000000.log']
+
+
+def longest_part_s(steps):
+    """Run a generator to its end. Return the processor time of its longest part."""
+    longest_s, is_over = 0.0, False
+    while not is_over:
+        began_s = time.thread_time()
+        is_over = next(steps, steps) is steps
+        longest_s = max(longest_s, time.thread_time() - began_s)
+    return longest_s
+
+
+def test_a_checkpoint_of_fifty_thousand_partitions_is_made_in_small_parts(open_manager):
+    """The list of the logs, the end of the encoding, and the comparison with the file held the loop for 15 ms."""
+    disk = HeldDisk(is_held=True)
+    manager = open_manager(sync=disk.sync)
+    for number in range(50_500):
+        manager.logs[f'topic-of-many-{number}', 0] = SimpleNamespace(recovery_point=number)
+    for syncs in (1, 0):        # the second time nothing has changed
+        assert_within(longest_part_s(manager._write_checkpoint(
+            'recovery-point-offset-checkpoint', {}, lambda log: log.recovery_point)), 0.005)
+        assert len(disk.jobs) == syncs
+        disk.finish_all()
+    manager.logs.clear()
