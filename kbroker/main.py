@@ -20,7 +20,7 @@ from kbroker.config import Config, addresses_for_clients, check_exposure
 from kbroker.errors import ConfigError, CorruptLogError, KafkaError, LogDirectoryError
 from kbroker.file_modes import check_data_directory, check_secret_file, holds_secrets
 from kbroker.garbage import exempting_the_old
-from kbroker.properties import read_properties
+from kbroker.properties import read_properties, read_text
 from kbroker.settings import SETTINGS
 from kbroker.stopping import StopProgress
 
@@ -259,7 +259,7 @@ def _describe_settings() -> Iterator[str]:
 
 def _read_file(path: Path) -> tuple[dict[str, str], list[str]]:
     try:
-        return read_properties(path.read_text('utf-8'))
+        return read_properties(read_text(path))
     except (OSError, UnicodeDecodeError) as error:
         _fail(f'{path}: {error.strerror if isinstance(error, OSError) else "not UTF-8 text"}')
     except ValueError as error:

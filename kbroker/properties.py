@@ -1,9 +1,29 @@
 """Java's properties syntax, the format of `server.properties`."""
+import errno
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 ESCAPES = {'t': '\t', 'n': '\n', 'r': '\r', 'f': '\f'}
 BLANKS = ' \t\f'
+
+
+MOST_TEXT_BYTES = 16 << 20
+"""The largest text that a user gives: settings, or a plan of offsets."""
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file of a user, or of a pipe. Raises OSError, also for one over MOST_TEXT_BYTES; ValueError.
+
+    A sparse file, or a device, may have more bytes than the memory.
+    """
+    with path.open('rb') as file:
+        content = file.read(MOST_TEXT_BYTES + 1)
+        if len(content) > MOST_TEXT_BYTES:
+            found = max(os.fstat(file.fileno()).st_size, len(content))
+            raise OSError(errno.EFBIG, f'found {found} bytes, expected at most {MOST_TEXT_BYTES}', str(path))
+    return content.decode()
 
 
 def read_properties(text: str) -> tuple[dict[str, str], list[str]]:

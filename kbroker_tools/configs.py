@@ -264,10 +264,10 @@ def wanted_changes(options: dict[str, Any]) -> dict[str, str | None]:
     if options['add_config'] is not None:
         changes |= parse_settings(options['add_config'])
     if options['add_config_file'] is not None:
-        from kbroker.properties import read_properties
+        from kbroker.properties import read_properties, read_text
         path = options['add_config_file']
         try:
-            changes |= read_properties(path.read_text('utf-8'))[0]
+            changes |= read_properties(read_text(path))[0]
         except ValueError as error:
             reason = 'not UTF-8 text' if isinstance(error, UnicodeDecodeError) else str(error)
             raise ToolError(f'{path}: {reason}') from None

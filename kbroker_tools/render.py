@@ -16,9 +16,12 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from rich.console import Console
 
 PROGRESS_INTERVAL_S = 0.1
+NO_TIMESTAMP = -1
 LEAST_FOLD = 24
 """The narrowest width to which a cell is folded: wide enough for every number, so that only ids are folded."""
 COLUMN_GAP = 3
@@ -280,13 +283,34 @@ def words_for_duration(duration_ms: float) -> str:
 
 
 def words_for_time(timestamp_ms: int) -> str:
-    """Return the time in UTC to the millisecond: `2026-11-20 14:03:07.120Z`."""
-    from datetime import UTC, datetime
+    """Return the time in UTC to the millisecond: `2026-11-20 14:03:07.120Z`.
+
+    -1 stands for no timestamp, as in a record. A time out of the calendar stays a number.
+    """
+    if timestamp_ms == NO_TIMESTAMP:
+        return 'no timestamp'
+    moment = moment_of(timestamp_ms)
+    if moment is None:
+        return f'{timestamp_ms} ms since 1970'
+    return f'{moment.year:04d}-{moment:%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d}Z'
+
+
+def moment_of(timestamp_ms: int) -> datetime | None:
+    """Return a time in UTC, or None for one before the year 1 or after the year 9999."""
+    from datetime import UTC, datetime, timedelta
     try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f'{timestamp_ms} ms'
-    return moment.strftime('%Y-%m-%d %H:%M:%S.') + f'{timestamp_ms % 1000:03d}Z'
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return None
+
+
+def words_for_age(now_ms: int, since_ms: int) -> str:
+    """Return `for 3 h 20 min`. The clock of a program may have been wrong, or the time missing."""
+    if since_ms == NO_TIMESTAMP:
+        return 'without a timestamp'
+    if since_ms > now_ms:
+        return f'dated {words_for_duration(since_ms - now_ms)} ahead'
+    return f'for {words_for_duration(now_ms - since_ms)}'
 
 
 def words_for_count(count: int, noun: str) -> str:

@@ -23,7 +23,7 @@ from kbroker.client.admin_requests import (
     raise_transient,
     words_of,
 )
-from kbroker.client.arguments import list_of, names_of
+from kbroker.client.arguments import by_partition, list_of, names_of, number_of
 from kbroker.client.cluster import KEYS_AT_ONCE, KeyType
 from kbroker.client.code_names import code_named
 from kbroker.client.connection import Connection
@@ -102,10 +102,9 @@ class OffsetAndMetadata(NamedTuple):
 def as_offsets(offsets: Mapping[Partition, OffsetAndMetadata | int]) -> dict[Partition, OffsetAndMetadata]:
     """Return offsets to commit, some of which may be numbers. Raises TypeError, ValueError for a negative one."""
     found = {}
-    for at, given in offsets.items():
+    for at, given in by_partition(offsets, 'offset').items():
         offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
-        if not isinstance(offset.offset, int):
-            raise TypeError(f'found {type(given).__name__} as offset of {words_of(at)}, expected a number')
+        number_of(offset.offset, f'the offset of {words_of(at)}')
         if offset.offset < 0:
             raise ValueError(f'found offset {offset.offset} of {words_of(at)}, expected 0 or more')
         found[at] = offset
@@ -151,6 +150,8 @@ class Admin(AdminRequests):
         if isinstance(topics, Mapping):
             topics = [NewTopic(name, partitions) for name, partitions in topics.items()]
         topics = list_of(topics, 'topic', NewTopic)
+        for topic in topics:
+            number_of(topic.partitions, f'the partitions of {names_of([topic.name], "topic")[0]}')
         rows = [request.CreatableTopic(
             name=topic.name, num_partitions=topic.partitions, replication_factor=topic.replication_factor,
             assignments=[request.CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
@@ -173,6 +174,10 @@ class Admin(AdminRequests):
                           validate_only: bool = False) -> dict[str, KafkaError | None]:
         """Increase topics to these partition counts; `assignments` are the brokers of each new partition."""
         request = messages.CreatePartitionsRequest
+        if not isinstance(counts, Mapping):
+            raise TypeError(f'found {type(counts).__name__} as counts, expected a dict from topics to counts')
+        for name, count in counts.items():
+            number_of(count, f'the partitions of {name}')
         given = assignments or {}
         rows = [request.CreatePartitionsTopic(name=name, count=count, assignments=None if name not in given else [
             request.CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in given[name]])
@@ -184,6 +189,8 @@ class Admin(AdminRequests):
     def delete_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, int | KafkaError]:
         """Delete the records before these offsets (-1: the high watermark). Returns the new log start offsets."""
         request = messages.DeleteRecordsRequest
+        offsets = {at: number_of(offset, f'the offset of {words_of(at)}')
+                   for at, offset in by_partition(offsets, 'offset').items()}
 
         def ask(connection: Connection, topics: dict[str, list[int]]) -> Iterable[tuple[str, Any]]:
             rows = [request.DeleteRecordsTopic(name=topic, partitions=[
@@ -358,7 +365,7 @@ class Admin(AdminRequests):
 
         `latest` is the high watermark, or with READ_COMMITTED the last stable offset.
         """
-        timestamps = {at: _timestamp_of(time) for at, time in times.items()}
+        timestamps = {at: _timestamp_of(time) for at, time in by_partition(times, 'time').items()}
         request = messages.ListOffsetsRequest
         least = max((SPECIAL_SINCE.get(timestamp, 0) for timestamp in timestamps.values()), default=0)
         if isolation_level == IsolationLevel.READ_COMMITTED:
@@ -614,8 +621,8 @@ class Admin(AdminRequests):
 
 
 def _timestamp_of(time: int | str) -> int:
-    if isinstance(time, int):
-        return time
+    if not isinstance(time, str):
+        return number_of(time, 'a time in ms')
     if time not in OFFSETS_BY_NAME:
         raise ValueError(f'found {time!r} as a time, expected milliseconds or {", ".join(OFFSETS_BY_NAME)}')
     return OFFSETS_BY_NAME[time]

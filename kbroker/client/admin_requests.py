@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
 
+from kbroker.client.arguments import partitions_of
 from kbroker.client.cluster import RETRIED, Cluster, KeyType, OutOfDate
 from kbroker.client.connection import Connection
 from kbroker.client.errors import error_of
@@ -134,7 +135,7 @@ class AdminRequests:
     def _ask_leaders(self, partitions: Iterable[Partition], ask: Any, what: str,
                      broker_id: int | None = None) -> dict[Partition, Any]:
         """Call `ask(connection, partitions by topic)` for each leader, and return one row for each partition."""
-        partitions = list(partitions)
+        partitions = partitions_of(partitions)
 
         def run() -> dict[Partition, Any]:
             connections: dict[Connection, list[Partition]] = {}

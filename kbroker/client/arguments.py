@@ -1,8 +1,9 @@
 """Checks of arguments whose mistakes would otherwise show late, or not at all."""
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 T = TypeVar('T')
@@ -13,8 +14,8 @@ MOST_MS = 2**31 - 1
 
 def list_of(given: Iterable[T], what: str, kind: type[T]) -> list[T]:
     """Return a collection as a list. Raises TypeError for a single string, and for an element of another type."""
-    if isinstance(given, str | bytes):
-        raise TypeError(f'found {given!r} as {what}s, expected a list or another collection of {kind.__name__}')
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f'found {given!r:.100} as {what}s, expected a list or another collection of {kind.__name__}')
     elements = list(given)
     for element in elements:
         if not isinstance(element, kind):
@@ -30,6 +31,47 @@ def names_of(given: Iterable[str], what: str) -> list[str]:
 def topics_of(given: Iterable[str]) -> frozenset[str]:
     """Return the topics of a subscription, which may be a single name. Raises TypeError."""
     return frozenset([given] if isinstance(given, str) else names_of(given, 'topic'))
+
+
+def partition_of(given: object) -> tuple[str, int]:
+    """Return a partition, a pair of a topic and a number. Raises TypeError for anything else."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise TypeError(f'found {given!r:.100} as a partition, expected a pair of a topic and a number')
+    topic, partition = given
+    if not isinstance(topic, str):
+        raise TypeError(f'found {type(topic).__name__} as a topic, expected str')
+    return topic, number_of(partition, f'a partition of {topic}')
+
+
+def partitions_of(given: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return partitions as a list. Raises TypeError."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f'found {given!r:.100} as partitions, expected pairs of a topic and a number')
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+        raise TypeError(f'found the partition {given!r:.100} alone, expected a list of partitions')
+    return [partition_of(each) for each in given]
+
+
+def by_partition(given: Mapping[tuple[str, int], T], what: str) -> dict[tuple[str, int], T]:
+    """Return a mapping of partitions. `what` names its values. Raises TypeError."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f'found {type(given).__name__} as {what}s, expected a dict from partitions to {what}s')
+    return {partition_of(at): value for at, value in given.items()}
+
+
+def number_of(given: object, what: str) -> int:
+    """Return an integer. Raises TypeError for a text, a float and a truth value."""
+    if isinstance(given, bool) or not hasattr(given, '__index__'):
+        raise TypeError(f'found {type(given).__name__} as {what}, expected int')
+    return operator.index(given)
+
+
+def milliseconds_of(given: object, what: str) -> int:
+    """Return a time in ms as an integer, 0 or more. Raises TypeError and ValueError."""
+    found = number_of(given, f'{what} in ms')
+    if found < 0:
+        raise ValueError(f'found {found} as {what}, expected 0 or more')
+    return found
 
 
 def check_subscription(topics: frozenset[str], pattern: object, regex: str | None) -> None:

@@ -51,3 +51,4 @@ cdef class RowsToSend:
 
 
 cdef int64_t checked_timestamp_ms(timestamp_ms) except -1
+cdef str checked_topic(topic)

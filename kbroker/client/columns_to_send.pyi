@@ -13,7 +13,7 @@ class BlobColumn:
 class HeaderColumn:
     @property
     def count(self) -> int: ...
-    def __init__(self, source: Iterable[Iterable[tuple[str, Buffer | None]] | None]) -> None: ...
+    def __init__(self, source: Iterable[object]) -> None: ...
 
 class RowsToSend:
     @property
@@ -29,7 +29,7 @@ class RowsToSend:
         topic: str,
         values: Column,
         keys: Column | None,
-        headers: Iterable[Iterable[tuple[str, Buffer | None]] | None] | None,
+        headers: Iterable[object] | None,
         partition: int | None,
         timestamps: Sequence[int] | Buffer | ArrowArray | ArrowChunks | None,
         context: Any,

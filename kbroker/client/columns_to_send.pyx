@@ -12,7 +12,9 @@ from libc.stdlib cimport calloc, free, malloc
 
 from kbroker.client.partitioner cimport StickyPartitions, partition_of
 from kbroker.record.arrow cimport ArrowArray, ArrowColumn, is_null
-from kbroker.record.record_writer cimport Blob, as_bytes, blob_of, blob_size, put_blob, put_varint, varint_size
+from kbroker.record.record_writer cimport (
+    Blob, as_bytes, blob_of, blob_size, checked_pair, header_name, header_pairs, put_blob, put_varint, varint_size,
+)
 
 from collections.abc import Sequence
 
@@ -116,11 +118,22 @@ cdef inline int64_t offset_at(const void *offsets, Py_ssize_t width, Py_ssize_t 
 
 cdef int64_t checked_timestamp_ms(timestamp_ms) except -1:
     """Return a timestamp of the caller. Raises ValueError for one that is negative, or too large for a record."""
-    cdef int overflow
-    cdef int64_t when_ms = PyLong_AsLongLongAndOverflow(timestamp_ms, &overflow)
+    cdef int overflow = 0
+    cdef int64_t when_ms
+    try:
+        when_ms = PyLong_AsLongLongAndOverflow(timestamp_ms, &overflow)
+    except TypeError:
+        raise TypeError(f'found {type(timestamp_ms).__name__} as a timestamp, expected milliseconds since 1970 as int'
+                        ) from None
     if overflow or when_ms < 0:
         raise ValueError(f'found timestamp {timestamp_ms}, expected milliseconds since 1970, 0 to {2**63 - 1}')
     return when_ms
+
+
+cdef str checked_topic(topic):
+    if isinstance(topic, str):
+        return topic
+    raise TypeError(f'found {type(topic).__name__} as a topic, expected str')
 
 
 cdef class HeaderColumn:
@@ -149,18 +162,23 @@ cdef class HeaderColumn:
     cdef int add(self, headers) except -1:
         cdef Py_ssize_t size
         cdef const char *name_at
-        cdef list pairs = list(headers) if headers else []
+        cdef list pairs = list(header_pairs(headers)) if headers else []
         put_varint(self.room(varint_size(len(pairs))), len(pairs))
-        for name, content in pairs:
+        for pair in pairs:
+            if type(pair) is not tuple or len(<tuple>pair) != 2:
+                pair = checked_pair(pair)
+            name, content = <tuple>pair
             if not isinstance(name, str):
-                raise TypeError(f'found {type(name).__name__} as the name of a header, expected str')
-            try:
-                name_at = PyUnicode_AsUTF8AndSize(name, &size)
-            except UnicodeEncodeError:
-                name = name.encode('utf-8', 'surrogateescape')
+                name = header_name(name)
                 name_at, size = PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)
+            else:
+                try:
+                    name_at = PyUnicode_AsUTF8AndSize(name, &size)
+                except UnicodeEncodeError:
+                    name = name.encode('utf-8', 'surrogateescape')
+                    name_at, size = PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)
             self.add_blob(<const uint8_t *>name_at, size)
-            content = as_bytes(content)
+            content = as_bytes(content, 'the value of a header')
             self.add_blob(blob_of(<bytes>content).at, blob_of(<bytes>content).size)
         return 0
 
@@ -182,8 +200,8 @@ cdef class RowsToSend:
     Raises TypeError for columns of another kind, ValueError for columns of different lengths.
     """
 
-    def __init__(self, str topic not None, values, keys, headers, partition, timestamps, context):
-        self.topic = topic
+    def __init__(self, topic, values, keys, headers, partition, timestamps, context):
+        self.topic = checked_topic(topic)
         self.partition = partition
         self.context = context
         self.values = BlobColumn(values, 'values')

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.client.arguments import MOST_MS
 from kbroker.errors import ConfigError
 from kbroker.jaas import JaasError, LoginModule, parse_jaas
-from kbroker.properties import read_properties
+from kbroker.properties import read_properties, read_text
 from kbroker.tls_settings import (
     TLS_VERSIONS,
     bad_setting,
@@ -149,7 +149,7 @@ class ClientConfig:
 def read_client_file(file: Path) -> dict[str, str]:
     """Return the settings of a client's file. Raises ConfigError, and OSError for a file that cannot be read."""
     try:
-        return read_properties(file.read_text('utf-8'))[0]
+        return read_properties(read_text(file))[0]
     except ValueError as error:
         raise ConfigError('command-config', f'{file}: {error}') from None
 

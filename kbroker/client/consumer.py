@@ -13,16 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Self
 
-from kbroker.client.admin import (
-    EARLIEST,
-    LATEST,
-    Admin,
-    IsolationLevel,
-    ListedOffset,
-    OffsetAndMetadata,
-    as_offsets,
-)
-from kbroker.client.arguments import check_subscription, topics_of
+from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel, ListedOffset, OffsetAndMetadata, as_offsets
+from kbroker.client.arguments import check_subscription, milliseconds_of, number_of, partitions_of, topics_of
 from kbroker.client.assignor import TopicPartition
 from kbroker.client.background_heartbeats import BackgroundHeartbeats
 from kbroker.client.classic_member import ClassicMember
@@ -147,9 +139,10 @@ class Consumer:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions, independent of any group."""
         self._check_use()
+        chosen = partitions_of(partitions)
         self._forget_waiting()
         kept = {} if self._is_subscribed() else self._positions
-        wanted = {partition: kept.get(partition) for partition in partitions}
+        wanted = {partition: kept.get(partition) for partition in chosen}
         try:
             self.unsubscribe()
         finally:
@@ -201,6 +194,7 @@ class Consumer:
 
     def position(self, topic: str, partition: int) -> int | None:
         """Return the offset of the next record; None before the first poll."""
+        partitions_of([(topic, partition)])
         for waiting in self._waiting:
             if (waiting.topic, waiting.partition) == (topic, partition):
                 return waiting.offset
@@ -226,7 +220,7 @@ class Consumer:
     def seek_to_time(self, timestamp_ms: int, partitions: Collection[TopicPartition] | None = None) -> None:
         """Read from the first record at or after this time; from the end where there is none."""
         chosen = self._chosen(partitions)
-        found = self.offsets_for_times(dict.fromkeys(chosen, timestamp_ms))
+        found = self.offsets_for_times(dict.fromkeys(chosen, number_of(timestamp_ms, 'a timestamp in ms')))
         ends = self.end_offsets([partition for partition in chosen if found[partition] is None])
         self._seek_all({partition: ends[partition] if listed is None else listed.offset
                         for partition, listed in found.items()})
@@ -252,6 +246,7 @@ class Consumer:
         Waits while a transaction is open that commits newer ones, for at most default.api.timeout.ms.
         """
         self._use.check()
+        partitions = partitions_of(partitions)
         stable = StableOffsets(self._cluster.config, self._clock)
         with self._cluster.limit.call(self._cluster.config.default_api_timeout_ms):
             while (found := stable.find(partitions, lambda: self._committed_now(partitions))) is None:
@@ -267,14 +262,14 @@ class Consumer:
         assert self._heartbeats is not None
         return self._heartbeats.using_member(self._cluster.limit, self._cluster.config.default_api_timeout_ms)
 
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch nothing from these partitions until `resume`. They stay assigned. Raises KeyError for others."""
-        self._paused |= set(self._chosen(list(partitions)))
+        self._paused |= set(self._chosen(partitions))
         self._forget_waiting()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         self._use.check()
-        self._paused.difference_update(partitions)
+        self._paused.difference_update(partitions_of(partitions))
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
@@ -282,7 +277,7 @@ class Consumer:
 
     def _chosen(self, partitions: Collection[TopicPartition] | None) -> Collection[TopicPartition]:
         self._use.check()
-        chosen = list(self._positions) if partitions is None else partitions
+        chosen = list(self._positions) if partitions is None else partitions_of(partitions)
         for partition in chosen:
             if partition not in self._positions:
                 raise KeyError(partition)
@@ -305,7 +300,7 @@ class Consumer:
         the damaged batch.
         """
         self._check_use()
-        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        deadline_ms = self._clock.monotonic_ms() + milliseconds_of(timeout_ms, 'timeout_ms')
         while True:
             self._forget_waiting_before_join()
             now_ms = self._clock.monotonic_ms()
@@ -488,7 +483,7 @@ class Consumer:
 
     def _offsets_at(self, timestamp: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         self._use.check()
-        if not partitions:
+        if not (partitions := partitions_of(partitions)):
             return {}
         found = Admin(self._cluster).list_offsets(dict.fromkeys(partitions, timestamp), self._isolation_level)
         return {partition: listed.offset for partition, listed in found.items()}
@@ -528,9 +523,7 @@ class Consumer:
         none. If the coordinator does not answer, the session times out. With a timeout of 0, nothing is committed and
         the session times out. In a process that was forked, the connections are closed without sending anything.
         """
-        limit_ms = CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms
-        if limit_ms < 0:
-            raise ValueError(f'found {timeout_ms} as timeout_ms, expected 0 or more')
+        limit_ms = CLOSE_TIMEOUT_MS if timeout_ms is None else milliseconds_of(timeout_ms, 'timeout_ms')
         if self._use.is_refused:
             self._close_connections()
             return

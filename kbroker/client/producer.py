@@ -26,7 +26,7 @@ end of a transaction before the last batch of it has its answer.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -66,7 +66,9 @@ if TYPE_CHECKING:
     from kbroker.client.column_kinds import ArrowArray, ArrowChunks, Column
     from kbroker.client.options import ProducerOptions
 
-Headers = Sequence[tuple[str, bytes | None]]
+HeaderName = str | bytes
+Headers = Iterable[tuple[HeaderName, bytes | None]] | Mapping[str, bytes | None] | Mapping[bytes, bytes | None]
+"""The headers of a record. A name that is bytes has to be UTF-8."""
 TopicPartition = tuple[str, int]
 
 IDLE_LOOKS = 4

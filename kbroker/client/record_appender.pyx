@@ -3,7 +3,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
 
 from kbroker.client.accumulator cimport PartitionQueue, ProducerBatch
-from kbroker.client.columns_to_send cimport RowsToSend, checked_timestamp_ms
+from kbroker.client.columns_to_send cimport RowsToSend, checked_timestamp_ms, checked_topic
 from kbroker.client.partition_buffer cimport SpareBuffers
 from kbroker.client.partitioner cimport StickyPartitions, partition_of
 from kbroker.clock cimport Clock
@@ -35,8 +35,12 @@ def record_bytes(key, value, headers):
 
 cdef int32_t partition_index(partition) except -1:
     """Return the number of a partition. Raises ValueError for one that no topic can have."""
-    cdef int overflow
-    cdef int64_t index = PyLong_AsLongLongAndOverflow(partition, &overflow)
+    cdef int overflow = 0
+    cdef int64_t index
+    try:
+        index = PyLong_AsLongLongAndOverflow(partition, &overflow)
+    except TypeError:
+        raise TypeError(f'found {type(partition).__name__} as a partition, expected int') from None
     if overflow or not 0 <= index <= INT32_MAX:
         raise ValueError(f'found partition {partition}, expected 0 to {INT32_MAX}')
     return <int32_t>index
@@ -88,13 +92,13 @@ cdef class RecordAppender:
         self.memory_bytes = settings.buffer_memory_bytes
         self.largest_record_bytes = settings.max_request_size_bytes - HEADER_BYTES
 
-    def append(self, str topic not None, value, key, headers, partition, timestamp_ms, context):
+    def append(self, topic, value, key, headers, partition, timestamp_ms, context):
         """Add a record. Returns True if a batch became full and now waits.
 
         Raises ValueError, and KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE for a record over
         max.request.size, and the errors of `await_room`.
         """
-        cdef bytes value_bytes = as_bytes(value), key_bytes = as_bytes(key)
+        cdef bytes value_bytes = as_bytes(value, 'a value'), key_bytes = as_bytes(key, 'a key')
         cdef list header_bytes = as_headers(headers)
         cdef Blob key_blob = blob_of(key_bytes)
         cdef Py_ssize_t size = most_bytes(key_bytes, value_bytes, header_bytes)
@@ -106,7 +110,7 @@ cdef class RecordAppender:
         self.check_size(size)
         if size > self.memory_bytes - self.buffered_bytes:
             self.await_room(size)
-        known = self.topic_queues(topic)
+        known = self.topic_queues(topic if type(topic) is str else checked_topic(topic))
         if partition is not None:
             index = partition_index(partition)
         elif key_bytes is None:

@@ -10,7 +10,7 @@ import enum
 import json
 import os
 
-from kbroker.errors import LogDirectoryError
+from kbroker.errors import CorruptLogError, LogDirectoryError
 from kbroker.lean_dataclasses import astuple, dataclass, field
 from kbroker.log.fs import FileSystem
 from kbroker.log.inventory import Damage, PartitionKey
@@ -64,6 +64,9 @@ def read_notes(fs: FileSystem, log_directory: str) -> dict[PartitionKey, DamageN
         return {}
     try:
         notes = [DamageNote.decode(line) for line in fs.read_file(path).decode().splitlines()]
+    except CorruptLogError as error:
+        raise LogDirectoryError(f'{error}. The file names partitions that lost records: restore it, or move it away to '
+                                'serve what is there') from error
     except (ValueError, KeyError, TypeError) as error:
         raise LogDirectoryError(f'{path}: found a line that is no damage note ({error!r}). The file names partitions '
                                 'that lost records: restore it, or move it away to serve what is there') from error

@@ -23,7 +23,7 @@ from kbroker.log.checkpoints import (
     RECOVERY_POINT_FILE,
 )
 from kbroker.log.directory_names import CLEAN_SHUTDOWN_FILE
-from kbroker.log.fs import NO_FILE, FileSystem
+from kbroker.log.fs import NO_FILE, SMALL_FILE_BYTES, FileSystem
 from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.segment import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
@@ -135,8 +135,8 @@ def read_clean_shutdown(fs: FileSystem, directory: str) -> tuple[bool, int]:
     if not fs.exists(path):
         return False, -1
     try:
-        return True, int(json.loads(fs.read_file(path))['brokerEpoch'])
-    except (ValueError, KeyError, TypeError):
+        return True, int(json.loads(fs.read_file(path, SMALL_FILE_BYTES))['brokerEpoch'])
+    except (CorruptLogError, ValueError, KeyError, TypeError):
         return True, -1
 
 

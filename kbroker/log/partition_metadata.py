@@ -5,7 +5,7 @@ import os
 import re
 
 from kbroker.errors import CorruptLogError
-from kbroker.log.fs import File, FileSystem
+from kbroker.log.fs import SMALL_FILE_BYTES, File, FileSystem
 
 FILE_NAME = 'partition.metadata'
 TOPIC_ID_BYTES = 16
@@ -37,7 +37,7 @@ def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:
     """
     path = os.path.join(directory, FILE_NAME)
     try:
-        text = fs.read_file(path).decode('utf-8', 'replace').rstrip('\0')
+        text = fs.read_file(path, SMALL_FILE_BYTES).decode('utf-8', 'replace').rstrip('\0')
     except FileNotFoundError:
         text = ''
     if _BEGINNING.startswith(text) or _TORN_ID.fullmatch(text):

@@ -122,9 +122,10 @@ class Verification:
     def _note_mark(self) -> None:
         """Note a clean shutdown mark that cannot be read. Old versions of Apache Kafka leave an empty one."""
         path = os.path.join(self._directory, CLEAN_SHUTDOWN_FILE)
-        content = self._fs.read_file(path)
-        if content:
-            damage = Damage(path, 'JSON with the broker epoch', repr(content[:80]), True)
+        size_bytes = self._fs.size(path)
+        if size_bytes:
+            content = self._fs.open(path).read_at(min(size_bytes, 80), 0)
+            damage = Damage(path, 'JSON with the broker epoch', repr(content), True)
             logger.error('%s: what the last clean stop left cannot be verified', damage)
             earlier = self.notes[BESIDE].damages if BESIDE in self.notes else []
             self.notes[BESIDE] = DamageNote(BESIDE, State.SERVED, [*earlier, damage][-MOST_DAMAGES:])

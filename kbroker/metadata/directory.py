@@ -7,9 +7,9 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kbroker.errors import LogDirectoryError
+from kbroker.errors import CorruptLogError, LogDirectoryError
 from kbroker.lean_dataclasses import dataclass
-from kbroker.log.fs import FileSystem
+from kbroker.log.fs import SMALL_FILE_BYTES, FileSystem
 from kbroker.metadata.features import DEFAULT_FEATURES, KRAFT_VERSION, METADATA_VERSION, SUPPORTED_FEATURES
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.metadata.quorum_log import DIRECTORY_NAME, PARTITION_METADATA, QuorumLog, make_directory
@@ -68,13 +68,15 @@ def read_meta_properties(fs: FileSystem, log_dir: str) -> MetaProperties:
     """Read the file. Raises DirectoryRefusedError unless it is complete and of version 1; OSError."""
     path = os.path.join(log_dir, META_PROPERTIES_FILE)
     try:
-        found, _ = read_properties(fs.read_file(path).decode())
+        found, _ = read_properties(fs.read_file(path, SMALL_FILE_BYTES).decode())
         if found.get('version') != '1':
             raise DirectoryRefusedError(f'{path}: found version {found.get("version")}, expected 1: only directories '
                                         'of KRaft brokers can be opened')
         properties = MetaProperties(found['cluster.id'], int(found['node.id']), parse_uuid(found['directory.id']))
     except KeyError as error:
         raise DirectoryRefusedError(f'{path}: found no {error.args[0]}') from None
+    except CorruptLogError as error:
+        raise DirectoryRefusedError(str(error)) from error
     except ValueError as error:
         raise DirectoryRefusedError(f'{path}: {error}') from error
     if int.from_bytes(properties.directory_id, 'big') < _RESERVED_IDS:

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE, encode_rows
-from kbroker.log.fs import File, FileSystem
+from kbroker.log.fs import SMALL_FILE_BYTES, File, FileSystem
 from kbroker.metadata import quorum_state
 from kbroker.metadata.batches import CHUNK_BYTES, decode_batch, sound_batches
 from kbroker.metadata.image import MetadataImage
@@ -105,7 +105,7 @@ class QuorumLog:
             return
         path = os.path.join(self.directory, quorum_state.FILE_NAME)
         if self._fs.exists(path):
-            self.state = parse_quorum_state(self._fs.read_file(path), path)
+            self.state = parse_quorum_state(self._fs.read_file(path, SMALL_FILE_BYTES), path)
         snapshot = newest_snapshot(self._fs, self.directory) or SnapshotName(0, 0)
         self._load_snapshot(image, snapshot)
         self._segments = segment_files(self._fs.listdir(self.directory))
@@ -310,7 +310,7 @@ class QuorumLog:
         if found != self._size_bytes:
             self._fail(f'{self._segment_path(self._segments[-1])}: found {found} bytes, expected {self._size_bytes}: '
                        'another program writes this log')
-        state = self._fs.read_file(os.path.join(self.directory, quorum_state.FILE_NAME))
+        state = self._fs.read_file(os.path.join(self.directory, quorum_state.FILE_NAME), SMALL_FILE_BYTES)
         if state != self.state.encode():
             self._fail(f'{self.directory}: found {state!r} in quorum-state, expected epoch {self.state.leader_epoch}: '
                        'another program leads this log')

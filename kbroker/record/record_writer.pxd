@@ -80,5 +80,8 @@ cdef class RecordWriter:
 
 
 cdef Blob blob_of(bytes content) noexcept
-cdef bytes as_bytes(blob)
+cdef bytes as_bytes(blob, str what=*)
 cdef list as_headers(headers)
+cdef header_pairs(headers)
+cdef tuple checked_pair(pair)
+cdef bytes header_name(name)

@@ -4,6 +4,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
+from collections.abc import Iterable, Mapping
+
 cdef extern from 'Python.h':
     Py_ssize_t PY_SSIZE_T_MAX
 
@@ -101,14 +103,60 @@ cdef Blob blob_of(bytes content) noexcept:
     return blob
 
 
-cdef bytes as_bytes(blob):
+cdef bytes as_bytes(blob, str what='a key or value'):
     """Return None or any buffer as bytes. Raises TypeError for a str or a number."""
     if blob is None or type(blob) is bytes:
         return <bytes>blob
-    return bytes(memoryview(blob))
+    try:
+        return bytes(memoryview(blob))
+    except TypeError:
+        raise TypeError(f'found {type(blob).__name__} as {what}, expected bytes or None') from None
 
 
 cdef list as_headers(headers):
+    """Return headers as pairs of bytes. They are a mapping, or pairs of a name and bytes or None.
+
+    A name is a str, or bytes of UTF-8. Raises TypeError, and ValueError for a name that is not UTF-8.
+    """
     if not headers:
         return NO_HEADERS
-    return [(name.encode('utf-8', 'surrogateescape'), as_bytes(content)) for name, content in headers]
+    return [header_of(pair) for pair in header_pairs(headers)]
+
+
+cdef header_pairs(headers):
+    """Return an iterable of the headers of a record. Raises TypeError."""
+    if type(headers) is list or type(headers) is tuple:
+        return headers
+    if isinstance(headers, Mapping):
+        return headers.items()
+    if isinstance(headers, (str, bytes, bytearray)) or not isinstance(headers, Iterable):
+        raise TypeError(f'found {type(headers).__name__} as headers, expected pairs of a name and bytes, or a dict')
+    return headers
+
+
+cdef tuple header_of(pair):
+    """Return a header as bytes."""
+    if type(pair) is not tuple or len(<tuple>pair) != 2:
+        pair = checked_pair(pair)
+    name, content = <tuple>pair
+    name = (<str>name).encode('utf-8', 'surrogateescape') if type(name) is str else header_name(name)
+    return name, content if type(content) is bytes else as_bytes(content, 'the value of a header')
+
+
+cdef tuple checked_pair(pair):
+    if isinstance(pair, (tuple, list)) and len(pair) == 2:
+        return tuple(pair)
+    raise TypeError(f'found {pair!r:.100} as a header, expected a pair of a name and bytes')
+
+
+cdef bytes header_name(name):
+    """Return the name of a header that is no plain str."""
+    if isinstance(name, str):
+        return name.encode('utf-8', 'surrogateescape')
+    if not isinstance(name, bytes):
+        raise TypeError(f'found {type(name).__name__} as the name of a header, expected str, or bytes of UTF-8')
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f'found {name!r:.100} as the name of a header, expected UTF-8') from None
+    return bytes(name)

@@ -35,6 +35,8 @@ SNAPSHOT_COUNT = struct.Struct('>i')
 # Producer id and epoch, last sequence and offset, offset delta, timestamp, coordinator epoch, first open offset.
 SNAPSHOT_ENTRY = struct.Struct('>qhiqiqiq')
 SNAPSHOT_VERSION = 1
+MOST_READ_BYTES = 1 << 30
+"""The largest file that is read as a whole."""
 TRANSACTION_VERSION = 0
 
 BATCH_HEAD = struct.Struct('>qiib')                 # base offset, length, partition leader epoch (or CRC), magic
@@ -310,6 +312,9 @@ def snapshot_producers(path: str) -> list[SnapshotProducer]:
     The errors have Kafka's words, except that they name the sizes for which Kafka says `null`.
     """
     with open(path, 'rb') as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes > MOST_READ_BYTES:
+            raise CorruptLogError(f'{path}: found {size_bytes} bytes, expected at most {MOST_READ_BYTES}')
         data = file.read()
     count_at = SNAPSHOT_HEAD.size
     entries_at = count_at + SNAPSHOT_COUNT.size
@@ -402,6 +407,9 @@ class OffsetIndexFile:
     def _columns(self) -> tuple[array[int], array[int]]:
         """The relative offsets and positions, four bytes each."""
         fields = array('i')
+        if self.entries * OFFSET_ENTRY.size > MOST_READ_BYTES:
+            raise CorruptLogError(f'{self.path}: found {self.entries} entries, expected at most '
+                                  f'{MOST_READ_BYTES // OFFSET_ENTRY.size}')
         with open(self.path, 'rb') as file:
             fields.frombytes(file.read(self.entries * OFFSET_ENTRY.size))
         if sys.byteorder == 'little':

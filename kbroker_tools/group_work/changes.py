@@ -8,6 +8,7 @@ import click
 
 from kbroker.client.admin import EARLIEST, LATEST, OffsetAndMetadata
 from kbroker.errors import KafkaError
+from kbroker.properties import read_text
 from kbroker_tools import actions
 from kbroker_tools.command import ToolError, note_unreadable
 from kbroker_tools.group_work.offset_resets import (
@@ -170,7 +171,7 @@ def _check_existing(view: Any, partitions: Collection[Partition]) -> None:
 def _read_file(options: dict[str, Any], group_ids: Collection[str]) -> dict[str, dict[Partition, int]]:
     path = options['from_file']
     try:
-        return read_plan(path.read_text('utf-8'), group_ids)
+        return read_plan(read_text(path), group_ids)
     except UnicodeDecodeError:
         raise ToolError(f'{path}: not UTF-8 text') from None
     except ValueError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kbroker import __version__
-from kbroker_tools.render import as_utf8, words_for_duration, words_for_time
+from kbroker_tools.render import as_utf8, words_for_age, words_for_duration, words_for_time
 from kbroker_tools.timeline.layout import Lane, Timeline, lanes_of
 from kbroker_tools.timeline.text import extent, stability
 from kbroker_tools.timeline.transactions_of_partition import Outcome, PartitionTransaction
@@ -125,10 +125,11 @@ def _tables(timeline: Timeline) -> str:
 
 
 def _cells(timeline: Timeline, one: PartitionTransaction) -> list[str]:
-    duration_ms = timeline.read_at_ms - one.begin_timestamp_ms if one.duration_ms is None else one.duration_ms
+    duration = (words_for_age(timeline.read_at_ms, one.begin_timestamp_ms) if one.duration_ms is None
+                else words_for_duration(one.duration_ms))
     return [timeline.transactional_ids.get(one.producer_id, '-'), str(one.producer_id), str(one.producer_epoch),
             f'{one.first_offset:,}', f'{one.last_offset:,}', '-' if one.marker is None else f'{one.marker.offset:,}',
-            f'{one.records:,}', words_for_time(one.begin_timestamp_ms), words_for_duration(duration_ms)]
+            f'{one.records:,}', words_for_time(one.begin_timestamp_ms), duration.removeprefix('for ')]
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], kind: str = 'numbers') -> str:

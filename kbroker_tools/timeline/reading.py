@@ -93,13 +93,16 @@ def _extend_to_the_left(found: Replay, view: View, topic: str, partition: int, s
 
 
 def _times(found: Replay, transactions: list[PartitionTransaction], bounds: Bounds) -> tuple[int, int]:
-    """Return the first and last time to show. Records without a timestamp (-1) do not count."""
+    """Return the first and last time to show. Records without a timestamp (-1), or before 1970, do not count.
+
+    Without any time, both are -1.
+    """
     times = [time for one in transactions for time in (one.begin_timestamp_ms, one.end_timestamp_ms) if time >= 0]
-    if bounds.to_offset is None and found.last_timestamp_ms is not None:
+    if bounds.to_offset is None and found.last_timestamp_ms is not None and found.last_timestamp_ms >= 0:
         times.append(found.last_timestamp_ms)
     if bounds.since_ms is None and found.first_timestamp_ms is not None and found.first_timestamp_ms >= 0:
         times.append(found.first_timestamp_ms)
-    start_ms = min(times, default=0)
+    start_ms = min(times, default=-1)
     return start_ms, max([start_ms, *times])
 
 

@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from datetime import UTC, datetime
 from typing import NamedTuple
 
-from kbroker_tools.render import printable, words_for_count, words_for_duration, words_for_time
+from kbroker_tools.render import (
+    moment_of,
+    printable,
+    words_for_age,
+    words_for_count,
+    words_for_duration,
+    words_for_time,
+)
 from kbroker_tools.timeline.layout import Axis, Lane, Scale, Timeline, count_outcomes, lanes_of, scale_of
 from kbroker_tools.timeline.transactions_of_partition import Outcome, PartitionTransaction
 
@@ -237,9 +243,8 @@ def ticks(scale: Scale, count: int) -> list[tuple[int, str]]:
 
 
 def _clock(timestamp_ms: int, step_ms: int) -> str:
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
+    moment = moment_of(timestamp_ms)
+    if moment is None:
         return str(timestamp_ms)
     if step_ms >= DAY_MS:
         return moment.strftime('%Y-%m-%d')
@@ -254,7 +259,9 @@ def extent(timeline: Timeline) -> list[str]:
     of = ', '.join(f'{count:,} {outcome.value}' for outcome, count in counts.items() if count)
     lines = [f'offsets {timeline.start_offset:,} to {max(timeline.start_offset, timeline.end_offset - 1):,}: '
              + words_for_count(len(timeline.transactions), 'transaction') + (f' ({of})' if of else '')]
-    if timeline.transactions:
+    if timeline.transactions and timeline.end_timestamp_ms < 0:
+        lines.append('no record has a timestamp from 1970 on')
+    elif timeline.transactions:
         lines.append(f'{words_for_time(timeline.start_timestamp_ms)} to {words_for_time(timeline.end_timestamp_ms)}')
     if timeline.lone_markers:
         lines.append(f'{words_for_count(len(timeline.lone_markers), "marker")} without records here: the transaction '
@@ -319,11 +326,11 @@ def _open_transactions(timeline: Timeline, width: int) -> list[Line]:
     lines: list[Line] = [[]] if found else []
     for transaction in found[:MAX_OPEN_SHOWN]:
         owner = timeline.transactional_ids.get(transaction.producer_id)
-        age_ms = timeline.read_at_ms - transaction.begin_timestamp_ms
         lines += _wrapped(
             'open: ' + (f'{printable(owner)}, ' if owner else '') + f'producer {transaction.producer_id} epoch '
             f'{transaction.producer_epoch}, from offset {transaction.first_offset:,} on, '
-            f'{words_for_count(transaction.records, "record")}, for {words_for_duration(age_ms)}', width)
+            f'{words_for_count(transaction.records, "record")}, '
+            + words_for_age(timeline.read_at_ms, transaction.begin_timestamp_ms), width)
     if len(found) > MAX_OPEN_SHOWN:
         lines.append([(f'and {len(found) - MAX_OPEN_SHOWN:,} more that are open', None)])
     return lines

@@ -313,7 +313,7 @@ def test_a_producer_counts_its_transactions():
 # ---- offsets
 
 @pytest.mark.parametrize(('offset', 'kind', 'message'), [
-    (-1, ValueError, 'found offset -1 of t-0, expected 0 or more'), ('5', TypeError, 'found str as offset of t-0'),
+    (-1, ValueError, 'found offset -1 of t-0, expected 0 or more'), ('5', TypeError, 'found str as the offset of t-0'),
     (OffsetAndMetadata(-3), ValueError, 'found offset -3')])
 def test_an_offset_that_no_partition_has_is_refused_before_anything_is_sent(offset, kind, message):
     consumer, offsets = Consumer('h:1', group_id='g'), {('t', 0): offset}

@@ -203,7 +203,7 @@ def test_a_record_over_the_limit_is_refused_at_once():
     ({'timestamp_ms': -1}, ValueError, 'found timestamp -1, expected'),
     ({'timestamp_ms': 'now'}, TypeError, 'int'),
     ({'partition': 2**40}, ValueError, 'found partition 1099511627776, expected 0 to 2147483647'),
-    ({'key': 'text'}, TypeError, 'bytes-like'), ({'value': 5}, TypeError, 'bytes-like')])
+    ({'key': 'text'}, TypeError, 'found str as a key'), ({'value': 5}, TypeError, 'found int as a value')])
 def test_a_record_with_a_wrong_part_is_refused_and_not_queued(options, kind, message):
     cluster = FakeCluster()
     producer, _ = started(cluster)

@@ -179,21 +179,17 @@ class LateAnswers(TcpProxy):
             link.client.sendall(head + frame)
 
 
-@pytest.fixture(scope='module')
-def late(request, tmp_path_factory):
+@pytest.fixture
+def late(start_broker):
     """A proxy, and a broker that advertises its address and has a topic with a record."""
-    from conftest import Brokers
     with closing(LateAnswers()) as proxy:
-        brokers = Brokers(request.config.getoption('--against'), tmp_path_factory.mktemp('late'))
-        broker = brokers.start({'advertised.listeners': f'PLAINTEXT://{proxy.address}'})
+        broker = start_broker({'advertised.listeners': f'PLAINTEXT://{proxy.address}'})
         proxy.target = broker.address
         with Admin(proxy.address) as admin:
             admin.create_topics([NewTopic('t', 1)])
         with Producer(proxy.address) as producer:
             producer.send('t', b'a', partition=0)
         yield proxy
-        proxy.release()
-        brokers.end()
 
 
 GROUPS = {'classic': GROUP, 'consumer': {'group_protocol': 'consumer', 'auto_offset_reset': 'earliest'}}
@@ -235,11 +231,20 @@ def test_a_poll_of_a_share_consumer_ends_though_no_answer_arrives(late):
         consumer.close()
 
 
+def repeated(call):
+    """Return the result of a call that has little time, and is repeated until that is enough."""
+    while True:
+        try:
+            return call()
+        except (ClientError, KafkaError):
+            continue
+
+
 def test_calls_without_a_time_out_end_with_default_api_timeout_ms(late):
     with (Consumer(late.address, group_id='g', default_api_timeout_ms=50) as consumer,
           Admin(late.address, default_api_timeout_ms=50) as admin):
-        assert consumer.committed([('t', 0)]) == {}
-        admin.list_groups()
+        assert repeated(lambda: consumer.committed([('t', 0)])) == {}
+        repeated(admin.list_groups)
         late.hold()
         for call in (lambda: consumer.committed([('t', 0)]), lambda: consumer.commit({('t', 0): 1}),
                      lambda: consumer.offsets_for_times({('t', 0): 1}), lambda: consumer.end_offsets([('t', 0)]),
@@ -251,7 +256,8 @@ def test_calls_without_a_time_out_end_with_default_api_timeout_ms(late):
 
 
 def test_the_calls_of_a_transaction_end_with_max_block_ms_and_may_be_repeated(late):
-    with Producer(late.address, transactional_id='x', max_block_ms=50) as producer:
+    with closing(Producer(late.address, transactional_id='x', max_block_ms=50)) as producer:
+        repeated(producer.init_transactions)
         producer.begin_transaction()
         producer.send('t', b'b', partition=0)
         late.hold()
@@ -259,12 +265,7 @@ def test_the_calls_of_a_transaction_end_with_max_block_ms_and_may_be_repeated(la
             with pytest.raises(ClientError, match=r'has not answered|not written yet within max\.block\.ms'):
                 producer.commit_transaction()
         late.release()
-        while True:
-            try:
-                producer.commit_transaction()
-                break
-            except ClientError:
-                continue
+        repeated(producer.commit_transaction)
         late.hold()
         other = Producer(late.address, transactional_id='y', max_block_ms=50)
         with pytest.raises(ClientError):

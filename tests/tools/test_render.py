@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kbroker_tools.render import Column, Output, words_for_bytes, words_for_duration, words_for_time
+from kbroker_tools.render import Column, Output, words_for_age, words_for_bytes, words_for_duration, words_for_time
 
 COLUMNS = [Column('topic', 'Topic'), Column('first_offset', 'FirstOffset', 'right')]
 
@@ -111,4 +111,19 @@ def test_durations_in_words(duration_ms, words):
 def test_sizes_and_times_in_words():
     assert [words_for_bytes(size) for size in (512, 1536, 3 << 30)] == ['512 B', '1.5 KiB', '3.0 GiB']
     assert words_for_time(1_700_000_000_005) == '2023-11-14 22:13:20.005Z'
-    assert words_for_time(1 << 62) == f'{1 << 62} ms'
+    assert words_for_time(1 << 62) == f'{1 << 62} ms since 1970'
+
+
+@pytest.mark.parametrize(('timestamp_ms', 'words'), [
+    (-1, 'no timestamp'), (-2, '1969-12-31 23:59:59.998Z'), (-62_135_596_800_000, '0001-01-01 00:00:00.000Z'),
+    (-62_135_596_800_001, '-62135596800001 ms since 1970'), (253_402_300_799_999, '9999-12-31 23:59:59.999Z'),
+    (253_402_300_800_000, '253402300800000 ms since 1970'), (2**63 - 1, f'{2**63 - 1} ms since 1970'),
+    (-2**63, f'{-2**63} ms since 1970')])
+def test_times_out_of_the_calendar_stay_numbers(timestamp_ms, words):
+    assert words_for_time(timestamp_ms) == words
+
+
+@pytest.mark.parametrize(('since_ms', 'words'), [
+    (40, 'for 60 ms'), (-1, 'without a timestamp'), (160, 'dated 60 ms ahead'), (-2**63, 'for 106751991167 d 7 h')])
+def test_an_age_is_never_negative(since_ms, words):
+    assert words_for_age(100, since_ms) == words

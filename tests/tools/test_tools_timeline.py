@@ -3,18 +3,25 @@ import io
 import json
 import random
 import re
+from itertools import permutations
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.browser import OpenPage, dump_dom, screenshot
-from support.command_runner import run_command
+from support.command_runner import run_command, run_in_process
 from support.in_memory_view import START_MS, InMemoryLog, InMemoryView
 from support.written_transactions import write_transactions
 
+from kbroker.clock import ManualClock
+from kbroker.config import Config, LogConfig
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.log.fs import FileSystem
+from kbroker.log.log import Log
+from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
+from kbroker.record.control import encode_end_txn_marker
 from kbroker_tools.render import Output
 from kbroker_tools.timeline import command
 from kbroker_tools.timeline.html import page
@@ -566,3 +573,28 @@ def test_ten_thousand_transactions_tell_how_many_are_under_the_pointer(shown):
         told = opened.value("document.getElementById('detail').innerText")
         assert re.search(r'\d+ transactions here\s+committed\s+\d+', told)
         assert opened.faults == []
+
+
+ABSURD_MS = [-2**63, -62_135_596_800_001, -1000, -1, 0, 253_402_300_800_000, 2**63 - 1, 1_700_000_000_000]
+
+
+@pytest.mark.parametrize('times_ms', [(one,) for one in ABSURD_MS] + list(permutations(ABSURD_MS, 2)),
+                         ids=lambda times_ms: ','.join(map(str, times_ms)))
+def test_absurd_timestamps_are_shown_without_a_traceback(tmp_path, times_ms):
+    """A client chooses the timestamps of its records, and its clock may be wrong by any time."""
+    log = Log(FileSystem(), str(tmp_path / 'absurd-0'), 'absurd', 0, LogConfig(Config({}), {}), ManualClock(0))
+    for producer_id, timestamp_ms in enumerate(times_ms):
+        log.append_batch(encode_batch([(timestamp_ms, b'', b'')], producer_id=producer_id, producer_epoch=0,
+                                      base_sequence=0, transactional=True), Origin.CLIENT, 0)
+        if producer_id + 1 < len(times_ms):
+            log.append_batch(encode_end_txn_marker(commit=True, producer_id=producer_id, producer_epoch=0,
+                                                   coordinator_epoch=0, timestamp_ms=timestamp_ms),
+                             Origin.COORDINATOR, 0)
+    log.close()
+    for options in ([], ['--axis', 'time'], ['--json'], ['--since', '1h'], ['--html', tmp_path / 'page.html']):
+        done = run_in_process('transactions', 'timeline', 'absurd:0', '--data-dir', tmp_path, *options)
+        assert done.returncode == 0 and ' for -' not in done.stdout, done.stderr
+    for words in (['why-stuck', 'absurd:0'], ['describe-producers', '--topic', 'absurd', '--partition', '0'],
+                  ['find-hanging', '--topic', 'absurd']):
+        run_in_process('transactions', *words, '--data-dir', tmp_path)
+    assert run_in_process('dump-log', tmp_path / 'absurd-0', '--print-data-log').returncode == 0

@@ -7,9 +7,14 @@ import stat
 from collections.abc import Callable, Iterable
 from errno import ENOSYS
 
+from kbroker.errors import CorruptLogError
 from kbroker.log.fs import record_lock
 from kbroker.log.fs.file import Directory, File, ReadOnlyFile, WholeFileSystem
 
+MOST_READ_BYTES = 1 << 30
+"""The largest file that is read as a whole: checkpoints, snapshots and transaction indexes are far smaller."""
+SMALL_FILE_BYTES = 64 * 1024
+"""The largest file of a few lines."""
 SYNCFS_IS_SILENT = tuple(int(number) for number in re.findall(r'\d+', os.uname().release)[:2]) < (5, 8)
 """True if the kernel's syncfs hides write errors."""
 
@@ -131,9 +136,16 @@ class FileSystem:
             raise OSError(ENOSYS, os.strerror(ENOSYS), path)
         WholeFileSystem(path).sync()
 
-    def read_file(self, path: str) -> bytes:
+    def read_file(self, path: str, most_bytes: int = MOST_READ_BYTES) -> bytes:
+        """Return the content of a file. Raises CorruptLogError for one with more bytes, of which it reads none.
+
+        A damaged or foreign file may be sparse, and larger than the memory.
+        """
         file = self.open(path)
-        return file.read_at(file.size(), 0)
+        size_bytes = file.size()
+        if size_bytes > most_bytes:
+            raise CorruptLogError(f'{path}: found {size_bytes} bytes, expected at most {most_bytes}')
+        return file.read_at(size_bytes, 0)
 
     def write_file(self, path: str, data: bytes) -> File:
         """Replace the content in place, without a sync. For files whose checksum shows that they are torn."""
