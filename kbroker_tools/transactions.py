@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbroker.client.descriptions import ProducerInfo, TransactionInfo
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.internal_topics import TRANSACTION_STATE
 from kbroker_tools.command import (
     SETTINGS,
@@ -43,6 +43,11 @@ OPEN = 'Ongoing'
 ALSO = {'forceTerminateTransaction': 'force-terminate'}
 """Kafka's name of a command, whose form differs from the other commands' names."""
 PROGRAM = 'kbroker-transactions'
+
+MOST_NAMED = 10
+"""The most partitions of a transaction that are named."""
+MOST_IN_FULL = 50
+"""The most partitions whose facts are gathered whether or not they are held."""
 
 TopicPartition = tuple[str, int]
 FC = TypeVar('FC', bound=Callable[..., Any])
@@ -275,6 +280,9 @@ def abort(topic: str, partition: int, start_offset: int | None, producer_id: int
     assert producer_id is not None and producer_epoch is not None and coordinator_epoch is not None
     # If the partition has seen no marker yet, its coordinator epoch is -1; the lowest valid one is 0.
     view.admin.abort_transaction(topic, partition, producer_id, producer_epoch, max(0, coordinator_epoch))
+    output = Output()
+    output.note(f'wrote an abort marker of producer id {producer_id}, epoch {producer_epoch}, to {topic}-{partition}')
+    _note_holders(view, output, place, [(topic, partition)])
 
 
 # ---- find-hanging
@@ -311,8 +319,8 @@ def find_hanging(broker_id: int | None, max_transaction_timeout: int, topic: str
     unreadable = view.unreadable(partitions)
     note_unreadable(output, unreadable)
     partitions = [at for at in partitions if at not in unreadable]
-    found = hanging.find_hanging(view, partitions, max_transaction_timeout * 60_000,
-                                 lambda some: _producers_of(view, some, broker_id))
+    opened = hanging.OpenCount(lambda some: _producers_of(view, some, broker_id))
+    found = hanging.find_hanging(view, partitions, max_transaction_timeout * 60_000, opened)
     now_ms = view.now_ms()
     if found and not has_all_partitions(view):
         output.note(f'{view.place} lacks partitions of __transaction_state: other coordinators may have the listed '
@@ -321,6 +329,10 @@ def find_hanging(broker_id: int | None, max_transaction_timeout: int, topic: str
         (each.topic, each.partition, each.producer.producer_id, each.producer.producer_epoch,
          each.producer.coordinator_epoch, each.producer.transaction_first_offset, each.producer.last_timestamp_ms,
          (now_ms - each.producer.last_timestamp_ms) // 60_000) for each in found])
+    if not found and opened.transactions:
+        output.note(f'none hangs; {words_for_count(opened.transactions, "open transaction")} in '
+                    f'{words_for_count(opened.partitions, "partition")}: see {_begin(view, place)} why-stuck'
+                    f'{"" if topic is None else " " + shell_word(topic)}')
 
 
 def _to_search(view: View, broker_id: int | None, topic: str | None, partition: int | None) -> list[TopicPartition]:
@@ -356,10 +368,41 @@ def force_terminate(transactional_id: str, **place: Any) -> None:
     A missing id is an error; Kafka's tool creates it.
     """
     view = _live(open_view(**place), 'force-terminate')
-    _known(view, transactional_id)
+    before = _known(view, transactional_id)
     found = view.admin.fence_producers([transactional_id])[transactional_id]
     if isinstance(found, KafkaError):
         raise found
+    output, partitions = Output(), sorted(before.partitions)
+    fenced = f'its producer is fenced: the id has producer id {found[0]}, epoch {found[1]} now'
+    if before.state == OPEN and partitions:
+        names = ', '.join(f'{topic}-{partition}' for topic, partition in partitions[:MOST_NAMED])
+        more = f' and {len(partitions) - MOST_NAMED} more' if len(partitions) > MOST_NAMED else ''
+        output.note(f'aborted the transaction of {transactional_id!r} on {names}{more}; {fenced}')
+        _note_holders(view, output, place, partitions[:MOST_NAMED])
+    else:
+        output.note(f'{transactional_id!r} had no open transaction ({before.state}); {fenced}')
+
+
+def _note_holders(view: View, output: Output, place: dict[str, Any], partitions: Collection[TopicPartition]) -> None:
+    """Say what holds the partitions after a change, on stderr: Kafka's tool prints nothing."""
+    from kbroker_tools.stuck.causes import judge
+    from kbroker_tools.stuck.gatherer import Gatherer
+    gatherer = Gatherer(view, _begin(view, place))
+    for topic, partition in partitions:
+        try:
+            verdict = judge(gatherer.facts(topic, partition))
+        except (KafkaError, OSError) as error:
+            output.note(f'{topic}-{partition} could not be checked: {error}')
+            continue
+        output.note(verdict.headline)
+        if verdict.is_stuck:
+            output.note(f'  do: {_begin(view, place)} why-stuck {shell_word(f"{topic}:{partition}")}')
+
+
+def _begin(view: View, place: dict[str, Any]) -> str:
+    """Return the beginning of a command line for the same cluster."""
+    return command_line(PROGRAM, bootstrap_server=view.bootstrap_server or 'HOST:PORT',
+                        command_config=place['command_config'])
 
 
 def _live(view: View, command: str = '') -> LiveView:
@@ -380,7 +423,7 @@ def _live(view: View, command: str = '') -> LiveView:
 @click.pass_context
 def why_stuck(context: click.Context, /, where: str | None, group_id: str | None, as_json: bool,
               **place: Any) -> None:
-    """Explain what holds a partition, and what to do.
+    """Explain what holds a partition, and what to do. Without a topic or a group, look at all partitions.
 
     The report names the transaction that holds the last stable offset, up to which read_committed consumers read. It
     says since when and why, which groups wait, what will happen next and when, and which command to run. The exit
@@ -388,20 +431,24 @@ def why_stuck(context: click.Context, /, where: str | None, group_id: str | None
 
     On the machine of a running kbroker, it also lists the records that members of share groups hold.
     """
-    if (where is None) == (group_id is None):
-        raise click.UsageError('give one of TOPIC, TOPIC:PARTITION and --group GROUP')
+    if where is not None and group_id is not None:
+        raise click.UsageError('give one of TOPIC, TOPIC:PARTITION and --group GROUP, or none')
     wanted = _parse_where(where) if where is not None else None
     view = open_view(**place)
     from kbroker_tools.stuck.gatherer import Gatherer
-    repair = command_line(PROGRAM, bootstrap_server=view.bootstrap_server or 'HOST:PORT',
-                          command_config=place['command_config'])
-    gatherer = Gatherer(view, repair, lambda node: _expiry_interval(view, node))
-    partitions = _partitions_named(view, gatherer, *wanted) if wanted else _partitions_of_group(gatherer, group_id)
+    gatherer = Gatherer(view, _begin(view, place), lambda node: _expiry_interval(view, node))
+    if wanted is not None:
+        partitions = _partitions_named(view, gatherer, *wanted)
+    elif group_id is not None:
+        partitions = _partitions_of_group(gatherer, group_id)
+    else:
+        partitions = [(name, row.partition) for name, found in gatherer.topics.items() for row in found.partitions]
     seen, unseen = _judge(view, gatherer, partitions)
     from kbroker_tools.stuck.holds import Wanted, find_holds
     topic, partition = wanted or (None, None)
     holds = find_holds(view, place['data_dir'], Wanted(topic, partition, group_id))
-    _explain(Output(as_json), where or f'group {group_id}', seen, unseen, holds)
+    _explain(Output(as_json), where or (f'group {group_id}' if group_id is not None else 'all topics'), seen, unseen,
+             holds, len(partitions))
     if unseen or any(verdict.is_stuck for _, verdict in seen):
         context.exit(1)
 
@@ -447,15 +494,15 @@ def _judge(view: View, gatherer: Gatherer,
            partitions: list[TopicPartition]) -> tuple[list[tuple[Facts, Verdict]], dict[str, Unreadable]]:
     """Return the facts and the verdict of each partition, and what is wrong with those that could not be checked."""
     from kbroker_tools.stuck.causes import judge
+    from kbroker_tools.stuck.held import held_of
     unreadable = view.unreadable(partitions)
     seen, unseen = [], {f'{topic}-{partition}': each for (topic, partition), each in unreadable.items()}
-    for topic, partition in partitions:
-        if (topic, partition) in unreadable:
-            continue
+    readable = [at for at in partitions if at not in unreadable]
+    for topic, partition in held_of(view, readable) if len(readable) > MOST_IN_FULL else readable:
         try:
             facts = gatherer.facts(topic, partition)
             seen.append((facts, judge(facts)))
-        except KafkaError as error:
+        except (KafkaError, CorruptLogError) as error:
             if len(partitions) == 1:
                 raise
             unseen[f'{topic}-{partition}'] = Unreadable(f'{topic}-{partition} could not be checked: {error}')
@@ -463,8 +510,8 @@ def _judge(view: View, gatherer: Gatherer,
 
 
 def _explain(output: Output, where: str, seen: list[tuple[Facts, Verdict]], unseen: dict[str, Unreadable],
-             holds: Holds) -> None:
-    """Show the report of one partition, or of several."""
+             holds: Holds, count: int) -> None:
+    """Show the report of one partition, or of several: `count` with those that are not held, and not in `seen`."""
     from kbroker_tools.stuck.holds import holds_as_json, show_holds
     from kbroker_tools.stuck.report import as_json, show, show_many
     stuck = [(facts, verdict) for facts, verdict in seen if verdict.is_stuck]
@@ -473,12 +520,13 @@ def _explain(output: Output, where: str, seen: list[tuple[Facts, Verdict]], unse
                     'not_seen': {name: each.reason for name, each in unseen.items()},
                     'share_groups': holds_as_json(holds)})
         return
-    if len(seen) == 1 and not unseen:
+    readable = count - len(unseen)
+    if len(seen) == count == 1:
         show(output, *seen[0])
     else:
-        held = f'{len(stuck)} of {len(seen)} partitions are held' if stuck else 'no partition is held'
+        held = f'{len(stuck)} of {readable} partitions are held' if stuck else 'no partition is held'
         missed = f'{words_for_count(len(unseen), "partition")} cannot be read' if unseen else ''
-        output.line(f'{where}: {", and ".join(each for each in (held if seen else "", missed) if each)}',
+        output.line(f'{where}: {", and ".join(each for each in (held if readable else "", missed) if each)}',
                     style='bold red' if stuck or unseen else 'bold green')
         show_many(output, stuck)
         for each in unseen.values():

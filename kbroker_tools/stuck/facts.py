@@ -110,6 +110,8 @@ class Facts:
     """The producer whose open transaction begins first."""
     behind: tuple[ProducerInfo, ...] = ()
     """Other producers with an open transaction, sorted by its first offset."""
+    behind_ids: tuple[str | None, ...] = ()
+    """Their transactional.ids, None where the coordinator has none."""
     log: LogEvidence | None = None
     transaction: TransactionInfo | None = None
     """The coordinator's state of the transactional.id that has the holder's producer id now."""

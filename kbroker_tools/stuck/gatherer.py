@@ -90,6 +90,7 @@ class Gatherer:
         interval_ms = self._expiry_interval_ms(transaction.coordinator_id) if transaction else None
         return replace(
             facts, holder=holder, behind=tuple(holders[1:]), transaction=transaction, log=log,
+            behind_ids=tuple(self._id_of(each.producer_id) for each in holders[1:]),
             state_log=self._state_log(holder.producer_id, transaction),
             marked_elsewhere=self._marked_elsewhere(at, transaction),
             groups=tuple(self._groups_at(at, facts.offsets.high_watermark)),
@@ -121,6 +122,10 @@ class Gatherer:
                 return info
             self.__dict__.pop('_transactions')
         return None
+
+    def _id_of(self, producer_id: int) -> str | None:
+        listing = self._transactions.get(producer_id)
+        return None if listing is None else listing.transactional_id
 
     @cached_property
     def _has_whole_state(self) -> bool:

@@ -24,6 +24,27 @@ class OpenTransaction(NamedTuple):
     producer: ProducerInfo
 
 
+class OpenCount:
+    """Asks for producers, and counts the open transactions: a producer has one at a time."""
+
+    def __init__(self, producers_of: Callable[[Collection[TopicPartition]], dict[TopicPartition, list[ProducerInfo]]]):
+        self._producers_of = producers_of
+        self.partitions = 0
+        self._producer_ids: set[int] = set()
+
+    @property
+    def transactions(self) -> int:
+        return len(self._producer_ids)
+
+    def __call__(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, list[ProducerInfo]]:
+        found = self._producers_of(partitions)
+        for producers in found.values():
+            opened = {each.producer_id for each in producers if each.transaction_first_offset is not None}
+            self._producer_ids |= opened
+            self.partitions += bool(opened)
+        return found
+
+
 def find_hanging(view: View, partitions: Sequence[TopicPartition], max_timeout_ms: int,
                  producers_of: Callable[[Collection[TopicPartition]], dict[TopicPartition, list[ProducerInfo]]],
                  ) -> list[OpenTransaction]:

@@ -23,11 +23,14 @@ NOT_REPORTED = 'not reported by the protocol'
 
 
 def show_many(output: Output, found: Iterable[tuple[Facts, Verdict]]) -> None:
-    """Show many partitions. A partition whose command was shown before, as for one transaction, gets one line."""
+    """Show many partitions. One whose command was shown before, as for one transaction, gets a line and those behind.
+    """
     shown: set[str] = set()
     for facts, verdict in found:
         if verdict.command is not None and verdict.command in shown:
             _headline(output, verdict)
+            for text in _behind(facts):
+                _paragraph(output, 'behind it', text, PLAIN_WIDTH)
             continue
         output.line()
         if len(shown) < WHOLE_REPORTS:
@@ -86,11 +89,19 @@ def _facts(facts: Facts, verdict: Verdict) -> Iterator[tuple[str, str]]:
     yield from (('consumers' if index == 0 else '', text) for index, text in enumerate(_consumers(facts)))
     if facts.holder is not None:
         yield 'coordinator', _coordinator(facts)
-    if facts.behind:
-        yield 'behind it', _some(f'producer id {producer.producer_id} from offset {producer.transaction_first_offset}'
-                                 for producer in facts.behind) + ': open too, and next to hold it'
+    yield from (('behind it', text) for text in _behind(facts))
     if verdict.known_as:
         yield 'known as', ', '.join(verdict.known_as)
+
+
+def _behind(facts: Facts) -> Iterator[str]:
+    """Yield a text about the transactions that are open behind the first one, if there are any."""
+    ids = facts.behind_ids or (None,) * len(facts.behind)
+    if facts.behind:
+        yield _some(
+            ('' if name is None else f'transactional.id {name!r}, ')
+            + f'producer id {producer.producer_id} from offset {producer.transaction_first_offset}'
+            for producer, name in zip(facts.behind, ids, strict=True)) + ': open too, and next to hold it'
 
 
 def _consumers(facts: Facts) -> Iterator[str]:
@@ -195,8 +206,9 @@ def as_json(facts: Facts, verdict: Verdict) -> dict[str, Any]:
         'groups': [{'group_id': group.group_id, 'offset': group.offset, 'lag': group.lag,
                     'is_past_end': group.is_past_end,
                     'members': [_member_json(member) for member in group.members]} for group in facts.groups],
-        'behind': [{'producer_id': producer.producer_id, 'first_offset': producer.transaction_first_offset}
-                   for producer in facts.behind],
+        'behind': [{'producer_id': producer.producer_id, 'first_offset': producer.transaction_first_offset,
+                    'transactional_id': name} for producer, name in zip(
+                        facts.behind, facts.behind_ids or (None,) * len(facts.behind), strict=True)],
     }
 
 

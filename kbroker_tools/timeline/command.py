@@ -1,4 +1,4 @@
-"""`kbroker-transactions timeline TOPIC:PARTITION`: a partition's transactions as a picture."""
+"""`kbroker-transactions timeline TOPIC[:PARTITION]`: the transactions of partitions as pictures."""
 from __future__ import annotations
 
 import re
@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kbroker_tools.command import SETTINGS, Command, ToolError, cluster_options, open_view, output_options
+from kbroker_tools.command import (
+    SETTINGS,
+    Command,
+    ToolError,
+    cluster_options,
+    note_unreadable,
+    open_view,
+    output_options,
+)
 from kbroker_tools.render import Output
 
 if TYPE_CHECKING:
@@ -25,14 +33,16 @@ _UNITS_MS = {'ms': 1, 's': 1000, 'm': 60_000, 'min': 60_000, 'h': 3_600_000, 'd'
 
 
 class TopicPartition(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
-    """The parameter type of `orders:0`; the last colon separates."""
+    """The parameter type of `orders:0` and of `orders`, which stands for all partitions of the topic."""
 
-    name = 'TOPIC:PARTITION'
+    name = 'TOPIC[:PARTITION]'
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        topic, colon, partition = value.rpartition(':')
-        if not topic or not colon or not (partition.isascii() and partition.isdigit()):
-            self.fail(f'found {value!r}, expected TOPIC:PARTITION, such as orders:0', param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int | None]:
+        topic, colon, partition = value.partition(':')
+        if topic and not colon:
+            return topic, None
+        if not topic or not (partition.isascii() and partition.isdigit()):
+            self.fail(f'found {value!r}, expected TOPIC:PARTITION or TOPIC, such as orders:0', param, ctx)
         return topic, int(partition)
 
 
@@ -54,7 +64,7 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
-@click.argument('topic_partition', type=TopicPartition(), metavar='TOPIC:PARTITION')
+@click.argument('topic_partition', type=TopicPartition(), metavar='TOPIC[:PARTITION]')
 @click.option('--axis', type=click.Choice(['offset', 'time']), default='offset', show_default=True,
               help='The axis of the picture in the terminal.')
 @click.option('--html', type=click.Path(dir_okay=False, writable=True, path_type=Path), metavar='FILE',
@@ -67,10 +77,10 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
               help='Leave out transactions that ended before this time: 2026-11-20T14:00:00Z, or an age such as 15min.')
 @cluster_options
 @output_options
-def timeline(topic_partition: tuple[str, int], axis: Any, html: Path | None, from_offset: int | None,
+def timeline(topic_partition: tuple[str, int | None], axis: Any, html: Path | None, from_offset: int | None,
              to_offset: int | None, since: int | None, bootstrap_server: str | None, data_dir: Path | None,
              command_config: Path | None, as_json: bool) -> None:
-    """Show the transactions of a partition as a picture.
+    """Show the transactions of a partition as a picture. Without a partition, draw all of the topic.
 
     Each producer has a lane, each transaction a bar from its first record to its marker: committed, aborted or open.
     Lines across the lanes show the last stable offset and the high watermark.
@@ -82,19 +92,28 @@ def timeline(topic_partition: tuple[str, int], axis: Any, html: Path | None, fro
         raise ToolError(f'{html}: there is no directory {html.absolute().parent}')
     view = open_view(bootstrap_server, data_dir, command_config)
     output = Output(as_json)
-    topic, partition = topic_partition
-    check_partition(view, topic, partition)
-    since_ms = since + view.now_ms() if since is not None and since < 0 else since
-    found = read_timeline(view, topic, partition, Bounds(from_offset, to_offset, since_ms), output)
-    if html is not None:
-        from kbroker_tools.timeline.html import page
-        _write_page(html, page(found))
-        output.note(f'wrote {html}: {len(found.transactions):,} transactions')
-    if as_json:
-        for row in json_rows(found):
-            output.row(row)
-    elif html is None:
-        show(found, axis, output)
+    topic, only = topic_partition
+    numbers = check_partition(view, topic, only)
+    if html is not None and len(numbers) > 1:
+        raise click.UsageError(f'--html shows one partition: found {len(numbers)} of {topic}, expected {topic}:N')
+    bounds = Bounds(from_offset, to_offset, since + view.now_ms() if since is not None and since < 0 else since)
+    unreadable = view.unreadable([(topic, number) for number in numbers])
+    for position, number in enumerate(number for number in numbers if (topic, number) not in unreadable):
+        if position and not as_json:
+            output.line()
+        found = read_timeline(view, topic, number, bounds, output)
+        if html is not None:
+            from kbroker_tools.timeline.html import page
+            _write_page(html, page(found))
+            output.note(f'wrote {html}: {len(found.transactions):,} transactions')
+        if as_json:
+            for row in json_rows(found):
+                output.row(row)
+        elif html is None:
+            show(found, axis, output)
+    if unreadable:
+        note_unreadable(output, unreadable)
+        raise click.exceptions.Exit(1)
 
 
 def _write_page(file: Path, text: str) -> None:
@@ -105,15 +124,19 @@ def _write_page(file: Path, text: str) -> None:
         raise ToolError(f'{file}: {error.strerror}') from None
 
 
-def check_partition(view: View, topic: str, partition: int) -> None:
-    """Raise ToolError, with the existing ones, if the topic or partition does not exist."""
+def check_partition(view: View, topic: str, partition: int | None) -> list[int]:
+    """Return the partition, or all if it is None. Raise ToolError, with the existing ones, if there is none."""
     topics = view.topics()
     if topic not in topics:
         raise ToolError(f'found no topic {topic!r} in {view.place}, expected one of its {len(topics)}'
                         if topics else f'found no topic {topic!r} in {view.place}: it has none')
-    if partition not in [found.partition for found in topics[topic].partitions]:
+    numbers = [found.partition for found in topics[topic].partitions]
+    if partition is None:
+        return numbers
+    if partition not in numbers:
         raise ToolError(f'found no partition {partition} of topic {topic!r} in {view.place}, expected one of its '
-                        f'{len(topics[topic].partitions)}')
+                        f'{len(numbers)}')
+    return [partition]
 
 
 def show(found: Timeline, axis: Any, output: Output) -> None:

@@ -221,7 +221,7 @@ def test_a_topic_whose_directory_is_missing_gets_an_empty_log_once_the_loss_is_a
     promises.records.pop(A)
     with InProcessBroker(directory, SETTINGS) as broker:
         assert broker.topics.find(*A).is_offline
-    assert accept_damage(FileSystem(), str(directory), None, metadata=False) == [A]
+    assert accept_damage(FileSystem(), str(directory), None, {}, metadata=False) == [A]
     check(directory, promises)
     with InProcessBroker(directory, SETTINGS) as broker:
         client = Client(broker, promises)

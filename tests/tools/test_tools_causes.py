@@ -525,6 +525,6 @@ def test_live_the_transaction_state_is_lost_with_its_disk(tmp_path, monkeypatch)
         producer.add('orders')
         producer.write('orders')
     shutil.rmtree(directory / '__transaction_state-0')
-    assert accept_damage(FileSystem(), str(directory), None, metadata=False)    # no broker starts before that
+    assert accept_damage(FileSystem(), str(directory), None, {}, metadata=False)    # no broker starts before that
     with InProcessBroker(directory, SETTINGS, clock=broker.clock) as broker:
         assert seen_on(broker, tmp_path, monkeypatch).cause == 'state-lost'

@@ -380,7 +380,6 @@ def test_json_has_a_row_for_each_transaction(tool):
 
 
 @pytest.mark.parametrize(('arguments', 'code', 'words'), [
-    (['orders'], 2, "found 'orders', expected TOPIC:PARTITION, such as orders:0"),
     (['orders:x'], 2, "found 'orders:x', expected TOPIC:PARTITION"),
     ([':0'], 2, "found ':0', expected TOPIC:PARTITION"),
     (['nothing:0'], 1, "found no topic 'nothing' in nowhere, expected one of its 2"),

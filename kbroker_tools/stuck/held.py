@@ -1,0 +1,46 @@
+"""The partitions, of many, whose last stable offset is below the high watermark: two questions for all of them."""
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from kbroker.errors import CorruptLogError, KafkaError
+from kbroker_tools.view import View
+
+if TYPE_CHECKING:
+    from kbroker_tools.live_view import LiveView
+
+BATCH = 1000
+"""The most partitions of one question."""
+
+TopicPartition = tuple[str, int]
+
+
+def held_of(view: View, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+    """Return the partitions that may be held. KafkaError, OSError.
+
+    The last stable offsets are asked for first. So a partition that grows meanwhile may be among them without need.
+    """
+    if view.is_live:
+        return _held_live(view, list(partitions))   # type: ignore[arg-type]
+    found = []
+    for topic, partition in partitions:
+        try:
+            offsets = view.partition_offsets(topic, partition)
+        except (KafkaError, CorruptLogError):
+            found.append((topic, partition))    # the look at it reports the error
+            continue
+        if offsets.last_stable_offset < offsets.high_watermark:
+            found.append((topic, partition))
+    return found
+
+
+def _held_live(view: LiveView, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    from kbroker.client.admin import LATEST, IsolationLevel
+    found: list[TopicPartition] = []
+    for start in range(0, len(partitions), BATCH):
+        some = dict.fromkeys(partitions[start:start + BATCH], LATEST)
+        stable = view.admin.list_offsets(some, IsolationLevel.READ_COMMITTED)
+        ends = view.admin.list_offsets(some)
+        found += [at for at in some if stable[at].offset < ends[at].offset]
+    return found
