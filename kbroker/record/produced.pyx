@@ -79,7 +79,6 @@ cdef struct Walk:
     # rules
     bint key_needed
     bint timestamp_bounded
-    bint is_stamped             # the producer claims LogAppendTime
     int64_t earliest_ms
     int64_t latest_ms
     # results
@@ -94,11 +93,10 @@ cdef struct Fault:
     bint is_late
 
 
-cdef Walk walk_by(const BatchFields *batch, ProduceRules rules, int64_t now_ms):
+cdef Walk walk_by(ProduceRules rules, int64_t now_ms):
     cdef Walk walk
     walk.key_needed = rules.is_compacted
     walk.timestamp_bounded = not rules.is_log_append_time
-    walk.is_stamped = batch.attributes & LOG_APPEND_TIME_BIT != 0
     walk.earliest_ms = INT64_MIN
     walk.latest_ms = INT64_MAX
     if rules.timestamp_after_max_ms < INT64_MAX - now_ms:
@@ -121,10 +119,7 @@ cdef inline bint is_bounded(const Walk *walk, int64_t timestamp_ms) noexcept nog
 
 
 cdef inline bint is_out_of_time(const Walk *walk, int64_t timestamp_ms) noexcept nogil:
-    """Return whether the time is out of bounds. Where there is no time to check, its type has to be CreateTime."""
-    if not is_bounded(walk, timestamp_ms):
-        return walk.is_stamped
-    return timestamp_ms < walk.earliest_ms or timestamp_ms > walk.latest_ms
+    return is_bounded(walk, timestamp_ms) and (timestamp_ms < walk.earliest_ms or timestamp_ms > walk.latest_ms)
 
 
 cdef inline const uint8_t *pass_varint(const uint8_t *at, const uint8_t *end, int max_bytes,
@@ -217,7 +212,7 @@ cdef bint pass_records(Cursor cursor, const BatchFields *batch, Walk *walk) noex
     """
     cdef const uint8_t *at = cursor.at
     cdef int32_t i
-    if walk.is_stamped:
+    if batch.attributes & LOG_APPEND_TIME_BIT:
         return False
     for i in range(batch.records_count):
         at = pass_record(at, cursor.end, i, batch, walk)
@@ -230,9 +225,10 @@ cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk, Fault
     """Read all records. Raises ProtocolError unless they are `records_count` records with offsets 0, 1, 2, ...
 
     A length below -1 is null to Kafka, and to the readers here. It is refused, because librdkafka stops at it. In a
-    batch of LogAppendTime, each record has the maximum timestamp. The first MAX_RECORD_ERRORS records that break a rule
-    are put into `faults`.
+    batch of LogAppendTime, each record has the maximum timestamp, and is late where no bound applies to its time. The
+    first MAX_RECORD_ERRORS records that break a rule are put into `faults`.
     """
+    cdef bint is_stamped = batch.attributes & LOG_APPEND_TIME_BIT != 0
     cdef RecordFields record
     cdef int64_t timestamp_ms
     cdef bint is_late
@@ -244,11 +240,11 @@ cdef int walk_records(Cursor cursor, const BatchFields *batch, Walk *walk, Fault
         if record.has_odd_null:
             refuse_record(b'length below -1 in a record, expected none: index', i)
         timestamp_ms = add_wrapping(batch.base_timestamp_ms, record.timestamp_delta_ms)
-        if walk.is_stamped:
+        if is_stamped:
             timestamp_ms = batch.max_timestamp_ms
         if timestamp_ms > walk.max_timestamp_ms:
             walk.max_timestamp_ms = timestamp_ms
-        is_late = is_out_of_time(walk, timestamp_ms)
+        is_late = is_out_of_time(walk, timestamp_ms) or (is_stamped and not is_bounded(walk, timestamp_ms))
         if lacks_key(walk, &record):
             is_late = False
         elif not is_late:
@@ -267,7 +263,7 @@ cdef object error_of(const BatchFields *batch, const Walk *walk, const Fault *fa
     cdef list errors = []
     cdef int32_t i
     for i in range(min(walk.faults, <int32_t>MOST_RECORD_ERRORS)):
-        if faults[i].is_late and walk.is_stamped and not is_bounded(walk, faults[i].timestamp_ms):
+        if faults[i].is_late and not is_bounded(walk, faults[i].timestamp_ms):
             reason = 'found timestamp type LogAppendTime, expected CreateTime: only the broker sets the other'
         elif faults[i].is_late:
             reason = f'found timestamp {faults[i].timestamp_ms}, expected {walk.earliest_ms} to {walk.latest_ms}'
@@ -336,7 +332,7 @@ cdef int check_frame(const uint8_t *data, Py_ssize_t size_bytes, const BatchFiel
 
 cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except *:
     """Check every record of the batch. Returns the walk, whose `max_timestamp_ms` is the largest timestamp."""
-    cdef Walk walk = walk_by(batch, rules, now_ms)
+    cdef Walk walk = walk_by(rules, now_ms)
     cdef bint sound
     if cursor.end - cursor.at < RELEASE_GIL_BYTES:
         sound = pass_records(cursor, batch, &walk)
@@ -348,7 +344,7 @@ cdef Walk check_records(Cursor cursor, const BatchFields *batch, ProduceRules ru
 
 cdef Walk check_each(Cursor cursor, const BatchFields *batch, ProduceRules rules, int64_t now_ms) except *:
     """Check as `check_records`, and find out what is wrong."""
-    cdef Walk walk = walk_by(batch, rules, now_ms)
+    cdef Walk walk = walk_by(rules, now_ms)
     cdef Fault faults[MOST_RECORD_ERRORS]
     try:
         with nogil:
