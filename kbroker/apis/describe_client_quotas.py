@@ -43,7 +43,7 @@ def handle(request: Request, body: Any) -> Steps:
                 values=[ValueData(key=key, value=value) for key, value in quotas.items()]))
         if pace.spend():
             yield
-    return DescribeClientQuotasResponse(error_message=None, entries=entries)
+    return DescribeClientQuotasResponse(error_message='', entries=entries)
 
 
 def check(component: Any, others: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import re
 
 import cases_configs
 import cases_groups
+import cases_placement
 import cases_records
 import cases_topics
 import cases_transactions
@@ -42,7 +43,9 @@ SETTINGS = {
 
 CASES = {
     name: case
-    for module in (cases_records, cases_topics, cases_configs, cases_groups, cases_transactions, cases_waiting)
+    for module in (
+        cases_records, cases_topics, cases_configs, cases_groups, cases_transactions, cases_waiting, cases_placement
+    )
     for name, case in vars(module).items()
     if getattr(case, 'is_case', False)
 }

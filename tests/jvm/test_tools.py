@@ -78,3 +78,31 @@ def test_records_can_be_deleted_up_to_an_offset(broker, tmp_path):
         run_tool(f'{TOOLS}.DeleteRecordsCommand', *bootstrap, '--offset-json-file', str(file))
         offsets = run_tool(f'{TOOLS}.GetOffsetShell', *bootstrap, '--topic', 'orders', '--time', 'earliest')
     assert re.search(r'orders:1:5\b', offsets), offsets
+
+
+def test_the_quorum_and_the_places_of_replicas_are_shown_and_kept(broker, tmp_path):
+    bootstrap = ('--bootstrap-server', broker.address)
+    reassign = ('org.apache.kafka.tools.reassign.ReassignPartitionsCommand', *bootstrap)
+    plan, topics = tmp_path / 'plan.json', tmp_path / 'topics.json'
+    with sample_topic(broker.address):
+        topics.write_text(json.dumps({'version': 1, 'topics': [{'topic': 'orders'}]}))
+        plan.write_text(json.dumps({'version': 1, 'partitions': [
+            {'topic': 'orders', 'partition': 1, 'replicas': [1], 'log_dirs': [str(broker.directory)]}]}))
+        quorum = ('org.apache.kafka.tools.MetadataQuorumCommand', *bootstrap, 'describe')
+        status = run_tool(*quorum, '--status')
+        assert re.search(r'LeaderId:\s+1\n', status), status
+        assert re.search(r'CurrentVoters:\s+\[\{"id": 1', status), status
+        replication = run_tool(*quorum, '--replication')
+        assert re.search(r'^1\s+\S+\s+\d+\s+0\s.*Leader', replication, re.MULTILINE), replication
+        assert 'No partition reassignments found.' in run_tool(*reassign, '--list')
+        generated = run_tool(*reassign, '--generate', '--topics-to-move-json-file', str(topics), '--broker-list', '1')
+        assert '"replicas":[1]' in generated.partition('Proposed')[2], generated
+        executed = run_tool(*reassign, '--execute', '--reassignment-json-file', str(plan))
+        assert 'Successfully started partition reassignment for orders-1' in executed, executed
+        assert 'Successfully started moving log directory' in executed, executed
+        verified = run_tool(*reassign, '--verify', '--reassignment-json-file', str(plan))
+        assert 'Reassignment of partition orders-1 is completed.' in verified, verified
+        cancelled = run_tool(*reassign, '--cancel', '--reassignment-json-file', str(plan))
+        assert 'None of the specified partition reassignments are active.' in cancelled, cancelled
+        logs = run_tool(f'{TOOLS}.LogDirsCommand', *bootstrap, '--describe', '--topic-list', 'orders')
+        assert '"partition":"orders-1"' in logs, logs

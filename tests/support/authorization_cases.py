@@ -445,6 +445,16 @@ CASES = [
         timeout_ms=5000, topic_partitions=[dict(topic=name, partitions=[0]) for name in FOUR]),
         need('ALTER', 'CLUSTER')),
     Case('elect-all-leaders', 'ElectLeaders', lambda v, w: dict(timeout_ms=5000, topic_partitions=None), ()),
+    Case('alter-reassignments', 'AlterPartitionReassignments', lambda v, w: dict(timeout_ms=5000, topics=[
+        dict(name=name, partitions=[dict(partition_index=0, replicas=None)]) for name in FOUR]),
+        need('ALTER', 'CLUSTER')),
+    Case('list-reassignments', 'ListPartitionReassignments', lambda v, w: dict(timeout_ms=5000, topics=None),
+         need('DESCRIBE', 'CLUSTER'), (need('ALTER', 'CLUSTER'), need('CREATE', 'CLUSTER'))),
+    Case('alter-log-dirs', 'AlterReplicaLogDirs', lambda v, w: dict(dirs=[
+        dict(path='/nowhere', topics=[dict(name=name, partitions=[0]) for name in FOUR])]), need('ALTER', 'CLUSTER')),
+    Case('describe-quorum', 'DescribeQuorum', lambda v, w: dict(topics=[
+        dict(topic_name='absent.mine', partitions=[dict(partition_index=0)])]),
+        need('DESCRIBE', 'CLUSTER'), (need('ALTER', 'CLUSTER'), need('CREATE', 'CLUSTER'))),
     Case('offset-delete', 'OffsetDelete', lambda v, w: dict(group_id='group.gone', topics=[
         dict(name=name, partitions=[dict(partition_index=0)]) for name in FOUR]),
         need('DELETE', 'GROUP', 'group.gone')),
