@@ -80,6 +80,9 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> li
               help='The directory for the progress of the job. It belongs to the --to of the first run.')
 @click.option('--format', 'file_format', type=click.Choice(FORMATS), default='parquet', show_default=True,
               help='The format of the files; avro needs its Spark package.')
+@click.option('--compression', metavar='CODEC',
+              help='The codec of the files: none, snappy, gzip, lz4_raw or zstd for parquet. An error lists those of '
+                   "other formats.  [default: Spark's, snappy for parquet]")
 @click.option('--partition-by', default='', metavar='COLUMN,...', callback=_names,
               help='Create directories by the values of columns: topic, partition, date (of the timestamp, UTC) ...')
 @click.option('--max-rows-per-file', type=click.IntRange(1), metavar='N',
@@ -102,8 +105,8 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> li
               help='With --follow: the longest time to retry, after a first run, while the broker is unavailable.')
 @output_options
 @version_option
-def main(topics: list[str], source: str, to: Path, state: Path, file_format: str, partition_by: list[str],
-         max_rows_per_file: int | None, value_format: str | None, value_schema: str | None,
+def main(topics: list[str], source: str, to: Path, state: Path, file_format: str, compression: str | None,
+         partition_by: list[str], max_rows_per_file: int | None, value_format: str | None, value_schema: str | None,
          command_config: Path | None, options: dict[str, str], master: str | None, conf: dict[str, str], follow: bool,
          interval: float, give_up_after: float, as_json: bool) -> None:
     """Write topics into files with Spark: from the end of the last run to the last stable offset.
@@ -121,7 +124,8 @@ def main(topics: list[str], source: str, to: Path, state: Path, file_format: str
             raise ToolError(f'{error.name or error} is not installed: pip install "kbroker[spark]"') from None
         options = client_options(command_config) | options
         values = ValueFormat(value_format, text_or_file(value_schema)) if value_format and value_schema else None
-        job = IngestJob(source, topics, to, state, file_format, partition_by, max_rows_per_file, values, options)
+        job = IngestJob(source, topics, to, state, file_format, partition_by, max_rows_per_file, values, options,
+                        compression)
         ingest(job, master, conf, Output(as_json), interval if follow else None, give_up_after)
 
 

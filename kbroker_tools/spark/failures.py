@@ -13,6 +13,7 @@ _CAUSE = re.compile(r'\s*Caused by: (?:[\w$]+\.)*([\w$]+)(?:: (.*))?')
 _ALONE = re.compile(r'(?:^|: )((?:kbroker|kbroker_tools)(?:\.\w+)+): (.*)')
 _CALL = 'An error occurred while calling'
 _THROWN = re.compile(r': (?:[\w$]+\.)*([\w$]+)(?:: (.*))?')
+_SNAPPY = re.compile(r'.*(?:UnsatisfiedLinkError|NoClassDefFoundError|SnappyError).*snappy', re.IGNORECASE)
 _CONDITION = re.compile(r'\[[A-Z_.\d]+\] ')
 _SQL_STATE = re.compile(r' SQLSTATE: \w{5}$')
 _OURS = ('kbroker.', 'kbroker_tools.')
@@ -24,11 +25,11 @@ _OF_A_BROKER = f'{KafkaError.__module__}.{KafkaError.__qualname__}'
 def one_line(error: BaseException) -> str:
     """Return one line for an exception of PySpark or py4j.
 
-    It is the first one found: what kbroker raised in a task or a plan, what Python raised there, the last cause that
-    Java names, or the first line.
+    It is the first one found: a library that Java cannot load, what kbroker raised in a task or a plan, what Python
+    raised there, the last cause that Java names, or the first line.
     """
     lines = str(error).splitlines()
-    found = (_raised_in_python(lines) or _without_a_traceback(lines) or _java_cause(lines)
+    found = (_library(lines) or _raised_in_python(lines) or _without_a_traceback(lines) or _java_cause(lines)
              or next((line for line in lines if line.strip()), ''))
     return _SQL_STATE.sub('', _CONDITION.sub('', found.strip(), count=1))[:_MOST] or type(error).__name__
 
@@ -48,6 +49,15 @@ def passes_by_itself(error: BaseException) -> bool:
     raised += [match for line in lines if (match := _ALONE.search(line))]
     return any(match[1] in _OF_THE_NETWORK or (match[1] == _OF_A_BROKER and any(
         f': {code.name}:' in match[2] for code in RETRIED)) for match in raised)
+
+
+def _library(lines: list[str]) -> str | None:
+    """Return what to do if snappy's native library is missing: a system without it, or a directory without programs."""
+    if not any(_SNAPPY.match(line) for line in lines):
+        return None
+    return ("the codec snappy does not work here, because Java cannot load its library: choose another one, as "
+            "--compression zstd, or unpack the library where programs may run: --conf "
+            "'spark.driver.extraJavaOptions=-Dorg.xerial.snappy.tempdir=DIR'")
 
 
 def _raised_in_python(lines: list[str]) -> str | None:

@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 
 BROKER = re.compile(r'(?:[\w.-]+|\[[\w:.%]+\]):\d+(,(?:[\w.-]+|\[[\w:.%]+\]):\d+)*')
 DATE = 'date'
+CODECS = {
+    'parquet': ('none', 'snappy', 'gzip', 'lz4_raw', 'zstd'),
+    'orc': ('none', 'snappy', 'zlib', 'lz4', 'zstd'),
+    'json': ('none', 'bzip2', 'deflate', 'gzip', 'lz4', 'snappy'),
+    'avro': ('none', 'bzip2', 'deflate', 'snappy', 'xz', 'zstandard'),
+}
+"""The codecs of each format of files, by Spark's names, with `none` for no compression in each.
+
+Parquet's `lz4` is Hadoop's own form, which pyarrow does not read; `lz4_raw` is that of the format.
+"""
+SPARKS_NAME = {('avro', 'none'): 'uncompressed'}
 OF_THE_JOB = ('path', 'subscribe', 'subscribePattern', 'assign', 'startingOffsets', 'endingOffsets',
               'startingTimestamp', 'endingTimestamp', 'startingOffsetsByTimestamp', 'endingOffsetsByTimestamp',
               'startingOffsetsByTimestampStrategy', 'table', 'maxOffsetsPerTrigger', 'maxBytesPerTrigger',
@@ -86,6 +97,8 @@ class IngestJob:
     values: ValueFormat | None = None
     """None leaves values binary."""
     options: dict[str, str] = field(default_factory=dict)
+    compression: str | None = None
+    """One of `CODECS`. None leaves it to Spark. It may differ from run to run."""
 
     def run(self, spark: SparkSession) -> IngestResult:
         """Run once. After any failure or kill, rows and offsets have either both moved or both stayed."""
@@ -129,6 +142,9 @@ class IngestJob:
             if (row and row.name in OF_THE_JOB) or name.lower() == 'kafka.bootstrap.servers':
                 raise IngestError(f'option {name}: an ingest sets it itself, from --topics, --from and the end of its '
                                   'last run')
+        if self.compression is not None and self.compression not in CODECS[self.format]:
+            raise IngestError(f'--compression: found {self.compression!r}, expected one for {self.format} files: '
+                              f'{", ".join(CODECS[self.format])}')
         options = parse_options(self._source_options())
         columns = re.findall(r'`(\w+)`', _columns(options))
         for name in self.partition_by:
@@ -214,6 +230,8 @@ class IngestJob:
             writer = writer.partitionBy(*self.partition_by)
         if self.max_rows_per_file is not None:
             writer = writer.option('maxRecordsPerFile', self.max_rows_per_file)
+        if self.compression is not None:
+            writer = writer.option('compression', SPARKS_NAME.get((self.format, self.compression), self.compression))
         try:
             writer.save(staging.as_uri())
         except AnalysisException as error:

@@ -2,6 +2,7 @@
 import json
 import os
 
+import pyarrow.parquet
 import pytest
 from ingest_topics import (
     Writer,
@@ -15,10 +16,11 @@ from ingest_topics import (
 )
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+from spark_rows import LogFiles
 from support import pages
 
 from kbroker_tools.spark.failures import one_line
-from kbroker_tools.spark.ingest import IngestJob, Written
+from kbroker_tools.spark.ingest import CODECS, IngestJob, Written
 from kbroker_tools.spark.ledger import IngestError
 from kbroker_tools.spark.options import OptionError
 from kbroker_tools.spark.values import ValueFormat, has_a_field
@@ -97,6 +99,30 @@ def test_partitions_that_are_added_are_read_from_their_start(spark, shared_broke
     Writer(shared_broker.address, 'ingest-grown').write(topic, 30, partitions=3)
     assert ingest.run().rows == 30
     assert ingest.rows == consumed(shared_broker.address, topic)
+
+
+@pytest.mark.parametrize(('kind', 'codec'), [(kind, codec) for kind in CODECS
+                                              for codec in CODECS[kind]])
+def test_files_are_written_with_each_codec_of_their_format(spark, tmp_path, kind, codec):
+    """Once, Parquet's default could not be changed, and where snappy did not load, no row was ever written."""
+    files = LogFiles(tmp_path / 'log', 'coded')
+    files.write(*(['the same value'] * 200))
+    files.flush()
+    ingest = Ingest(spark, tmp_path, str(tmp_path / 'log'), 'coded', format=kind, compression=codec)
+    assert ingest.run().rows == 200
+    assert spark.read.format(kind).load(str(ingest.to)).count() == 200
+    if kind == 'parquet':
+        (path,) = ingest.to.glob('run=*/*.parquet')
+        column = pyarrow.parquet.read_metadata(path).row_group(0).column(0)
+        assert column.compression == {'none': 'UNCOMPRESSED', 'lz4_raw': 'LZ4'}.get(codec, codec.upper())
+
+
+@pytest.mark.parametrize(('kind', 'codec', 'text'), [
+    ('parquet', 'bzip2', "--compression: found 'bzip2', expected one for parquet files: none, snappy, gzip, lz4_raw"),
+    ('avro', 'zstd', "--compression: found 'zstd', expected one for avro files: none, bzip2, deflate, snappy")])
+def test_a_codec_that_the_format_lacks_is_refused_before_anything_is_read(spark, tmp_path, kind, codec, text):
+    with pytest.raises(IngestError, match=text):
+        Ingest(spark, tmp_path, str(tmp_path), 'topic', format=kind, compression=codec).run()
 
 
 def test_records_lost_to_retention_are_reported_and_skipped_only_on_request(spark, shared_broker, writer, tmp_path):
@@ -295,7 +321,7 @@ def test_damage_that_a_task_meets_is_said_in_one_line(spark, broker, tmp_path):
 
 def test_the_queries_of_the_page_of_spark_find_what_they_should(spark, broker, tmp_path, capsys):
     *blocks, skipped = (block for block in pages.blocks('docs/spark.md', 'py') if 'writeStream' not in block)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     create_topic(broker.address, 1, 'orders')
     writer = Writer(broker.address, 'page')
     writer.write('orders', 5, partitions=1)
@@ -304,6 +330,7 @@ def test_the_queries_of_the_page_of_spark_find_what_they_should(spark, broker, t
     for block in blocks:
         exec(block.replace('/var/lib/kbroker', str(broker.directory)), found)
     assert [row['count'] for row in found['per_day'].collect()] == [5]
+    assert found['late'].where('timestamp is not null').count() == 5
     assert found['hanging'].collect() == []  # it is open, and its coordinator has its row
     found['known'] = found['known'].where('false')
     exec(blocks[1].split('\n\n')[1].partition('\n')[2].replace('/var/lib/kbroker', str(broker.directory)), found)

@@ -12,6 +12,7 @@ import threading
 
 import pytest
 from ingest_topics import LIMIT_S, Writer, consumed, create_topic, ingested
+from spark_rows import LogFiles
 from support.broker_process import ROOT
 from support.command_runner import command_line, run_command
 from support.spark_cluster import SPARK, SparkCluster, settings
@@ -102,6 +103,22 @@ def test_a_signal_ends_it_and_leaves_what_was_there(shared_broker, writer, tmp_p
     _, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, errors) == (code, '')
     assert ingested(tmp_path / 'to') == consumed(shared_broker.address, topic)
+
+
+def test_where_snappy_does_not_load_one_line_names_another_codec(tmp_path):
+    """Once, it was a stack trace of Java, and no option chose another codec."""
+    files = LogFiles(tmp_path / 'log', 'orders')
+    files.write('a', 'b')
+    files.flush()
+    given = ['--topics', 'orders', '--from', tmp_path / 'log', '--to', tmp_path / 'to', '--state', tmp_path / 'state',
+             *SMALL, '--conf', 'spark.driver.extraJavaOptions=-Dorg.xerial.snappy.tempdir=/proc/nowhere']
+    done = run_command('ingest', *given, env=environment())
+    assert (done.returncode, done.stdout) == (1, '')
+    assert done.stderr.startswith('kbroker-ingest: the codec snappy does not work here, because Java cannot load its')
+    assert done.stderr.count('\n') == 1 and '--compression zstd' in done.stderr
+    done = run_command('ingest', *given, '--compression', 'zstd', '--json', env=environment())
+    assert (done.returncode, done.stderr) == (0, '')
+    assert [row[1] for row in ingested(tmp_path / 'to')] == [0, 1]
 
 
 def test_following_goes_on_when_the_broker_comes_back(broker, tmp_path):
