@@ -39,11 +39,15 @@ cdef class PartitionSet:
     cdef readonly frozenset members     # of (topic, partition)
     cdef tuple sorted_members           # None until it was asked for
     cdef list topics                    # the members by encoded name, as rows carry them; None until it was asked for
-    cdef int64_t held_bytes             # 0 until it was asked for
+    cdef int64_t held_bytes             # -1 until it was asked for
 
     cdef PartitionSet union(self, PartitionSet other)
     cdef tuple in_order(self)
-    cdef int64_t memory(self) except -1
+    cdef int64_t measure(self) except -1
+
+    cdef inline int64_t memory(self) except -1:
+        """Return the memory of the partitions with what is made of them."""
+        return self.held_bytes if self.held_bytes >= 0 else self.measure()
 
 
 cpdef PartitionSet set_of(partitions)

@@ -54,6 +54,8 @@ cdef enum:
     # The memory of one in a transaction, and in its row, as measured on CPython 3.11 with 64 bits.
     PARTITION_BYTES = 200
     TOPIC_BYTES = 300
+    LARGEST_TOPIC_BYTES = 920   # with a name of 249 characters
+    FEW_PARTITIONS = 3
 
 cdef PartitionSet NO_PARTITIONS = set_of(())
 
@@ -123,22 +125,24 @@ cdef class PartitionSet:
             self.sorted_members = tuple(sorted(self.members))
         return self.sorted_members
 
-    cdef int64_t memory(self) except -1:
-        """Return the memory of the partitions with what is made of them. Each topic counts its name, and its UTF-8."""
-        cdef set names
-        if self.held_bytes == 0 and self.members:
-            names = set()
-            for name, _ in self.members:
-                names.add(name)
-            self.held_bytes = PARTITION_BYTES * <int64_t>len(self.members)
-            for name in names:
-                self.held_bytes += TOPIC_BYTES + 2 * memory_of(name)
+    cdef int64_t measure(self) except -1:
+        """Count each partition, and of each topic the name and its UTF-8 form."""
+        cdef set names = set()
+        for name, _ in self.members:
+            names.add(name)
+        self.held_bytes = PARTITION_BYTES * len(self.members)
+        for name in names:
+            self.held_bytes += TOPIC_BYTES + 2 * memory_of(name)
         return self.held_bytes
 
 
 cpdef PartitionSet set_of(partitions):
     cdef PartitionSet found = PartitionSet.__new__(PartitionSet)
+    cdef Py_ssize_t count
     found.members = frozenset(partitions)
+    count = len(found.members)
+    # Few partitions count as if each were of a topic with the longest name.
+    found.held_bytes = count * (PARTITION_BYTES + LARGEST_TOPIC_BYTES) if count <= FEW_PARTITIONS else -1
     return found
 
 

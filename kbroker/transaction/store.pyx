@@ -185,9 +185,10 @@ cdef class TransactionStore:
         cdef int64_t held_bytes = metadata.current.partition_set.memory()
         if metadata.pending is not None and metadata.pending.partition_set is not metadata.current.partition_set:
             held_bytes += metadata.pending.partition_set.memory()
-        if not owned.is_lost:
-            self.id_bytes += held_bytes - metadata.open_bytes
-        metadata.open_bytes = held_bytes
+        if held_bytes != metadata.open_bytes:
+            if not owned.is_lost:
+                self.id_bytes += held_bytes - metadata.open_bytes
+            metadata.open_bytes = held_bytes
         return 0
 
     cdef int abandon(self, StatePartition owned, TransactionMetadata metadata) except -1:
