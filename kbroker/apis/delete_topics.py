@@ -54,9 +54,12 @@ def handle(request: Request, body: Any) -> Steps:
         response.responses.append(result)
     try:
         refused = yield from request.node.topics.delete_many(found, request.charge_mutations(STRICT_SINCE))
-        for topic, result in zip(found, results, strict=True):
+        while found:            # taken from the list, the topics are freed in parts
+            topic, result = found.pop(), results.pop()
             if topic.name in refused:
                 fail(result, refused[topic.name])
+            if pace.spend():
+                yield
     except KafkaError as error:
         for result in results:
             fail(result, error)

@@ -10,7 +10,7 @@ from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GRO
 from kbroker.lean_dataclasses import dataclass, field
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
-from kbroker.long_work import run_to_end
+from kbroker.long_work import Pace, run_to_end
 from kbroker.metadata.changes import Steps, check_batch_length
 from kbroker.metadata.controller import Charge, MetadataController, NewTopic, charge_nothing
 from kbroker.metadata.image import PartitionImage, ResourceType, TopicImage
@@ -162,21 +162,37 @@ class TopicRegistry:
         try:
             found = [topic for topic in topics if self._by_name.get(topic.name) is topic]
             results = yield from self.controller.delete_topics([topic.topic_id for topic in found], charge)
-            refused = {topic.name: result for topic, result in zip(found, results, strict=True)
-                       if isinstance(result, KafkaError)}
-            found = [topic for topic in found if topic.name not in refused]
-            for topic in found:
-                del self._by_name[topic.name]
-                del self.by_encoded_name[topic.encoded_name]
-                del self.by_id[topic.topic_id]
-            self._leaving.update(topic.name for topic in found)
+            refused: dict[str, KafkaError] = {}
+            leaving: list[Topic] = []
             try:
-                yield from self._close(found)
+                yield from self._hide(found, results, leaving, refused)
+                yield from self._close(leaving)
             finally:
-                self._leaving.difference_update(topic.name for topic in found)
+                self._leaving.difference_update(topic.name for topic in leaving)
             return refused
         finally:
             self.controller.turns.end()
+
+    def _hide(self, topics: list[Topic], results: list[TopicImage | KafkaError], leaving: list[Topic],
+              refused: dict[str, KafkaError]) -> Steps[None]:
+        """Let topics be found no more: `leaving` gets those that are deleted, `refused` the errors of the others.
+
+        Takes the results, so that the images of the topics are freed in parts, too.
+        """
+        pace = Pace()
+        results.reverse()
+        for topic in topics:
+            result = results.pop()
+            if isinstance(result, KafkaError):
+                refused[topic.name] = result
+            else:
+                leaving.append(topic)
+                self._leaving.add(topic.name)
+                del self._by_name[topic.name]
+                del self.by_encoded_name[topic.encoded_name]
+                del self.by_id[topic.topic_id]
+            if pace.spend():
+                yield
 
     def _close(self, topics: list[Topic]) -> Steps[None]:
         """Close the partitions of topics that no longer exist, and rename their directories."""
