@@ -18,6 +18,11 @@ OPERATIONS_ON = {
 """The operations that make sense on a resource, by its type."""
 
 
+def decisions_about(resource_type: ResourceType, is_asked: bool = True) -> int:
+    """Return how many elements of work it is to find the operations on a resource; 1 if the client does not ask."""
+    return len(OPERATIONS_ON[resource_type]) if is_asked else 1
+
+
 def bits(*operations: int) -> int:
     return sum(1 << operation for operation in operations)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.authorization import require
-from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
+from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations, decisions_about
 from kbroker.apis.counted_names import counted
 from kbroker.apis.long_answers import Pace, ReplyRoom, Steps
 from kbroker.apis.request import Api, Request
@@ -28,7 +28,7 @@ def handle(request: Request, body: Any) -> Steps:
     pace, room = Pace(), ReplyRoom()
     groups = []
     for group_id in (yield from counted(body.groups, pace)):
-        if pace.spend():
+        if pace.spend(decisions_about(ResourceType.GROUP, body.include_authorized_operations)):
             yield
         try:
             require(request, Operation.DESCRIBE, ResourceType.GROUP, group_id)

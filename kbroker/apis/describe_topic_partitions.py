@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from typing import Any
 
-from kbroker.apis.authorized_operations import authorized_operations
+from kbroker.apis.authorized_operations import authorized_operations, decisions_about
 from kbroker.apis.long_answers import Pace, Steps, in_parts
 from kbroker.apis.metadata import NO_LEADER
 from kbroker.apis.request import Api, Request
@@ -44,7 +44,7 @@ def handle(request: Request, body: Any) -> Steps:
         if left == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
-        if pace.spend():
+        if pace.spend(decisions_about(ResourceType.TOPIC)):
             yield
         if not request.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
             if wanted:

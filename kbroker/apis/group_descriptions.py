@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations
+from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations, decisions_about
 from kbroker.apis.counted_names import counted
 from kbroker.apis.group_protocols import require_group_protocol
 from kbroker.apis.long_answers import Pace, Steps, each
@@ -22,7 +22,7 @@ def describe_each(request: Request, body: Any, protocol: str, response: Any, pac
     require_group_protocol(request, protocol)
     groups = []
     for group_id in (yield from counted(body.group_ids, pace)):
-        if pace.spend():
+        if pace.spend(decisions_about(ResourceType.GROUP, body.include_authorized_operations)):
             yield
         try:
             described = yield from describe(group_id)

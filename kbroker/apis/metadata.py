@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kbroker.apis.authorization import may_on_cluster, require
-from kbroker.apis.authorized_operations import authorized_cluster_operations, authorized_operations
+from kbroker.apis.authorized_operations import authorized_cluster_operations, authorized_operations, decisions_about
 from kbroker.apis.long_answers import Pace, Steps
 from kbroker.apis.request import Api, Request
 from kbroker.errors import ErrorCode, KafkaError
@@ -51,7 +51,7 @@ def handle(request: Request, body: Any) -> Steps:
         for number, topic in enumerate(response.topics):
             if topic.error_code not in WITHOUT_OPERATIONS:
                 response.topics[number] = with_operations(request, topic)
-            if pace.spend():
+            if pace.spend(decisions_about(TOPIC)):
                 yield
     if body.include_cluster_authorized_operations:
         response.cluster_authorized_operations = authorized_cluster_operations(request)
