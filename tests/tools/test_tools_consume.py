@@ -12,6 +12,7 @@ from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.consumed import DeliveredRecords
+from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.errors import ErrorCode, KafkaError
@@ -304,3 +305,14 @@ def test_a_directory_shows_what_a_broker_shows(start_broker):
     group = run_command('consume', '--data-dir', broker.directory, '--topic', 't', '--group', 'g')
     assert (group.returncode, group.stderr.splitlines()[-1]) == (
         2, 'Error: --group needs --bootstrap-server: a directory has no members')
+
+
+def test_a_command_ends_at_its_time_beside_a_member_that_does_not_poll(broker, cluster):
+    """The group waits for the busy member, for as long as its max.poll.interval.ms."""
+    Admin(cluster).create_topics([NewTopic('shared', 1)])
+    with Consumer(broker.address, group_id='g', topics=['shared']) as busy:
+        while not busy.assignment:
+            busy.poll(100)
+        done = run_command('consume', '--bootstrap-server', broker.address, '--topic', 'shared', '--group', 'g',
+                           '--timeout-ms', '500', timeout=LIMIT_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, '', 'Processed a total of 0 messages\n')
