@@ -7,6 +7,7 @@ difference that is not in DIFFERENCES with its reason.
 
 from __future__ import annotations
 
+import functools
 import re
 
 import cases_configs
@@ -16,6 +17,7 @@ import cases_records
 import cases_topics
 import cases_transactions
 import cases_waiting
+import nullable_texts
 import pytest
 from raw_peer import RawPeer, comparable, differences
 from support.beside_kafka import both_brokers, unexplained_lines
@@ -171,16 +173,20 @@ def test_kbroker_answers_as_kafka_does(addresses, name):
     assert unexplained(addresses, name) == []
 
 
+@functools.cache
+def played(address, name):
+    """Return the steps of a case on a broker, which plays it once."""
+    peer = RawPeer(address, name)
+    try:
+        CASES[name](peer)
+    finally:
+        peer.close()
+    return peer.steps
+
+
 def unexplained(addresses, name):
     """Run a case on both brokers. Return the differences that DIFFERENCES does not explain."""
-    transcripts = []
-    for address in addresses:
-        peer = RawPeer(address, name)
-        try:
-            CASES[name](peer)
-        finally:
-            peer.close()
-        transcripts.append(peer.steps)
+    transcripts = [played(address, name) for address in addresses]
     reasons = [pattern for case, pattern in DIFFERENCES if case == name]
     lines = [
         f'{kafka}\n    {line}'
@@ -188,6 +194,42 @@ def unexplained(addresses, name):
         for line in differences(comparable(kafka.answer), comparable(ours.answer))
     ]
     return unexplained_lines(lines, reasons)
+
+
+COMPARED_ELSEWHERE = {
+    'test_differential_authorization': (
+        'AlterClientQuotas', 'AlterUserScramCredentials', 'CreateAcls', 'DeleteAcls', 'DescribeAcls',
+        'DescribeClientQuotas', 'DescribeUserScramCredentials', 'AlterShareGroupOffsets', 'DeleteShareGroupOffsets',
+        'DescribeShareGroupOffsets',
+    ),
+    'test_differential_groups': ('ConsumerGroupDescribe', 'ConsumerGroupHeartbeat'),
+    'test_differential_share': ('ShareAcknowledge', 'ShareFetch'),
+    'test_differential_share_members': ('ShareGroupDescribe', 'ShareGroupHeartbeat'),
+    'test_differential_streams': ('StreamsGroupDescribe', 'StreamsGroupHeartbeat'),
+    'test_sasl_answers': ('SaslAuthenticate',),
+}
+"""The responses that no case here asks for, by the module that compares them."""
+
+NOT_ON_ONE_NODE = {
+    'node_endpoints.rack': 'responses name other leaders',
+    'replica_election_results.partition_result.error_message': 'no election is ever needed',
+    'responses.partition_responses.record_errors.batch_index_error_message': 'there only with an error',
+}
+"""Texts of which no answer of a single node has a success."""
+
+
+def test_each_nullable_text_of_a_success_is_compared_in_each_served_version(addresses):
+    """Messages of successes were empty where Kafka has null, and clients took them for errors."""
+    seen = set()
+    for name in CASES:
+        for step in played(addresses[0], name):
+            if hasattr(step.answer, 'schema'):
+                seen |= nullable_texts.of_an_answer(step.answer, step.version)
+    elsewhere = {f'{api}Response' for apis in COMPARED_ELSEWHERE.values() for api in apis}
+    assert [
+        text for text in sorted(nullable_texts.of_the_tables() - seen)
+        if text[0] not in elsewhere and text[2] not in NOT_ON_ONE_NODE
+    ] == []
 
 
 def test_each_setting_of_the_broker_is_described_as_kafka_describes_it(addresses):
