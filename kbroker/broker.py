@@ -124,7 +124,8 @@ class Broker:
             self._release(self.node.abandon)
             raise
         self.node.transactions.store.stale_requests.find_connection = self.server.connections.get
-        self.reactor.at_tick_end.extend((self.node.end_tick, YoungSearch(self.server.traffic).end_tick))
+        young_search = YoungSearch(self.server.traffic, self.node.long_work)
+        self.reactor.at_tick_end.extend((self.node.end_tick, young_search.end_tick))
         if self.turn_watch.measures_cpu:
             self.turn_watch.watch_collections()
             self.reactor.on_signal(signal.SIGUSR1, self.turn_watch.log_longest)

@@ -13,6 +13,7 @@ cdef class LongWork:
     cdef bint is_scheduled
     cdef int64_t slice_us
     cdef readonly Py_ssize_t paused
+    cdef readonly Py_ssize_t full_slices    # those that used up their time
     # The works of requests, by the memory that one of them may hold.
     cdef readonly Line small_requests
     cdef readonly Line medium_requests

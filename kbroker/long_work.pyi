@@ -35,6 +35,7 @@ class Line:
 
 class LongWork:
     paused: int
+    full_slices: int
     small_requests: Line
     medium_requests: Line
     large_requests: Line

@@ -175,6 +175,7 @@ cdef class LongWork:
                 self.works.append(work)
             self.timers.turn_watch.lap(steps)
             if now_us() >= end_us:
+                self.full_slices += 1
                 break
         if self.works:
             self.schedule()

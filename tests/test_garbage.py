@@ -12,6 +12,7 @@ from kbroker.garbage import REQUESTS_BETWEEN, THRESHOLDS, YoungSearch, exempting
 from kbroker.protocol.messages import CreatePartitionsRequest, CreateTopicsRequest, MetadataRequest
 
 MOST_SEARCHED = 20_000
+OBJECTS_OF_A_SLICE = 1000
 
 
 class Node:
@@ -59,7 +60,7 @@ def test_no_search_grows_with_the_living_objects(serving):
 def test_no_search_grows_with_the_requests_that_free_as_much_as_they_leave_behind(serving):
     """Python itself would search 14,000 of these objects at once, and later more."""
     traffic = SimpleNamespace(requests=0)
-    search = YoungSearch(traffic)
+    search = YoungSearch(traffic, SimpleNamespace(full_slices=0))
     living = collections.deque([[[], []] for _ in range(100_000)])
     gc.freeze()
     searched = []
@@ -75,6 +76,28 @@ def test_no_search_grows_with_the_requests_that_free_as_much_as_they_leave_behin
         gc.callbacks.remove(count)
     assert len(searched) > 50
     assert max(searched) <= 3 * REQUESTS_BETWEEN * 2 * THRESHOLDS[1] + 1000
+
+
+def test_no_search_grows_with_long_work_that_frees_as_much_as_it_leaves_behind(serving):
+    """A response with 50,000 topics replaced as many objects. The search that followed held the loop for 25 ms."""
+    work = SimpleNamespace(full_slices=0)
+    search = YoungSearch(SimpleNamespace(requests=0), work)
+    living = collections.deque([[[], []] for _ in range(100_000)])
+    gc.freeze()
+    searched = []
+    count = SearchedObjects(searched)
+    gc.callbacks.insert(0, count)
+    try:
+        for number in range(100_000):
+            living.append([[], []])
+            living.popleft()
+            if number % OBJECTS_OF_A_SLICE == 0:
+                work.full_slices += 1
+                search.end_tick()
+    finally:
+        gc.callbacks.remove(count)
+    assert len(searched) > 20
+    assert max(searched) <= MOST_SEARCHED
 
 
 def test_cycles_of_young_objects_are_freed(serving):
