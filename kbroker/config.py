@@ -1,6 +1,7 @@
 """The configuration in force, in layers: dynamic changes, then the operator's settings, then Kafka's defaults."""
 import enum
 import fnmatch
+import functools
 import ipaddress
 import itertools
 import socket
@@ -302,7 +303,7 @@ class Config:
         return self._synonyms(name, SETTINGS[name])
 
     def _synonyms(self, name: str, setting: Setting) -> list[Synonym]:
-        names = LATER_NAMES.get(name, (name,)) if name == setting.name else (name, setting.name)
+        names = later_names().get(name, (name,)) if name == setting.name else (name, setting.name)
         found = [*self._written(names, setting),
                  *(Synonym(other, _shown(setting, SETTINGS[other].default), Source.DEFAULT)
                    for other in names if other in SETTINGS and SETTINGS[other].default is not None)]
@@ -318,15 +319,16 @@ class Config:
     def strongest(self, name: str) -> tuple[str | None, Source]:
         """Return the text of the strongest source of a setting, in the unit of the setting, and that source."""
         setting = SETTINGS[name]
-        for other, text, source in self._written(LATER_NAMES[name], setting):
+        for other, text, source in self._written(later_names()[name], setting):
             return (text if dict(setting.fallbacks).get(other, 1) == 1 else setting.text(self[name])), source
         return setting.text(self[name]), Source.DEFAULT
 
 
-def _later_names() -> dict[str, tuple[str, ...]]:
+@functools.cache
+def later_names() -> dict[str, tuple[str, ...]]:
     """Return the names that may set a setting, the strongest first: as of Kafka, of those that may change at run time.
 
-    Minutes may be set in hours.
+    Minutes may be set in hours. Only a description asks, so a start does not.
     """
     found: dict[str, tuple[str, ...]] = {}
     for setting in SETTINGS.values():
@@ -335,9 +337,6 @@ def _later_names() -> dict[str, tuple[str, ...]]:
         for place, name in enumerate(names):
             found[name] = max(found.get(name, ()), names[place:], key=len)
     return found
-
-
-LATER_NAMES = _later_names()
 
 
 class IgnoredSettingError(ConfigError):

@@ -17,7 +17,6 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from kbroker.log.directory_names import LOCK_FILE
@@ -237,6 +236,8 @@ def lines_of(report: Report) -> Iterator[str]:
     for row in offline:
         yield f'OFFLINE     {row["topic"]}-{row["partition"]}: {row["reason"]}'
     if offline:
+        from shlex import quote  # a broker imports this module, and prints no report
+
         left_out = report['offline_partitions'] - len(offline)
         more = f'{left_out:,} more partitions are offline. ' if left_out else ''
         yield f'            {more}do: kbroker-check {quote(report["directory"])}'

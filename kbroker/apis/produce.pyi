@@ -8,7 +8,6 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.produced import Validation
 
 API: Api
-ADMIN_CLIENT_ID: str
 MAX_REQUEST_DECOMPRESSED_BYTES: int
 WITHOUT_LOG_START_OFFSET: frozenset[ErrorCode]
 

@@ -59,7 +59,6 @@ from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.security.escape import shown
 from kbroker.transaction.verification import PRODUCE_VERSION_THAT_ADDS
 
-ADMIN_CLIENT_ID = '__admin_client'
 WITHOUT_LOG_START_OFFSET = frozenset({
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
@@ -216,7 +215,7 @@ cdef class ProduceUnderWay(ProduceParts):
         read_only_batch(part, &batch)
         if not ACKS_ALL <= self.acks <= 1:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f'acks is {self.acks}, expected -1, 0 or 1')
-        if topic.is_internal and self.request.name_of_client() != ADMIN_CLIENT_ID:
+        if topic.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION,
                              f'clients may not write to the internal topic {topic.name}')
         partition = topic.partitions[part.index]

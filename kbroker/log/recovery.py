@@ -32,8 +32,15 @@ from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.options import LogOptions
 from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from kbroker.log.producer_state import ProducerStateTable
-from kbroker.log.salvage import CUT_SUFFIX, keep_sound_batches
-from kbroker.log.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, RecoveryResult, Segment, file_name
+from kbroker.log.segment import (
+    CUT_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    RecoveryResult,
+    Segment,
+    file_name,
+)
 from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.log.swap import finish_swaps, parse_file_name
 
@@ -145,6 +152,8 @@ class Opening:
 
     def _keep_sound_batches(self, sizes: dict[str, int]) -> bool:
         """Remove what is no batch from the middle of the logs. Return whether a file has changed."""
+        from kbroker.log.salvage import keep_sound_batches  # only after an operator has accepted damage
+
         bases = sorted(parsed.offset for name in sizes if (parsed := parse_file_name(name))
                        and (parsed.kind, parsed.state) == (LOG_SUFFIX, ''))
         has_changed = False

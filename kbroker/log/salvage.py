@@ -12,9 +12,9 @@ from kbroker.errors import CorruptLogError, KafkaError
 from kbroker.log.batch_walk import read_batches
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.header_walk import find_sound_batch
+from kbroker.log.segment import CUT_SUFFIX
 from kbroker.record.batch import HEADER_BYTES, BatchHeader, check_crc, read_header
 
-CUT_SUFFIX = '.cut'
 SALVAGED_SUFFIX = '.tmp'
 """The next opening removes such a file, which a crash has left."""
 COPY_BYTES = 1 << 20

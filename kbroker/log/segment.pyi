@@ -12,6 +12,7 @@ OFFSET_INDEX_SUFFIX: str
 TIME_INDEX_SUFFIX: str
 TRANSACTION_INDEX_SUFFIX: str
 SNAPSHOT_SUFFIX: str
+CUT_SUFFIX: str
 SEGMENT_SUFFIXES: tuple[str, ...]
 
 def file_name(offset: int, suffix: str) -> str: ...

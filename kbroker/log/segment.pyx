@@ -23,6 +23,8 @@ OFFSET_INDEX_SUFFIX = '.index'
 TIME_INDEX_SUFFIX = '.timeindex'
 TRANSACTION_INDEX_SUFFIX = '.txnindex'
 SNAPSHOT_SUFFIX = '.snapshot'
+CUT_SUFFIX = '.cut'
+"""The suffix of a file with bytes that were no sound batch, taken from a log."""
 SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 cdef enum:

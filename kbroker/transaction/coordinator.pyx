@@ -310,10 +310,9 @@ cdef class TransactionCoordinator:
             self.store.stale_requests.check(metadata, adding.connection, 'an addition of partitions')
             if current.status != STATUS_ONGOING or not holds(current.partition_set, adding.partitions):
                 check_partitions_count(len(current.partition_set.members) + len(adding.partitions.members))
-                self.store.check_partitions_fit(adding.partitions)
                 metadata.prepare_partitions(adding.partitions, adding.client_transaction_version,
                                             self._clock.wall_ms())
-                self.store.count(owned, metadata)
+                self.store.count_added(owned, metadata)
         except KafkaError as error:
             return adding.complete(error, 0, None)
         if metadata.pending is None:        # the partitions are in the transaction already

@@ -1,4 +1,5 @@
 # cython: language_level=3
+cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 from kbroker.clock cimport Clock, Timer, Timers
@@ -34,6 +35,7 @@ cdef class Tombstones(Completion):
     cdef list batch                 # TransactionMetadata
 
 
+@cython.final
 cdef class TransactionStore:
     cdef object _config
     cdef Clock _clock
@@ -50,7 +52,7 @@ cdef class TransactionStore:
     cdef readonly StaleRequests stale_requests
     cdef dict sealed                # the last epoch of a kept transaction's batches, by its producer id
 
-    cdef int check_partitions_fit(self, PartitionSet partitions) except -1
+    cdef int count_added(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int count(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int abandon(self, StatePartition owned, TransactionMetadata metadata) except -1
     cdef int adopt(self, StatePartition owned, TransactionMetadata metadata) except -1

@@ -5,6 +5,7 @@ on a row is adopted when it is durable, and a Complete row by the rule of `Trans
 """
 import logging
 
+cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
@@ -172,9 +173,14 @@ cdef class TransactionStore:
                              f'{self.most_id_bytes} at most: no further one is taken before some expire')
         self.keep(owned, metadata)
 
-    cdef int check_partitions_fit(self, PartitionSet partitions) except -1:
-        """COORDINATOR_LOAD_IN_PROGRESS, after which clients try again, without room for more open partitions."""
-        if self.id_bytes + partitions.memory() > self.most_id_bytes:
+    cdef int count_added(self, StatePartition owned, TransactionMetadata metadata) except -1:
+        """Count the partitions that a pending row adds, or abandon it without room for them.
+
+        COORDINATOR_LOAD_IN_PROGRESS, after which clients try again.
+        """
+        self.count(owned, metadata)
+        if self.id_bytes > self.most_id_bytes:
+            self.abandon(owned, metadata)
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                              f'found transactional ids and transactions of {self.id_bytes} bytes, expected '
                              f'{self.most_id_bytes} at most: the partitions fit once other transactions end')
@@ -199,7 +205,8 @@ cdef class TransactionStore:
         """Adopt the pending row, and keep the index of open transactions."""
         cdef bint was_idle = is_idle(metadata.current.status)
         metadata.adopt()
-        self.count(owned, metadata)
+        if metadata.open_bytes != metadata.current.partition_set.held_bytes:
+            self.count(owned, metadata)
         if is_idle(metadata.current.status) != was_idle:
             if was_idle:
                 owned.open[metadata.transactional_id] = metadata

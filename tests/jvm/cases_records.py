@@ -350,7 +350,6 @@ def produce_to_internal_topics(peer: RawPeer) -> None:
         topics=[dict(name='__consumer_offsets', partitions=[dict(partition_index=0, offset=0)])],
         timeout_ms=1000,
     )
-    produce(peer, b'xx', topic='__consumer_offsets', client_id='__admin_client')
 
 
 @case
