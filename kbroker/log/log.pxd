@@ -1,4 +1,5 @@
 # cython: language_level=3
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker.log.append cimport Append, Appender
@@ -11,6 +12,7 @@ from kbroker.log.unwritten cimport UnwrittenTail, WriteArena
 from kbroker.record.batch cimport Marker
 
 
+@cython.final
 cdef class Log(Appender):
     cdef readonly object fs
     cdef readonly str directory

@@ -1,4 +1,5 @@
 # cython: language_level=3
+cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 
 
@@ -10,6 +11,7 @@ cdef struct NotedMarker:
     int32_t coordinator_epoch
 
 
+@cython.final
 cdef class MarkerHistory:
     cdef NotedMarker *markers   # a ring of `room` markers, once it has its full size
     cdef Py_ssize_t room

@@ -1,4 +1,5 @@
 # cython: language_level=3
+cimport cython
 from cpython.array cimport array
 from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -26,6 +27,7 @@ cdef struct Completed:              # a transaction whose marker the high waterm
     int64_t first_offset
 
 
+@cython.final
 cdef class ProducerEntry:
     cdef readonly int64_t producer_id
     cdef readonly int16_t producer_epoch
@@ -46,11 +48,13 @@ cdef class ProducerEntry:
     cdef const CachedBatch *find_duplicate(self, const BatchFields *batch) noexcept
 
 
+@cython.final
 cdef class ProducerRoom:
     cdef readonly int64_t held
     cdef public int64_t most
 
 
+@cython.final
 cdef class ProducerSnapshot:
     cdef readonly int64_t offset
     cdef readonly bytes content         # to be read once `is_encoded`
@@ -66,6 +70,7 @@ cdef class ProducerSnapshot:
     cdef int add(self, ProducerEntry entry) except -1
 
 
+@cython.final
 cdef class ProducerStateTable:
     cdef readonly dict entries
     cdef ProducerSnapshot snapshot      # the one that is being encoded

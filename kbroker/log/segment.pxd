@@ -1,4 +1,5 @@
 # cython: language_level=3
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk
@@ -21,6 +22,7 @@ cdef struct HeaderWindow:       # the part of the file that a search has read
     uint8_t data[SEARCH_BYTES]
 
 
+@cython.final
 cdef class Segment:
     cdef readonly object fs
     cdef readonly str directory

@@ -1,9 +1,11 @@
 # cython: language_level=3
+cimport cython
 from libc.stdint cimport int64_t
 
 from kbroker.log.producer_state cimport ProducerSnapshot, ProducerStateTable
 
 
+@cython.final
 cdef class PendingSnapshot:
     cdef ProducerSnapshot snapshot
     cdef ProducerStateTable producers
@@ -11,6 +13,7 @@ cdef class PendingSnapshot:
     cdef object work                    # the generator that encodes or writes it, perhaps at its end
 
 
+@cython.final
 cdef class Unsynced:
     cdef object fs
     cdef str directory

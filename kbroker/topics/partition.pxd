@@ -1,4 +1,5 @@
 # cython: language_level=3
+cimport cython
 from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t
 
@@ -21,6 +22,7 @@ cdef struct Awaited:
     PyObject *completion            # owned
 
 
+@cython.final
 cdef class DurableQueue:
     cdef Awaited *awaited
     cdef Py_ssize_t first
@@ -44,6 +46,7 @@ cdef class FetchWaiter:
     cdef int acknowledged(self) except -1
 
 
+@cython.final
 cdef class Tick:
     cdef WriteArena arena
     cdef list partitions

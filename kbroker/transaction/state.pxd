@@ -77,6 +77,7 @@ cdef class TransactionRow:
     cdef bint has_producer_of(self, TransactionRow other) noexcept
 
 
+@cython.final
 cdef class TransactionMetadata:
     cdef readonly str transactional_id
     cdef int64_t open_bytes         # of the partitions in its rows, as the store has counted them

@@ -10,6 +10,7 @@ from kbroker.transaction.stale_requests cimport StaleRequests
 from kbroker.transaction.state cimport PartitionSet, TransactionMetadata, TransactionRow
 
 
+@cython.final
 cdef class StatePartition:
     cdef readonly Partition partition
     cdef readonly int32_t coordinator_epoch
