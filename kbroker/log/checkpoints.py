@@ -79,7 +79,8 @@ def encode_in_steps(offsets: PartitionOffsets) -> Generator[None, None, bytes]:
     rows = iter(offsets.items())
     while part := list(islice(rows, ROWS_AT_ONCE)):
         parts.append(''.join([f'{topic} {partition} {offset}\n' for (topic, partition), offset in part]).encode())
-        yield
+        if len(part) == ROWS_AT_ONCE:       # few offsets are encoded at once
+            yield
     return b''.join(parts)
 
 

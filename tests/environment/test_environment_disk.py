@@ -111,7 +111,7 @@ def write_until_offline(broker, fail):
                     transact(impatient, number)
                     acknowledged.append(number)
                     number = next(numbers)
-        except KafkaError:
+        except (KafkaError, OSError):
             doubtful.append(number)
     return acknowledged, doubtful
 

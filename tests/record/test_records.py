@@ -173,7 +173,7 @@ def test_each_length_below_zero_is_read_as_null(part, length):
     record = Record(0, T, None if part == 'key' else b'k', None if part == 'value' else b'v',
                     [('h', None)] if part == 'header' else [])
     assert decode_records(batch) == [record]
-    decoder = ColumnDecoder(RECORD_COLUMNS, milliseconds=True)
+    decoder = ColumnDecoder(RECORD_COLUMNS)
     decoder.feed(batch, BatchFilter())
     assert RecordColumns(decoder).records() == [record]
 
