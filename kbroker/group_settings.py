@@ -34,16 +34,17 @@ CONSUMER_ASSIGNORS = Rule(lambda value: value != () and set(value) <= {'uniform'
                           'a list of uniform and range, with at least one of them')
 ONLY_SIMPLE = Rule(lambda value: value != () and set(value) == {'simple'}, 'simple, the only assignor of share groups')
 
-DURATION = re.compile(
+DURATION = (
     r'(?P<sign>[-+]?)P(?:(?P<days>[-+]?\d+)D)?'
     r'(?:T(?=[-+\d])(?:(?P<hours>[-+]?\d+)H)?(?:(?P<minutes>[-+]?\d+)M)?'
-    r'(?:(?P<seconds>[-+]?\d+)(?:[.,](?P<fraction>\d{0,9}))?S)?)?', re.ASCII | re.IGNORECASE)
+    r'(?:(?P<seconds>[-+]?\d+)(?:[.,](?P<fraction>\d{0,9}))?S)?)?')
+"""Compiled when it is used first: a start does not need it."""
 BY_DURATION = 'by_duration:'
 
 
 def duration_ms(text: str) -> int:
     """Return the milliseconds of a duration as Java writes it, `PnDTnHnMn.nS`. Raises ValueError."""
-    match = DURATION.fullmatch(text)
+    match = re.fullmatch(DURATION, text, re.ASCII | re.IGNORECASE)
     if match is None or text.upper().endswith(('P', 'T')):
         raise ValueError('a duration as PnDTnHnMn.nS')
     parts = {unit: int(match[unit] or 0) for unit in ('days', 'hours', 'minutes', 'seconds')}

@@ -13,7 +13,8 @@ from kbroker.errors import ConfigError
 TLS_VERSIONS = ('TLSv1.2', 'TLSv1.3')
 CONVERT_TO_PEM = 'convert the store with keytool -exportcert -rfc (certificates) or openssl pkcs12 (keys)'
 NO_STORE_PASSWORD = 'a PEM store has no password; ssl.key.password opens an encrypted key'
-PEM_BLOCK = re.compile(r'-----BEGIN ([A-Z0-9 ]+)-----([ -~\s]*?)-----END \1-----', re.ASCII)
+PEM_BLOCK = r'-----BEGIN ([A-Z0-9 ]+)-----([ -~\s]*?)-----END \1-----'
+"""Compiled when it is used first: a start without TLS does not need it."""
 
 
 def bad_setting(name: str, message: str) -> ConfigError:
@@ -55,7 +56,7 @@ def _pem_blocks(text: str, where: str) -> str:
     Java also accepts remarks and blocks on a single line. Raises ConfigError when there is no block.
     """
     blocks = []
-    for label, body in PEM_BLOCK.findall(text):
+    for label, body in re.findall(PEM_BLOCK, text, re.ASCII):
         # A colon occurs in the headers of an old encrypted key, whose lines must be kept.
         data = ''.join(body.split())
         lines = body.strip().splitlines() if ':' in body else [data[at:at + 64] for at in range(0, len(data), 64)]
