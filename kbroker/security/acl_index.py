@@ -7,12 +7,14 @@ literal name, the literal `*`, and the prefixes of the name, which a tree finds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.object_memory import memory_of
 from kbroker.security.acl_codes import WILDCARD, AclFilter, PatternType, Permission, ResourceType
-from kbroker.security.acl_patterns import AclsOfPattern, PrefixTree
 from kbroker.security.hosts import host_key
+
+if TYPE_CHECKING:
+    from kbroker.security.acl_patterns import AclsOfPattern, PrefixTree
 
 EVERY_USER = 'User:*'
 RESOURCE_TYPES = tuple(int(kind) for kind in ResourceType if kind > ResourceType.ANY)
@@ -59,6 +61,8 @@ class AclIndex:
 
     def put(self, entry: Entry) -> None:
         """Add an entry, in place of one with its id."""
+        from kbroker.security.acl_patterns import AclsOfPattern, PrefixTree  # no broker without ACLs needs it
+
         self.remove(entry.id)
         self.entries[entry.id] = entry
         self.held_bytes += size_of(entry)
