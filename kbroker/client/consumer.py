@@ -44,10 +44,8 @@ if TYPE_CHECKING:
 
 _RESET_TIMESTAMPS = {'earliest': EARLIEST, 'latest': LATEST}
 ITERATION_POLL_MS = 60_000
-JOIN_WAIT_MS = 100
-"""How long a poll waits for records before it asks again whether the other members have joined."""
-HEARTBEAT_WAIT_MS = 100
-"""How long a poll waits for records before it asks again whether the thread of the heartbeats has its answer."""
+JOIN_WAIT_MS = HEARTBEAT_WAIT_MS = 100
+"""How long a poll waits for records before it asks again whether all have joined, or a heartbeat has its answer."""
 INTERRUPTED_CLOSE_MS = 1000
 """How long `close` waits for the coordinator after a Ctrl-C in its commit or its listener."""
 

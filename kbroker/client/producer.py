@@ -66,8 +66,7 @@ if TYPE_CHECKING:
     from kbroker.client.column_kinds import ArrowArray, ArrowChunks, Column
     from kbroker.client.options import ProducerOptions
 
-HeaderName = str | bytes
-Headers = Iterable[tuple[HeaderName, bytes | None]] | Mapping[str, bytes | None] | Mapping[bytes, bytes | None]
+Headers = Iterable[tuple[str | bytes, bytes | None]] | Mapping[str, bytes | None] | Mapping[bytes, bytes | None]
 """The headers of a record. A name that is bytes has to be UTF-8."""
 TopicPartition = tuple[str, int]
 
