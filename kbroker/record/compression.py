@@ -340,7 +340,8 @@ def _zstd_at_once(data: bytes | memoryview, max_bytes: int) -> bytes | None:
         # The library does not check a content size of 0, or an unstated one, as it checks others.
         if 0 < parameters.content_size <= most_bytes:
             whole: bytes = of_thread.decompressor.decompress(data, allow_extra_data=False)
-            return whole
+            # Older libraries return nothing for a frame to skip, whose size they take for that of its content.
+            return whole if len(whole) == parameters.content_size else None
         if parameters.content_size == _ZSTD_SIZE_NOT_STATED:
             most_bytes = min(most_bytes, _zstd_most_bytes(data, of_thread.header_size(data), parameters.has_checksum))
             if most_bytes:  # 0 would be no limit
