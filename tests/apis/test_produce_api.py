@@ -94,7 +94,7 @@ def test_zstd_needs_version_7(client):
 
 @pytest.mark.parametrize('topic', ['__consumer_offsets', '__transaction_state'])
 def test_no_client_writes_to_internal_topics_whatever_its_name(client, topic):
-    """In Kafka, one named __admin_client may. A row that no coordinator can read ended the broker."""
+    """In Kafka, one named __admin_client may. The coordinator failed at a row that it could not read."""
     client.ask('FindCoordinator', coordinator_keys=['x'], key_type=int(topic == '__transaction_state'))
     assert client.produce(client.batch(), topic=topic).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     admin = ApiClient(client.broker, '__admin_client')
