@@ -2,6 +2,7 @@
 import collections
 import gc
 import weakref
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -19,15 +20,20 @@ class Node:
     pass
 
 
-class SearchedObjects:
-    """Counts the objects of each search of the oldest generation."""
+@contextmanager
+def searches():
+    """Yield a list that gets the number of objects of each search of the oldest generation within the block."""
+    searched = []
 
-    def __init__(self, searched):
-        self._searched = searched
-
-    def __call__(self, phase, info):
+    def note(phase, info):
         if phase == 'start' and info['generation'] == 2:
-            self._searched.append(sum(len(gc.get_objects(generation)) for generation in range(3)))
+            searched.append(sum(len(gc.get_objects(generation)) for generation in range(3)))
+
+    gc.callbacks.insert(0, note)
+    try:
+        yield searched
+    finally:
+        gc.callbacks.remove(note)
 
 
 def cycle():
@@ -45,13 +51,8 @@ def serving():
 
 
 def test_no_search_grows_with_the_living_objects(serving):
-    searched = []
-    count = SearchedObjects(searched)
-    gc.callbacks.insert(0, count)
-    try:
+    with searches() as searched:
         living = [[] for _ in range(1_000_000)]
-    finally:
-        gc.callbacks.remove(count)
     assert len(living) == 1_000_000
     assert len(searched) > 10
     assert max(searched) <= MOST_SEARCHED
@@ -63,17 +64,12 @@ def test_no_search_grows_with_the_requests_that_free_as_much_as_they_leave_behin
     search = YoungSearch(traffic, SimpleNamespace(full_slices=0))
     living = collections.deque([[[], []] for _ in range(100_000)])
     gc.freeze()
-    searched = []
-    count = SearchedObjects(searched)
-    gc.callbacks.insert(0, count)
-    try:
+    with searches() as searched:
         for _ in range(100_000):
             living.append([[], []])
             living.popleft()
             traffic.requests += 1
             search.end_tick()
-    finally:
-        gc.callbacks.remove(count)
     assert len(searched) > 50
     assert max(searched) <= 3 * REQUESTS_BETWEEN * 2 * THRESHOLDS[1] + 1000
 
@@ -84,18 +80,13 @@ def test_no_search_grows_with_long_work_that_frees_as_much_as_it_leaves_behind(s
     search = YoungSearch(SimpleNamespace(requests=0), work)
     living = collections.deque([[[], []] for _ in range(100_000)])
     gc.freeze()
-    searched = []
-    count = SearchedObjects(searched)
-    gc.callbacks.insert(0, count)
-    try:
+    with searches() as searched:
         for number in range(100_000):
             living.append([[], []])
             living.popleft()
             if number % OBJECTS_OF_A_SLICE == 0:
                 work.full_slices += 1
                 search.end_tick()
-    finally:
-        gc.callbacks.remove(count)
     assert len(searched) > 20
     assert max(searched) <= MOST_SEARCHED
 
