@@ -75,8 +75,8 @@ debug: $(VENV)/installed-for-tests  ## Run the tests of the formats, and two min
 	    tests/spark/test_spark_splits.py tests/fuzz/test_targets.py --fuzz-mutations $(FUZZ_MUTATIONS) $(PYTEST_ARGS)
 
 soak: $(VENV)/installed-for-tests build  ## Run the long tests, which takes hours. SOAK_SHARE=0.1 does a tenth of each, SOAK_SEED=2 other ones.
-	$(PY) -m pytest -m soak -n $(WORKERS) -v --timeout 0 --soak-share $(SOAK_SHARE) --soak-seed $(SOAK_SEED) \
-	    --soak-totals $(SOAK_TOTALS) $(PYTEST_ARGS)
+	$(PY) -m pytest -m soak -n $(WORKERS) -v --timeout 0 --soak-share=$(SOAK_SHARE) --soak-seed=$(SOAK_SEED) \
+	    --soak-totals=$(SOAK_TOTALS) $(PYTEST_ARGS)
 
 # With the bounds checks of the debug build: a sanitizer does not see a read that stays within another object.
 # Integers that overflow are no fault: Python's own options have -fwrapv, and times wrap around in Java, too.

@@ -1,4 +1,8 @@
 """Each soak adds what it did to a table of docs/proof.md."""
+import shlex
+import subprocess
+import sys
+
 import pytest
 from support.broker_process import ROOT
 from support.soak_totals import KINDS, PROPERTY, added, counts_of
@@ -25,3 +29,11 @@ def test_the_page_has_a_row_for_each_kind():
 def test_a_test_can_only_tally_a_known_kind(tally):
     with pytest.raises(AssertionError, match='unknown kind'):
         tally('unknown kind', 1)
+
+
+def test_make_soak_runs_without_paths_of_tests():
+    """Without `=`, pytest took the page of the totals for a path of tests, and then did not know its own options."""
+    plan = subprocess.run(['make', '--dry-run', 'soak'], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    command = shlex.split(plan.replace('\\\n', '')[plan.index('-m pytest'):])
+    done = subprocess.run([sys.executable, *command, '--markers'], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
