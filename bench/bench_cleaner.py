@@ -8,8 +8,7 @@ import os
 import pytest
 from reference.compaction import Rules, Stored, compact
 
-from kbroker.clock import Clock
-from kbroker.config import Config, LogConfig
+from kbroker.base.clock import Clock
 from kbroker.log.cleaned_transactions import CleanedTransactions
 from kbroker.log.compaction import Retention, SegmentWriter, index_batches
 from kbroker.log.fs import FileSystem
@@ -18,6 +17,7 @@ from kbroker.log.offset_map import OffsetMap
 from kbroker.log.origin import Origin
 from kbroker.log.segment import Segment
 from kbroker.record.batch import encode_batch
+from kbroker.settings.config import Config, LogConfig
 
 T = 1_700_000_000_000
 RECORDS = 20

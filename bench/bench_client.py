@@ -14,7 +14,7 @@ LIST_TOPICS = {
     'python alone': 'import sys',
     'kbroker': '''import sys
 from kbroker.client.config import ClientConfig
-from kbroker_tools.live_view import LiveView
+from kbroker_tools.cluster.live_view import LiveView
 view = LiveView(ClientConfig.load(sys.argv[1]))
 print(*view.topics())
 view.close()''',

@@ -7,13 +7,13 @@ import os
 
 import pytest
 
-from kbroker.clock import Clock
-from kbroker.config import Config, LogConfig
+from kbroker.base.clock import Clock
 from kbroker.log.fs import FileSystem
 from kbroker.log.index import OffsetIndex
 from kbroker.log.log import Log
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
+from kbroker.settings.config import Config, LogConfig
 
 T = 1_700_000_000_000
 SEGMENT_BYTES = 1 << 30

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from kbroker.clock import Clock, Timers
+from kbroker.base.clock import Clock, Timers
 from kbroker.network.limits import Limits
 from kbroker.network.reactor import Reactor
 from kbroker.network.server import Endpoint, Server

@@ -34,7 +34,7 @@ from kbroker.record.batch import encode_batch, set_base_offset
 
 T = 1_700_000_000_000
 OPTIONS = ['--deep-iteration', '--print-data-log', '--files']
-INSTALLED_SCRIPT = 'from kbroker_tools.dump.start import start; start()'
+INSTALLED_SCRIPT = 'from kbroker_tools.commands.dump_log_start import start; start()'
 FAST_START = ['-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1']
 # The Java options of kafka-run-class.sh for a tool: KAFKA_HEAP_OPTS, KAFKA_JVM_PERFORMANCE_OPTS, KAFKA_JMX_OPTS.
 SCRIPT_START = ['-Xmx256M', '-server', '-XX:+UseG1GC', '-XX:MaxGCPauseMillis=20',

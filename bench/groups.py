@@ -37,7 +37,7 @@ from peer_brokers import Site  # noqa: E402
 from rounds import GroupError, play, spread  # noqa: E402
 from support.in_process_broker import frame_of, read_answer  # noqa: E402
 
-from kbroker.errors import ErrorCode  # noqa: E402
+from kbroker.base.errors import ErrorCode  # noqa: E402
 from kbroker.protocol.messages import (  # noqa: E402
     ConsumerGroupHeartbeatRequest,
     FindCoordinatorRequest,

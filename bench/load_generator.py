@@ -21,7 +21,7 @@ import click
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 
 SOURCES = pathlib.Path(__file__).parent / 'load'
 OUT = pathlib.Path(__file__).parent / 'out'

@@ -33,7 +33,7 @@ from rounds import GroupError, play, spread  # noqa: E402
 from support.in_process_broker import frame_of, read_answer  # noqa: E402
 from support.message_builder import build  # noqa: E402
 
-from kbroker.errors import ErrorCode  # noqa: E402
+from kbroker.base.errors import ErrorCode  # noqa: E402
 
 FETCH_VERSION, HEARTBEAT_VERSION, LIST_VERSION = 2, 1, 7
 LATEST = -1

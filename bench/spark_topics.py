@@ -6,12 +6,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client.admin import LATEST, Admin, NewTopic
 from kbroker.client.cluster import Cluster, KeyType
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import Connection
 from kbroker.client.errors import check
-from kbroker.errors import ErrorCode
 from kbroker.protocol import messages
 from kbroker.record.batch import encode_batch
 from kbroker.record.compression import Compression

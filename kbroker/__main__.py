@@ -1,4 +1,4 @@
 """`python -m kbroker`."""
-from kbroker.main import main
+from kbroker.daemon.main import main
 
 main(prog_name='kbroker')

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 import click
 
 from kbroker import __version__
-from kbroker.setting_rows import Setting
-from kbroker.settings import SETTINGS
+from kbroker.settings.rows import Setting
+from kbroker.settings.table import SETTINGS
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -47,7 +47,8 @@ def scripts() -> list[str]:
 
 def command_of(name: str) -> click.Command:
     """Return the command's declaration, even if its script starts another function first."""
-    module = 'kbroker.main' if name == DAEMON else f'kbroker_tools.{name.partition("-")[2].replace("-", "_")}'
+    file = name.removeprefix('kbroker-').replace('-', '_')
+    module = 'kbroker.daemon.main' if name == DAEMON else f'kbroker_tools.commands.{file}'
     command = importlib.import_module(module).main
     assert isinstance(command, click.Command)
     return command

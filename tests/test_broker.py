@@ -4,11 +4,11 @@ import socket
 
 import pytest
 
-from kbroker.broker import Broker
-from kbroker.config import Config
-from kbroker.errors import ConfigError
+from kbroker.base.errors import ConfigError
+from kbroker.daemon.broker import Broker
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
+from kbroker.settings.config import Config
 
 
 def broker_on_every_interface(directory):

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.clock import Clock, ManualClock, Timers, is_over
-from kbroker.clock_watch import ClockWatch
+from kbroker.base.clock import Clock, ManualClock, Timers, is_over
+from kbroker.daemon.clock_watch import ClockWatch
 
 
 @pytest.fixture

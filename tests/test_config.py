@@ -5,7 +5,8 @@ import socket
 import pytest
 
 import kbroker
-from kbroker.config import (
+from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
+from kbroker.settings.config import (
     Config,
     Listener,
     LogConfig,
@@ -16,10 +17,9 @@ from kbroker.config import (
     validate_broker_configs,
     validate_topic_configs,
 )
-from kbroker.errors import ConfigError, ErrorCode, KafkaError
-from kbroker.group_settings import GROUP_SETTINGS
-from kbroker.setting_rows import Rule, Setting, Type, Update
-from kbroker.settings import BROKER_NAME_OF, SETTINGS, TOPIC_SETTINGS
+from kbroker.settings.groups import GROUP_SETTINGS
+from kbroker.settings.rows import Rule, Setting, Type, Update
+from kbroker.settings.table import BROKER_NAME_OF, SETTINGS, TOPIC_SETTINGS
 
 HOUR_MS = 3_600_000
 

@@ -13,13 +13,13 @@ from support.command_runner import SCRIPTS, install_programs
 from support.pages import PAGES, ROOT, blocks, rows_of_table, text_of
 
 import kbroker.client
-from kbroker.apis.served import served_apis
+from kbroker.apis.serving.served import served_apis
 from kbroker.client.config import ClientConfig
-from kbroker.config import Config
 from kbroker.metadata.features import DEFAULT_FEATURES, SUPPORTED_FEATURES
-from kbroker.properties import read_properties
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.settings import SETTINGS
+from kbroker.settings.config import Config
+from kbroker.settings.properties import read_properties
+from kbroker.settings.table import SETTINGS
 from kbroker_tools.spark.options import ROWS
 from kbroker_tools.spark.sink import options as sink_options
 from kbroker_tools.stuck.causes import CAUSES

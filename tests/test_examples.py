@@ -15,7 +15,7 @@ from support.command_runner import SCRIPTS, install_programs, main_of
 from support.pages import PAGES, ROOT, blocks, text_of
 from support.spark_machine import quick_start
 
-from kbroker.main import serve
+from kbroker.daemon.main import serve
 from kbroker_tools.spark.sink.options import LEDGER_TOPIC
 
 

@@ -8,8 +8,8 @@ import tempfile
 import pytest
 from support.certificates import make_certificates
 
-from kbroker.errors import ConfigError
-from kbroker.file_modes import check_data_directory, check_secret_file, holds_secrets
+from kbroker.base.errors import ConfigError
+from kbroker.settings.file_modes import check_data_directory, check_secret_file, holds_secrets
 
 
 @pytest.fixture

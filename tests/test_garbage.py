@@ -9,7 +9,7 @@ import pytest
 from support.in_process_broker import InProcessBroker
 from support.message_builder import build
 
-from kbroker.garbage import REQUESTS_BETWEEN, THRESHOLDS, YoungSearch, exempting_the_old
+from kbroker.base.garbage import REQUESTS_BETWEEN, THRESHOLDS, YoungSearch, exempting_the_old
 from kbroker.protocol.messages import CreatePartitionsRequest, CreateTopicsRequest, MetadataRequest
 
 MOST_SEARCHED = 20_000

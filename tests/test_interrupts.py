@@ -11,7 +11,7 @@ IGNORING = ['sh', '-c', 'trap "" INT; exec "$@"', 'sh']
 INTERRUPTED_INGEST = """
 import atexit, os, subprocess
 from types import SimpleNamespace as Some
-from kbroker_tools.ingest import end_with_java
+from kbroker_tools.commands.ingest import end_with_java
 atexit.register(os.abort)
 java = subprocess.Popen(['sleep', '600'])
 print('run 1', java.pid)
@@ -52,7 +52,7 @@ def test_a_broker_started_with_ctrl_c_ignored_outlives_it(tmp_path):
 
 
 def test_check_ends_its_workers_by_ctrl_c_unless_it_is_ignored(monkeypatch):
-    from kbroker_tools import check
+    from kbroker_tools.commands import check
     for inherited, left in ((signal.SIG_IGN, signal.SIG_IGN), (signal.default_int_handler, signal.SIG_DFL)):
         before = signal.signal(signal.SIGINT, inherited)
         try:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.jaas import FLAGS, JaasError, parse_jaas
+from kbroker.settings.jaas import FLAGS, JaasError, parse_jaas
 
 MODULE = 'org.apache.kafka.common.security.plain.PlainLoginModule'
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from kbroker import lean_dataclasses as lean
+from kbroker.base import lean_dataclasses as lean
 
 
 def classes_of(module):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 
-from kbroker import lean_dataclasses as lean
+from kbroker.base import lean_dataclasses as lean
 
 T = TypeVar('T')
 Fields = Any

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kbroker.linear_pattern import MAX_LENGTH, MAX_REMEMBERED, LinearPattern, PatternError
+from kbroker.base.linear_pattern import MAX_LENGTH, MAX_REMEMBERED, LinearPattern, PatternError
 
 ATOMS = st.sampled_from(['a', 'b', '.', '[ab]', '[^a]', r'\d', r'\W', '^', '$', '-', '[a-c-]', '[]x]', r'\.', '1'])
 

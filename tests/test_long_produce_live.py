@@ -16,7 +16,7 @@ from support.in_process_broker import frame_of, read_answer
 from support.message_builder import batch_of
 from support.raw_client import RawClient
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import CreateTopicsRequest, FetchRequest, ListOffsetsRequest, ProduceRequest
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records

@@ -3,8 +3,8 @@ import gc
 
 import pytest
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.long_work import Line, LongWork, Pause, result_of, run_to_end
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.long_work import Line, LongWork, Pause, result_of, run_to_end
 
 
 @pytest.fixture

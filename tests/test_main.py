@@ -13,14 +13,15 @@ import pytest
 from click.testing import CliRunner
 from support.in_process_broker import InProcessBroker
 
-from kbroker import __version__, systemd
-from kbroker.clock import ManualClock, Timers
-from kbroker.config import Config
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.logs import JournalFormatter
-from kbroker.main import main
+from kbroker import __version__
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.daemon import systemd
+from kbroker.daemon.logs import JournalFormatter
+from kbroker.daemon.main import main
 from kbroker.network.reactor import Reactor
-from kbroker.properties import read_properties
+from kbroker.settings.config import Config
+from kbroker.settings.properties import read_properties
 
 
 class RecordingBroker:
@@ -64,7 +65,7 @@ class RecordingBroker:
 def broker(monkeypatch):
     """The class that `serve` uses instead of the broker. Signal handlers and logging are restored afterwards."""
     fresh = type('FreshBroker', (RecordingBroker,), {'made': []})
-    monkeypatch.setitem(sys.modules, 'kbroker.broker', types.SimpleNamespace(Broker=fresh))
+    monkeypatch.setitem(sys.modules, 'kbroker.daemon.broker', types.SimpleNamespace(Broker=fresh))
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     actions = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP,

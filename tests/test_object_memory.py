@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.object_memory import RecentEntries, memory_of
+from kbroker.base.object_memory import RecentEntries, memory_of
 from kbroker.protocol.codec import encode
 from kbroker.protocol.messages import HeartbeatRequest
 

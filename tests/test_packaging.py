@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 
-from kbroker.main import main
-from kbroker.properties import read_properties
-from kbroker.stopping import GRACE_S, STALL_LIMIT_S
+from kbroker.daemon.main import main
+from kbroker.daemon.stopping import GRACE_S, STALL_LIMIT_S
+from kbroker.settings.properties import read_properties
 
 ROOT = pathlib.Path(__file__).parent.parent
 LARGEST_EXPOSURE = 12

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.properties import read_properties
+from kbroker.settings.properties import read_properties
 
 
 @pytest.mark.parametrize(('text', 'expected'), [

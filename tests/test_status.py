@@ -10,10 +10,9 @@ import sys
 import pytest
 from support.broker_process import ROOT, BrokerProcess
 
-from kbroker.clock import Clock, Timers
-from kbroker.long_work import LongWork
-from kbroker.network.reactor import Reactor
-from kbroker.status import (
+from kbroker.base.clock import Clock, Timers
+from kbroker.base.long_work import LongWork
+from kbroker.daemon.status import (
     MOST_PEERS,
     MOST_QUESTION_BYTES,
     StatusSocket,
@@ -22,6 +21,7 @@ from kbroker.status import (
     size,
     socket_name,
 )
+from kbroker.network.reactor import Reactor
 
 ANSWER_BYTES = 5_000_000
 
@@ -69,7 +69,7 @@ def test_a_running_broker_prints_what_it_holds_and_the_bounds(broker, directory)
 
 ASK_AS_NOBODY = """
 import os, sys
-from kbroker.status import read_status
+from kbroker.daemon.status import read_status
 os.setuid(65534)
 try:
     read_status(sys.argv[1])
@@ -90,7 +90,7 @@ def test_only_the_brokers_user_and_root_may_ask(broker, directory, tmp_path):
 def test_the_broker_closes_the_connection_of_another_user(status_socket, tmp_path, monkeypatch):
     reactor, asked = status_socket
     monkeypatch.setattr(os, 'geteuid', lambda: 12345)
-    monkeypatch.setattr('kbroker.status.user_of_peer', lambda connection: 54321)
+    monkeypatch.setattr('kbroker.daemon.status.user_of_peer', lambda connection: 54321)
     with connected(tmp_path) as peer:
         peer.setblocking(False)
         reactor.run_once()
@@ -99,7 +99,7 @@ def test_the_broker_closes_the_connection_of_another_user(status_socket, tmp_pat
 
 def test_an_answer_of_another_user_is_not_believed(status_socket, tmp_path, monkeypatch):
     """Any user can take an abstract name before the broker does."""
-    monkeypatch.setattr('kbroker.status.user_of_peer', lambda connection: 54321)
+    monkeypatch.setattr('kbroker.daemon.status.user_of_peer', lambda connection: 54321)
     with pytest.raises(OSError, match='found a process of user 54321 at the status socket of'):
         read_status(str(tmp_path))
 
@@ -127,7 +127,7 @@ def test_without_a_broker_the_command_says_so(broker, directory):
 
 
 def test_a_broker_without_a_socket_in_this_network_namespace_is_no_missing_broker(broker, directory, monkeypatch):
-    monkeypatch.setattr('kbroker.status.socket_name', lambda directory: '\0kbroker-status-elsewhere')
+    monkeypatch.setattr('kbroker.daemon.status.socket_name', lambda directory: '\0kbroker-status-elsewhere')
     with pytest.raises(OSError, match=f'a broker runs on {directory}, and its status socket cannot be reached from'):
         read_status(str(directory))
 

@@ -8,12 +8,12 @@ import sys
 import pytest
 from support.broker_process import ROOT
 
-from kbroker import stopping
-from kbroker.stopping import STALL_LIMIT_S, SYNC_LIMIT_S, StopProgress
+from kbroker.daemon import stopping
+from kbroker.daemon.stopping import STALL_LIMIT_S, SYNC_LIMIT_S, StopProgress
 
 HANG = """
 import logging, signal, sys
-from kbroker import stopping
+from kbroker.daemon import stopping
 logging.basicConfig(format='%(message)s')
 stopping.LOOK_S, stopping.STALL_LIMIT_S = 0.001, 0
 progress = stopping.StopProgress()

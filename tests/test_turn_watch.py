@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from kbroker.clock import Clock, Timers
-from kbroker.long_work import LongWork
+from kbroker.base.clock import Clock, Timers
+from kbroker.base.long_work import LongWork
+from kbroker.base.turn_watch import TurnWatch
 from kbroker.network.reactor import Reactor
-from kbroker.turn_watch import TurnWatch
 
 
 def work(seconds):

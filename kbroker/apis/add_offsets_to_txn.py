@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.producer_fencing import told_to_producer
-from kbroker.apis.request import Api, Request
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.internal_topics import CONSUMER_OFFSETS
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.producer_fencing import told_to_producer
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AddOffsetsToTxnResponse
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -2,10 +2,10 @@
 from collections.abc import Callable, Generator
 from typing import Any
 
-from kbroker.apis.request import Api, Handler, Request
-from kbroker.completion import Completion
-from kbroker.errors import ErrorCode
-from kbroker.long_work import Pace
+from kbroker.apis.serving.request import Api, Handler, Request
+from kbroker.base.completion import Completion
+from kbroker.base.errors import ErrorCode
+from kbroker.base.long_work import Pace
 from kbroker.transaction.state import TopicPartition
 
 FIRST_VERSION_WITH_FENCED: int

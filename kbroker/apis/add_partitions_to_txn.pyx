@@ -19,22 +19,22 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from kbroker.apis.answer_bytes cimport put_count, put_no_tags
-from kbroker.apis.request cimport Api, Handler, Request
-from kbroker.apis.request_bytes cimport MOST_REQUEST_TAGS, skip_counted_tags, skip_tags, take_count, take_string
-from kbroker.completion cimport Callback, Completion
-from kbroker.long_work cimport LongWork
+from kbroker.apis.serving.answer_bytes cimport put_count, put_no_tags
+from kbroker.apis.serving.request cimport Api, Handler, Request
+from kbroker.apis.serving.request_bytes cimport MOST_REQUEST_TAGS, skip_counted_tags, skip_tags, take_count, take_string
+from kbroker.base.completion cimport Callback, Completion
+from kbroker.base.long_work cimport LongWork
 from kbroker.transaction.coordinator cimport TransactionCoordinator
 from kbroker.wire.bytes cimport (
     Cursor, put_unsigned_varint, read_int16, read_int32, read_int64, take, write_int16, write_int32,
 )
 
-from kbroker.apis.authorization import refusal, require
-from kbroker.apis.long_answers import Pace, each_topic
-from kbroker.apis.producer_fencing import told_to_producer
-from kbroker.apis.request import reply_in_slices
-from kbroker.errors import ErrorCode, KafkaError, ProtocolError
-from kbroker.internal_topics import INTERNAL_TOPICS
+from kbroker.apis.serving.authorization import refusal, require
+from kbroker.apis.serving.long_answers import Pace, each_topic
+from kbroker.apis.serving.producer_fencing import told_to_producer
+from kbroker.apis.serving.request import reply_in_slices
+from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.base.internal_topics import INTERNAL_TOPICS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AddPartitionsToTxnResponse
 from kbroker.protocol.schema import first_version, flexible_from

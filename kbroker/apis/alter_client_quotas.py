@@ -9,11 +9,11 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.counted_names import counted
-from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.counted_names import counted
+from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import MAX_STRING_BYTES
 from kbroker.protocol.messages import AlterClientQuotasResponse, ClientQuotaRecord

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.config_resources import change_each, refuse_each, require_alter
-from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.config_resources import change_each, refuse_each, require_alter
+from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.changes import check_batch_length
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AlterConfigsResponse

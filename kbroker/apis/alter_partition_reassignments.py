@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.long_answers import Pace, Steps, each_topic
-from kbroker.apis.replica_assignments import check_replicas
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.long_answers import Pace, Steps, each_topic
+from kbroker.apis.serving.replica_assignments import check_replicas
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AlterPartitionReassignmentsResponse as Response
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AlterReplicaLogDirsResponse as Response
 from kbroker.security.acl_codes import Operation, ResourceType

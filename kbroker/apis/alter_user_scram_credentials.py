@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.counted_names import counted
-from kbroker.apis.long_answers import Pace, Steps, each
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.counted_names import counted
+from kbroker.apis.serving.long_answers import Pace, Steps, each
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.changes import check_batch_length
 from kbroker.metadata.scram_records import (
     MOST_CREDENTIALS,

@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kbroker.apis.request import Api, Request
-from kbroker.apis.served import apis_under, served_apis
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.request import Api, Request
+from kbroker.apis.serving.served import apis_under, served_apis
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ApiVersionsResponse
 from kbroker.security.session import LoginState

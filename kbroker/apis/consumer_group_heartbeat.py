@@ -9,14 +9,14 @@ import base64
 import uuid
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.group_protocols import require_group_protocol
-from kbroker.apis.heartbeat_calls import call_of, check_given, invalid, reply_to, with_names
-from kbroker.apis.idle_heartbeat import IdleHeartbeatHandler
-from kbroker.apis.long_answers import Steps
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.group_protocols import require_group_protocol
+from kbroker.apis.serving.heartbeat_calls import call_of, check_given, invalid, reply_to, with_names
+from kbroker.apis.serving.idle_heartbeat import IdleHeartbeatHandler
+from kbroker.apis.serving.long_answers import Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType
 

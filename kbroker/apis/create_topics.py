@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import may_on_cluster
-from kbroker.apis.counted_names import counted
-from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.replica_assignments import check_count, check_replicas
-from kbroker.apis.request import Api, Request
-from kbroker.config import describe_new_topic
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorization import may_on_cluster
+from kbroker.apis.serving.counted_names import counted
+from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.replica_assignments import check_count, check_replicas
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.controller import NewTopic
 from kbroker.metadata.image import TopicImage
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import CreateTopicsResponse
 from kbroker.security.acl_codes import Operation, ResourceType
+from kbroker.settings.config import describe_new_topic
 
 CreatableTopicResult = CreateTopicsResponse.CreatableTopicResult
 CreatableTopicConfigs = CreateTopicsResponse.CreatableTopicConfigs

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.acls import authorizer_for, filter_of, matching
-from kbroker.apis.long_answers import Pace, ReplyRoom, Steps
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.acls import authorizer_for, filter_of, matching
+from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.batches import MAX_RECORDS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DeleteAclsResponse, RemoveAccessControlEntryRecord

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import refusal, require
-from kbroker.apis.group_protocols import require_group_protocol
-from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.request import Api, Request
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorization import refusal, require
+from kbroker.apis.serving.group_protocols import require_group_protocol
+from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.acls import authorizer_for, filter_of, matching
-from kbroker.apis.long_answers import Pace, ReplyRoom, Steps
-from kbroker.apis.request import Api, Request
+from kbroker.apis.serving.acls import authorizer_for, filter_of, matching
+from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps
+from kbroker.apis.serving.request import Api, Request
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeAclsResponse
 from kbroker.security.acl_codes import Operation

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorized_operations import NOT_ASKED, authorized_cluster_operations
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorized_operations import NOT_ASKED, authorized_cluster_operations
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeClusterResponse
 

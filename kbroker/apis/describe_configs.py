@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import require_on_config
-from kbroker.apis.config_resources import CLUSTER_DEFAULT, current, refuse_each
-from kbroker.apis.long_answers import PART, Pace, ReplyRoom, Steps
-from kbroker.apis.request import Api, Request
-from kbroker.config import ConfigEntry, Source, Synonym, describe_topic
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group_resources import describe_group
+from kbroker.apis.serving.authorization import require_on_config
+from kbroker.apis.serving.config_resources import CLUSTER_DEFAULT, current, refuse_each
+from kbroker.apis.serving.long_answers import PART, Pace, ReplyRoom, Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.image import ResourceType
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeConfigsResponse
 from kbroker.security.acl_codes import Operation
+from kbroker.settings.config import ConfigEntry, Source, Synonym, describe_topic
+from kbroker.settings.group_resources import describe_group
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
 ResourceResult = DescribeConfigsResponse.DescribeConfigsResourceResult

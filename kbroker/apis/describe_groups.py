@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.authorized_operations import NOT_ASKED, authorized_operations, decisions_about
-from kbroker.apis.counted_names import counted
-from kbroker.apis.long_answers import Pace, ReplyRoom, Steps
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.classic import ClassicGroup, GroupState
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.authorized_operations import NOT_ASKED, authorized_operations, decisions_about
+from kbroker.apis.serving.counted_names import counted
+from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.group.classic.group import ClassicGroup, GroupState
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeGroupsResponse
 from kbroker.security.acl_codes import Operation, ResourceType

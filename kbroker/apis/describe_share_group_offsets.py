@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from kbroker.apis.authorization import refusal, require
-from kbroker.apis.counted_names import counted
-from kbroker.apis.group_protocols import require_group_protocol
-from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, distinct_indexes, each, overdue_ms
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.share_group import ShareGroup
-from kbroker.group.share_rows import UNKNOWN_OFFSET, ShareKey
+from kbroker.apis.serving.authorization import refusal, require
+from kbroker.apis.serving.counted_names import counted
+from kbroker.apis.serving.group_protocols import require_group_protocol
+from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps, distinct_indexes, each, overdue_ms
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.group.share.group import ShareGroup
+from kbroker.group.share.rows import UNKNOWN_OFFSET, ShareKey
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -8,11 +8,11 @@ from __future__ import annotations
 import heapq
 from typing import Any
 
-from kbroker.apis.authorized_operations import authorized_operations, decisions_about
-from kbroker.apis.long_answers import Pace, Steps, in_parts
 from kbroker.apis.metadata import NO_LEADER
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorized_operations import authorized_operations, decisions_about
+from kbroker.apis.serving.long_answers import Pace, Steps, in_parts
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeTopicPartitionsResponse

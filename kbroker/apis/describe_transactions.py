@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.counted_names import counted
-from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, in_parts
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.counted_names import counted
+from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps, in_parts
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeTransactionsResponse
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -1,8 +1,8 @@
 """Types of end_txn.pyx; the documentation stands there."""
 from typing import Any
 
-from kbroker.apis.request import Api, Handler
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.request import Api, Handler
+from kbroker.base.errors import ErrorCode
 
 API: Api
 

@@ -11,17 +11,17 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
-from kbroker.apis.answer_bytes cimport put_no_tags
-from kbroker.apis.request cimport Api, Handler, Request
-from kbroker.apis.request_bytes cimport take_string
-from kbroker.completion cimport Completion
+from kbroker.apis.serving.answer_bytes cimport put_no_tags
+from kbroker.apis.serving.request cimport Api, Handler, Request
+from kbroker.apis.serving.request_bytes cimport take_string
+from kbroker.base.completion cimport Completion
 from kbroker.transaction.coordinator cimport TransactionCoordinator
 from kbroker.transaction.state cimport EPOCH_BUMPS_FROM, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionRow
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int64, take, write_int16, write_int32, write_int64
 
-from kbroker.apis.authorization import refusal
-from kbroker.apis.producer_fencing import told_to_producer
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.authorization import refusal
+from kbroker.apis.serving.producer_fencing import told_to_producer
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import EndTxnResponse
 from kbroker.protocol.schema import first_version, flexible_from

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import CODES, require
-from kbroker.apis.counted_names import counted
-from kbroker.apis.long_answers import Pace, Steps, each
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.share_rows import parse_coordinator_key
-from kbroker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
+from kbroker.apis.serving.authorization import CODES, require
+from kbroker.apis.serving.counted_names import counted
+from kbroker.apis.serving.long_answers import Pace, Steps, each
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
+from kbroker.group.share.rows import parse_coordinator_key
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import FindCoordinatorResponse
 from kbroker.security.acl_codes import Operation, ResourceType

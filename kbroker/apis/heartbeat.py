@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.request import Api, Request
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.request import Api, Request
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import HeartbeatResponse
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -7,17 +7,17 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from kbroker.apis.config_resources import change_each, current, refuse_each, require_alter
-from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.request import Api, Request
-from kbroker.config import describe_topic
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group_resources import describe_group
+from kbroker.apis.serving.config_resources import change_each, current, refuse_each, require_alter
+from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.changes import check_batch_length
 from kbroker.metadata.image import ResourceType
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import IncrementalAlterConfigsResponse
-from kbroker.setting_rows import Type
+from kbroker.settings.config import describe_topic
+from kbroker.settings.group_resources import describe_group
+from kbroker.settings.rows import Type
 
 LIST_ELEMENTS = 200
 """A change of a list costs about as much as this many elements: all configs are described for it."""

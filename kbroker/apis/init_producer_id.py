@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import require, require_idempotent_write
-from kbroker.apis.producer_fencing import told_to_producer
-from kbroker.apis.request import Api, Request
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorization import require, require_idempotent_write
+from kbroker.apis.serving.producer_fencing import told_to_producer
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import InitProducerIdResponse
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.long_answers import Steps
-from kbroker.apis.request import Api, Request
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.long_answers import Steps
+from kbroker.apis.serving.request import Api, Request
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import LeaveGroupRequest, LeaveGroupResponse
 from kbroker.security.acl_codes import Operation, ResourceType

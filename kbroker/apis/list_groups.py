@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import may_on_cluster
-from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.request import Api, Request
+from kbroker.apis.serving.authorization import may_on_cluster
+from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.request import Api, Request
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListGroupsResponse
 from kbroker.security.acl_codes import Operation, ResourceType

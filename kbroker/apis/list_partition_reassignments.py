@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListPartitionReassignmentsResponse as Response
 from kbroker.security.acl_codes import Operation, ResourceType

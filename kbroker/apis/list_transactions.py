@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from kbroker.apis.counted_names import counted
-from kbroker.apis.long_answers import PART, Pace, Steps
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.counted_names import counted
+from kbroker.apis.serving.long_answers import PART, Pace, Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ListTransactionsResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.transaction.state import IDLE, TransactionRow, TransactionState
 
 if TYPE_CHECKING:
-    from kbroker.linear_pattern import LinearPattern
+    from kbroker.base.linear_pattern import LinearPattern
 
 Listed = ListTransactionsResponse.TransactionState
 STATES = {state.title: state for state in TransactionState}
@@ -52,7 +52,7 @@ def handle(request: Request, body: Any) -> Steps:
 def compile_pattern(text: str | None) -> LinearPattern | None:
     if not text:
         return None
-    from kbroker.linear_pattern import LinearPattern, PatternError  # a start does without it
+    from kbroker.base.linear_pattern import LinearPattern, PatternError  # a start does without it
     try:
         return LinearPattern(text)
     except PatternError as error:

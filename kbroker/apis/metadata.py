@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kbroker.apis.authorization import may_on_cluster, require
-from kbroker.apis.authorized_operations import authorized_cluster_operations, authorized_operations, decisions_about
-from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.internal_topics import INTERNAL_TOPICS
+from kbroker.apis.serving.authorization import may_on_cluster, require
+from kbroker.apis.serving.authorized_operations import (
+    authorized_cluster_operations,
+    authorized_operations,
+    decisions_about,
+)
+from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.batches import MAX_RECORDS
 from kbroker.metadata.controller import NewTopic
 from kbroker.metadata.topic_names import check_topic_name

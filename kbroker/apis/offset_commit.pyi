@@ -2,9 +2,9 @@
 from collections.abc import Generator
 from typing import Any
 
-from kbroker.apis.request import Api, Request
-from kbroker.completion import Completion
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.completion import Completion
+from kbroker.base.errors import ErrorCode
 
 API: Api
 

@@ -8,14 +8,14 @@ from functools import partial
 
 cimport cython
 
-from kbroker.apis.request cimport Api, Request
-from kbroker.apis.offset_commits cimport count_partitions, offsets_to_commit, topics_to_commit
-from kbroker.completion cimport Completion
+from kbroker.apis.serving.offset_commits cimport count_partitions, offsets_to_commit, topics_to_commit
+from kbroker.apis.serving.request cimport Api, Request
+from kbroker.base.completion cimport Completion
 from kbroker.group.commits cimport Commit
 
-from kbroker.apis.authorization import refusal
-from kbroker.apis.long_answers import Pace, each_topic, in_parts
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.authorization import refusal
+from kbroker.apis.serving.long_answers import Pace, each_topic, in_parts
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetCommitResponse
 from kbroker.protocol.schema import first_version

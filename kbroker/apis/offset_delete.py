@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.request import Api, Request, answer_in_slices
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.request import Api, Request, answer_in_slices
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetDeleteResponse
 from kbroker.security.acl_codes import Operation, ResourceType

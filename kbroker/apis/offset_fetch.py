@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.long_answers import Pace, ReplyRoom, Steps, add_indexes, distinct_indexes, in_parts
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps, add_indexes, distinct_indexes, in_parts
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.commits import NO_TOPIC_ID
-from kbroker.group.offsets import FetchedOffset
+from kbroker.group.offsets.offsets import FetchedOffset
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetFetchResponse
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import may_on_cluster
-from kbroker.apis.fetch import check_leader_epoch
-from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.fetch.fetch import check_leader_epoch
+from kbroker.apis.serving.authorization import may_on_cluster
+from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetForLeaderEpochResponse
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authentication import failure
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.authentication import failure
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 
 

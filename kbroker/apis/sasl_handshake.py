@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import SaslHandshakeResponse
 

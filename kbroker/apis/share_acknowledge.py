@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.long_answers import Pace
-from kbroker.apis.request import Api, Request
-from kbroker.apis.share_requests import (
+from kbroker.apis.serving.long_answers import Pace
+from kbroker.apis.serving.request import Api, Request
+from kbroker.apis.serving.share_requests import (
     VERSION_WITH_RENEWAL,
     Acknowledgements,
     Steps,
@@ -20,8 +20,8 @@ from kbroker.apis.share_requests import (
     session_key,
     start,
 )
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.share_sessions import FIRST_EPOCH, LAST_EPOCH
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.group.share.sessions import FIRST_EPOCH, LAST_EPOCH
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 

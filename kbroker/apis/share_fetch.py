@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from kbroker.apis.long_answers import Pace
-from kbroker.apis.request import Api, Request
-from kbroker.apis.share_requests import (
+from kbroker.apis.serving.long_answers import Pace
+from kbroker.apis.serving.request import Api, Request
+from kbroker.apis.serving.share_requests import (
     VERSION_WITH_RENEWAL,
     Acknowledgements,
     PartitionError,
@@ -35,13 +35,13 @@ from kbroker.apis.share_requests import (
     session_key,
     start,
 )
-from kbroker.apis.waiting import Waiter
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.share_limits import FetchLimits
-from kbroker.group.share_partitions import Fetched, LivePartition
-from kbroker.group.share_rows import ShareKey
-from kbroker.group.share_sessions import FIRST_EPOCH, LAST_EPOCH, SessionKey, SessionPartition, ShareSession
-from kbroker.long_work import Pause
+from kbroker.apis.serving.waiting import Waiter
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import Pause
+from kbroker.group.share.limits import FetchLimits
+from kbroker.group.share.partitions import Fetched, LivePartition
+from kbroker.group.share.rows import ShareKey
+from kbroker.group.share.sessions import FIRST_EPOCH, LAST_EPOCH, SessionKey, SessionPartition, ShareSession
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.topics.partition import FetchWaiter, Partition

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.authorized_operations import NOT_ASKED
-from kbroker.apis.group_descriptions import all_failed, describe_each
-from kbroker.apis.group_topics import GroupTopics, member_elements
-from kbroker.apis.long_answers import Steps
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode
-from kbroker.group.share_group import ShareGroup
-from kbroker.group.share_heartbeat import ASSIGNOR
-from kbroker.group.share_member_rows import ShareMember
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.authorized_operations import NOT_ASKED
+from kbroker.apis.serving.group_descriptions import all_failed, describe_each
+from kbroker.apis.serving.group_topics import GroupTopics, member_elements
+from kbroker.apis.serving.long_answers import Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode
+from kbroker.group.share.group import ShareGroup
+from kbroker.group.share.heartbeat import ASSIGNOR
+from kbroker.group.share.member_rows import ShareMember
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from kbroker.apis.authorization import require
-from kbroker.apis.authorized_operations import NOT_ASKED
-from kbroker.apis.group_descriptions import all_failed, describe_each
-from kbroker.apis.group_topics import member_elements
-from kbroker.apis.long_answers import Pace, ReplyRoom, Steps
-from kbroker.apis.request import Api, Request
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorization import require
+from kbroker.apis.serving.authorized_operations import NOT_ASKED
+from kbroker.apis.serving.group_descriptions import all_failed, describe_each
+from kbroker.apis.serving.group_topics import member_elements
+from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.assignors.sticky import Key, Role
-from kbroker.group.streams_group import StreamsGroup
-from kbroker.group.streams_member import NOTHING, StreamsMember
-from kbroker.group.topology import InternalTopic, Subtopology, configure, required_topics
+from kbroker.group.streams.group import StreamsGroup
+from kbroker.group.streams.member import NOTHING, StreamsMember
+from kbroker.group.streams.topology import InternalTopic, Subtopology, configure, required_topics
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -11,18 +11,18 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from kbroker.apis.authorization import may_on_cluster, refusal, require
 from kbroker.apis.create_topics import check_replication_factor
-from kbroker.apis.group_protocols import require_group_protocol
-from kbroker.apis.idle_heartbeat import IdleHeartbeatHandler
-from kbroker.apis.long_answers import Pace, Steps
-from kbroker.apis.request import Api, Request
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, Call
-from kbroker.group.streams_heartbeat import StreamsReply
-from kbroker.group.topology import InternalTopic, Status
-from kbroker.internal_topics import INTERNAL_TOPICS
+from kbroker.apis.serving.authorization import may_on_cluster, refusal, require
+from kbroker.apis.serving.group_protocols import require_group_protocol
+from kbroker.apis.serving.idle_heartbeat import IdleHeartbeatHandler
+from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.request import Api, Request
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import INTERNAL_TOPICS
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, Call
+from kbroker.group.streams.heartbeat import StreamsReply
+from kbroker.group.streams.topology import InternalTopic, Status
 from kbroker.metadata.controller import NewTopic
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol import messages

@@ -10,17 +10,17 @@ from functools import partial
 
 cimport cython
 
-from kbroker.apis.request cimport Api, Request
-from kbroker.apis.offset_commits cimport count_partitions, offsets_to_commit, topics_to_commit
-from kbroker.completion cimport Completion
+from kbroker.apis.serving.offset_commits cimport count_partitions, offsets_to_commit, topics_to_commit
+from kbroker.apis.serving.request cimport Api, Request
+from kbroker.base.completion cimport Completion
 from kbroker.group.commits cimport Commit
 from kbroker.group.shard cimport TransactionalProducer
 from kbroker.transaction.store cimport TransactionStore
 
-from kbroker.apis.authorization import refusal
-from kbroker.apis.long_answers import Pace, each_topic, in_parts
-from kbroker.apis.request import reply_in_slices
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorization import refusal
+from kbroker.apis.serving.long_answers import Pace, each_topic, in_parts
+from kbroker.apis.serving.request import reply_in_slices
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.shard import coordinator_error
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import TxnOffsetCommitResponse

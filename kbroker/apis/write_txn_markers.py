@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kbroker.apis.authorization import may_on_cluster, require
-from kbroker.apis.long_answers import Pace, Steps, each_topic
-from kbroker.apis.request import Api, Request, reply_in_slices
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorization import may_on_cluster, require
+from kbroker.apis.serving.long_answers import Pace, Steps, each_topic
+from kbroker.apis.serving.request import Api, Request, reply_in_slices
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import WriteTxnMarkersResponse
 from kbroker.record.control import encode_end_txn_marker

@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from kbroker.base.errors import KafkaError
     from kbroker.client.acl import Acl
     from kbroker.client.admin import Admin, NewTopic, OffsetAndMetadata, ScramCredentialUpsertion
     from kbroker.client.column_kinds import Slices
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
         ProducerFencedError,
         TransactionError,
     )
-    from kbroker.errors import KafkaError
     from kbroker.record.records import Record
 else:
     _HOMES = {
@@ -81,7 +81,7 @@ else:
         'GroupInfo': 'kbroker.client.descriptions',
         'GroupListing': 'kbroker.client.descriptions',
         'GroupMemberInfo': 'kbroker.client.descriptions',
-        'KafkaError': 'kbroker.errors',
+        'KafkaError': 'kbroker.base.errors',
         'NewTopic': 'kbroker.client.admin',
         'OffsetAndMetadata': 'kbroker.client.admin',
         'PreparedTransaction': 'kbroker.client.transaction_state',

@@ -3,9 +3,9 @@ from typing import Any
 
 from typing_extensions import Buffer
 
+from kbroker.base.clock import Clock
 from kbroker.client.partition_buffer import PartitionBuffer, SpareBuffers
 from kbroker.client.producer_id import ProducerIdAndEpoch
-from kbroker.clock import Clock
 
 SEQUENCES: int
 

@@ -12,8 +12,8 @@ from collections import deque
 
 from libc.stdint cimport int32_t, int64_t
 
+from kbroker.base.clock cimport Clock
 from kbroker.client.partition_buffer cimport PartitionBuffer, SpareBuffers
-from kbroker.clock cimport Clock
 from kbroker.record.record_writer cimport Rows, as_bytes, as_headers
 
 from kbroker.client.producer_id import ProducerIdAndEpoch

@@ -11,6 +11,7 @@ from enum import IntEnum
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.acl import Acl, codes_of, named
 from kbroker.client.admin_requests import (
     AdminRequests,
@@ -54,7 +55,6 @@ from kbroker.client.descriptions import (
 )
 from kbroker.client.errors import check
 from kbroker.client.opening import as_text
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 
 Described = TypeVar('Described')

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.arguments import partitions_of
 from kbroker.client.cluster import RETRIED, Cluster, KeyType, OutOfDate
 from kbroker.client.connection import Connection
 from kbroker.client.errors import error_of
 from kbroker.client.exclusive_use import ExclusiveUse
 from kbroker.client.opening import Servers, open_cluster
-from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from typing import Unpack

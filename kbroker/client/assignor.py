@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.consumer_protocol import PROTOCOL_TYPE, assigned_partitions, decode_message, encode_message
 from kbroker.protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 

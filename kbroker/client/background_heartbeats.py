@@ -13,9 +13,9 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kbroker.base.clock import Clock
 from kbroker.client.group_member import GroupMember
 from kbroker.client.time_limit import OutOfTime, TimeLimit
-from kbroker.clock import Clock
 
 LATE_MS = 500
 """How late a heartbeat is when the thread sends it. A consumer that polls is never that late."""

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.assignor import (
     COOPERATIVE_STICKY,
     RANGE,
@@ -32,7 +33,6 @@ from kbroker.client.errors import ClientError, check, known_code
 from kbroker.client.group_member import GroupMember
 from kbroker.client.sticky_assignor import assign_cooperatively
 from kbroker.client.time_limit import OutOfTime
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import PROTOCOL_TYPE
 

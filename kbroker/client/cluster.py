@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeVar
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import Connection
 from kbroker.client.errors import ClientError, PartitionOffline, check, error_of, known_code
 from kbroker.client.time_limit import OPENING_MS, OutOfTime, TimeLimit
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 
 T = TypeVar('T')

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbroker.base.errors import ConfigError
 from kbroker.client.arguments import MOST_MS
-from kbroker.errors import ConfigError
-from kbroker.jaas import JaasError, LoginModule, parse_jaas
-from kbroker.properties import read_properties, read_text
-from kbroker.tls_settings import (
+from kbroker.settings.jaas import JaasError, LoginModule, parse_jaas
+from kbroker.settings.properties import read_properties, read_text
+from kbroker.settings.tls import (
     TLS_VERSIONS,
     bad_setting,
     take_inline_pem,

@@ -15,12 +15,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kbroker import __version__
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.client.arguments import MOST_MS
 from kbroker.client.config import ClientConfig
 from kbroker.client.errors import AnswerTimeout, ClientError, check
 from kbroker.client.time_limit import OutOfTime, TimeLimit
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import EncodeError, decode, decode_prefix, encode, encode_segments

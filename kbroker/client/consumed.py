@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kbroker.errors import KafkaError
+from kbroker.base.errors import KafkaError
 from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import CorruptBatchError, iter_batches, read_header
 from kbroker.record.columns import RECORD_COLUMNS, Blobs, ColumnDecoder, RecordColumns

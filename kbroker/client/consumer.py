@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Self
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel, ListedOffset, OffsetAndMetadata, as_offsets
 from kbroker.client.arguments import check_subscription, milliseconds_of, number_of, partitions_of, topics_of
 from kbroker.client.assignor import TopicPartition
@@ -34,8 +36,6 @@ from kbroker.client.statistics import CONSUMER_COUNTS, Counts, Lags
 from kbroker.client.stream_settings import ConsumerSettings
 from kbroker.client.time_limit import OutOfTime
 from kbroker.client.transaction_manager import GroupMetadata
-from kbroker.clock import Clock
-from kbroker.errors import ConfigError, ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from typing import Unpack

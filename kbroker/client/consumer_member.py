@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.assignor import TopicPartition
 from kbroker.client.group_member import GroupMember
 from kbroker.client.membership import AWAY, FENCED, JOINING, LEAVING, EpochMember
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 
 _STALE = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION})

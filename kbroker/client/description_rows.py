@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kbroker.base.errors import ProtocolError
 from kbroker.client.descriptions import (
     ConfigEntry,
     ConfigSynonym,
@@ -19,7 +20,6 @@ from kbroker.client.descriptions import (
     TransactionInfo,
     TransactionListing,
 )
-from kbroker.errors import ProtocolError
 from kbroker.protocol.consumer_protocol import assigned_partitions
 from kbroker.security.scram_credential import MECHANISM_CODES
 

@@ -4,7 +4,7 @@ Times are milliseconds since the epoch. An absent value is None.
 """
 from __future__ import annotations
 
-from kbroker.lean_dataclasses import dataclass
+from kbroker.base.lean_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """The client's errors: ClientError for the network, KafkaError for the answer of a broker."""
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 
 class ClientError(OSError):

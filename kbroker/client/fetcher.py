@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kbroker.base.clock import Clock
 from kbroker.client.assignor import TopicPartition, by_topic
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import Connection
@@ -19,7 +20,6 @@ from kbroker.client.errors import ClientError
 from kbroker.client.readiness import await_ready
 from kbroker.client.stream_settings import ISOLATION_LEVELS, ConsumerSettings
 from kbroker.client.time_limit import OutOfTime
-from kbroker.clock import Clock
 from kbroker.protocol.messages import FetchRequest
 
 _NUMBERS = itertools.count(1)

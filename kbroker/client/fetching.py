@@ -4,11 +4,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel
 from kbroker.client.cluster import Cluster, OutOfDate
 from kbroker.client.errors import ClientError, check, error_of
 from kbroker.client.fetcher import LAST_FETCH_VERSION, fetch_request
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import BatchHeader, CorruptBatchError, check_crc, iter_batches
 

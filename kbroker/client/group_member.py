@@ -4,6 +4,8 @@ from __future__ import annotations
 import abc
 from collections.abc import Collection, Iterable, Mapping
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import OffsetAndMetadata
 from kbroker.client.assignor import TopicPartition, by_topic
 from kbroker.client.cluster import Cluster
@@ -12,8 +14,6 @@ from kbroker.client.membership import Membership
 from kbroker.client.stream_settings import ConsumerSettings
 from kbroker.client.time_limit import OutOfTime
 from kbroker.client.transaction_manager import GroupMetadata
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 
 LAST_COMMIT_VERSION = 9

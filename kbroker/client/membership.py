@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, TypeVar
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.cluster import Cluster, KeyType
 from kbroker.client.connection import Connection
 from kbroker.client.errors import ClientError, check
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.plan import Message
 
 T = TypeVar('T')

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.arguments import MOST_MS
 from kbroker.client.errors import ClientError
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.security.web import WebError, request
-from kbroker.tls_settings import bad_setting, take_store
+from kbroker.settings.tls import bad_setting, take_store
 
 URL = 'sasl.oauthbearer.token.endpoint.url'
 LARGEST_ANSWER_BYTES = 64 * 1024

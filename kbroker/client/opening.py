@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ConfigError
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import CONNECTION_SETTINGS, SECURITY_SETTINGS, ClientConfig
-from kbroker.clock import Clock
-from kbroker.errors import ConfigError
 
 Servers = str | Sequence[str] | Cluster | None
 """The value of bootstrap.servers, its parts, or a cluster whose connections several clients share."""

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kbroker.base.clock import Clock
 from kbroker.client.accumulator import PartitionQueue, ProducerBatch
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import Connection, SentInPlace
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.transaction_manager import TransactionManager
-from kbroker.clock import Clock
 from kbroker.protocol.messages import ProduceRequest
 
 _NUMBERS = itertools.count(1)

@@ -32,6 +32,8 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.accumulator import PartitionQueue, ProducerBatch
 from kbroker.client.admin import OffsetAndMetadata, as_offsets
 from kbroker.client.cluster import TopicMetadata
@@ -55,8 +57,6 @@ from kbroker.client.transaction_state import (
     Severity,
     severity_at_partition,
 )
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import KafkaError
 from kbroker.client.assignor import TopicPartition
 from kbroker.client.cluster import Cluster
-from kbroker.clock import Clock
-from kbroker.errors import KafkaError
 
 NEVER_MS = 2**63
 

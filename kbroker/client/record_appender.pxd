@@ -1,10 +1,10 @@
 from libc.stdint cimport int32_t, int64_t
 
+from kbroker.base.clock cimport Clock
 from kbroker.client.accumulator cimport PartitionQueue
 from kbroker.client.columns_to_send cimport RowsToSend
 from kbroker.client.partition_buffer cimport SpareBuffers
 from kbroker.client.partitioner cimport StickyPartitions
-from kbroker.clock cimport Clock
 
 
 cdef class TopicQueues:

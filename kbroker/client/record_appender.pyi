@@ -3,11 +3,11 @@ from typing import Any
 
 from typing_extensions import Buffer
 
+from kbroker.base.clock import Clock
 from kbroker.client.accumulator import PartitionQueue, ProducerBatch
 from kbroker.client.cluster import TopicMetadata
 from kbroker.client.columns_to_send import RowsToSend
 from kbroker.client.stream_settings import ProducerSettings
-from kbroker.clock import Clock
 
 def record_bytes(key: Buffer | None, value: Buffer | None, headers: object) -> int: ...
 

@@ -2,17 +2,17 @@
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
 
+from kbroker.base.clock cimport Clock
 from kbroker.client.accumulator cimport PartitionQueue, ProducerBatch
 from kbroker.client.columns_to_send cimport RowsToSend, checked_timestamp_ms, checked_topic
 from kbroker.client.partition_buffer cimport SpareBuffers
 from kbroker.client.partitioner cimport StickyPartitions, partition_of
-from kbroker.clock cimport Clock
 from kbroker.record.batch cimport HEADER_BYTES
 from kbroker.record.record_writer cimport (
     HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Blob, as_bytes, as_headers, blob_of,
 )
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 cdef enum:
     # So many bytes of rows are queued between two turns of the producer. A turn sends a batch of each partition in one

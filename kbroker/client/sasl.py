@@ -11,8 +11,8 @@ import hmac
 import secrets
 from collections.abc import Generator, Mapping
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.config import ClientConfig
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.security.scram import escape_name, keys_of_salted_password, proof_of, salted_password, verifier_of
 from kbroker.security.scram_credential import LEAST_ITERATIONS
 

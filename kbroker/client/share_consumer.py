@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.cluster import RETRIED, Cluster
 from kbroker.client.connection import Connection
 from kbroker.client.consumed import DeliveredRecords
@@ -22,8 +24,6 @@ from kbroker.client.share_member import SharedPartition, ShareMember
 from kbroker.client.share_sessions import Acknowledgement, AcknowledgeType, Outcomes, ShareSession
 from kbroker.client.stream_settings import ShareConsumerSettings
 from kbroker.client.time_limit import OutOfTime
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import check_crc, iter_batches
 from kbroker.record.records import Record, decode_records
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode
 from kbroker.client.cluster import Cluster
 from kbroker.client.membership import FENCED, JOINING, LEAVING, EpochMember
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode
 from kbroker.protocol import messages
 
 

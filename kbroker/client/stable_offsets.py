@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.assignor import TopicPartition
 from kbroker.client.config import ClientConfig
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KafkaError
 
 T = TypeVar('T')
 

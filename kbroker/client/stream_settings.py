@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from kbroker.errors import ConfigError
+from kbroker.base.errors import ConfigError
 from kbroker.record.compression import Compression
 
 INT32_MAX = 2**31 - 1

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kbroker.base.clock import Clock
 from kbroker.client.errors import AnswerTimeout
-from kbroker.clock import Clock
 
 OPENING_MS = 1000
 """How long the opening of a connection may take though the time of the call is over."""

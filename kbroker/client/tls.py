@@ -6,7 +6,7 @@ import ssl
 
 from kbroker.client.config import TlsConfig
 from kbroker.client.errors import AnswerTimeout, ClientError
-from kbroker.tls import load_key, refuse_revoked, set_versions, trust
+from kbroker.security.tls import load_key, refuse_revoked, set_versions, trust
 
 
 def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) -> ssl.SSLSocket:

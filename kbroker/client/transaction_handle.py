@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.cluster import Cluster, KeyType
 from kbroker.client.connection import Connection
 from kbroker.client.errors import AnswerTimeout, error_of, known_code
 from kbroker.client.time_limit import OutOfTime
 from kbroker.client.transaction_state import PreparedTransaction, ProducerFencedError, TransactionError
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 
 HANDLE_VERSION = 5

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import OffsetAndMetadata
 from kbroker.client.assignor import TopicPartition, by_topic
 from kbroker.client.cluster import Cluster, KeyType
@@ -35,8 +37,6 @@ from kbroker.client.transaction_state import (
     fatal_error,
     severity_at_coordinator,
 )
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 

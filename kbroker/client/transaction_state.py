@@ -20,7 +20,7 @@ import enum
 import re
 from dataclasses import dataclass, field
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 
 class ProducerState(enum.Enum):

@@ -6,36 +6,36 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbroker.clock import Clock, Timers
-from kbroker.completion import Callback, Completion, complete
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.classic_members import ClassicMembers, Join
+from kbroker.base.clock import Clock, Timers
+from kbroker.base.completion import Callback, Completion, complete
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS
+from kbroker.base.long_work import LongWork
+from kbroker.group.classic.membership import Membership
+from kbroker.group.classic.pending_members import PendingMembers
 from kbroker.group.commits import NO_TOPIC_ID, Commit
-from kbroker.group.consumer_group import ConsumerGroup
-from kbroker.group.consumer_heartbeat import ConsumerHeartbeats, preferred_assignor
+from kbroker.group.config import GroupConfig, GroupConfigs, OverridesOf
+from kbroker.group.consumer.classic_members import ClassicMembers, Join
+from kbroker.group.consumer.group import ConsumerGroup
+from kbroker.group.consumer.heartbeat import ConsumerHeartbeats, preferred_assignor
+from kbroker.group.consumer.migration import Migration
+from kbroker.group.consumer.regexes import Regexes
 from kbroker.group.deadlines import Deadlines
 from kbroker.group.group import Group
-from kbroker.group.group_config import GroupConfig, GroupConfigs, OverridesOf
-from kbroker.group.heartbeat import JOIN_EPOCH, Call, Place, not_found
-from kbroker.group.idle_members import IdleMembers
-from kbroker.group.membership import Membership
 from kbroker.group.memory import GroupMemory
-from kbroker.group.migration import Migration
-from kbroker.group.modern import ModernGroup
-from kbroker.group.offsets import FetchedOffset, Offsets
-from kbroker.group.pending_members import PendingMembers
-from kbroker.group.regexes import Regexes
+from kbroker.group.modern.group import ModernGroup
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, Call, Place, not_found
+from kbroker.group.modern.idle_members import IdleMembers
+from kbroker.group.modern.topic_changes import TopicChanges
+from kbroker.group.offsets.offsets import FetchedOffset, Offsets
 from kbroker.group.shard import Shard, TransactionalProducer
-from kbroker.group.share_group import ShareGroup
-from kbroker.group.share_heartbeat import ShareHeartbeats
-from kbroker.group.share_offsets import ShareOffsets
-from kbroker.group.share_state import ShareStates
-from kbroker.group.streams_heartbeat import StreamsHeartbeats
-from kbroker.group.streams_topics import StreamsTopics
-from kbroker.group.topic_changes import TopicChanges
+from kbroker.group.share.group import ShareGroup
+from kbroker.group.share.heartbeat import ShareHeartbeats
+from kbroker.group.share.offsets import ShareOffsets
+from kbroker.group.share.state import ShareStates
+from kbroker.group.streams.heartbeat import StreamsHeartbeats
+from kbroker.group.streams.topics import StreamsTopics
 from kbroker.group.turns import Turns
-from kbroker.internal_topics import CONSUMER_OFFSETS
-from kbroker.long_work import LongWork
 from kbroker.record.batch import NO_SEQUENCE
 from kbroker.topics.partitioner import partition_for
 

@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from kbroker.clock cimport Clock, Timer, Timers
+from kbroker.base.clock cimport Clock, Timer, Timers
 
 
 @cython.final

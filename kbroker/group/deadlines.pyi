@@ -1,7 +1,7 @@
 """Types of deadlines.pyx; the documentation stands there."""
 from collections.abc import Callable
 
-from kbroker.clock import Clock, Timers
+from kbroker.base.clock import Clock, Timers
 
 class Deadline: ...
 

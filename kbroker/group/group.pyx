@@ -1,11 +1,11 @@
 """A group of any kind, as offsets, listings and deletions see it."""
 from libc.stdint cimport int32_t
 
+from kbroker.base.object_memory cimport memory_of
 from kbroker.group.commits cimport Commit
 from kbroker.group.memory cimport GroupMemory
-from kbroker.object_memory cimport memory_of
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 GROUP_BYTES = 1_000
 """The memory of a group without members, as measured on CPython 3.11 with 64 bits."""

@@ -3,13 +3,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.errors import CorruptLogError
-from kbroker.group.classic import ClassicGroup, GroupState, Member
-from kbroker.group.consumer_group import ConsumerGroup
+from kbroker.base.errors import CorruptLogError
+from kbroker.group.classic.group import ClassicGroup, GroupState, Member
+from kbroker.group.consumer.group import ConsumerGroup
 from kbroker.group.group import Group
-from kbroker.group.modern import ModernGroup
-from kbroker.group.share_group import ShareGroup
-from kbroker.group.streams_group import StreamsGroup
+from kbroker.group.modern.group import ModernGroup
+from kbroker.group.share.group import ShareGroup
+from kbroker.group.streams.group import StreamsGroup
 from kbroker.protocol.messages import GroupMetadataKey
 
 MODERN_KINDS: tuple[type[ModernGroup[Any, Any]], ...] = (ConsumerGroup, ShareGroup, StreamsGroup)

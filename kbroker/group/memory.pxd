@@ -1,7 +1,7 @@
 # cython: language_level=3
 from libc.stdint cimport int64_t
 
-from kbroker.clock cimport Clock
+from kbroker.base.clock cimport Clock
 
 
 cdef class GroupMemory:

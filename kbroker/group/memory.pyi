@@ -1,5 +1,5 @@
 """Types of memory.pyx; the documentation stands there."""
-from kbroker.clock import Clock
+from kbroker.base.clock import Clock
 
 REPORT_INTERVAL_MS: int
 

@@ -3,9 +3,9 @@ import logging
 
 from libc.stdint cimport int64_t
 
-from kbroker.clock cimport Clock
+from kbroker.base.clock cimport Clock
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
 

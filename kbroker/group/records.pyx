@@ -11,9 +11,9 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take
 
-from kbroker.errors import CorruptLogError, ProtocolError
+from kbroker.base.errors import CorruptLogError, ProtocolError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS
 from kbroker.group.commits import NO_TOPIC_ID
-from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.protocol.messages import LegacyOffsetCommitKey, LegacyOffsetCommitValue, OffsetCommitKey
 from kbroker.protocol.rows import (
     RowError,

@@ -1,14 +1,14 @@
 # cython: language_level=3
 from libc.stdint cimport int16_t, int64_t
 
-from kbroker.clock cimport Clock
-from kbroker.completion cimport Completion
-from kbroker.group.classic cimport ClassicGroup
+from kbroker.base.clock cimport Clock
+from kbroker.base.completion cimport Completion
+from kbroker.base.long_work cimport LongWork
+from kbroker.group.classic.group cimport ClassicGroup
 from kbroker.group.group cimport Group
 from kbroker.group.memory cimport GroupMemory
-from kbroker.group.offset_table cimport OffsetTable
+from kbroker.group.offsets.table cimport OffsetTable
 from kbroker.group.records cimport CommittedOffset, GroupRow, OffsetKey
-from kbroker.long_work cimport LongWork
 from kbroker.record.batch cimport BatchHeader
 from kbroker.topics.partition cimport Partition
 

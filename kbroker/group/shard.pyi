@@ -2,15 +2,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.clock import Clock
-from kbroker.completion import Completion
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.classic import ClassicGroup
+from kbroker.base.clock import Clock
+from kbroker.base.completion import Completion
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import LongWork
+from kbroker.group.classic.group import ClassicGroup
 from kbroker.group.group import Group
 from kbroker.group.memory import GroupMemory
-from kbroker.group.offset_table import OffsetTable
+from kbroker.group.offsets.table import OffsetTable
 from kbroker.group.records import CommittedOffset, OffsetKey, Row
-from kbroker.long_work import LongWork
 from kbroker.record.batch import BatchHeader
 from kbroker.topics.partition import Partition
 

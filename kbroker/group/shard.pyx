@@ -5,25 +5,25 @@ from functools import partial
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
-from kbroker.clock cimport Clock
-from kbroker.completion cimport Completion
-from kbroker.group.classic cimport ClassicGroup
+from kbroker.base.clock cimport Clock
+from kbroker.base.completion cimport Completion
+from kbroker.base.long_work cimport LongWork
+from kbroker.group.classic.group cimport ClassicGroup
 from kbroker.group.group cimport Group
 from kbroker.group.memory cimport GroupMemory
-from kbroker.group.offset_encoder cimport encode_offsets
-from kbroker.group.offset_table cimport OffsetTable
+from kbroker.group.offsets.encoder cimport encode_offsets
+from kbroker.group.offsets.table cimport OffsetTable
 from kbroker.group.records cimport CommittedOffset, GroupRow, OffsetKey, OffsetRow, read_row
 from kbroker.log.append cimport read_whole
-from kbroker.long_work cimport LongWork
 from kbroker.record.batch cimport (
     COMMIT_MARKER, CONTROL_BIT, HEADER_BYTES, NO_MARKER, TRANSACTIONAL_BIT, BatchFields, BatchHeader, Marker,
     MarkerKind, read_marker)
 from kbroker.topics.partition cimport Partition
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.group_encoder import group_row
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import run_to_end
+from kbroker.group.classic.encoder import group_row
 from kbroker.group.kinds import apply_row, group_id_of
-from kbroker.long_work import run_to_end
 from kbroker.record.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, encode_batch
 from kbroker.record.records import decode_records
 from kbroker.topics.append_errors import APPEND_ERRORS

@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kbroker.completion import Callback, Completion, complete
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.completion import Callback, Completion, complete
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import LongWork, Pace, result_of
 from kbroker.group.group import Group
 from kbroker.group.kinds import apply_row
-from kbroker.group.modern import Row, Steps
+from kbroker.group.modern.group import Row, Steps
 from kbroker.group.records import row_bytes
 from kbroker.group.shard import Shard, coordinator_error
-from kbroker.long_work import LongWork, Pace, result_of
 from kbroker.protocol.rows import encode_row_key, encode_row_value_in_slices
 from kbroker.record.batch import HEADER_BYTES
 from kbroker.security.escape import shown

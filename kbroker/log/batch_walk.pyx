@@ -4,7 +4,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memmove
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.record.batch cimport (
     HEADER_BYTES, HEADER_CUT, HEADER_READ, BatchFields, HeaderFault, batch_size_bytes, header_of, parse_header)
 from kbroker.wire.crc32c cimport crc32c_update

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kbroker.errors import CorruptLogError, KafkaError
+from kbroker.base.errors import CorruptLogError, KafkaError
 from kbroker.log.batch_walk import read_batches
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE
 from kbroker.log.fs import FileSystem

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from itertools import islice
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.fs import FileSystem
 from kbroker.log.jobs import Sync
 

@@ -3,7 +3,7 @@ import errno
 import logging
 from collections.abc import Callable, Mapping
 
-from kbroker.errors import KafkaError
+from kbroker.base.errors import KafkaError
 from kbroker.log.fs import FileSystem
 from kbroker.log.inventory import Inventory, PartitionNote, note_beside, note_partition
 from kbroker.log.log import Log

@@ -14,10 +14,9 @@ from collections.abc import Generator
 from functools import partial
 from typing import Any
 
-from kbroker.clock import Clock, Timer, Timers
-from kbroker.config import Config, LogConfig
-from kbroker.errors import CorruptLogError, KafkaError
-from kbroker.lean_dataclasses import dataclass
+from kbroker.base.clock import Clock, Timer, Timers
+from kbroker.base.errors import CorruptLogError, KafkaError
+from kbroker.base.lean_dataclasses import dataclass
 from kbroker.log.checkpoints import CLEANER_FILE, PartitionOffsets, read_partition_offsets, write_partition_offsets
 from kbroker.log.cleaned_transactions import CleanedTransactions
 from kbroker.log.compaction import LastRecord, Retention, SegmentWriter, index_batches
@@ -29,6 +28,7 @@ from kbroker.log.offset_map import OffsetMap
 from kbroker.log.segment import SEGMENT_SUFFIXES, Segment, file_name
 from kbroker.log.swap import CLEANED_SUFFIX
 from kbroker.log.transaction_index import AbortedTransaction
+from kbroker.settings.config import Config, LogConfig
 
 STEP_BYTES = 16 << 20
 """The bytes that one job reads: between jobs, a cleaning can be cancelled."""

@@ -10,7 +10,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
-from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
+from kbroker.base.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.log.batch_walk cimport BatchWalk, walk_batches
 from kbroker.log.fs.file cimport File
 from kbroker.log.offset_map cimport OffsetMap

@@ -10,8 +10,8 @@ import enum
 import json
 import os
 
-from kbroker.errors import CorruptLogError, LogDirectoryError
-from kbroker.lean_dataclasses import astuple, dataclass, field
+from kbroker.base.errors import CorruptLogError, LogDirectoryError
+from kbroker.base.lean_dataclasses import astuple, dataclass, field
 from kbroker.log.fs import FileSystem
 from kbroker.log.inventory import Damage, PartitionKey
 

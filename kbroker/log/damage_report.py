@@ -5,7 +5,7 @@ import contextlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from kbroker.errors import CorruptLogError, LogDirectoryError
+from kbroker.base.errors import CorruptLogError, LogDirectoryError
 from kbroker.log.check import Finding, Remedy, Severity
 from kbroker.log.damage_notes import BESIDE, DAMAGE_FILE, METADATA, DamageNote, State, read_notes, write_notes
 from kbroker.log.fs import FileSystem

@@ -5,7 +5,7 @@ an unfinished write, a torn tail, or damage.
 """
 from libc.stdint cimport int64_t
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.batch_walk cimport SEARCH_BYTES, BatchWalk, find_batch, walk_batches
 from kbroker.log.fs.file cimport File
 from kbroker.log.producer_state cimport ProducerStateTable

@@ -15,7 +15,7 @@ import os
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.fs.file cimport File
 from kbroker.wire.bytes cimport read_int32, read_int64, write_int32, write_int64
 

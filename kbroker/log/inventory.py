@@ -14,8 +14,8 @@ import json
 import os
 from typing import Any, NamedTuple
 
-from kbroker.errors import CorruptLogError
-from kbroker.lean_dataclasses import dataclass, field
+from kbroker.base.errors import CorruptLogError
+from kbroker.base.lean_dataclasses import dataclass, field
 from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LEADER_EPOCH_FILE,

@@ -3,8 +3,8 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
+from kbroker.base.long_work import result_of
 from kbroker.log.fs import File
-from kbroker.long_work import result_of
 
 Job = Callable[[], Any]
 Submit = Callable[[Job, Callable[[Any], None]], None]

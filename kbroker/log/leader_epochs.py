@@ -5,7 +5,7 @@ but synced only with the next flush of the log; `is_unsynced` is true until then
 """
 import os
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE, encode_rows, parse_number, read_rows
 from kbroker.log.fs import File, FileSystem
 

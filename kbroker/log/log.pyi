@@ -1,8 +1,7 @@
 from collections.abc import Iterator
 
-from kbroker.clock import Clock
-from kbroker.config import LogConfig
-from kbroker.errors import KafkaError
+from kbroker.base.clock import Clock
+from kbroker.base.errors import KafkaError
 from kbroker.log.append import Appender
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
@@ -14,6 +13,7 @@ from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.log.time_search import TimeSearch
 from kbroker.log.timestamps import Searches, Steps
 from kbroker.record.batch import BatchHeader
+from kbroker.settings.config import LogConfig
 
 class Log(Appender):
     fs: FileSystem

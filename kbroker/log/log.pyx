@@ -13,10 +13,10 @@ from struct import Struct
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.append cimport DUPLICATE, UNWRITTEN, WRITTEN, Append, Appender
-from kbroker.log.fs.file cimport File
 from kbroker.log.fs import is_shortage
+from kbroker.log.fs.file cimport File
 from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.newest_connection cimport ANY_CONNECTION, count_execution
 from kbroker.log.options import LogOptions
@@ -26,9 +26,9 @@ from kbroker.log.retention import delete_segments, expired_segments, replace_seg
 from kbroker.log.segment cimport Place, Segment
 from kbroker.log.segment import LOG_SUFFIX
 from kbroker.log.shortage import shortage
+from kbroker.log.stop_snapshot cimport encode_snapshot_at, snapshot_offset
 from kbroker.log.time_search import TimeSearch
 from kbroker.log.timestamps import first_at_or_after, greatest
-from kbroker.log.stop_snapshot cimport encode_snapshot_at, snapshot_offset
 from kbroker.log.transaction_index cimport TransactionIndex
 from kbroker.log.unsynced cimport Unsynced
 from kbroker.log.unwritten cimport UnwrittenTail, WriteArena

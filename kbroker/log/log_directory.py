@@ -1,7 +1,7 @@
 """A log directory: its lock, and the partitions in it."""
 import os
 
-from kbroker.errors import LogDirectoryError
+from kbroker.base.errors import LogDirectoryError
 from kbroker.log.checkpoints import (
     CLEANER_FILE,
     HIGH_WATERMARK_FILE,

@@ -1,5 +1,5 @@
 """The result of a read: the place of batches in a file."""
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 
 
 cdef class LogSlice:

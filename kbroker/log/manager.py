@@ -8,9 +8,9 @@ from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any
 
-from kbroker.clock import Clock, Timers
-from kbroker.config import Config, LogConfig
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.clock import Clock, Timers
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.long_work import LongWork, run_to_end
 from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
@@ -38,7 +38,7 @@ from kbroker.log.producer_state import ProducerRoom
 from kbroker.log.removals import Removals
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
 from kbroker.log.verification import TRACES, Past, Verification
-from kbroker.long_work import LongWork, run_to_end
+from kbroker.settings.config import Config, LogConfig
 
 UNKNOWN_BROKER_EPOCH = -1
 LOGS_AT_ONCE = 64

@@ -3,7 +3,7 @@
 A connection keeps the order of its requests. So a request can arrive late only on a connection that its client has
 given up for a newer one. Ids of connections grow in the order in which the broker accepts them.
 """
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 
 cdef int refuse_late_batch(NewestConnection *newest, const BatchFields *batch, int64_t connection_id,

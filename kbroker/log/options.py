@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 
-from kbroker.errors import KafkaError
-from kbroker.lean_dataclasses import dataclass
+from kbroker.base.errors import KafkaError
+from kbroker.base.lean_dataclasses import dataclass
+from kbroker.base.long_work import run_to_end
 from kbroker.log.producer_state import ProducerRoom
 from kbroker.log.removals import Removals
-from kbroker.long_work import run_to_end
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import binascii
 import os
 import re
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.fs import SMALL_FILE_BYTES, File, FileSystem
 
 FILE_NAME = 'partition.metadata'

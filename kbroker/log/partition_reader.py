@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.batch_walk import read_batches
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.header_walk import find_end, replay_headers, seek_batch

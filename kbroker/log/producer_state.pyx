@@ -12,11 +12,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.long_work import run_to_end
 from kbroker.log.append cimport ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_REPLICATION, Append
 from kbroker.log.newest_connection cimport forget_connection, is_late, refuse_late_batch
 from kbroker.log.transaction_index import AbortedTransaction
-from kbroker.long_work import run_to_end
 from kbroker.record.batch cimport (
     ABORT_MARKER, CONTROL_BIT, HEADER_READ, NO_MARKER, TRANSACTIONAL_BIT, BatchFields, Marker, batch_last_offset,
     batch_size_bytes, parse_header, read_marker, refuse_header, sequence_after)

@@ -23,9 +23,9 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-from kbroker.clock import Clock
-from kbroker.errors import CorruptLogError
-from kbroker.lean_dataclasses import dataclass, field
+from kbroker.base.clock import Clock
+from kbroker.base.errors import CorruptLogError
+from kbroker.base.lean_dataclasses import dataclass, field
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE
 from kbroker.log.fs import NO_FILE, File, FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs

@@ -5,7 +5,7 @@ Unlinking a large file, with all its pages cached, takes the kernel a tenth of a
 import logging
 from functools import partial
 
-from kbroker.clock import Timers
+from kbroker.base.clock import Timers
 from kbroker.log.fs import FileSystem
 from kbroker.log.jobs import Submit
 

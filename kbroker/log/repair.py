@@ -9,8 +9,7 @@ import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from kbroker.config import LogConfig
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.check import PartitionReport, Remedy, has_unfinished_swap
 from kbroker.log.fs import FileSystem
 from kbroker.log.header_walk import replay_headers, seek_batch
@@ -26,6 +25,7 @@ from kbroker.log.segment import (
     file_name,
 )
 from kbroker.log.swap import parse_file_name
+from kbroker.settings.config import LogConfig
 
 TEMPORARY_SUFFIX = '.tmp'
 INDEX_SUFFIXES = (TRANSACTION_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)

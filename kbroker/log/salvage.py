@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from kbroker.errors import CorruptLogError, KafkaError
+from kbroker.base.errors import CorruptLogError, KafkaError
 from kbroker.log.batch_walk import read_batches
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.header_walk import find_sound_batch

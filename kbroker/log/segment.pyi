@@ -1,4 +1,3 @@
-from kbroker.config import LogConfig
 from kbroker.log.batch_walk import BatchWalk
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.index import OffsetIndex, TimeIndex
@@ -6,6 +5,7 @@ from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.time_search import TimeSearch
 from kbroker.log.transaction_index import TransactionIndex
+from kbroker.settings.config import LogConfig
 
 LOG_SUFFIX: str
 OFFSET_INDEX_SUFFIX: str

@@ -2,8 +2,8 @@
 """
 import logging
 
-from kbroker.clock import Clock, is_over
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.clock import Clock, is_over
+from kbroker.base.errors import ErrorCode, KafkaError
 
 SILENCE_MS = 60_000
 SHORTAGE_PAUSE_MS = 1_000

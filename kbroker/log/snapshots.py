@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator
 from contextlib import suppress
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.fs import FileSystem
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.segment import SNAPSHOT_SUFFIX, file_name

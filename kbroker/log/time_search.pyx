@@ -13,7 +13,7 @@ from kbroker.record.batch cimport (
     COMPRESSION_MASK, HEADER_BYTES, HEADER_READ, BatchFields, batch_size_bytes, parse_header)
 from kbroker.record.timestamp_scan cimport TimestampScan, scan_of
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 
 cdef enum:
     HEADERS_ON_LOOP = 64

@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kbroker.base.long_work import Pause, result_of
 from kbroker.log.jobs import Submit, run_inline
 from kbroker.log.time_search import TimeSearch
-from kbroker.long_work import Pause, result_of
 
 if TYPE_CHECKING:
     from kbroker.log.log import Log

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.fs.file cimport File
 from kbroker.log.fs.lazy_file cimport LazyFile
 from kbroker.wire.bytes cimport write_int64

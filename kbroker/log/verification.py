@@ -14,9 +14,9 @@ import logging
 import os
 from collections.abc import Collection, Iterator
 
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
-from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
-from kbroker.lean_dataclasses import dataclass
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kbroker.base.lean_dataclasses import dataclass
 from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,

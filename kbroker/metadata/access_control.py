@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kbroker.long_work import LongWork
+from kbroker.base.long_work import LongWork
 from kbroker.metadata.changes import Steps
 from kbroker.metadata.controller import MetadataController
 from kbroker.protocol.messages import AccessControlEntryRecord, RemoveAccessControlEntryRecord

@@ -5,8 +5,8 @@ import base64
 import binascii
 from typing import Any
 
-from kbroker.errors import LogDirectoryError
-from kbroker.long_work import run_to_end
+from kbroker.base.errors import LogDirectoryError
+from kbroker.base.long_work import run_to_end
 from kbroker.metadata.offline import changed_directory
 from kbroker.metadata.scram_records import (
     SCRAM_SINCE,

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
+from kbroker.base.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.log.fs import File
 from kbroker.metadata.features import record_version
 from kbroker.protocol.codec import decode, encode

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.long_work import Pause
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import Pause
 from kbroker.metadata.batches import MAX_BATCH_BYTES, MAX_RECORDS
 from kbroker.metadata.features import record_version
 from kbroker.metadata.image import MetadataImage

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.codec import MAX_STRING_BYTES
 from kbroker.protocol.messages import ClearElrRecord, ConfigRecord
 

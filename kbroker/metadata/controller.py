@@ -20,16 +20,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kbroker.clock import Clock
-from kbroker.config import Config, Listener, validate_broker_configs, validate_topic_configs
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group_resources import validate_group_configs
-from kbroker.group_settings import GROUP_SETTINGS
-from kbroker.listener_settings import SECURITY_PROTOCOLS
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import run_to_end
 from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.jobs import Sync
 from kbroker.log.verification import Past
-from kbroker.long_work import run_to_end
 from kbroker.metadata.batches import MAX_RECORDS, encode_control, encode_data
 from kbroker.metadata.changes import RECORDS_AT_ONCE, Change, Commit, Steps, Turns, check_batch_length, check_batch_size
 from kbroker.metadata.config_records import check_config_sizes, config_record, longest_encoding
@@ -79,7 +75,11 @@ from kbroker.protocol.messages import (
     TopicRecord,
     VotersRecord,
 )
-from kbroker.settings import TOPIC_SETTINGS
+from kbroker.settings.config import Config, Listener, validate_broker_configs, validate_topic_configs
+from kbroker.settings.group_resources import validate_group_configs
+from kbroker.settings.groups import GROUP_SETTINGS
+from kbroker.settings.listeners import SECURITY_PROTOCOLS
+from kbroker.settings.table import TOPIC_SETTINGS
 
 PRODUCER_ID_BLOCK = 1000
 MAX_PRODUCER_ID = 2**63 - 1

@@ -7,15 +7,15 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kbroker.errors import CorruptLogError, LogDirectoryError
-from kbroker.lean_dataclasses import dataclass
+from kbroker.base.errors import CorruptLogError, LogDirectoryError
+from kbroker.base.lean_dataclasses import dataclass
 from kbroker.log.fs import SMALL_FILE_BYTES, FileSystem
 from kbroker.metadata.features import DEFAULT_FEATURES, KRAFT_VERSION, METADATA_VERSION, SUPPORTED_FEATURES
 from kbroker.metadata.image import MetadataImage, TopicImage
 from kbroker.metadata.quorum_log import DIRECTORY_NAME, PARTITION_METADATA, QuorumLog, make_directory
 from kbroker.metadata.snapshots import FORMAT_SNAPSHOT_FILE, encode_format_snapshot
-from kbroker.properties import read_properties
 from kbroker.protocol.messages import FeatureLevelRecord, KRaftVersionRecord, VotersRecord
+from kbroker.settings.properties import read_properties
 
 META_PROPERTIES_FILE = 'meta.properties'
 _RESERVED_IDS = 100

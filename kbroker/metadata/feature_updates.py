@@ -5,7 +5,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     KRAFT_VERSION,

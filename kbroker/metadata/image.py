@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, NoReturn
 
-from kbroker.errors import CorruptLogError
-from kbroker.lean_dataclasses import dataclass, field, replace
+from kbroker.base.errors import CorruptLogError
+from kbroker.base.lean_dataclasses import dataclass, field, replace
 from kbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS_VERSION, KRAFT_VERSION, METADATA_VERSION
 from kbroker.metadata.topic_names import flat_name_of
 from kbroker.protocol import messages

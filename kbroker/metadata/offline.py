@@ -5,13 +5,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kbroker.clock import Clock, Timers
-from kbroker.config import Config
-from kbroker.errors import LogDirectoryError
+from kbroker.base.clock import Clock, Timers
+from kbroker.base.errors import LogDirectoryError
 from kbroker.log.fs import FileSystem
 from kbroker.log.manager import LogManager
 from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.directory import META_PROPERTIES_FILE, read_meta_properties
+from kbroker.settings.config import Config
 
 
 @contextmanager

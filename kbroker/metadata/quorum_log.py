@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE, encode_rows
 from kbroker.log.fs import SMALL_FILE_BYTES, File, FileSystem
 from kbroker.metadata import quorum_state

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 
-from kbroker.errors import CorruptLogError
-from kbroker.lean_dataclasses import dataclass
+from kbroker.base.errors import CorruptLogError
+from kbroker.base.lean_dataclasses import dataclass
 
 FILE_NAME = 'quorum-state'
 NO_DIRECTORY = 'A' * 22

@@ -1,7 +1,7 @@
 """SCRAM credentials in the metadata log (KIP-554)."""
 from __future__ import annotations
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import UserScramCredentialRecord
 from kbroker.security.mechanism import LARGEST_NAME_BYTES
 from kbroker.security.scram_credential import LEAST_ITERATIONS, MECHANISM_CODES, MOST_ITERATIONS, ScramCredential

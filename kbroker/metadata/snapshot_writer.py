@@ -16,11 +16,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from kbroker.clock import Clock
-from kbroker.config import Config
+from kbroker.base.clock import Clock
+from kbroker.base.long_work import LongWork
 from kbroker.log.fs import FileSystem
 from kbroker.log.jobs import Submit, Sync, synced
-from kbroker.long_work import LongWork
 from kbroker.metadata.batches import Row, encode_control, encode_row
 from kbroker.metadata.changes import RECORDS_AT_ONCE, Steps
 from kbroker.metadata.controller import MetadataController
@@ -30,6 +29,7 @@ from kbroker.metadata.quorum_log import segment_files
 from kbroker.metadata.snapshots import FORMAT_SNAPSHOT_FILE, SnapshotName, snapshot_files
 from kbroker.protocol.messages import SnapshotFooterRecord
 from kbroker.record.batch import encode_batch
+from kbroker.settings.config import Config
 
 RECORDS_OF_BATCH = 200
 BYTES_OF_BATCH = 64 * 1024

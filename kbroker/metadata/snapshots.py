@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.fs import FileSystem
 from kbroker.metadata.batches import decode_batch, encode_control, encode_data, sound_batches
 from kbroker.protocol.messages import SnapshotFooterRecord, SnapshotHeaderRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 MAX_NAME_LENGTH = 249
 _LEGAL = re.compile(r'[a-zA-Z0-9._-]+')

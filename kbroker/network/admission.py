@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kbroker.clock import Clock
+from kbroker.base.clock import Clock
 from kbroker.network.limits import UNBOUNDED, Limits
 from kbroker.security.quotas import ClientQuotas, Rate
 

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from kbroker.clock cimport Timer
+from kbroker.base.clock cimport Timer
 from kbroker.network.framing cimport Framer, ReceiveBuffers
 from kbroker.network.memory cimport ConnectionMemory, MemoryHolder
 from kbroker.network.reactor cimport Reactor

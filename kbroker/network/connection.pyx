@@ -21,7 +21,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING
 from libc.errno cimport EAGAIN, EINTR
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from kbroker.clock cimport Timer, now_us
+from kbroker.base.clock cimport Timer, now_us
 from kbroker.network.framing cimport Framer, ReceiveBuffers
 from kbroker.network.memory cimport SMALL_FRAME_BYTES, ChargedFrame, ConnectionMemory, MemoryHolder
 from kbroker.network.reactor cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, FOR_SHARE, NOT_WAITING, Reactor
@@ -32,7 +32,7 @@ from kbroker.network.states cimport (
 from kbroker.network.transport cimport Transport
 from kbroker.wire.frames cimport FrameServer
 
-from kbroker.errors import FrameMemoryError, ProtocolError
+from kbroker.base.errors import FrameMemoryError, ProtocolError
 from kbroker.network.newcomers import Newcomers
 
 

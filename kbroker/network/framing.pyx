@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 from kbroker.network.memory cimport MAPPED_BYTES, ConnectionMemory
 from kbroker.wire.bytes cimport read_int32
 
-from kbroker.errors import FrameMemoryError, ProtocolError
+from kbroker.base.errors import FrameMemoryError, ProtocolError
 
 
 cdef enum:

@@ -5,7 +5,7 @@ import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from kbroker.clock import Clock, Timers
+from kbroker.base.clock import Clock, Timers
 
 if TYPE_CHECKING:
     from kbroker.network.connection import Connection

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint32_t
 
-from kbroker.clock cimport Timers
-from kbroker.turn_watch cimport TurnWatch
+from kbroker.base.clock cimport Timers
+from kbroker.base.turn_watch cimport TurnWatch
 
 
 cdef extern from '<sys/epoll.h>' nogil:

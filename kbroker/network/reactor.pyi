@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.clock import Clock, Timers
+from kbroker.base.clock import Clock, Timers
 
 class EventHandler:
     @property

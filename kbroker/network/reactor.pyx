@@ -26,8 +26,8 @@ from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.unistd cimport close, read, write
 
-from kbroker.clock cimport Timers, now_us
-from kbroker.turn_watch cimport TurnWatch
+from kbroker.base.clock cimport Timers, now_us
+from kbroker.base.turn_watch cimport TurnWatch
 
 
 cdef extern from '<sys/epoll.h>' nogil:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from kbroker.clock import Timer
+from kbroker.base.clock import Timer
 from kbroker.network.admission import Admission
 from kbroker.network.connection import Commons, Connection
 from kbroker.network.limits import Limits, SocketOptions

@@ -11,10 +11,10 @@ from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint64_t
 from posix.unistd cimport close, read, write
 
-from kbroker.clock cimport now_us
+from kbroker.base.clock cimport now_us
+from kbroker.log.fs import sync_inline
 from kbroker.log.fs.descriptors cimport sync_descriptor
 from kbroker.log.fs.file cimport Directory, File
-from kbroker.log.fs import sync_inline
 
 
 cdef extern from '<sys/eventfd.h>' nogil:

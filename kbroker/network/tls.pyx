@@ -16,12 +16,12 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport EAGAIN, EPROTO
 from libc.stdint cimport int64_t, uint8_t
 
-from kbroker.clock cimport now_us
+from kbroker.base.clock cimport now_us
 from kbroker.network.replies cimport Outgoing
 from kbroker.network.transport cimport Transport
 
-from kbroker.tls import load_key, refuse_revoked, set_versions, trust
-from kbroker.tls_settings import bad_setting, take_inline_pem, take_pem_file, take_store, take_tls_versions
+from kbroker.security.tls import load_key, refuse_revoked, set_versions, trust
+from kbroker.settings.tls import bad_setting, take_inline_pem, take_pem_file, take_store, take_tls_versions
 
 CLIENT_AUTH = {'none': ssl.CERT_NONE, 'requested': ssl.CERT_OPTIONAL, 'required': ssl.CERT_REQUIRED}
 

@@ -12,13 +12,13 @@ from collections.abc import Generator, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from kbroker.config import Config
-from kbroker.errors import ConfigError, ErrorCode, KafkaError
-from kbroker.file_modes import check_secret_file, holds_private_key
-from kbroker.listener_settings import PREFIX
-from kbroker.long_work import result_of
+from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
+from kbroker.base.long_work import result_of
 from kbroker.network.tls import server_context
 from kbroker.network.worker import Submit
+from kbroker.settings.config import Config
+from kbroker.settings.file_modes import check_secret_file, holds_private_key
+from kbroker.settings.listeners import PREFIX
 
 LOCATION = '.location'
 KEY_FILES = ('ssl.keystore.location', 'ssl.truststore.location')

@@ -22,7 +22,7 @@ from kbroker.wire.bytes cimport (
     unsigned_varint_size, write_int16, write_int32, write_int64,
 )
 
-from kbroker.errors import ProtocolError
+from kbroker.base.errors import ProtocolError
 
 
 cdef extern from "Python.h":

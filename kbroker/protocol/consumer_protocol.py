@@ -7,7 +7,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from kbroker.errors import ProtocolError
+from kbroker.base.errors import ProtocolError
 from kbroker.protocol.codec import decode_prefix, encode
 from kbroker.protocol.messages import ConsumerProtocolAssignment
 

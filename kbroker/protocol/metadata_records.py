@@ -2,7 +2,7 @@
 import functools
 from typing import Any
 
-from kbroker.errors import CorruptLogError, ProtocolError
+from kbroker.base.errors import CorruptLogError, ProtocolError
 from kbroker.protocol import messages, schema
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.plan import Message

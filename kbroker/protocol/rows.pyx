@@ -13,7 +13,7 @@ from libc.stdint cimport int16_t, uint8_t
 from kbroker.protocol.codec cimport decode_some, encode_some, find_writing_plan
 from kbroker.wire.bytes cimport read_int16, write_int16
 
-from kbroker.errors import ProtocolError
+from kbroker.base.errors import ProtocolError
 from kbroker.protocol import messages, schema
 from kbroker.protocol.slices import encode_in_slices
 

@@ -25,7 +25,7 @@ import functools
 import pathlib
 import re
 
-from kbroker.lean_dataclasses import dataclass, replace
+from kbroker.base.lean_dataclasses import dataclass, replace
 
 TABLES = pathlib.Path(__file__).with_name('tables')
 NEVER = 32767       # above every version of a message

@@ -22,7 +22,7 @@ from kbroker.protocol.codec cimport (
 from kbroker.protocol.plan cimport STRUCT, Layout, Message, Plan, Step, get_slot, holds_arrays, set_slot
 from kbroker.wire.bytes cimport take
 
-from kbroker.errors import ProtocolError
+from kbroker.base.errors import ProtocolError
 from kbroker.protocol.codec import UNENCODABLE, EncodeError
 
 

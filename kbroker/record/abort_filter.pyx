@@ -13,7 +13,7 @@ from kbroker.record.batch cimport (
 from kbroker.record.batch_filter cimport ABORTED, COMMITTED, NO_TRANSACTION, BatchFilter, Outcome
 from kbroker.wire.bytes cimport Cursor, read_int16, take, take_varint, take_varlong
 
-from kbroker.errors import ProtocolError
+from kbroker.base.errors import ProtocolError
 from kbroker.record.batch import CorruptBatchError
 
 cdef enum:

@@ -3,7 +3,7 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
-from kbroker.errors import KafkaError
+from kbroker.base.errors import KafkaError
 
 LOG_OVERHEAD_BYTES: int
 HEADER_BYTES: int

@@ -8,7 +8,7 @@ from kbroker.wire.bytes cimport (
     Cursor, read_int16, read_int32, take, take_varint, take_varlong, write_int16, write_int32, write_int64)
 from kbroker.wire.crc32c cimport crc32c_update
 
-from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1

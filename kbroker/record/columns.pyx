@@ -24,7 +24,7 @@ from kbroker.wire.bytes cimport Cursor, take, take_varint
 
 from collections.abc import Sequence
 
-from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.record.batch import CorruptBatchError
 from kbroker.record.compression import decompress
 from kbroker.record.records import MAX_DECOMPRESSED_BYTES

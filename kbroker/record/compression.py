@@ -15,7 +15,7 @@ import threading
 import zlib
 from typing import TYPE_CHECKING, Protocol
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -22,7 +22,7 @@ from libc.string cimport memcmp
 
 from kbroker.wire.bytes cimport read_int32
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 cdef enum:
     RELEASE_GIL_BYTES = 8192

@@ -1,6 +1,6 @@
 from typing_extensions import Buffer
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 MAX_RECORD_ERRORS: int
 

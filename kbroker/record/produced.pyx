@@ -16,7 +16,7 @@ from kbroker.record.framing cimport check_framing
 from kbroker.record.records cimport RecordFields, add_wrapping, records_of, refuse_record, take_record
 from kbroker.wire.bytes cimport Cursor
 
-from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.record.records import MAX_DECOMPRESSED_BYTES
 
 # A response lists at most this many faulty records of a batch, which may hold millions.

@@ -14,7 +14,7 @@ from kbroker.record.batch cimport (
 )
 from kbroker.wire.bytes cimport Cursor, take, take_varint, take_varlong
 
-from kbroker.errors import ProtocolError
+from kbroker.base.errors import ProtocolError
 from kbroker.record.batch import CorruptBatchError
 
 # A batch of max.message.bytes may decompress to a thousand times its size. Kafka streams it; here it is held whole. So

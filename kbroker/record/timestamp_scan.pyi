@@ -1,7 +1,7 @@
 """Types of timestamp_scan.pyx; the documentation stands there."""
 from typing_extensions import Buffer
 
-from kbroker.errors import KafkaError
+from kbroker.base.errors import KafkaError
 
 class Found(KafkaError):
     def __init__(self) -> None: ...

@@ -11,7 +11,7 @@ from kbroker.record.batch cimport COMPRESSION_MASK, HEADER_BYTES, HEADER_READ, L
 from kbroker.record.batch cimport batch_size_bytes, parse_header, refuse_header
 from kbroker.record.records cimport add_wrapping
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.batch import CorruptBatchError
 from kbroker.record.compression import ExpansionError, decompress_to
 from kbroker.record.records import MAX_DECOMPRESSED_BYTES

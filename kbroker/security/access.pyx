@@ -6,8 +6,8 @@ its own when it is asked next. The names are the client's choice, so the memory 
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.tuple cimport PyTuple_GET_ITEM
 
-from kbroker.long_work cimport charge
-from kbroker.object_memory cimport memory_of
+from kbroker.base.long_work cimport charge
+from kbroker.base.object_memory cimport memory_of
 
 cdef extern from "Python.h":
     Py_ssize_t PyUnicode_GET_LENGTH(object text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbroker.object_memory import memory_of
+from kbroker.base.object_memory import memory_of
 from kbroker.security.acl_codes import WILDCARD, AclFilter, PatternType, Permission, ResourceType
 from kbroker.security.hosts import host_key
 

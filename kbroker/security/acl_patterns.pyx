@@ -7,7 +7,7 @@ up costs a step for each node of the path, and that comparison, however many pre
 """
 cimport cython
 
-from kbroker.long_work cimport charge
+from kbroker.base.long_work cimport charge
 
 cdef extern from "Python.h":
     int PyUnicode_KIND(object text)

@@ -14,8 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode
 from kbroker.security.acl_codes import name_of
 from kbroker.security.escape import json_line, shown
 

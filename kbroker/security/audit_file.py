@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from kbroker.clock import Clock
+from kbroker.base.clock import Clock
 from kbroker.security.audit import QUEUE_BYTES, Audit, AuditLog, LogSink
 from kbroker.security.escape import json_line
 

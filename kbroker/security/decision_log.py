@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.clock import Timers
-from kbroker.object_memory import memory_of
+from kbroker.base.clock import Timers
+from kbroker.base.object_memory import memory_of
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType, name_of
 from kbroker.security.escape import shown
 

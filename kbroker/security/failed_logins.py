@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 from collections import OrderedDict
 
-from kbroker.clock import Clock
+from kbroker.base.clock import Clock
 
 MOST_AT_ONCE = 10
 REFILL_MS = 6_000

@@ -29,7 +29,7 @@ from joserfc.errors import JoseError, UnsupportedAlgorithmError
 from joserfc.jwa import JWSAlgModel
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-from kbroker.clock import Clock, Timer
+from kbroker.base.clock import Clock, Timer
 from kbroker.security.mechanism import Check, Exchange, Login, Mechanism
 from kbroker.security.oauthbearer import (
     BASE64URL,
@@ -46,7 +46,7 @@ from kbroker.security.oauthbearer import (
 )
 from kbroker.security.surroundings import Background
 from kbroker.security.web import WebError, get
-from kbroker.tls_settings import bad_setting, take_store
+from kbroker.settings.tls import bad_setting, take_store
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from kbroker.jaas import JaasError, LoginModule, parse_jaas
 from kbroker.security.mechanism import Mechanism
 from kbroker.security.oauthbearer import NAME as OAUTHBEARER
 from kbroker.security.oauthbearer import UnsecuredOAuthBearer
@@ -12,7 +11,8 @@ from kbroker.security.plain import Plain
 from kbroker.security.scram import Scram
 from kbroker.security.scram_credential import MECHANISM_CODES
 from kbroker.security.surroundings import Surroundings
-from kbroker.tls_settings import bad_setting
+from kbroker.settings.jaas import JaasError, LoginModule, parse_jaas
+from kbroker.settings.tls import bad_setting
 
 MECHANISMS = ('PLAIN', *MECHANISM_CODES, OAUTHBEARER)
 

@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
-from kbroker.clock import Clock
+from kbroker.base.clock import Clock
 from kbroker.security.mechanism import AuthenticationError, Check, Exchange, Login, Mechanism, Refusal, Talk
 from kbroker.security.scram import SASLNAME, unescape_name
-from kbroker.tls_settings import bad_setting
+from kbroker.settings.tls import bad_setting
 
 NAME = 'OAUTHBEARER'
 LARGEST_BEARER_BYTES = 16 * 1024

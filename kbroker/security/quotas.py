@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.object_memory import RecentEntries
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.object_memory import RecentEntries
 from kbroker.protocol.messages import ClientQuotaRecord
 
 PRODUCER_BYTE_RATE = 'producer_byte_rate'

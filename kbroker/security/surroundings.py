@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kbroker.clock import Clock, Timers
+from kbroker.base.clock import Clock, Timers
 from kbroker.security.scram_credential import FindCredential
 
 Submit = Callable[[Callable[[], Any], Callable[[Any], None]], None]

@@ -1,5 +1,5 @@
 """The errors that a coordinator returns to its clients when an append to its internal topic fails."""
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 
 APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,

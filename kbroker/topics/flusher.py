@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kbroker.clock import Clock, Timers
+from kbroker.base.clock import Clock, Timers
 from kbroker.log.fs import is_shortage, sync_inline
 from kbroker.log.jobs import Sync
 

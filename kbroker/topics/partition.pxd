@@ -3,7 +3,7 @@ cimport cython
 from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from kbroker.completion cimport Completion
+from kbroker.base.completion cimport Completion
 from kbroker.log.append cimport Appender
 from kbroker.log.log cimport Log
 from kbroker.log.log_slice cimport LogSlice

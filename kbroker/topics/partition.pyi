@@ -2,8 +2,7 @@
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-from kbroker.config import LogConfig
-from kbroker.errors import KafkaError
+from kbroker.base.errors import KafkaError
 from kbroker.log.append import Appender
 from kbroker.log.fs import File
 from kbroker.log.log import Log
@@ -11,6 +10,7 @@ from kbroker.log.log_slice import LogSlice
 from kbroker.log.producer_state import ProducerEntry, Verification
 from kbroker.log.timestamps import Position, Searches, Steps
 from kbroker.record.batch import BatchHeader
+from kbroker.settings.config import LogConfig
 from kbroker.topics.flusher import Flusher
 
 class DurableQueue: ...

@@ -31,15 +31,15 @@ from posix.time cimport CLOCK_MONOTONIC
 
 from functools import partial
 
-from kbroker.completion cimport Callback, Completion
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.completion cimport Callback, Completion
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.turn_watch cimport read_us
 from kbroker.log.append cimport DUPLICATE, UNWRITTEN, Append, Appender
 from kbroker.log.log cimport Log
 from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.unwritten cimport WriteArena
-from kbroker.turn_watch cimport read_us
 
-from kbroker.long_work import result_of
+from kbroker.base.long_work import result_of
 from kbroker.record.batch import read_header
 
 cdef enum:

@@ -4,17 +4,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from kbroker.config import Config, LogConfig
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GROUP_STATE
-from kbroker.lean_dataclasses import dataclass, field
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GROUP_STATE
+from kbroker.base.lean_dataclasses import dataclass, field
+from kbroker.base.long_work import Pace, run_to_end
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
-from kbroker.long_work import Pace, run_to_end
 from kbroker.metadata.changes import Steps, check_batch_length
 from kbroker.metadata.controller import Charge, MetadataController, NewTopic, charge_nothing
 from kbroker.metadata.image import PartitionImage, ResourceType, TopicImage
-from kbroker.setting_rows import LONG_MAX
+from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.rows import LONG_MAX
 from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Partition, Tick
 from kbroker.topics.topic import Topic

@@ -4,7 +4,7 @@ from libc.stdint cimport int16_t, int64_t
 from kbroker.transaction.state cimport TransactionMetadata
 from kbroker.transaction.store cimport StatePartition
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 cdef object CONCURRENT_TRANSACTIONS = ErrorCode.CONCURRENT_TRANSACTIONS
 

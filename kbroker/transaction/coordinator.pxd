@@ -1,9 +1,9 @@
 # cython: language_level=3
 from libc.stdint cimport int16_t, int64_t
 
-from kbroker.clock cimport Clock, Timers
-from kbroker.completion cimport Completion
-from kbroker.long_work cimport LongWork
+from kbroker.base.clock cimport Clock, Timers
+from kbroker.base.completion cimport Completion
+from kbroker.base.long_work cimport LongWork
 from kbroker.transaction.end_transaction cimport TransactionEnder
 from kbroker.transaction.state cimport PartitionSet, TransactionMetadata, TransactionRow
 from kbroker.transaction.store cimport TransactionStore

@@ -2,11 +2,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kbroker.clock import Clock
-from kbroker.completion import Completion
-from kbroker.config import Config
-from kbroker.errors import ErrorCode
-from kbroker.long_work import LongWork
+from kbroker.base.clock import Clock
+from kbroker.base.completion import Completion
+from kbroker.base.errors import ErrorCode
+from kbroker.base.long_work import LongWork
+from kbroker.settings.config import Config
 from kbroker.topics.partition import Partition
 from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.end_transaction import TransactionEnder

@@ -7,9 +7,9 @@ import logging
 
 from libc.stdint cimport int16_t, int64_t
 
-from kbroker.clock cimport Clock, Timers
-from kbroker.completion cimport Completion
-from kbroker.long_work cimport LongWork
+from kbroker.base.clock cimport Clock, Timers
+from kbroker.base.completion cimport Completion
+from kbroker.base.long_work cimport LongWork
 from kbroker.transaction.checks cimport (
     busy, check_epoch, check_not_busy, check_not_kept, check_partitions_count, check_producer_id, check_row_can_hold,
     known,
@@ -23,8 +23,8 @@ from kbroker.transaction.state cimport (
 from kbroker.transaction.store cimport StatePartition, TransactionStore
 from kbroker.transaction.waiting_adds cimport WaitingAdds
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.internal_topics import CONSUMER_OFFSETS
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS
 from kbroker.security.escape import shown
 from kbroker.transaction.initialisations import Step, claim_of, decide, place_of
 from kbroker.transaction.state_log import value_version

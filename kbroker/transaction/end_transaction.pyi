@@ -2,9 +2,9 @@
 from collections.abc import Generator
 from typing import Any
 
-from kbroker.clock import Clock
-from kbroker.completion import Completion
-from kbroker.long_work import LongWork
+from kbroker.base.clock import Clock
+from kbroker.base.completion import Completion
+from kbroker.base.long_work import LongWork
 from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.producer_ids import ProducerIds
 from kbroker.transaction.store import TransactionStore

@@ -19,9 +19,9 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndS
 from libc.stdint cimport int16_t, int64_t, uint8_t
 from libc.string cimport memset
 
-from kbroker.clock cimport Clock, Timers
-from kbroker.completion cimport Completion
-from kbroker.long_work cimport LongWork
+from kbroker.base.clock cimport Clock, Timers
+from kbroker.base.completion cimport Completion
+from kbroker.base.long_work cimport LongWork
 from kbroker.topics.partition cimport Partition
 from kbroker.transaction.appends cimport append_batch
 from kbroker.transaction.checks cimport check_epoch, check_not_busy, check_producer_id, check_row_can_hold, known
@@ -34,7 +34,7 @@ from kbroker.transaction.state cimport (
 from kbroker.transaction.store cimport StatePartition, TransactionStore
 from kbroker.transaction.waiting_adds cimport WaitingAdds
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.security.escape import shown
 from kbroker.transaction.failed_markers import FailedMarkers
 from kbroker.transaction.markers import REACTIONS, Reaction

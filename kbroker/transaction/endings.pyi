@@ -1,7 +1,7 @@
 """Types of endings.pyx; the documentation stands there."""
 import enum
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.transaction.state import TransactionRow, TransactionState
 
 Decision = TransactionState | ErrorCode

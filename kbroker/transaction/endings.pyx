@@ -10,7 +10,7 @@ import enum
 
 from libc.stdint cimport int16_t, int64_t
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.transaction.state cimport EXHAUSTED_PRODUCER_EPOCH, TransactionRow
 from kbroker.transaction.state import TransactionState
 

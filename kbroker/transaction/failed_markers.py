@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 
-from kbroker.clock import Timer, Timers
-from kbroker.errors import ErrorCode
+from kbroker.base.clock import Timer, Timers
+from kbroker.base.errors import ErrorCode
 
 WINDOW_MS = 60_000
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.transaction.state import IDLE, NO_PRODUCER_ID, PREPARED, TransactionRow, TransactionState
 
 

@@ -1,7 +1,7 @@
 """Types of markers.pyx; the documentation stands there."""
 import enum
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 
 class Reaction(enum.Enum):
     RETRY = 'retry'

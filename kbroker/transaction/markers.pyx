@@ -12,7 +12,7 @@ from kbroker.transaction.state cimport STATUS_PREPARE_COMMIT, TransactionRow
 from kbroker.wire.bytes cimport write_int16, write_int32, write_int64
 from kbroker.wire.crc32c cimport crc32c_update
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.record.control import encode_end_txn_marker
 
 cdef enum:

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Generator
 from typing import Any, Protocol
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.long_work import LongWork
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import LongWork
 
 FEW = 100
 """The ids of a block that are left when the next block is ordered, as in Kafka: a tenth."""

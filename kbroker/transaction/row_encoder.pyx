@@ -15,7 +15,7 @@ from kbroker.wire.bytes cimport (
     put_unsigned_varint, unsigned_varint_size, write_int16, write_int32, write_int64, zigzag,
 )
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 cdef enum:
     FIXED_BYTES = 80            # more than everything beside the partitions

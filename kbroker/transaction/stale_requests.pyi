@@ -2,7 +2,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.config import Config
+from kbroker.settings.config import Config
 
 MOST_GROUPS: int
 

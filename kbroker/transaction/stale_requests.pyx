@@ -33,7 +33,7 @@ from kbroker.log.newest_connection cimport (
 )
 from kbroker.transaction.state cimport TransactionMetadata, TransactionRow
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.security.escape import shown
 
 logger = logging.getLogger(__name__)

@@ -44,9 +44,9 @@ import enum
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from kbroker.object_memory cimport memory_of
+from kbroker.base.object_memory cimport memory_of
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 TopicPartition = tuple[str, int]
 

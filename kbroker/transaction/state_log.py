@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kbroker.internal_topics import TRANSACTION_STATE
+from kbroker.base.internal_topics import TRANSACTION_STATE
 from kbroker.protocol.messages import TransactionLogValue
 from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value
 from kbroker.record.batch import BatchHeader

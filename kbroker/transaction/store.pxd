@@ -2,8 +2,8 @@
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from kbroker.clock cimport Clock, Timer, Timers
-from kbroker.completion cimport Completion
+from kbroker.base.clock cimport Clock, Timer, Timers
+from kbroker.base.completion cimport Completion
 from kbroker.topics.partition cimport Partition
 from kbroker.transaction.row_encoder cimport RowBatch
 from kbroker.transaction.stale_requests cimport StaleRequests

@@ -1,9 +1,9 @@
 """Types of store.pyx; the documentation stands there."""
 from collections.abc import Callable
 
-from kbroker.clock import Clock, Timers
-from kbroker.completion import Completion
-from kbroker.config import Config
+from kbroker.base.clock import Clock, Timers
+from kbroker.base.completion import Completion
+from kbroker.settings.config import Config
 from kbroker.topics.partition import Partition
 from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.stale_requests import StaleRequests

@@ -9,9 +9,9 @@ cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
-from kbroker.clock cimport Clock, Timer, Timers
-from kbroker.completion cimport Completion
-from kbroker.object_memory cimport memory_of, utf8_length
+from kbroker.base.clock cimport Clock, Timer, Timers
+from kbroker.base.completion cimport Completion
+from kbroker.base.object_memory cimport memory_of, utf8_length
 from kbroker.topics.partition cimport Partition
 from kbroker.topics.partitioner cimport partition_for
 from kbroker.transaction.appends cimport append_batch
@@ -22,8 +22,8 @@ from kbroker.transaction.state cimport (
     is_idle,
 )
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.internal_topics import TRANSACTION_STATE
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import TRANSACTION_STATE
 from kbroker.record.batch import encode_batch
 from kbroker.topics.append_errors import APPEND_ERRORS
 from kbroker.transaction import state_log

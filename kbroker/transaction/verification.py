@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 
 PRODUCE_VERSION_THAT_ADDS = 12
 """From here on a Produce adds its partitions to the transaction."""

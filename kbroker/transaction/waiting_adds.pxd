@@ -1,5 +1,5 @@
 # cython: language_level=3
-from kbroker.clock cimport Timers
+from kbroker.base.clock cimport Timers
 
 
 cdef class WaitingAdds:

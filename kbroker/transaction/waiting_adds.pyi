@@ -1,5 +1,5 @@
 """Types of waiting_adds.pyx; the documentation stands there."""
-from kbroker.clock import Timers
+from kbroker.base.clock import Timers
 
 ADD_RETRY_BACKOFF_MS: int
 

@@ -1,5 +1,5 @@
 """Requests to add partitions that wait until the previous transaction of their id is complete."""
-from kbroker.clock cimport Timer, Timers
+from kbroker.base.clock cimport Timer, Timers
 
 ADD_RETRY_BACKOFF_MS = 20
 """Kafka's add.partitions.to.txn.retry.backoff.ms."""

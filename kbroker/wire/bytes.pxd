@@ -46,7 +46,7 @@ cdef enum:
 
 
 cdef inline int refuse(const char *what, Py_ssize_t needed, Py_ssize_t left) except -1 with gil:
-    from kbroker.errors import ProtocolError    # not above: a module that includes this file has no name of it
+    from kbroker.base.errors import ProtocolError    # not above: a module that includes this file has no name of it
     raise ProtocolError(f'{what.decode()}: {needed} bytes expected, {left} left')
 
 

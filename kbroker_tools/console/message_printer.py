@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kbroker.errors import CorruptLogError
-from kbroker_tools.render import warn
+from kbroker.base.errors import CorruptLogError
+from kbroker_tools.base.render import warn
 
 if TYPE_CHECKING:
     from kbroker.client.consumed import DeliveredRecords

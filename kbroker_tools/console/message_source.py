@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kbroker.errors import CorruptLogError, KafkaError
-from kbroker_tools.command import ToolError, note_unreadable
-from kbroker_tools.render import Output, words_for_count
+from kbroker.base.errors import CorruptLogError, KafkaError
+from kbroker_tools.base.render import Output, words_for_count
+from kbroker_tools.cluster.command import ToolError, note_unreadable
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kbroker.client.share_consumer import ShareConsumer
     from kbroker.record.abort_filter import AbortFilter
     from kbroker.record.batch import BatchHeader
-    from kbroker_tools.view import View
+    from kbroker_tools.base.view import View
 
 IDLE_POLL_MS = 60_000
 LOOK_MS = 1000
@@ -99,7 +99,7 @@ class OfflineNotes:
         new = {at: error for at, error in self._consumer.offline.items() if at not in self._named}
         self._named.intersection_update(self._consumer.offline)
         if new:
-            from kbroker_tools.live_view import reasons_of
+            from kbroker_tools.cluster.live_view import reasons_of
             self._named.update(new)
             note_unreadable(self._output, reasons_of(self._cluster, new))
 

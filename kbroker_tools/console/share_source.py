@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.client.membership import CLOSE_TIMEOUT_MS
 from kbroker.client.share_sessions import AcknowledgeType
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker_tools.base.render import warn
 from kbroker_tools.console.message_source import IDLE_POLL_MS, OfflineNotes, opening_ms
-from kbroker_tools.render import warn
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster

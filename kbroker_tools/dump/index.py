@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Any, NamedTuple, TypeVar
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.record.batch import LOG_OVERHEAD_BYTES, MAGIC
 from kbroker.record.records import iter_records
 from kbroker.wire.crc32c import crc32c

@@ -6,17 +6,17 @@ import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
+from kbroker.base.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.record.batch import MAGIC, BatchHeader
 from kbroker.record.compression import Compression
 from kbroker.record.control import read_control_type
 from kbroker.record.records import Record, iter_records
+from kbroker_tools.base.render import as_utf8
 from kbroker_tools.dump.legacy_messages import iter_messages
 from kbroker_tools.dump.segment_reader import SegmentReader
 from kbroker_tools.dump.selection import Selection
 from kbroker_tools.dump.sink import Sink
 from kbroker_tools.dump.text import MAX_DECOMPRESSED_BYTES
-from kbroker_tools.render import as_utf8
 
 if TYPE_CHECKING:
     from kbroker_tools.rows.decoders import Decoder

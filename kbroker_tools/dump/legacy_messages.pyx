@@ -16,7 +16,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from kbroker.record.batch cimport COMPRESSION_MASK, LOG_APPEND_TIME_BIT
 from kbroker.wire.bytes cimport Cursor, read_int32, read_int64, take
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.record.records import Record
 
 cdef int64_t NO_TIMESTAMP = -1

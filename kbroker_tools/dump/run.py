@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from kbroker.errors import CorruptLogError, KafkaError
+from kbroker.base.errors import CorruptLogError, KafkaError
 from kbroker_tools.dump.files import (
     BOOTSTRAP,
     CHECKPOINT,
@@ -93,8 +93,8 @@ def wrong_usage(message: str) -> NoReturn:
 
 def show_statistics(options: DumpOptions) -> int:
     """Print a line for every segment. Return 1 if a file cannot be opened, else 0. Raises OSError."""
+    from kbroker_tools.base.render import Output, warn
     from kbroker_tools.dump.stats import COLUMNS, statistics_of
-    from kbroker_tools.render import Output, warn
     segments, exit_code = [], 0
     for path in paths_of(options):
         try:
@@ -115,7 +115,7 @@ def show_statistics(options: DumpOptions) -> int:
 def one_line(path: str, error: Exception) -> str:
     """Return a line with the unreadable path and the reason."""
     reason = f'{error.filename}: {error.strerror}' if isinstance(error, OSError) else str(error)
-    from kbroker_tools.render import printable
+    from kbroker_tools.base.render import printable
     line = reason if path in reason else f'{path}: {reason}'
     return f'{PROGRAM}: ' + printable(line.replace('\n', ' '))
 
@@ -341,7 +341,7 @@ def progress_over(paths: list[str]) -> Iterator[Callable[[int], None]]:
     if total < PROGRESS_LEAST_BYTES:
         yield _nothing
         return
-    from kbroker_tools.render import Output
+    from kbroker_tools.base.render import Output
     with Output().progress('dumping', total, 'bytes') as bar:
         yield bar.advance
 

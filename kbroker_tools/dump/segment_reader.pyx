@@ -25,7 +25,7 @@ from kbroker.wire.bytes cimport read_int16, read_int32, read_int64
 from kbroker.wire.crc32c cimport crc32c_update
 from kbroker_tools.dump.selection cimport Selection
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 
 cdef extern from '<unistd.h>' nogil:
     ssize_t pread(int fd, void *buffer, size_t size, off_t position)

@@ -6,18 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
+from kbroker.base.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.record.batch import HEADER_BYTES, MAGIC, BatchHeader
 from kbroker.record.compression import decompress
 from kbroker.record.control import ControlType, read_control_type
 from kbroker.record.records import decode_records
+from kbroker_tools.base.render import Column
 from kbroker_tools.dump.files import as_java_shows
 from kbroker_tools.dump.legacy_messages import iter_messages
 from kbroker_tools.dump.options import DumpOptions
 from kbroker_tools.dump.segment_reader import SegmentReader
 from kbroker_tools.dump.selection import Selection
 from kbroker_tools.dump.text import MAX_DECOMPRESSED_BYTES
-from kbroker_tools.render import Column
 
 COLUMNS = (
     Column('file', 'Segment'), Column('batches', 'Batches', 'right'), Column('records', 'Records', 'right'),

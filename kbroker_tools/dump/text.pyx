@@ -16,7 +16,7 @@ from kbroker_tools.dump.segment_reader cimport SegmentReader
 from kbroker_tools.dump.selection cimport Selection
 from kbroker_tools.dump.sink cimport Sink, put_decimal, put_literal
 
-from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
+from kbroker.base.errors import CorruptLogError, KafkaError, ProtocolError
 
 # The largest decompressed size of a batch, which is also the largest size of an uncompressed one.
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from kbroker.base.errors import CorruptLogError, KafkaError, ProtocolError
+from kbroker.base.long_work import run_to_end
 from kbroker.client.descriptions import GroupInfo, GroupMemberInfo, StreamsGroupInfo
-from kbroker.errors import CorruptLogError, KafkaError, ProtocolError
-from kbroker.group.offset_table import OffsetTable
+from kbroker.group.offsets.table import OffsetTable
 from kbroker.group.records import GroupRow, OffsetRow, read_row
-from kbroker.group.share_rows import ShareKey, ShareState
-from kbroker.group.share_rows import read_row as read_share_row
-from kbroker.long_work import run_to_end
+from kbroker.group.share.rows import ShareKey, ShareState
+from kbroker.group.share.rows import read_row as read_share_row
 from kbroker.protocol.consumer_protocol import assigned_partitions
 from kbroker.protocol.messages import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -44,8 +44,8 @@ from kbroker.record.control import ControlType, read_end_txn_marker
 from kbroker.record.records import Record, decode_records
 from kbroker.transaction.state import TransactionRow
 from kbroker.transaction.state_log import decode_row
+from kbroker_tools.base.view import GroupOffset
 from kbroker_tools.rows.streams_groups import StreamsGroups
-from kbroker_tools.view import GroupOffset
 
 Batches = Iterable[tuple[BatchHeader, memoryview]]
 TopicPartition = tuple[str, int]

@@ -5,12 +5,12 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from kbroker.group.offset_table import OffsetTable
+from kbroker.base.long_work import run_to_end
+from kbroker.group.offsets.table import OffsetTable
 from kbroker.group.records import CommittedOffset, OffsetKey
-from kbroker.long_work import run_to_end
 from kbroker.record.control import ControlType, read_end_txn_marker
 from kbroker.transaction.state import PREPARED, TransactionState
-from kbroker_tools.render import Column, Output, words_for_duration
+from kbroker_tools.base.render import Column, Output, words_for_duration
 from kbroker_tools.rows.coordinator_tail import Row, RowBatch
 
 UNFINISHED = PREPARED | {TransactionState.ONGOING}

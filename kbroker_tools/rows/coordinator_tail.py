@@ -4,12 +4,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, ProtocolError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.plan import Message
 from kbroker.record.batch import BatchHeader
 from kbroker.record.records import Record, decode_records
+from kbroker_tools.base.view import View
 from kbroker_tools.rows.decoders import Formatter
-from kbroker_tools.view import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kbroker.errors import CorruptLogError, ProtocolError
-from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kbroker.base.errors import CorruptLogError, ProtocolError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.protocol import messages, schema
 from kbroker.protocol.codec import decode_prefix
 from kbroker.protocol.json import JsonWriter, TextOf, bytes_text, json_text, object_text, string_text

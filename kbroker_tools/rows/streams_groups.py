@@ -6,8 +6,8 @@ from typing import Any
 
 from kbroker.client.descriptions import GroupInfo, GroupMemberInfo, StreamsGroupInfo, StreamsMemberInfo, SubtopologyInfo
 from kbroker.group.assignors.sticky import Key, Role
-from kbroker.group.streams_group import StreamsGroup
-from kbroker.group.streams_member import NOTHING
+from kbroker.group.streams.group import StreamsGroup
+from kbroker.group.streams.member import NOTHING
 
 PROTOCOL_TYPE, ASSIGNOR = 'streams', 'sticky'
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.errors import KafkaError
-from kbroker.internal_topics import TRANSACTION_STATE
+from kbroker.base.errors import KafkaError
+from kbroker.base.internal_topics import TRANSACTION_STATE
 from kbroker.protocol.rows import RowError
 from kbroker.record.records import decode_records
 from kbroker.topics.partitioner import partition_for
@@ -13,7 +13,7 @@ from kbroker.transaction.state import NO_PRODUCER_ID, TransactionRow
 from kbroker.transaction.state_log import decode_row
 
 if TYPE_CHECKING:
-    from kbroker_tools.view import View
+    from kbroker_tools.base.view import View
 
 
 class StoredRow(NamedTuple):

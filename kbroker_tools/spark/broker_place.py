@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import Connection
 from kbroker.client.descriptions import ProducerInfo
 from kbroker.client.errors import check
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.protocol.messages import FetchRequest
 from kbroker.record.abort_filter import AbortFilter

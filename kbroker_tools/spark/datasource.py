@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from kbroker.errors import ConfigError
+from kbroker.base.errors import ConfigError
 from kbroker_tools.spark.messages import message_first, require_arrow
 from kbroker_tools.spark.options import Options, check_use, parse_options
 from kbroker_tools.spark.planning import resolve

@@ -4,9 +4,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kbroker.base.errors import KafkaError
 from kbroker.client.cluster import RETRIED
 from kbroker.client.errors import AnswerTimeout, ClientError
-from kbroker.errors import KafkaError
 
 _RAISED = re.compile(r'((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*): (.*)')
 _CAUSE = re.compile(r'\s*Caused by: (?:[\w$]+\.)*([\w$]+)(?:: (.*))?')

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.producer_state import ActiveProducer
 from kbroker_tools.spark.file_ranges import DataLossError, FileRange, ReadOptions, cut, pack, read_range
 from kbroker_tools.spark.options import OptionError, Options

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from kbroker.errors import KafkaError
+from kbroker.base.errors import KafkaError
 from kbroker.record.batch import HEADER_BYTES, CorruptBatchError, read_header
 from kbroker.record.batch_filter import BatchFilter, TransactionRanges
 from kbroker.record.columns import ColumnDecoder

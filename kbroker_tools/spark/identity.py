@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.log.partition_metadata import NO_TOPIC_ID, format_uuid
-from kbroker.properties import read_properties
+from kbroker.settings.properties import read_properties
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.partition_files import parse_directory_name
 from kbroker_tools.spark.storage import Storage

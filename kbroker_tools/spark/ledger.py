@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kbroker.errors import ConfigError
+from kbroker.base.errors import ConfigError
 from kbroker_tools.spark.stream import Offsets, from_json, to_json
 
 RUN = re.compile(r'run=(\d{6,})')

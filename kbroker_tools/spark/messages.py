@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
+from kbroker.base.errors import ConfigError, KafkaError
 from kbroker.client.errors import ClientError
-from kbroker.errors import ConfigError, KafkaError
 
 WORKER = 'PYTHON_WORKER_FACTORY_'
 """The first part of the names of variables that Spark gives the environment of its Python workers."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kbroker.base.errors import ConfigError
 from kbroker.client.config import read_client_file
-from kbroker.errors import ConfigError
 from kbroker_tools.spark.times import OVERFLOWS
 
 EARLIEST = -2

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from kbroker.errors import CorruptLogError, KafkaError
+from kbroker.base.errors import CorruptLogError, KafkaError
 from kbroker.log.producer_state import ActiveProducer, ProducerStateTable
 from kbroker.log.transaction_index import ENTRY, VERSION
 from kbroker.record.batch import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, read_header

@@ -79,7 +79,7 @@ class Place(Protocol):
         """Return the name of the topic with this id; None if there is none, or if its id is not known."""
 
     def producers(self, topic: str, partition: int) -> list[Any]:
-        """Return the producers, with the members of `kbroker_tools.view.ProducerInfo`."""
+        """Return the producers, with the members of `kbroker_tools.base.view.ProducerInfo`."""
 
     def aborted(self, topic: str, partition: int, piece: Any) -> list[tuple[int, int, int]]:
         """Return (producer id, first offset, marker's offset) of the aborted transactions that are still in the log.

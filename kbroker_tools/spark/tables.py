@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kbroker.errors import KafkaError
-from kbroker.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
+from kbroker.base.errors import KafkaError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from kbroker.record.batch import BatchHeader, check_crc
 from kbroker.record.control import read_end_txn_marker
 from kbroker_tools.rows.coordinator_replay import (
@@ -33,7 +33,7 @@ from kbroker_tools.spark.times import spark_times
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kbroker.group.share_rows import ShareKey, ShareState
+    from kbroker.group.share.rows import ShareKey, ShareState
 
 ROWS_OF_A_BATCH = 5_000
 TASKS = 8

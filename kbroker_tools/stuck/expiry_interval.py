@@ -1,9 +1,9 @@
 """The interval at which a coordinator looks for expired transactions."""
 from __future__ import annotations
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import Admin
 from kbroker.client.admin_requests import ResourceType
-from kbroker.errors import ErrorCode, KafkaError
 
 EXPIRY_INTERVAL = 'transaction.abort.timed.out.transaction.cleanup.interval.ms'
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.client.descriptions import GroupMemberInfo, ProducerInfo, TransactionInfo
-from kbroker_tools.view import PartitionOffsets
+from kbroker_tools.base.view import PartitionOffsets
 
 EXPIRY_INTERVAL_MS = 10_000
 """The default of transaction.abort.timed.out.transaction.cleanup.interval.ms."""

@@ -8,11 +8,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.client.descriptions import GroupInfo, GroupMemberInfo, ProducerInfo, TransactionInfo, TransactionListing
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.record.batch import BatchHeader
 from kbroker.record.control import ControlType, read_end_txn_marker
+from kbroker_tools.base.view import GroupOffset, PartitionOffsets, TopicInfo, View
 from kbroker_tools.stuck.facts import (
     DECIDED_STATES,
     EXPIRY_INTERVAL_MS,
@@ -24,7 +25,6 @@ from kbroker_tools.stuck.facts import (
     StateLog,
     Writer,
 )
-from kbroker_tools.view import GroupOffset, PartitionOffsets, TopicInfo, View
 
 if TYPE_CHECKING:
     from kbroker.transaction.state import TransactionRow

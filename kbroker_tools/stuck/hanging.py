@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from kbroker.client.descriptions import ProducerInfo
-from kbroker_tools.view import View
+from kbroker_tools.base.view import View
 
 BATCH = 500
 """The most partitions in one request."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from kbroker.errors import CorruptLogError, KafkaError
-from kbroker_tools.view import View
+from kbroker.base.errors import CorruptLogError, KafkaError
+from kbroker_tools.base.view import View
 
 if TYPE_CHECKING:
-    from kbroker_tools.live_view import LiveView
+    from kbroker_tools.cluster.live_view import LiveView
 
 BATCH = 1000
 """The most partitions of one question."""

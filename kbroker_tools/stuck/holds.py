@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kbroker.errors import KafkaError
-from kbroker.status import NoBrokerError, read_status
-from kbroker_tools.render import Column, Output, words_for_count, words_for_duration, words_for_time
-from kbroker_tools.view import View
+from kbroker.base.errors import KafkaError
+from kbroker.daemon.status import NoBrokerError, read_status
+from kbroker_tools.base.render import Column, Output, words_for_count, words_for_duration, words_for_time
+from kbroker_tools.base.view import View
 
 if TYPE_CHECKING:
-    from kbroker_tools.live_view import LiveView
+    from kbroker_tools.cluster.live_view import LiveView
 
 COLUMNS = [Column('group_id', 'Group'), Column('topic', 'Topic'), Column('partition', 'Partition'),
            Column('first_offset', 'FirstOffset'), Column('last_offset', 'LastOffset'),

@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kbroker.base.internal_topics import CONSUMER_OFFSETS
 from kbroker.client.descriptions import GroupMemberInfo, ProducerInfo
-from kbroker.internal_topics import CONSUMER_OFFSETS
 from kbroker.transaction.state import NEVER_TIMES_OUT_MS
-from kbroker_tools.render import Output, printable, shell_word, words_for_count, words_for_duration, words_for_time
+from kbroker_tools.base.render import Output, printable, shell_word, words_for_count, words_for_duration, words_for_time
 from kbroker_tools.stuck.causes import Verdict
 from kbroker_tools.stuck.facts import Facts, HeldGroup, Writer
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kbroker_tools.base.view import PartitionOffsets
 from kbroker_tools.timeline.transactions_of_partition import Marker, Outcome, PartitionTransaction
-from kbroker_tools.view import PartitionOffsets
 
 Axis = Literal['offset', 'time']
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from kbroker.errors import KafkaError
+from kbroker.base.errors import KafkaError
 from kbroker_tools.rows.transaction_rows import transactional_ids
 from kbroker_tools.timeline.layout import Timeline
 from kbroker_tools.timeline.transactions_of_partition import PartitionTransaction, Replay, replay
 
 if TYPE_CHECKING:
     from kbroker.record.batch import BatchHeader
-    from kbroker_tools.render import Output
-    from kbroker_tools.view import PartitionOffsets, View
+    from kbroker_tools.base.render import Output
+    from kbroker_tools.base.view import PartitionOffsets, View
 
 
 class Bounds(NamedTuple):

@@ -9,7 +9,7 @@ import textwrap
 from collections import Counter
 from typing import NamedTuple
 
-from kbroker_tools.render import (
+from kbroker_tools.base.render import (
     moment_of,
     printable,
     words_for_age,

@@ -7,7 +7,7 @@ from typing import Any
 from support.in_process_broker import InProcessBroker, InProcessConnection
 from support.message_builder import batch_of, build
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
 from kbroker.security.session import Session

@@ -5,7 +5,7 @@ from typing import Any
 
 from api_client import ApiClient, Parked
 
-from kbroker.group.share_rows import ShareKey
+from kbroker.group.share.rows import ShareKey
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 

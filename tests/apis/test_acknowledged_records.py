@@ -9,7 +9,7 @@ import pytest
 from api_client import values_of
 from share_client import ShareClient
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 GROUP = 32

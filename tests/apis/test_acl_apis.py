@@ -7,8 +7,8 @@ from support.in_process_broker import frame_of
 from support.message_builder import build
 from support.stepwise_work import StepwiseWork
 
-from kbroker.errors import ErrorCode
-from kbroker.ledger import access_lines
+from kbroker.base.errors import ErrorCode
+from kbroker.daemon.ledger import access_lines
 from kbroker.metadata import access_control
 from kbroker.protocol.metadata_records import encode_metadata_record
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType

@@ -5,7 +5,7 @@ import pytest
 from support.in_process_broker import InProcessBroker
 from support.pages import blocks
 
-from kbroker.apis.audited_changes import CHANGES
+from kbroker.apis.serving.audited_changes import CHANGES
 from kbroker.protocol import messages
 from kbroker.security.audit import AuditLog
 from kbroker.security.principal import Principal
@@ -148,7 +148,7 @@ def test_every_api_that_changes_something_is_audited():
 
     Nothing can be changed by two of them on one node with one directory.
     """
-    from kbroker.apis.served import served_apis
+    from kbroker.apis.serving.served import served_apis
 
     audited = {api.key.name for api in served_apis() if api.key in CHANGES}
     others = {api.key.name for api in served_apis()} - audited

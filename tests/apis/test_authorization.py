@@ -8,8 +8,8 @@ import pytest
 from api_client import ApiClient
 from support.authorization_cases import ADMIN, CASES, SUPER_USER, Run, World, acls_of, prepare, runs_of
 
-from kbroker.apis.served import served_apis
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.served import served_apis
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import AccessControlEntryRecord
 from kbroker.security.authorizer import Authorizer
 from kbroker.security.principal import Principal

@@ -12,9 +12,9 @@ from support.in_process_broker import InProcessBroker, frame_of, read_answer
 from support.message_builder import batch_of, build
 from support.socket_peers import Peer, frame
 
-from kbroker.apis.dispatch import Dispatcher
-from kbroker.apis.served import served_apis
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.dispatch import Dispatcher
+from kbroker.apis.serving.served import served_apis
+from kbroker.base.errors import ErrorCode
 from kbroker.network.connection import Commons
 from kbroker.network.limits import Limits
 from kbroker.network.reactor import Reactor

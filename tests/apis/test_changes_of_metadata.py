@@ -7,7 +7,7 @@ from support.faulty_file_systems import FreezingFileSystem
 from support.in_process_broker import InProcessBroker
 from support.message_builder import build
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 
 CREATION = build('CreateTopicsRequest', topics=[{'name': 'new', 'num_partitions': 2, 'replication_factor': 1}])
 GROWTH = build('CreatePartitionsRequest', topics=[{'name': 'orders', 'count': 3, 'assignments': None}])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kbroker.apis.served import served_apis
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.served import served_apis
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode
 from kbroker.protocol.messages import ApiVersionsResponse

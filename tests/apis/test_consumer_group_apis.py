@@ -2,8 +2,8 @@
 import pytest
 from api_client import ApiClient
 
-from kbroker.apis.heartbeat_calls import MOST_NAMES
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.heartbeat_calls import MOST_NAMES
+from kbroker.base.errors import ErrorCode
 
 JOIN = {'group_id': 'g', 'member_id': 'm', 'member_epoch': 0, 'rebalance_timeout_ms': 1000, 'topic_partitions': [],
         'subscribed_topic_names': ['orders']}

@@ -3,9 +3,9 @@ import logging
 
 import pytest
 
-from kbroker.apis.dispatch import Dispatcher
-from kbroker.apis.request import Api
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.dispatch import Dispatcher
+from kbroker.apis.serving.request import Api
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.messages import HeartbeatRequest, HeartbeatResponse

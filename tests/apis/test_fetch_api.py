@@ -3,7 +3,7 @@
 import pytest
 from api_client import ApiClient, TransactionalClient, values_of
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import iter_batches
 
 COMMITTED = 1

@@ -7,7 +7,7 @@ from api_client import ApiClient, values_of
 from support.attempts import assert_within
 from support.in_process_broker import frame_of
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import FetchRequest
 
 VERSION = 12

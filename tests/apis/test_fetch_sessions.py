@@ -4,7 +4,7 @@ import gc
 import pytest
 from api_client import ApiClient, values_of
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import FetchRequest
 
 LAST_EPOCH = 2**31 - 1
@@ -276,7 +276,7 @@ def test_fetches_without_a_session_leave_no_garbage(wide):
         del waiting
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        assert not [each for each in gc.garbage if type(each).__module__.startswith('kbroker.apis.fetch')]
+        assert not [each for each in gc.garbage if type(each).__module__.startswith('kbroker.apis.fetch.fetch')]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.filled_messages import filled
 
-from kbroker.apis import fetch_request
-from kbroker.errors import ProtocolError
+from kbroker.apis.fetch import request as fetch_request
+from kbroker.base.errors import ProtocolError
 from kbroker.protocol.codec import decode, decode_prefix, encode
 from kbroker.protocol.messages import FetchRequest, FetchResponse
 

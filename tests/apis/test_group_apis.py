@@ -20,9 +20,9 @@ from kbroker.apis import (
     sync_group,
     txn_offset_commit,
 )
-from kbroker.apis.dispatch import Dispatcher
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.long_work import LongWork
+from kbroker.apis.serving.dispatch import Dispatcher
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import LongWork
 from kbroker.protocol import messages
 from kbroker.transaction.coordinator import TransactionCoordinator
 from kbroker.transaction.producer_ids import ProducerIds

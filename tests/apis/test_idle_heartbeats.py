@@ -9,10 +9,10 @@ from support.in_process_broker import InProcessBroker, frame_of
 from support.message_builder import build
 
 from kbroker.apis import consumer_group_heartbeat, share_group_heartbeat, streams_group_heartbeat
-from kbroker.apis.dispatch import Dispatcher
-from kbroker.apis.request import Api
-from kbroker.apis.served import served_apis
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.dispatch import Dispatcher
+from kbroker.apis.serving.request import Api
+from kbroker.apis.serving.served import served_apis
+from kbroker.base.errors import ErrorCode
 from kbroker.group.turns import Turns
 from kbroker.protocol.api_keys import ApiKey
 

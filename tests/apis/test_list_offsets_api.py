@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
 COMMITTED = 1

@@ -14,8 +14,8 @@ from support.login_client import LoginClient
 from support.secured_broker import PLAIN_JAAS
 
 import kbroker
+from kbroker.base.errors import ErrorCode
 from kbroker.client.sasl import conversation
-from kbroker.errors import ErrorCode
 from kbroker.protocol import messages
 from kbroker.security.audit import AuditLog
 from kbroker.security.surroundings import Background

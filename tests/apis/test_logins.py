@@ -6,9 +6,9 @@ from support.in_process_broker import InProcessBroker, frame_of
 from support.login_client import LoginClient, versions
 from support.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS, unsecured_token
 
-from kbroker.apis.served import served_apis
+from kbroker.apis.serving.served import served_apis
+from kbroker.base.errors import ErrorCode
 from kbroker.client.sasl import conversation
-from kbroker.errors import ErrorCode
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.failed_logins import MOST_AT_ONCE, PACE_MS

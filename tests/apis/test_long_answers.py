@@ -8,9 +8,9 @@ from support.attempts import assert_within
 from support.in_process_broker import frame_of
 from support.message_builder import build
 
-from kbroker.apis import long_answers
-from kbroker.errors import ErrorCode
-from kbroker.long_work import run_to_end
+from kbroker.apis.serving import long_answers
+from kbroker.base.errors import ErrorCode
+from kbroker.base.long_work import run_to_end
 
 TOPIC, BROKER = 2, 4
 TIMES = 200

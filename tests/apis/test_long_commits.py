@@ -5,7 +5,7 @@ from support.in_process_broker import frame_of
 from support.message_builder import build
 from support.stepwise_work import StepwiseWork
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 
 OFFSETS = 1_600
 PART = 200

@@ -7,7 +7,7 @@ from support.in_process_broker import frame_of, read_answer
 from support.message_builder import build
 from support.socket_peers import LateWorker
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.record.compression import Compression
 
 CODECS = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]

@@ -9,8 +9,8 @@ from support.attempts import assert_within
 from support.in_process_broker import frame_of
 from support.message_builder import build
 
-from kbroker.errors import ErrorCode
-from kbroker.group.topology import Status
+from kbroker.base.errors import ErrorCode
+from kbroker.group.streams.topology import Status
 from kbroker.protocol.messages import AccessControlEntryRecord
 from kbroker.security.acl_codes import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from kbroker.security.authorizer import Authorizer

@@ -3,7 +3,7 @@
 import pytest
 from api_client import ApiClient, TransactionalClient, values_of
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import read_header
 
 IDEMPOTENT = {'producer_id': 4000, 'producer_epoch': 0}

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.filled_messages import filled
 
-from kbroker.apis.produce import API, as_read, as_written
-from kbroker.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.apis.produce.produce import API, as_read, as_written
+from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.codec import decode, decode_prefix, encode
 from kbroker.protocol.messages import ProduceRequest, ProduceResponse
 from kbroker.record.produced import InvalidRecordsError

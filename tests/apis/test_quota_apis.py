@@ -5,7 +5,7 @@ import pytest
 from support.in_process_broker import InProcessBroker, InProcessConnection
 from support.message_builder import build
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import DescribeClientQuotasRequest
 from kbroker.protocol.metadata_records import encode_metadata_record
 

@@ -9,8 +9,8 @@ from support.attempts import assert_within
 from support.in_process_broker import frame_of
 from support.message_builder import build
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.long_work import PART
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import PART
 from kbroker.security.mechanism import LARGEST_TOKEN_BYTES
 from kbroker.security.principal import ANONYMOUS
 from kbroker.security.session import LoginState, Session

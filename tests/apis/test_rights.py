@@ -1,8 +1,8 @@
 """The rights of a client as handlers ask for them: `Request.may` over the ACLs in force."""
 import pytest
 
-from kbroker.apis.authorization import require
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.apis.serving.authorization import require
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import AccessControlEntryRecord
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
 from kbroker.security.authorizer import Authorizer

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 from support.in_process_broker import InProcessBroker
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.added_scram import parse_add_scram
 from kbroker.metadata.scram_records import LARGEST_SALT_BYTES
 from kbroker.protocol import messages

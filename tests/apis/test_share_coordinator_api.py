@@ -1,8 +1,8 @@
 """FindCoordinator for share partitions."""
 import pytest
 
-from kbroker.errors import ErrorCode
-from kbroker.internal_topics import SHARE_GROUP_STATE
+from kbroker.base.errors import ErrorCode
+from kbroker.base.internal_topics import SHARE_GROUP_STATE
 
 
 def test_the_coordinator_of_a_share_partition_is_this_broker(node, client):

@@ -8,8 +8,8 @@ from api_client import ApiClient
 from share_client import ACCEPT, REJECT, RELEASE, RENEW, ShareClient, ranges
 from support.message_builder import batch_of
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.share_rows import ShareKey
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.group.share.rows import ShareKey
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
 

@@ -6,8 +6,8 @@ import json
 import pytest
 from share_client import RELEASE, RENEW, ShareClient
 
-from kbroker.group.share_holds import MOST_BYTES, MOST_RANGES, HoldsFilter, describe_holds
-from kbroker.long_work import run_to_end
+from kbroker.base.long_work import run_to_end
+from kbroker.group.share.holds import MOST_BYTES, MOST_RANGES, HoldsFilter, describe_holds
 
 LOCK_MS = 30_000
 

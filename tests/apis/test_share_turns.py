@@ -9,8 +9,8 @@ from share_client import ACCEPT, RELEASE, ShareClient, ranges
 from support.attempts import assert_within
 from support.in_process_broker import InProcessBroker
 
-from kbroker.errors import ErrorCode
-from kbroker.turn_watch import TurnWatch
+from kbroker.base.errors import ErrorCode
+from kbroker.base.turn_watch import TurnWatch
 
 LOCKS = 10_000
 LONGEST_TURN_S = 0.010

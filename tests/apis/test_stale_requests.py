@@ -10,7 +10,7 @@ from support.message_builder import batch_of, build
 from support.transaction_coordinator import STATE_TOPIC, World, code_to
 from support.tv1_producer import InProcessPeer, create_topics, error_codes
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.transaction.state import set_of
 
 NONE, NOT_COORDINATOR = ErrorCode.NONE, ErrorCode.NOT_COORDINATOR

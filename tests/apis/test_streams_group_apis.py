@@ -5,8 +5,8 @@ StreamsGroupDescribe: the numbers of partitions of internal topics.
 import pytest
 from api_client import ApiClient
 
-from kbroker.errors import ErrorCode
-from kbroker.group.topology import Status
+from kbroker.base.errors import ErrorCode
+from kbroker.group.streams.topology import Status
 
 TASKS = {'active_tasks': [], 'standby_tasks': [], 'warmup_tasks': []}
 JOIN = {'group_id': 'g', 'member_id': 'm', 'member_epoch': 0, 'rebalance_timeout_ms': 1000, 'process_id': 'p', **TASKS}

@@ -3,7 +3,7 @@ import pytest
 from share_client import ACCEPT, ShareClient, ranges
 from support.message_builder import build
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.codec import encode
 
 BYTES, FETCHED, TIME, MUTATIONS = (

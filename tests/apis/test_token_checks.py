@@ -8,8 +8,8 @@ from support.in_process_broker import InProcessBroker
 from support.login_client import LoginClient
 from support.socket_peers import LateWorker
 
-from kbroker.apis import token_checks
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving import token_checks
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol import messages
 from kbroker.security.mechanisms import VALIDATOR
 from kbroker.security.principal import Principal

@@ -3,7 +3,7 @@
 import pytest
 from api_client import ApiClient
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 
 NO_ID = bytes(16)
 ALL_TOPIC_OPERATIONS, ALL_CLUSTER_OPERATIONS, NOT_ASKED = 3576, 8096, -(2**31)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from support.in_process_broker import InProcessConnection, frame_of, read_answer
 from support.transaction_coordinator import STATE_TOPIC, World
 
-from kbroker.apis.dispatch import Dispatcher
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.long_work import LongWork
+from kbroker.apis.serving.dispatch import Dispatcher
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import LongWork
 from kbroker.protocol import messages
 from kbroker.protocol.codec import decode, encode
 from kbroker.record.batch import encode_batch

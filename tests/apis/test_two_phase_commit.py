@@ -3,16 +3,16 @@ import pytest
 from api_client import ApiClient, TransactionalClient, values_of
 from support.message_builder import build
 
-from kbroker.apis.request import Api
-from kbroker.apis.served import apis_under, served_apis
-from kbroker.config import Config
-from kbroker.errors import ErrorCode
+from kbroker.apis.serving.request import Api
+from kbroker.apis.serving.served import apis_under, served_apis
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AccessControlEntryRecord
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
 from kbroker.security.authorizer import Authorizer
 from kbroker.security.principal import Principal
 from kbroker.security.session import Session
+from kbroker.settings.config import Config
 
 SETTING = 'transaction.two.phase.commit.enable'
 NONE = ErrorCode.NONE

@@ -5,9 +5,9 @@ import pytest
 from api_client import ApiClient
 from support.in_process_broker import InProcessBroker
 
-from kbroker.apis.group_protocols import FEATURES, require_group_protocol
+from kbroker.apis.serving.group_protocols import FEATURES, require_group_protocol
 from kbroker.apis.update_features import MOST_UPDATES
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.features import DEFAULT_FEATURES
 
 UPGRADE, SAFE = 1, 2

@@ -1,5 +1,5 @@
 """Parked requests: several wake-ups in a tick cause one check."""
-from kbroker.apis.waiting import Waiter, WaitingRoom
+from kbroker.apis.serving.waiting import Waiter, WaitingRoom
 
 
 class RecordingWaiter(Waiter):

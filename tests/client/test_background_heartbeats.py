@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client import background_heartbeats
 from kbroker.client.background_heartbeats import IDLE_MS, LATE_MS, BackgroundHeartbeats
 from kbroker.client.errors import ClientError
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
 
 INTERVAL_MS = 3000
 

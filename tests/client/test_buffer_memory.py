@@ -2,10 +2,10 @@
 import pytest
 from support.fake_cluster import FakeCluster
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
 
 LIMIT = 20_000
 PARTITIONS = 400

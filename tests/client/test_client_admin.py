@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from support.apache_kafka import KafkaProcess
 from support.broker_process import BrokerProcess
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import (
     EARLIEST,
     LATEST,
@@ -23,11 +24,10 @@ from kbroker.client.config import ClientConfig
 from kbroker.client.description_rows import config_of, scram_credential_of
 from kbroker.client.descriptions import ConfigSynonym, ScramCredentialInfo
 from kbroker.client.fetching import fetch_batches
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker.record.records import decode_records
-from kbroker_tools.live_view import LiveView
-from kbroker_tools.view import GroupOffset, PartitionOffsets
+from kbroker_tools.base.view import GroupOffset, PartitionOffsets
+from kbroker_tools.cluster.live_view import LiveView
 
 START_MS = time.time_ns() // 1_000_000 - 10_000
 names = (f'{word}_{uuid.uuid4().hex[:6]}' for word in itertools.repeat('thing'))

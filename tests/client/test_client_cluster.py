@@ -5,12 +5,12 @@ import pytest
 from support.free_ports import free_port
 from support.scripted_broker import ScriptedBroker, running, serving
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster, KeyType
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import ClientError
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 
 

@@ -1,8 +1,8 @@
 """Client settings under Java's names. Each error is one line without secrets."""
 import pytest
 
+from kbroker.base.errors import ConfigError
 from kbroker.client.config import ClientConfig, parse_addresses
-from kbroker.errors import ConfigError
 
 PEM = '-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n'
 KEY = '-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n'

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from support.free_ports import free_port
 from support.scripted_broker import NAMES, ScriptedBroker, exactly, running, serving
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import (
@@ -27,8 +29,6 @@ from kbroker.client.connection import (
     _connected,
 )
 from kbroker.client.readiness import await_ready
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker.protocol.codec import encode
 

@@ -9,6 +9,7 @@ import pytest
 from support.fake_cluster import FakeCluster
 
 import kbroker.client
+from kbroker.base.errors import ErrorCode
 from kbroker.client import Acl, Admin, Consumer, KafkaError, OffsetAndMetadata, Producer
 from kbroker.client.admin import as_offsets
 from kbroker.client.config import CONNECTION_SETTINGS, SECURITY_SETTINGS, ClientConfig
@@ -16,7 +17,6 @@ from kbroker.client.errors import ClientError
 from kbroker.client.opening import InvalidSetting, setting_name
 from kbroker.client.options import ConnectionOptions, ConsumerOptions, ProducerOptions
 from kbroker.client.stream_settings import ConsumerSettings, ProducerSettings
-from kbroker.errors import ErrorCode
 
 
 def test_the_names_of_the_client_are_those_of_its_list():

@@ -2,12 +2,12 @@
 import pytest
 from support.scripted_broker import ScriptedBroker, running
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import ClientError
 from kbroker.client.fetching import fetch_batches
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 from kbroker.record.batch import encode_batch
 

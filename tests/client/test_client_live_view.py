@@ -13,8 +13,8 @@ from kbroker.client.config import ClientConfig
 from kbroker.client.descriptions import GroupInfo
 from kbroker.protocol import messages
 from kbroker.protocol.codec import encode
-from kbroker_tools.command import SETTINGS, Command, cluster_options, open_view
-from kbroker_tools.live_view import LiveView
+from kbroker_tools.cluster.command import SETTINGS, Command, cluster_options, open_view
+from kbroker_tools.cluster.live_view import LiveView
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
@@ -162,7 +162,7 @@ def test_a_question_to_a_broker_loads_nothing_that_it_does_not_need(shared_broke
     program = f'''
 import sys
 from kbroker.client.config import ClientConfig
-from kbroker_tools.live_view import LiveView
+from kbroker_tools.cluster.live_view import LiveView
 view = LiveView(ClientConfig.load({shared_broker.address!r}))
 assert view.transactions() == []
 view.close()
@@ -172,5 +172,5 @@ print(*sys.modules)
                                 text=True).stdout.split())
     assert 'kbroker.client.connection' in loaded
     assert loaded.isdisjoint({'ssl', 'hashlib', 'random', 'rich', 'asyncio', 'cramjam', 'lz4', 'zstandard',
-                              'kbroker.log', 'kbroker.record.compression', 'kbroker.config',
+                              'kbroker.log', 'kbroker.record.compression', 'kbroker.settings.config',
                               'kbroker.client.fetching'})

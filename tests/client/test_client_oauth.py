@@ -8,10 +8,10 @@ from urllib.parse import parse_qs
 import pytest
 from support.scripted_broker import exactly, serving
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ConfigError, KafkaError
 from kbroker.client.config import ClientConfig
 from kbroker.client.errors import ClientError
-from kbroker.clock import ManualClock
-from kbroker.errors import ConfigError, KafkaError
 from kbroker.security.oauthbearer import UnsecuredOAuthBearer
 
 URL = 'sasl.oauthbearer.token.endpoint.url'

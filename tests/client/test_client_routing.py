@@ -2,11 +2,11 @@
 import pytest
 from support.scripted_broker import ScriptedBroker, running
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import LATEST, Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 
 

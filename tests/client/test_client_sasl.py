@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.sasl import conversation, plain, scram
-from kbroker.errors import ErrorCode, KafkaError
 
 NONCE = 'rOprNGfwEbeRWgbNEkqO'
 SERVER_NONCE = NONCE + '%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0'

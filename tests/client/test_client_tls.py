@@ -7,9 +7,9 @@ import pytest
 from support.certificates import make_certificates, make_revocation_list
 from support.scripted_broker import ScriptedBroker, serving
 
+from kbroker.base.errors import ConfigError
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import ClientError, Connection
-from kbroker.errors import ConfigError
 from kbroker.protocol import messages
 
 pytestmark = pytest.mark.skipif(shutil.which('openssl') is None, reason='openssl not found')

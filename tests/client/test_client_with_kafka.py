@@ -5,15 +5,15 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from support.secured_kafka import OAUTH, PASSWORD, PLAIN, REAUTHENTICATION_MS, SCRAM, SecuredKafka, jaas
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import ClientError, Connection
 from kbroker.client.oauth import take_token_source
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
-from kbroker_tools.live_view import LiveView
+from kbroker_tools.cluster.live_view import LiveView
 
 pytestmark = pytest.mark.jvm
 

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 from support.scripted_broker import ScriptedBroker, running
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client import ConsumedBatch, Consumer, KafkaError, Record
 from kbroker.client.consumed import FetchedPartition, FetchedRecords, next_offset
-from kbroker.errors import ErrorCode
 from kbroker.protocol import messages
 from kbroker.record.batch import encode_batch, set_base_offset
 from kbroker.record.compression import Compression

@@ -7,13 +7,13 @@ import pytest
 from support.broker_process import serving
 from support.command_runner import run_in_process
 
+from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster, KeyType
 from kbroker.client.config import ClientConfig
 from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ConsumerSettings
-from kbroker.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.protocol import messages
 
 LIMIT_S = 30

@@ -3,6 +3,8 @@ from collections import deque
 
 import pytest
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.assignor import decode_member, encode_assignment
 from kbroker.client.classic_member import ClassicMember
 from kbroker.client.consumer_member import ConsumerMember
@@ -10,8 +12,6 @@ from kbroker.client.errors import ClientError
 from kbroker.client.membership import RETRY_MS
 from kbroker.client.stream_settings import ConsumerSettings
 from kbroker.client.transaction_manager import GroupMetadata
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
 
 TOPIC_ID = bytes(range(16))

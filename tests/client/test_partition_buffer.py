@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbroker.base.clock import ManualClock
 from kbroker.client.accumulator import PartitionQueue
 from kbroker.client.partition_buffer import SpareBuffers
 from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.client.record_appender import record_bytes
-from kbroker.clock import ManualClock
 from kbroker.record.batch import HEADER_BYTES, encode_batch
 from kbroker.record.compression import Compression
 from kbroker.record.records import decode_records

@@ -2,13 +2,13 @@
 import pytest
 from support.fake_cluster import FakeCluster
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.cluster import PartitionMetadata
 from kbroker.client.errors import ClientError
 from kbroker.client.partitioner import partition_for_key
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
 
 AGE_MS = 60_000
 

@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode
 from kbroker.client import Consumer, KafkaError, RebalanceListener
 from kbroker.client.background_heartbeats import BackgroundHeartbeats
 from kbroker.client.cluster import Node
 from kbroker.client.errors import ClientError
 from kbroker.client.transaction_manager import GroupMetadata
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode
 
 ALL = [('t', 0), ('t', 1), ('t', 2)]
 

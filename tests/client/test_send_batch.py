@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fake_cluster import FakeCluster
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client import Slices
 from kbroker.client.partitioner import partition_for_key
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.records import decode_records
 
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=9)), max_size=3)

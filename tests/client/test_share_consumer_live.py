@@ -4,6 +4,7 @@ import time
 import pytest
 from support.broker_process import serving
 
+from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
@@ -11,7 +12,6 @@ from kbroker.client.producer import Producer
 from kbroker.client.share_consumer import ShareConsumer
 from kbroker.client.share_sessions import Acknowledgement, AcknowledgeType, joined
 from kbroker.client.stream_settings import ProducerSettings, ShareConsumerSettings
-from kbroker.errors import ConfigError, ErrorCode, KafkaError
 
 LIMIT_S = 60
 SETTINGS = {

@@ -3,13 +3,13 @@ import threading
 
 import pytest
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode
 from kbroker.client import Consumer, KafkaError, Producer
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.config import ClientConfig
 from kbroker.client.stable_offsets import StableOffsets
 from kbroker.client.transaction_manager import GroupMetadata
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode
 
 UNSTABLE = KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, 'unstable')
 FIRST, SECOND = [('t', 0)], [('t', 1)]

@@ -1,7 +1,7 @@
 """Batches keep their order and their sequence numbers, however often they are sent."""
+from kbroker.base.clock import ManualClock
 from kbroker.client.accumulator import SEQUENCES, PartitionQueue
 from kbroker.client.producer_id import ProducerIdAndEpoch
-from kbroker.clock import ManualClock
 from kbroker.record.batch import HEADER_BYTES
 
 PRODUCER = ProducerIdAndEpoch(7, 0)

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.base.errors import KafkaError
 from kbroker.client.assignor import (
     Member,
     assign_ranges,
@@ -11,7 +12,6 @@ from kbroker.client.assignor import (
     encode_assignment,
     encode_subscription,
 )
-from kbroker.errors import KafkaError
 
 
 def members(*names, topics=('a', 'b')):

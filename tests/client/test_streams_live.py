@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster, KeyType
 from kbroker.client.config import ClientConfig
@@ -13,7 +14,6 @@ from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ConsumerSettings, ProducerSettings
 from kbroker.client.transaction_manager import OffsetAndMetadata
 from kbroker.client.transaction_state import FatalProducerError, ProducerState
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.compression import Compression
 
 LIMIT_S = 120

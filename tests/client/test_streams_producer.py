@@ -2,13 +2,13 @@
 import pytest
 from support.fake_cluster import LOST, FakeCluster
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.errors import ClientError
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.transaction_manager import GroupMetadata, OffsetAndMetadata
 from kbroker.client.transaction_state import FatalProducerError, IllegalProducerState, TransactionError
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
 
 
 def started(cluster, **settings):

@@ -1,8 +1,8 @@
 """Settings of producer and consumer under Kafka's names: the defaults, and contradictions."""
 import pytest
 
+from kbroker.base.errors import ConfigError
 from kbroker.client.stream_settings import ConsumerSettings, ProducerSettings
-from kbroker.errors import ConfigError
 from kbroker.record.compression import Compression
 
 

@@ -1,6 +1,7 @@
 """The states of a transactional producer: allowed calls, and the effects of errors."""
 import pytest
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.transaction_state import (
     FatalProducerError,
     IllegalProducerState,
@@ -12,7 +13,6 @@ from kbroker.client.transaction_state import (
     severity_at_coordinator,
     severity_at_partition,
 )
-from kbroker.errors import ErrorCode, KafkaError
 
 S = ProducerState
 

@@ -2,6 +2,8 @@
 import pytest
 from support.fake_cluster import FakeCluster
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode
 from kbroker.client import (
     FatalProducerError,
     KafkaError,
@@ -13,8 +15,6 @@ from kbroker.client import (
 from kbroker.client.errors import ClientError
 from kbroker.client.transaction_handle import end_all_by_handle
 from kbroker.client.transaction_state import IllegalProducerState, ProducerState
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode
 
 
 def make(cluster, **options):

@@ -17,7 +17,7 @@ from kafka.admin import ResourceType as KafkaPythonType
 from support.authorized_kafka import AuthorizedBroker, login_settings, password_of
 from support.broker_process import PROMPT
 
-from kbroker import errors
+from kbroker.base import errors
 from kbroker.client import Acl, Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig

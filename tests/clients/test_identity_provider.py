@@ -15,9 +15,9 @@ from support.certificates import make_certificates
 from support.free_ports import free_port
 from support.secured_broker import MODULES
 
+from kbroker.base.errors import KafkaError
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
-from kbroker.errors import KafkaError
 
 SECRET = 'wonder+land'
 LOGIN_MODULE = f'{MODULES}.oauthbearer.OAuthBearerLoginModule required'

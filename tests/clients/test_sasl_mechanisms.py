@@ -22,12 +22,12 @@ from support.command_runner import run_in_process
 from support.free_ports import free_port
 from support.secured_broker import MODULES, PASSWORD, PLAIN_JAAS
 
+from kbroker.base.errors import KafkaError as OurError
 from kbroker.client.admin import LATEST, Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import Connection
 from kbroker.client.producer import Producer
-from kbroker.errors import KafkaError as OurError
 
 HANDLER = f'{MODULES}.oauthbearer.OAuthBearerValidatorCallbackHandler'
 SESSION_MS = 1500

@@ -14,7 +14,7 @@ from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 from support.in_process_broker import InProcessBroker
 from support.promises import READ_UNCOMMITTED, Client, Promises
 
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.log.checkpoints import LOG_START_OFFSET_FILE
 from kbroker.log.damage_notes import DAMAGE_FILE
 from kbroker.log.directory_names import CLEAN_SHUTDOWN_FILE
@@ -22,7 +22,7 @@ from kbroker.log.fs import FileSystem
 from kbroker.log.inventory import INVENTORY_FILE, read_inventory
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch, iter_batches
-from kbroker_tools import check as check_command
+from kbroker_tools.commands import check as check_command
 
 
 @pytest.fixture(scope='module')

@@ -13,7 +13,7 @@ import pytest
 from support.in_process_broker import InProcessBroker
 from support.promises import READ_UNCOMMITTED, TOPIC, Client, Promises, findings_in
 
-from kbroker.errors import CorruptLogError, LogDirectoryError
+from kbroker.base.errors import CorruptLogError, LogDirectoryError
 from kbroker.log.damage_report import accept_damage
 from kbroker.log.fs import File, FileSystem
 from kbroker.protocol.messages import FeatureLevelRecord, FetchRequest

@@ -14,7 +14,7 @@ from support.faulty_file_systems import FailingFileSystem
 from support.in_process_broker import InProcessBroker
 from support.promises import GROUP, TOPIC, TRANSACTIONAL_ID, Client, Promises, findings_in
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import (
     CreateTopicsRequest,
     DeleteTopicsRequest,

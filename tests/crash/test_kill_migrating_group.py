@@ -16,8 +16,8 @@ from support.message_builder import build
 from support.promises import findings_in
 from support.raw_client import RawClient
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client.assignor import decode_assignment, encode_assignment, encode_subscription
-from kbroker.errors import ErrorCode
 
 GROUP, TOPIC, PARTITIONS = 'rolled', 'orders', 4
 NEWCOMER = 'newcomer'

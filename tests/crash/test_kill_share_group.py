@@ -18,7 +18,7 @@ from support.message_builder import batch_of, build
 from support.promises import findings_in
 from support.raw_client import RawClient
 
-from kbroker.group.share_rows import ShareKey
+from kbroker.group.share.rows import ShareKey
 
 GROUP, TOPIC = 'workers', 'jobs'
 PARTITIONS = 2

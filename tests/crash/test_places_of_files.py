@@ -10,7 +10,7 @@ import pytest
 from support.in_process_broker import InProcessBroker
 from support.promises import TOPIC, Client, Promises
 
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.log.inventory import INVENTORY_FILE
 from kbroker.log.log_directory import FILES_BESIDE
 

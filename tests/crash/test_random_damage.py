@@ -17,11 +17,11 @@ import pytest
 from support.damages import SETTINGS, Loud, View, build, damage, view_of
 from support.in_process_broker import InProcessBroker
 
-from kbroker.errors import CorruptLogError, KafkaError, LogDirectoryError
+from kbroker.base.errors import CorruptLogError, KafkaError, LogDirectoryError
 from kbroker.log import inventory
 from kbroker.log.check import Severity
 from kbroker.log.fs import FileSystem
-from kbroker_tools.checking.directory_check import DirectoryCheck, check_one
+from kbroker_tools.check.directory_check import DirectoryCheck, check_one
 
 DAMAGES = 150
 SOAK_DAMAGES = 2000

@@ -13,11 +13,11 @@ import pytest
 from support.directory_with_cleaner import DirectoryWithCleaner, write
 from support.faulty_file_systems import FreezingFileSystem
 
-from kbroker.clock import ManualClock
+from kbroker.base.clock import ManualClock
 from kbroker.log.check import Severity
 from kbroker.log.checkpoints import HIGH_WATERMARK_FILE, read_partition_offsets
 from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
-from kbroker_tools.checking.directory_check import DirectoryCheck, check_one
+from kbroker_tools.check.directory_check import DirectoryCheck, check_one
 
 SEEDS = 40
 ACKNOWLEDGED, UNSYNCED = 6, 8

@@ -11,13 +11,13 @@ import kafka.errors
 from endurance.worker import Load, Numbers, Worker, number_of
 from endurance.writers import KEPT
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client import Admin, Consumer, KafkaError
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.share_consumer import OnRefused, ShareConsumer
 from kbroker.client.share_sessions import AcknowledgeType
 from kbroker.client.stream_settings import ShareConsumerSettings
-from kbroker.errors import ErrorCode
 
 LONGEST_LIFE_POLLS = 60
 POLL_MS = 200

@@ -34,7 +34,7 @@ from endurance.writers import (  # noqa: E402
 from support.raw_client import RawClient  # noqa: E402
 
 from kbroker.client import Admin  # noqa: E402
-from kbroker_tools.verifying import workloads as verifying  # noqa: E402
+from kbroker_tools.verify import workloads as verifying  # noqa: E402
 
 FINISH_S = 300
 LOOK_AGAIN_S = 0.2

@@ -28,7 +28,7 @@ from support.broker_process import ROOT
 from support.counted_broker import Count, CountedBroker
 from support.promises import findings_in
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 PHASE = pathlib.Path(__file__).with_name('phase.py')
 SETTINGS = {
@@ -133,14 +133,14 @@ def words(count: Count) -> str:
             f'{count.blocks:,} blocks, {sum(count.objects.values()):,} objects')
 
 
-COUNT = Count(40_000, 30, 10, 150_000, {'builtins.list': 3000, 'kbroker.clock.Timer': 26}, {},
+COUNT = Count(40_000, 30, 10, 150_000, {'builtins.list': 3000, 'kbroker.base.clock.Timer': 26}, {},
               dict.fromkeys((*comparison.EMPTY_AFTERWARDS, *comparison.NOT_COMPARED), 0))
 
 
 @pytest.mark.parametrize('more', [
     {'resident_kb': 80_000}, {'descriptors': 60}, {'threads': 11}, {'blocks': 170_000},
-    {'garbage': {'kbroker.apis.fetch.Fetch': 1}}, {'garbage': {'builtins.list': 101}},
-    {'objects': {'builtins.list': 3200}}, {'objects': {'kbroker.clock.Timer': 160}}, {'objects': {'Waiter': 101}},
+    {'garbage': {'kbroker.apis.fetch.fetch.Fetch': 1}}, {'garbage': {'builtins.list': 101}},
+    {'objects': {'builtins.list': 3200}}, {'objects': {'kbroker.base.clock.Timer': 160}}, {'objects': {'Waiter': 101}},
     {'ledger': COUNT.ledger | {'long work': 1}}])
 def test_whatever_a_broker_holds_more_is_found(more):
     assert len(list(comparison.growth(COUNT, replace(COUNT, **more)))) == 1
@@ -150,7 +150,7 @@ def test_a_little_more_is_no_growth():
     assert list(comparison.growth(COUNT, COUNT)) == []
     assert list(comparison.growth(COUNT, replace(
         COUNT, resident_kb=41_000, descriptors=37, garbage={'datetime.date': 2},
-        objects={'builtins.list': 3010, 'kbroker.clock.Timer': 28},
+        objects={'builtins.list': 3010, 'kbroker.base.clock.Timer': 28},
         ledger=COUNT.ledger | {'open files': 5}))) == []
 
 

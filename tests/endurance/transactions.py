@@ -17,15 +17,15 @@ from endurance.worker import Load
 
 from kbroker.client import Admin, KafkaError, NewTopic
 from kbroker.client.admin import LATEST, IsolationLevel
-from kbroker_tools.verifying.checker import check
-from kbroker_tools.verifying.clients import confluent, own
-from kbroker_tools.verifying.clients.face import ClientFailure, Maker, Place, Writer
-from kbroker_tools.verifying.final_read import read_to_ends
-from kbroker_tools.verifying.history import load as load_history
-from kbroker_tools.verifying.lines import READ_COMMITTED, READ_UNCOMMITTED, Outcome
-from kbroker_tools.verifying.recorder import Recorder
-from kbroker_tools.verifying.run import INPUT, KEEP_EVERYTHING, LIST, OUTPUT, PARTITIONS, offsets_of_group
-from kbroker_tools.verifying.workloads import (
+from kbroker_tools.verify.checker import check
+from kbroker_tools.verify.clients import confluent, own
+from kbroker_tools.verify.clients.face import ClientFailure, Maker, Place, Writer
+from kbroker_tools.verify.final_read import read_to_ends
+from kbroker_tools.verify.history import load as load_history
+from kbroker_tools.verify.lines import READ_COMMITTED, READ_UNCOMMITTED, Outcome
+from kbroker_tools.verify.recorder import Recorder
+from kbroker_tools.verify.run import INPUT, KEEP_EVERYTHING, LIST, OUTPUT, PARTITIONS, offsets_of_group
+from kbroker_tools.verify.workloads import (
     POLL_S,
     RESEEK_SHARE,
     Attempt,
@@ -156,10 +156,12 @@ class Transactions:
 
     def start(self) -> None:
         setting = Setting(self.recorder, self._stop, self._places, self._committed)
-        makers = [Maker(name, partial(Paced, writer, self._stop, self._chance()), getter, self._load.servers,
+        makers = [Maker(name, partial(Paced, writer, self._stop, self._chance()), getter, member, self._load.servers,
                         self._places)
-                  for name, writer, getter in ((own.NAME, own.OwnWriter, own.OwnGetter),
-                                               (confluent.NAME, confluent.ConfluentWriter, confluent.ConfluentGetter))]
+                  for name, writer, getter, member in (
+                      (own.NAME, own.OwnWriter, own.OwnGetter, own.OwnMember),
+                      (confluent.NAME, confluent.ConfluentWriter, confluent.ConfluentGetter,
+                       confluent.ConfluentMember))]
         listed, inputs, outputs = map(self._load.name, (LIST, INPUT, OUTPUT))
         for number, maker in enumerate(makers):
             name = self._load.name(maker.name)

@@ -13,7 +13,7 @@ import kafka.errors
 from confluent_kafka import KafkaException
 
 from kbroker.client import KafkaError
-from kbroker_tools.verifying.clients.face import ClientFailure
+from kbroker_tools.verify.clients.face import ClientFailure
 
 FAILURES = ClientFailure, KafkaError, OSError, KafkaException, kafka.errors.KafkaError, BufferError
 """The exceptions that calls of the clients raise."""

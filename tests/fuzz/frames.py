@@ -4,7 +4,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from kbroker.apis.request import Api
+from kbroker.apis.serving.request import Api
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import request_header_version
 from kbroker.protocol.codec import encode

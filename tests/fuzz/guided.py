@@ -17,8 +17,9 @@ MOST_MEMORY_MIB = 4096
 if ctypes.CDLL(None).begin_coverage(core_with_libfuzzer.__file__.encode()):
     sys.exit(f'{core_with_libfuzzer.__file__}: expected a library with libFuzzer')
 
-READERS_IN_PYTHON = ['kbroker.config', 'kbroker.jaas', 'kbroker.linear_pattern', 'kbroker.log', 'kbroker.metadata',
-                     'kbroker.properties', 'kbroker.record', 'kbroker.security', 'kbroker.settings']
+READERS_IN_PYTHON = ['kbroker.base.linear_pattern', 'kbroker.log', 'kbroker.metadata', 'kbroker.record',
+                     'kbroker.security', 'kbroker.settings.config', 'kbroker.settings.jaas',
+                     'kbroker.settings.properties', 'kbroker.settings.table']
 """All else that reads bytes is compiled. Each module more costs a second at the start."""
 
 with atheris.instrument_imports(include=READERS_IN_PYTHON):

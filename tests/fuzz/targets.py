@@ -22,11 +22,9 @@ from support.filled_messages import filled
 from support.in_process_broker import InProcessBroker
 from support.login_mechanisms import TOKENS, every_mechanism, write_key_set
 
-from kbroker.apis.served import apis_under
-from kbroker.config import Config, LogConfig
-from kbroker.errors import ConfigError, CorruptLogError, KafkaError, LogDirectoryError, ProtocolError
-from kbroker.jaas import JaasError, parse_jaas
-from kbroker.linear_pattern import LinearPattern, PatternError
+from kbroker.apis.serving.served import apis_under
+from kbroker.base.errors import ConfigError, CorruptLogError, KafkaError, LogDirectoryError, ProtocolError
+from kbroker.base.linear_pattern import LinearPattern, PatternError
 from kbroker.log.checkpoints import (
     LEADER_EPOCH_FILE,
     LOG_START_OFFSET_FILE,
@@ -44,7 +42,6 @@ from kbroker.log.transaction_index import ENTRY, TransactionIndex
 from kbroker.metadata.batches import decode_batch
 from kbroker.metadata.directory import META_PROPERTIES_FILE, read_meta_properties
 from kbroker.metadata.quorum_state import QuorumState, parse_quorum_state
-from kbroker.properties import read_properties
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode, encode
@@ -58,6 +55,9 @@ from kbroker.record.records import decode_records
 from kbroker.security.distinguished_names import DistinguishedNameError, name_text, subject_text
 from kbroker.security.mechanism import AuthenticationError
 from kbroker.security.principal_mapping import MappingError, mapped_name, parse_mapping_rules
+from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.jaas import JaasError, parse_jaas
+from kbroker.settings.properties import read_properties
 from kbroker.wire.crc32c import crc32c
 
 SEED = 17

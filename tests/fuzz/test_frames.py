@@ -12,7 +12,7 @@ import pytest
 from fuzz.frames import Frames
 from support.in_process_broker import InProcessBroker
 
-from kbroker.apis.served import apis_under, served_apis
+from kbroker.apis.serving.served import apis_under, served_apis
 
 DEFAULT_FRAMES = 20_000
 SOAK_FRAMES = 1_000_000

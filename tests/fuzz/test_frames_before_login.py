@@ -14,7 +14,7 @@ from fuzz.frames import Frames
 from support.in_process_broker import InProcessBroker, InProcessConnection, frame_of
 from support.secured_broker import PLAIN_JAAS
 
-from kbroker.apis.served import served_apis
+from kbroker.apis.serving.served import served_apis
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ApiVersionsRequest, SaslHandshakeRequest
 from kbroker.security.principal import ANONYMOUS

@@ -14,10 +14,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
 from callgrind import count_from_now_on  # noqa: E402
 from support.fake_cluster import FakeCluster  # noqa: E402
 
+from kbroker.base.clock import ManualClock  # noqa: E402
 from kbroker.client.consumed import FetchedPartition, FetchedRecords  # noqa: E402
 from kbroker.client.producer import Producer  # noqa: E402
 from kbroker.client.stream_settings import ProducerSettings  # noqa: E402
-from kbroker.clock import ManualClock  # noqa: E402
 from kbroker.record.batch import encode_batch  # noqa: E402
 
 VALUE = b'x' * 100

@@ -12,12 +12,12 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
-from kbroker.config import Config
-from kbroker.main import keeping_everything
+from kbroker.daemon.main import keeping_everything
+from kbroker.settings.config import Config
 
 if __name__ == '__main__':
     with keeping_everything():
-        from kbroker.broker import Broker  # inside, as in `kbroker serve`
+        from kbroker.daemon.broker import Broker  # inside, as in `kbroker serve`
 
         broker = Broker(Config({'log.dirs': sys.argv[1], 'listeners': 'PLAINTEXT://127.0.0.1:0'}))
         broker.start()

@@ -26,8 +26,7 @@ from reference.log import Batch as ReferenceBatch
 from reference.log import ReferenceLog
 from support.attempts import TooSlow
 
-from kbroker.clock import Clock
-from kbroker.config import Config, LogConfig
+from kbroker.base.clock import Clock
 from kbroker.log.fs import FileSystem
 from kbroker.log.index import OffsetIndex
 from kbroker.log.log import Log
@@ -43,6 +42,7 @@ from kbroker.record.records import decode_records
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
 from kbroker.security.authorizer import Authorizer
 from kbroker.security.principal import parse_principal
+from kbroker.settings.config import Config, LogConfig
 from kbroker.wire.crc32c import crc32c, crc32c_by, implementations
 
 

@@ -4,10 +4,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.stepwise_work import StepwiseWork
 
+from kbroker.base.long_work import run_to_end
 from kbroker.group.assignors import range as range_assignor
 from kbroker.group.assignors import simple, uniform
 from kbroker.group.assignors.spec import Spec, SpecMember
-from kbroker.long_work import run_to_end
 
 ASSIGNORS = {'range': range_assignor.assign, 'uniform': uniform.assign, 'simple': simple.assign}
 TOPICS = {f'T{number}'.encode(): f'T{number}' for number in range(1, 5)}

@@ -6,8 +6,8 @@ from support.group_coordinator import GROUP, Client, World, subscription
 from support.share_groups import Sharer
 from support.streams_groups import StreamsClient
 
-from kbroker.errors import ErrorCode
-from kbroker.long_work import run_to_end
+from kbroker.base.errors import ErrorCode
+from kbroker.base.long_work import run_to_end
 from kbroker.protocol.messages import LeaveGroupRequest
 
 KEPT = ('members', 'targets', 'epoch', 'assignment_epoch', 'assigned_at_ms', 'metadata_hash', 'names', 'subscriptions',

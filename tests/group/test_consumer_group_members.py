@@ -4,7 +4,7 @@ import pytest
 from support.consumer_groups import Consumer, batches_of_types, consumer_group, last_batch, told
 from support.group_coordinator import GROUP, Client, World, stable_group
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 from support.consumer_groups import Consumer, consumer_group, last_batch, told
 from support.group_coordinator import GROUP, World
 
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.commits import NO_TOPIC_ID
 from kbroker.group.records import OffsetRow, read_row
 from kbroker.record.records import decode_records

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.errors import CorruptLogError
-from kbroker.group import consumer_rows as rows
-from kbroker.group.classic import ClassicGroup
-from kbroker.group.consumer_group import ConsumerGroup
-from kbroker.group.consumer_member import ClassicFields, ConsumerMember, Resolved
+from kbroker.base.errors import CorruptLogError
+from kbroker.base.long_work import run_to_end
+from kbroker.group.classic.group import ClassicGroup
+from kbroker.group.consumer import rows
+from kbroker.group.consumer.group import ConsumerGroup
+from kbroker.group.consumer.member import ClassicFields, ConsumerMember, Resolved
 from kbroker.group.kinds import apply_row
-from kbroker.group.reconcile import FREE, Assigned, State
-from kbroker.long_work import run_to_end
+from kbroker.group.modern.reconcile import FREE, Assigned, State
 from kbroker.protocol.messages import ShareGroupMetadataKey
 from kbroker.protocol.rows import encode_row_key, encode_row_value
 

@@ -3,9 +3,9 @@
 import pytest
 from support.group_coordinator import GROUP, Client, World, stable_group, subscription
 
-from kbroker.errors import ErrorCode
-from kbroker.group.classic import MOST_PROTOCOLS
-from kbroker.group.group_encoder import group_row
+from kbroker.base.errors import ErrorCode
+from kbroker.group.classic.encoder import group_row
+from kbroker.group.classic.group import MOST_PROTOCOLS
 
 MIB = 1024 * 1024
 FULL = {'kbroker_group_memory_max_bytes': 64 * 1024}

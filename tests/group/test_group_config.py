@@ -2,11 +2,11 @@
 import pytest
 from support.group_coordinator import World
 
-from kbroker.config import Config, Source
-from kbroker.errors import ConfigError, ErrorCode, KafkaError
-from kbroker.group.group_config import MOST_KEPT, GroupConfig, GroupConfigs, Timing
-from kbroker.group_resources import describe_group, validate_group_configs
-from kbroker.group_settings import AT_MOST, GROUP_KINDS, GROUP_SETTINGS, MODERN_GROUPS, duration_ms
+from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
+from kbroker.group.config import MOST_KEPT, GroupConfig, GroupConfigs, Timing
+from kbroker.settings.config import Config, Source
+from kbroker.settings.group_resources import describe_group, validate_group_configs
+from kbroker.settings.groups import AT_MOST, GROUP_KINDS, GROUP_SETTINGS, MODERN_GROUPS, duration_ms
 
 
 def test_a_group_without_configs_has_those_of_the_broker():

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.group_coordinator import Client, World
 
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.classic import GroupState
-from kbroker.group.offset_table import OFFSET_BYTES
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.group.classic.group import GroupState
+from kbroker.group.offsets.table import OFFSET_BYTES
 
 PARTITIONS = st.sampled_from([('orders', 0), ('orders', 1), ('payments', 0)])
 GROUPS = st.sampled_from(['g1', 'g2'])

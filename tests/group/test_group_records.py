@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.held_partitions import HeldRegistry
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.completion import Callback
-from kbroker.errors import CorruptLogError
-from kbroker.group.classic import GroupState
-from kbroker.group.group_encoder import group_row
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.completion import Callback
+from kbroker.base.errors import CorruptLogError
+from kbroker.base.long_work import LongWork
+from kbroker.group.classic.encoder import group_row
+from kbroker.group.classic.group import GroupState
 from kbroker.group.kinds import apply_row, group_id_of
 from kbroker.group.memory import GroupMemory
 from kbroker.group.records import (
@@ -24,7 +25,6 @@ from kbroker.group.records import (
     topics_of_subscription,
 )
 from kbroker.group.shard import Shard, TransactionalProducer
-from kbroker.long_work import LongWork
 from kbroker.protocol.messages import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from kbroker.protocol.rows import encode_row_key, encode_row_value
 from kbroker.record.batch import encode_batch

@@ -9,7 +9,7 @@ from support.faulty_file_systems import FailingFileSystem
 from support.in_process_broker import InProcessBroker, InProcessConnection, frame_of, read_answer
 from support.message_builder import build
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 
 TOPIC, PARTITIONS, MEMBERS, TICKS = 'wide', 50, 100, 4
 OFFSETS = '__consumer_offsets'

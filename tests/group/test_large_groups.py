@@ -7,8 +7,8 @@ from support.attempts import assert_within
 from support.group_coordinator import GROUP, Answer, Client, World, subscription
 from support.measured_world import LONGEST_TURN_S, large_world
 
-from kbroker.errors import ErrorCode
-from kbroker.group.classic import MOST_MEMBERS
+from kbroker.base.errors import ErrorCode
+from kbroker.group.classic.group import MOST_MEMBERS
 from kbroker.protocol.messages import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 MEMBERS = 10_000

@@ -11,9 +11,9 @@ from support.consumer_groups import Consumer, consumer_group
 from support.group_coordinator import GROUP
 from support.measured_world import MeasuredWorld
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client.assignor import decode_assignment, encode_assignment, encode_subscription
-from kbroker.errors import ErrorCode
-from kbroker.group.classic import ClassicGroup, GroupState, Member
+from kbroker.group.classic.group import ClassicGroup, GroupState, Member
 
 MEMBERS = 1_500
 LONGEST_TURN_S = 0.010

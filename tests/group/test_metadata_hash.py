@@ -1,9 +1,9 @@
 """The hashes equal those in the rows of Apache Kafka."""
 import pytest
 
-from kbroker.group.metadata_hash import HashedTopic, metadata_hash, topic_hash
-from kbroker.group.sorted_names import RUN_NAMES, sorted_in_parts
-from kbroker.long_work import run_to_end
+from kbroker.base.long_work import run_to_end
+from kbroker.group.modern.metadata_hash import HashedTopic, metadata_hash, topic_hash
+from kbroker.group.modern.sorted_names import RUN_NAMES, sorted_in_parts
 
 T = HashedTopic(bytes(range(16)), 't', 3)
 T_IN_RACK = T._replace(racks=('r1',))

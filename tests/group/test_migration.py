@@ -4,8 +4,8 @@ import pytest
 from support.consumer_groups import Consumer, batches_of_types, consumer_group, last_batch, told
 from support.group_coordinator import GROUP, Client, World, stable_group
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client.assignor import decode_assignment, encode_assignment, encode_subscription
-from kbroker.errors import ErrorCode
 
 
 @pytest.fixture

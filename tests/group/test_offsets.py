@@ -3,10 +3,10 @@
 import pytest
 from support.group_coordinator import GROUP, Answer, Client, World, stable_group, subscription
 
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.commits import Commit, NewOffset
-from kbroker.group.offsets import FetchedOffset
+from kbroker.group.offsets.offsets import FetchedOffset
 
 ORDERS = ('orders', 0)
 PAYMENTS = ('payments', 1)

@@ -10,10 +10,10 @@ import pytest
 from support.attempts import assert_within
 from support.group_coordinator import GROUP, Answer, World
 
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode
 from kbroker.group.commits import Commit, NewOffset
-from kbroker.group.offset_table import OFFSET_BYTES
+from kbroker.group.offsets.table import OFFSET_BYTES
 from kbroker.group.shard import TransactionalProducer
 
 MANY = 50_000

@@ -3,8 +3,8 @@
 import pytest
 from support.group_coordinator import GROUP, Client, World, stable_group, subscription
 
-from kbroker.errors import ErrorCode
-from kbroker.group.classic import TRANSITIONS, ClassicGroup, GroupState
+from kbroker.base.errors import ErrorCode
+from kbroker.group.classic.group import TRANSITIONS, ClassicGroup, GroupState
 
 
 @pytest.fixture
@@ -349,7 +349,7 @@ def test_a_leader_that_syncs_twice_stores_one_assignment():
 
 
 def test_an_assignment_that_cannot_be_stored_makes_the_members_join_again(world):
-    from kbroker.errors import KafkaError
+    from kbroker.base.errors import KafkaError
 
     client = Client(world)
     joining = client.join()

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.reconcile import (
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import run_to_end
+from kbroker.group.modern.reconcile import (
     FREE,
     Assigned,
     State,
@@ -12,7 +13,6 @@ from kbroker.group.reconcile import (
     reconcile_shared,
     reconcile_tasks,
 )
-from kbroker.long_work import run_to_end
 
 BOTH = frozenset({b'a', b'b'})
 STABLE, UNREVOKED, UNRELEASED, UNKNOWN = State

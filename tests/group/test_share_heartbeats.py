@@ -6,9 +6,9 @@ from support.consumer_groups import Consumer, batches_of_types, last_batch, told
 from support.group_coordinator import GROUP, Answer, World
 from support.share_groups import Sharer, share_group
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.group.commits import Commit
-from kbroker.group.share_rows import ShareKey
+from kbroker.group.share.rows import ShareKey
 
 
 def world_of(partitions=3, **settings):

@@ -6,8 +6,8 @@ import random
 import pytest
 from reference import share_merge as reference
 
-from kbroker.group.share_merge import encode_batches, merge_batches
-from kbroker.group.share_rows import Changes, ShareKey, ShareState, snapshot_row, update_row
+from kbroker.group.share.merge import encode_batches, merge_batches
+from kbroker.group.share.rows import Changes, ShareKey, ShareState, snapshot_row, update_row
 from kbroker.protocol import messages
 from kbroker.protocol.rows import encode_row_value
 

@@ -8,9 +8,9 @@ import tracemalloc
 import pytest
 from reference.share_partition import ReferenceSharePartition
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.share_limits import Wanted
-from kbroker.group.share_partition import MOST_PAST_LIMIT, SharePartition
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.group.share.limits import Wanted
+from kbroker.group.share.partition import MOST_PAST_LIMIT, SharePartition
 
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)

@@ -1,9 +1,9 @@
 """Share sessions: the memory of the names in their tables."""
 import pytest
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.share_sessions import MOST_NAME_BYTES, SessionKey, ShareSessions
-from kbroker.object_memory import memory_of
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.object_memory import memory_of
+from kbroker.group.share.sessions import MOST_NAME_BYTES, SessionKey, ShareSessions
 
 LONG = 'x' * 30_000 + '\U0001f600'
 

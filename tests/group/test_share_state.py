@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from support.held_partitions import HeldRegistry
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import SHARE_GROUP_STATE
+from kbroker.base.long_work import LongWork
 from kbroker.group.memory import GroupMemory
-from kbroker.group.share_merge import merge_batches
-from kbroker.group.share_rows import (
+from kbroker.group.share.merge import merge_batches
+from kbroker.group.share.rows import (
     Changes,
     ShareKey,
     ShareState,
@@ -18,9 +20,7 @@ from kbroker.group.share_rows import (
     snapshot_row,
     update_row,
 )
-from kbroker.group.share_state import SNAPSHOT_INTERVAL_MS, ShareStates
-from kbroker.internal_topics import SHARE_GROUP_STATE
-from kbroker.long_work import LongWork
+from kbroker.group.share.state import SNAPSHOT_INTERVAL_MS, ShareStates
 from kbroker.record.records import decode_records
 from kbroker.topics.partitioner import partition_for
 

@@ -3,7 +3,7 @@
 import pytest
 from support.group_coordinator import GROUP, Client, World, stable_group, subscription
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import LeaveGroupRequest
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from kbroker.errors import CorruptLogError
-from kbroker.group import streams_rows as rows
+from kbroker.base.errors import CorruptLogError
 from kbroker.group.assignors.sticky import Role
 from kbroker.group.kinds import apply_row
-from kbroker.group.reconcile import Assigned, State
+from kbroker.group.modern.reconcile import Assigned, State
 from kbroker.group.records import read_row
-from kbroker.group.streams_member import Endpoint, StreamsMember
+from kbroker.group.streams import rows
+from kbroker.group.streams.member import Endpoint, StreamsMember
 from kbroker.protocol.messages import StreamsGroupHeartbeatRequest as Request
 from kbroker.protocol.rows import encode_row_key, encode_row_value
 

@@ -5,8 +5,8 @@ from support.consumer_groups import Consumer, batches_of_types, last_batch
 from support.group_coordinator import GROUP, Answer, World
 from support.streams_groups import StreamsClient, statuses, streams_group, told_active, topology
 
-from kbroker.errors import ErrorCode
-from kbroker.group.topology import Status
+from kbroker.base.errors import ErrorCode
+from kbroker.group.streams.topology import Status
 from kbroker.protocol.messages import StreamsGroupHeartbeatRequest
 
 

@@ -1,10 +1,10 @@
 """The bounds of what is kept about internal topics of streams groups: creations in progress, and errors."""
 import pytest
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.streams_topics import MOST_NOTED, StreamsTopics
-from kbroker.long_work import LongWork
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import LongWork
+from kbroker.group.streams.topics import MOST_NOTED, StreamsTopics
 from kbroker.metadata.controller import NewTopic
 
 

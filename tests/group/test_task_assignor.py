@@ -3,8 +3,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kbroker.base.long_work import run_to_end
 from kbroker.group.assignors.sticky import Role, TaskMember, TaskSpec, assign
-from kbroker.long_work import run_to_end
 
 ACTIVE, STANDBY = (Role.ACTIVE, '0'), (Role.STANDBY, '0')
 

@@ -4,7 +4,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.group.task_holders import TaskHolders
+from kbroker.group.streams.task_holders import TaskHolders
 
 PLACES, NUMBERS = 'pq', range(4)
 CHANGES = st.lists(st.tuples(

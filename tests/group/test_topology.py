@@ -2,9 +2,16 @@
 import pytest
 from support.stepwise_work import StepwiseWork
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.topology import ConfiguredTopology, InternalTopic, Status, Subtopology, configure, required_topics
-from kbroker.long_work import run_to_end
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import run_to_end
+from kbroker.group.streams.topology import (
+    ConfiguredTopology,
+    InternalTopic,
+    Status,
+    Subtopology,
+    configure,
+    required_topics,
+)
 
 JOIN = Subtopology('0', ['a', 'b'], copartition_groups=[['a', 'b']])
 COUNT = [Subtopology('0', ['a', 'b'], repartition_sink_topics=['r']),

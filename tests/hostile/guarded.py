@@ -6,8 +6,8 @@ from support.in_process_broker import frame_of, read_answer
 from support.raw_client import RawClient
 from support.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS
 
+from kbroker.daemon.status import read_status
 from kbroker.protocol.messages import MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest
-from kbroker.status import read_status
 
 GOOD = b'\0alice\0' + PASSWORD.encode()
 WRONG = b'\0alice\0nonsense'

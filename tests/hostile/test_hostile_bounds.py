@@ -12,12 +12,12 @@ from hostile.test_hostile_groups import find_coordinator
 from support.in_process_broker import frame_of, read_answer
 from support.message_builder import build
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
+from kbroker.daemon.status import read_status
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import FindCoordinatorRequest, InitProducerIdRequest
 from kbroker.security.decision_log import MOST_DENIAL_BYTES
 from kbroker.security.quotas import MOST_METER_BYTES
-from kbroker.status import read_status
 
 AUTHORIZER = 'org.apache.kafka.metadata.authorizer.StandardAuthorizer'
 SHARE_SESSIONS = 100

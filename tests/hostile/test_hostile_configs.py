@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import AlterConfigsRequest, IncrementalAlterConfigsRequest
 
 NAMES = [f'log.segment.bytez{number}' for number in range(9_000)]

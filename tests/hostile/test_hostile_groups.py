@@ -5,7 +5,7 @@ import pytest
 from hostile.siege import many_connections, replies_to
 from support.in_process_broker import frame_of, read_answer
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import FindCoordinatorRequest, JoinGroupRequest
 
 

@@ -10,7 +10,7 @@ from hostile.siege import many_connections
 from support.in_process_broker import frame_of, read_answer
 from support.secured_broker import MECHANISMS
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.network.newcomers import MAX_LOGINS
 from kbroker.protocol.messages import (
     ApiVersionsRequest,

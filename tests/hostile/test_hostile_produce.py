@@ -9,9 +9,9 @@ from hostile.siege import BesiegedBroker, create
 from support.message_builder import batch_of
 from support.raw_client import RawClient
 
-from kbroker.apis.produce import MAX_REQUEST_DECOMPRESSED_BYTES
-from kbroker.apis.produce_parts import MAX_PARTITIONS
-from kbroker.errors import ErrorCode
+from kbroker.apis.produce.parts import MAX_PARTITIONS
+from kbroker.apis.produce.produce import MAX_REQUEST_DECOMPRESSED_BYTES
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import ProduceRequest
 from kbroker.record.compression import Compression
 

@@ -10,7 +10,7 @@ from hostile.siege import create, replies_to
 from support.in_process_broker import frame_of, read_answer
 from support.message_builder import batch_of
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import InitProducerIdRequest, ProduceRequest
 
 PARTITIONS = 10

@@ -8,9 +8,9 @@ from cases_records import case
 from cases_topics import BROKER, DELETE, GROUP, SET, TOPIC, alter, describe
 from raw_peer import RawPeer
 
-from kbroker.group_settings import GROUP_SETTINGS
-from kbroker.setting_rows import Scope, Setting, Type, Update
-from kbroker.settings import SETTINGS, TOPIC_SETTINGS
+from kbroker.settings.groups import GROUP_SETTINGS
+from kbroker.settings.rows import Scope, Setting, Type, Update
+from kbroker.settings.table import SETTINGS, TOPIC_SETTINGS
 
 CLUSTER_WIDE = 3
 WITHOUT_SYNONYMS_HERE = ('local.retention.ms', 'local.retention.bytes')

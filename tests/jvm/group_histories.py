@@ -16,7 +16,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 from raw_peer import DAY_MS, NOW_MS, RawPeer
 from support.beside_kafka import at_once
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
 from kbroker.topics.partitioner import partition_for

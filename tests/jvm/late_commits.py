@@ -4,7 +4,7 @@ from contextlib import ExitStack, closing
 from raw_peer import NOW_MS, RawPeer
 from support.message_builder import batch_of
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 
 EXECUTED = [ErrorCode.NONE, 'CompleteCommit', ErrorCode.INVALID_TXN_STATE]
 """Transaction 2 is committed half-way, and its client cannot abort it any more."""

@@ -16,8 +16,8 @@ from support.in_process_broker import frame_of, read_answer
 from support.message_builder import build
 from support.raw_client import RawClient
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client.assignor import Member, assign_ranges, decode_assignment, encode_assignment
-from kbroker.errors import ErrorCode
 from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import decode_message, encode_message, version_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from raw_peer import is_worded
 
-from kbroker.apis.served import served_apis
+from kbroker.apis.serving.served import served_apis
 from kbroker.protocol import messages, schema
 
 Text = tuple[str, int, str]

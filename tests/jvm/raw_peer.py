@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from support.message_builder import batch_of, build
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import decode, encode

@@ -16,9 +16,9 @@ from support.beside_kafka import at_once
 from support.message_builder import batch_of, build
 from support.raw_client import RawClient
 
-from kbroker.errors import ErrorCode
-from kbroker.group.share_rows import ShareKey, ShareState, read_row
-from kbroker.internal_topics import SHARE_GROUP_STATE
+from kbroker.base.errors import ErrorCode
+from kbroker.base.internal_topics import SHARE_GROUP_STATE
+from kbroker.group.share.rows import ShareKey, ShareState, read_row
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
 

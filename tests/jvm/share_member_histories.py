@@ -16,7 +16,7 @@ from group_histories import LONG_SESSION_MS, SET, SHARE_STATES, SHORT_SESSION_MS
 from raw_peer import NOW_MS
 from support.message_builder import batch_of
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
 

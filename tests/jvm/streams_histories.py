@@ -24,8 +24,8 @@ from group_histories import (
     TooSlow,
 )
 
-from kbroker.errors import ErrorCode
-from kbroker.group.topology import Status
+from kbroker.base.errors import ErrorCode
+from kbroker.group.streams.topology import Status
 
 SETTINGS = {
     'offsets.topic.num.partitions': '1',

@@ -9,11 +9,11 @@ from support.broker_process import PROMPT
 from support.command_runner import run_in_process
 from support.message_builder import batch_of
 
-from kbroker.apis.served import served_apis
+from kbroker.apis.serving.served import served_apis
+from kbroker.base.errors import ErrorCode
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
-from kbroker.errors import ErrorCode
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

@@ -5,7 +5,7 @@ from support.apache_kafka import KafkaProcess
 from support.broker_process import BrokerProcess
 from support.raw_client import RawClient
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol import messages
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]

@@ -23,7 +23,7 @@ from raw_peer import RawPeer, comparable, differences
 from support.beside_kafka import both_brokers, unexplained_lines
 from support.broker_process import ROOT
 
-from kbroker import settings
+from kbroker.settings import table as settings
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

@@ -17,7 +17,7 @@ from support.beside_kafka import both_brokers
 from support.framings import CODECS, GZIP, LZ4, SNAPPY, damaged_framings, framings
 from support.odd_records import batch_of_records, finished, framed, null_record, odd_records, record, varint
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import iter_batches
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]

@@ -17,9 +17,9 @@ from support.in_process_broker import InProcessBroker
 from support.message_builder import batch_of, build
 from support.raw_client import RawClient
 
-from kbroker.errors import ErrorCode
-from kbroker.group.share_rows import ShareKey
-from kbroker.internal_topics import SHARE_GROUP_STATE
+from kbroker.base.errors import ErrorCode
+from kbroker.base.internal_topics import SHARE_GROUP_STATE
+from kbroker.group.share.rows import ShareKey
 from kbroker.protocol.messages import ShareUpdateKey, ShareUpdateValue
 from kbroker.protocol.rows import decode_row_key, decode_row_value
 from kbroker.record.batch import iter_batches

@@ -5,7 +5,7 @@ import pytest
 from support.apache_kafka import run_tools
 from support.segment_files import damaged_copies, damaged_snapshots, two_segments
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker_tools.dump.index import (
     ErrorReport,
     IndexOptions,

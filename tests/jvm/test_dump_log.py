@@ -25,7 +25,8 @@ def kafkas(files, *options):
 
 
 def ours(files, *options):
-    command = [sys.executable, '-m', 'kbroker_tools.dump.start', *options, '--files', ','.join(map(str, files))]
+    command = [sys.executable, '-m', 'kbroker_tools.commands.dump_log_start', *options,
+               '--files', ','.join(map(str, files))]
     done = subprocess.run(command, capture_output=True, timeout=TOOL_LIMIT_S, check=False)
     return done.returncode, done.stdout, done.stderr.decode()
 

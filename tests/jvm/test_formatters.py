@@ -15,7 +15,7 @@ from support.command_runner import run_command
 from support.sample_topic import LIMIT_S, sample_topic
 
 from kbroker.record.records import decode_records
-from kbroker_tools.directory_view import DirectoryView
+from kbroker_tools.cluster.directory_view import DirectoryView
 from kbroker_tools.rows.decoders import RowReader
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]

@@ -4,13 +4,13 @@ import pathlib
 import pytest
 from support.apache_kafka import dump_log
 
-from kbroker.clock import ManualClock
-from kbroker.config import Config, LogConfig
+from kbroker.base.clock import ManualClock
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
+from kbroker.settings.config import Config, LogConfig
 
 T = 1_700_000_000_000
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]

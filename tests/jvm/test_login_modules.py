@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from support.apache_kafka import TOOL_LIMIT_S, java
 
-from kbroker.jaas import JaasError, parse_jaas
+from kbroker.settings.jaas import JaasError, parse_jaas
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

@@ -4,8 +4,8 @@ from raw_peer import RawPeer, batch
 from support.apache_kafka import KafkaProcess
 from support.broker_process import BrokerProcess
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client.assignor import encode_assignment, encode_subscription
-from kbroker.errors import ErrorCode
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 

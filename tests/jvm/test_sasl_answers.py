@@ -7,15 +7,15 @@ import pytest
 from support.raw_client import RawClient
 from support.secured_kafka import MECHANISMS, PASSWORD, SecuredKafka
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode
 from kbroker.client.sasl import conversation
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode
-from kbroker.jaas import parse_jaas
 from kbroker.protocol import messages
 from kbroker.security.mechanism import AuthenticationError, generic_text
 from kbroker.security.oauthbearer import INVALID_TOKEN, UnsecuredOAuthBearer
 from kbroker.security.plain import WRONG, Plain
 from kbroker.security.scram import Scram, credential_of
+from kbroker.settings.jaas import parse_jaas
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

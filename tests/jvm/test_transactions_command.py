@@ -8,7 +8,7 @@ from support.apache_kafka import KafkaProcess, run_tools
 from support.broker_process import BrokerProcess
 from support.tv1_producer import SocketPeer, Tv1Producer, create_topics
 
-from kbroker_tools.transactions import PROGRAM, main
+from kbroker_tools.commands.transactions import PROGRAM, main
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

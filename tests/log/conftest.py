@@ -3,14 +3,14 @@ import pathlib
 
 import pytest
 
-from kbroker.clock import ManualClock
-from kbroker.config import Config, LogConfig
+from kbroker.base.clock import ManualClock
+from kbroker.base.long_work import run_to_end
 from kbroker.log.fs import FileSystem
 from kbroker.log.jobs import run_inline
 from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
 from kbroker.log.removals import Removals
-from kbroker.long_work import run_to_end
+from kbroker.settings.config import Config, LogConfig
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from reference.log import CLIENT, COORDINATOR, Batch, ReferenceLog, Refused
 from support.faulty_file_systems import FreezingFileSystem
 
-from kbroker.clock import ManualClock
-from kbroker.config import Config, LogConfig
-from kbroker.errors import KafkaError
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import KafkaError
 from kbroker.log.check import check_partition
 from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
 from kbroker.log.origin import Origin
 from kbroker.record.batch import iter_batches
+from kbroker.settings.config import Config, LogConfig
 
 SETTINGS = {'segment.bytes': '1048576', 'index.interval.bytes': '100'}
 PRODUCERS = st.integers(1, 3)

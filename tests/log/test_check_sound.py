@@ -6,8 +6,8 @@ import pytest
 from batches import T, data_batch, marker_batch
 from support.directory_with_cleaner import DirectoryWithCleaner, end, write
 
-from kbroker.clock import ManualClock
-from kbroker.config import Config, LogConfig
+from kbroker.base.clock import ManualClock
+from kbroker.base.long_work import run_to_end
 from kbroker.log.check import PartitionCheck, Remedy, Severity, check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
@@ -15,8 +15,8 @@ from kbroker.log.options import LogOptions
 from kbroker.log.origin import Origin
 from kbroker.log.repair import carry_out, plan
 from kbroker.log.timestamps import INLINE
-from kbroker.long_work import run_to_end
 from kbroker.record.batch import encode_batch
+from kbroker.settings.config import Config, LogConfig
 
 INDEX_INTERVAL_BYTES = 200
 

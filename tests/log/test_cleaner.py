@@ -10,12 +10,12 @@ from support.directory_with_cleaner import BACKOFF_MS, DirectoryWithCleaner, end
 from support.faulty_file_systems import FailingFileSystem
 from support.held_disk import HeldDisk
 
+from kbroker.base.long_work import run_to_end
 from kbroker.log.check import Severity, check_partition
 from kbroker.log.cleaner import LOGS_AT_ONCE, SOON_MS, examine, group_segments
 from kbroker.log.fs import FileSystem
 from kbroker.log.origin import Origin
 from kbroker.log.timestamps import INLINE
-from kbroker.long_work import run_to_end
 from kbroker.record.batch import encode_batch, read_header
 from kbroker.wire.crc32c import crc32c
 

@@ -13,18 +13,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from reference.compaction import Rules, Stored, committed_values, compact
 from support.faulty_file_systems import FreezingFileSystem
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.config import Config, LogConfig
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.long_work import run_to_end
 from kbroker.log.check import check_partition
 from kbroker.log.cleaner import Cleaner
 from kbroker.log.jobs import run_inline
 from kbroker.log.manager import LogManager
 from kbroker.log.origin import Origin
 from kbroker.log.timestamps import INLINE
-from kbroker.long_work import run_to_end
 from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import encode_batch, iter_batches
 from kbroker.record.records import decode_records
+from kbroker.settings.config import Config, LogConfig
 
 HOUR_MS = 3_600_000
 BACKOFF_MS = 15_000

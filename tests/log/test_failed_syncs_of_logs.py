@@ -6,9 +6,8 @@ import pytest
 from batches import data_batch
 from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.config import Config, LogConfig
-from kbroker.errors import CorruptLogError, KafkaError
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.errors import CorruptLogError, KafkaError
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE, read_partition_offsets
 from kbroker.log.clean_stop import SYNCED_ONE_BY_ONE
 from kbroker.log.fs import FileSystem, InterposedFile
@@ -17,6 +16,7 @@ from kbroker.log.manager import LogManager
 from kbroker.log.options import LogOptions
 from kbroker.log.origin import Origin
 from kbroker.log.partition_metadata import write_topic_id
+from kbroker.settings.config import Config, LogConfig
 
 TOPIC_ID = bytes(range(16))
 

@@ -5,7 +5,7 @@ import pytest
 from batches import T, data_batch, marker_batch
 from support.faulty_file_systems import FailingFileSystem, fail_nth
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.origin import Origin

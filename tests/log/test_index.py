@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.fs import FileSystem
 from kbroker.log.index import OffsetIndex, TimeIndex
 from kbroker.log.transaction_index import AbortedTransaction, TransactionIndex

@@ -6,8 +6,7 @@ import tarfile
 
 import pytest
 
-from kbroker.clock import Clock, Timers
-from kbroker.config import Config, LogConfig
+from kbroker.base.clock import Clock, Timers
 from kbroker.log.check import Severity, check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
@@ -15,6 +14,7 @@ from kbroker.log.manager import LogManager
 from kbroker.log.options import LogOptions
 from kbroker.record.batch import check_crc
 from kbroker.record.records import decode_records
+from kbroker.settings.config import Config, LogConfig
 
 ARCHIVES = sorted((pathlib.Path(__file__).parent.parent / 'data' / 'kafka-directories').glob('*.tgz'))
 CONFIG = Config({})

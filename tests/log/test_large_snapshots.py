@@ -13,12 +13,12 @@ from batches import T, data_batch, marker_batch, snapshot_of
 from support.attempts import assert_within
 from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 
-from kbroker.clock import ManualClock, Timers
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.long_work import LongWork
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.origin import Origin
 from kbroker.log.producer_state import MOST_PRODUCERS_OF_PARTITION, ProducerStateTable
-from kbroker.long_work import LongWork
 
 LONGEST_TURN_S = 0.010
 SEVERAL_PARTS = 3_000

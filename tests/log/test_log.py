@@ -4,7 +4,7 @@ import os
 import pytest
 from batches import T, data_batch, marker_batch
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.log.origin import Origin
 from kbroker.record.batch import iter_batches, read_header
 

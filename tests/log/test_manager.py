@@ -13,9 +13,9 @@ from support.faulty_file_systems import FailingFileSystem
 from support.held_disk import HeldDisk
 from support.stepwise_work import StepwiseWork
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.config import Config, LogConfig
-from kbroker.errors import ErrorCode, KafkaError, LogDirectoryError
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.errors import ErrorCode, KafkaError, LogDirectoryError
+from kbroker.base.long_work import LongWork, run_to_end
 from kbroker.log.checkpoints import read_partition_offsets
 from kbroker.log.directory_names import parse_directory_name
 from kbroker.log.fs import FileSystem, sync_inline
@@ -23,13 +23,13 @@ from kbroker.log.jobs import run_inline
 from kbroker.log.manager import LogManager
 from kbroker.log.origin import Origin
 from kbroker.log.partition_metadata import read_topic_id
-from kbroker.long_work import LongWork, run_to_end
+from kbroker.settings.config import Config, LogConfig
 
 SECOND_BROKER = """
 import sys
-from kbroker.clock import Clock, Timers
-from kbroker.config import Config
-from kbroker.errors import LogDirectoryError
+from kbroker.base.clock import Clock, Timers
+from kbroker.settings.config import Config
+from kbroker.base.errors import LogDirectoryError
 from kbroker.log.fs import FileSystem
 from kbroker.log.manager import LogManager
 try:

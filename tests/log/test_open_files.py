@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from batches import data_batch, marker_batch
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.log.fs import FileSystem, shared_open_files
 from kbroker.log.origin import Origin
 from kbroker.log.shortage import SILENCE_MS, shortage

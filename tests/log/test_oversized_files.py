@@ -8,10 +8,10 @@ import pytest
 from support.command_runner import ROOT, run_in_process
 from support.segment_files import SECOND, two_segments
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.checkpoints import LOG_START_OFFSET_FILE, read_partition_offsets
 from kbroker.log.fs import SMALL_FILE_BYTES, FileSystem
-from kbroker.properties import MOST_TEXT_BYTES, read_text
+from kbroker.settings.properties import MOST_TEXT_BYTES, read_text
 
 HUGE_BYTES = 100 << 30
 

@@ -4,7 +4,7 @@ from batches import T, data_batch, marker_batch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.origin import Origin

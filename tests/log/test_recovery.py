@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from batches import T, data_batch, marker_batch
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.check import PartitionCheck, check_partition
 from kbroker.log.checkpoints import LEADER_EPOCH_FILE
 from kbroker.log.fs import FileSystem

@@ -6,8 +6,9 @@ import pytest
 from batches import T, data_batch, marker_batch
 from support.faulty_file_systems import FailingFileSystem, fail_nth
 
-from kbroker.clock import Timers
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.clock import Timers
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import run_to_end
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.leader_epochs import LeaderEpochs
@@ -16,7 +17,6 @@ from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.segment import SEGMENT_SUFFIXES, Segment
 from kbroker.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps, rename_files
 from kbroker.log.timestamps import INLINE
-from kbroker.long_work import run_to_end
 
 
 def append(log, **batch):

@@ -7,7 +7,7 @@ import pytest
 from batches import data_batch, marker_batch
 from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem, fail_nth
 
-from kbroker.errors import KafkaError
+from kbroker.base.errors import KafkaError
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
@@ -127,7 +127,7 @@ def partition_with_transactions(open_log):
 
 
 def accepted(directory, clock, fs=None):
-    from kbroker.config import Config, LogConfig
+    from kbroker.settings.config import Config, LogConfig
     return Log(fs or FileSystem(), directory, 'topic', 0, LogConfig(Config({}), {}), clock,
                LogOptions(keeps_holes=True))
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.origin import Origin

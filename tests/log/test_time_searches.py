@@ -5,7 +5,7 @@ import pytest
 from batches import T, data_batch
 from support.stepwise_work import StepwiseWork
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.log.fs import FileSystem, InterposedFile
 from kbroker.log.origin import Origin
 from kbroker.log.timestamps import Searches

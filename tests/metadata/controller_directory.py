@@ -7,14 +7,14 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from kbroker.clock import ManualClock
-from kbroker.config import Config
-from kbroker.errors import KafkaError
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import KafkaError
+from kbroker.base.long_work import run_to_end
 from kbroker.log.fs import Directory, File, FileSystem, InterposedFile, sync_inline
 from kbroker.log.jobs import Sync
-from kbroker.long_work import run_to_end
 from kbroker.metadata.controller import MetadataController, NewTopic
 from kbroker.metadata.image import TopicImage
+from kbroker.settings.config import Config
 
 DATA = pathlib.Path(__file__).parent.parent / 'data'
 DIRECTORIES = DATA / 'kafka-directories'

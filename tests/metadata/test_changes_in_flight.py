@@ -14,10 +14,10 @@ from reference.kraft import read_log
 from support.faulty_file_systems import FailingFile, FailingFileSystem, FreezingFileSystem
 from support.held_disk import HeldDisk
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import LongWork
 from kbroker.log.fs import File
-from kbroker.long_work import LongWork
 from kbroker.metadata.changes import Turns
 from kbroker.metadata.controller import MetadataController, NewTopic
 from kbroker.metadata.image import ResourceType

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference.kraft import partition_states, read_log, record_kinds
 
-from kbroker.config import Listener
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.fs import FileSystem
 from kbroker.metadata.batches import decode_batch, encode_control, encode_data
 from kbroker.metadata.controller import MetadataController, NewTopic
@@ -25,6 +24,7 @@ from kbroker.metadata.image import MetadataImage, ResourceType
 from kbroker.metadata.quorum_log import QuorumLog
 from kbroker.protocol.messages import ConfigRecord, NoOpRecord, RemoveTopicRecord
 from kbroker.record.batch import iter_batches
+from kbroker.settings.config import Listener
 
 TOPIC, PARTITION, CONFIG, PARTITION_CHANGE, REMOVE_TOPIC, PRODUCER_IDS, REGISTRATION_CHANGE, CLEAR_ELR = (
     2,

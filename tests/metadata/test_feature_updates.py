@@ -1,7 +1,7 @@
 """Changes of feature levels: which are allowed, and their records."""
 import pytest
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.feature_updates import FeatureUpdate, UpgradeType, records_of_updates
 from kbroker.metadata.features import SUPPORTED_FEATURES
 

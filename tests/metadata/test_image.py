@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.metadata.image import _REPLAY, MetadataImage, ResourceType
 from kbroker.protocol import schema
 from kbroker.protocol.messages import (

@@ -9,7 +9,7 @@ import pytest
 from controller_directory import ControllerDirectory, CountdownFileSystem
 from reference.kraft import read_log, record_kinds
 
-from kbroker.errors import KafkaError
+from kbroker.base.errors import KafkaError
 from kbroker.log.fs import FileSystem
 from kbroker.metadata import directory as directory_module
 from kbroker.metadata.batches import encode_control, encode_data

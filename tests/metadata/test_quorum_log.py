@@ -8,7 +8,7 @@ import pytest
 from controller_directory import ControllerDirectory, CountdownFileSystem, alter_configs
 from reference.kraft import read_log
 
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.fs import FileSystem
 from kbroker.metadata.batches import encode_data
 from kbroker.metadata.image import MetadataImage

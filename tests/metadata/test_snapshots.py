@@ -14,8 +14,8 @@ from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 from support.held_disk import HeldDisk
 from support.stepwise_work import StepwiseWork
 
+from kbroker.base.long_work import run_to_end
 from kbroker.log.fs import FileSystem
-from kbroker.long_work import run_to_end
 from kbroker.metadata.batches import decode_batch
 from kbroker.metadata.controller import MetadataController, NewTopic
 from kbroker.metadata.image import MetadataImage

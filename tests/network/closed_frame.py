@@ -6,7 +6,7 @@ import resource
 
 from support.socket_peers import Peer, commons_for, frame
 
-from kbroker.clock import ManualClock, Timers
+from kbroker.base.clock import ManualClock, Timers
 from kbroker.network.reactor import Reactor
 
 MIB = 1024 * 1024

@@ -2,7 +2,7 @@
 import pytest
 from support.socket_peers import Peer
 
-from kbroker.clock import ManualClock, Timers
+from kbroker.base.clock import ManualClock, Timers
 from kbroker.network.reactor import Reactor
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.socket_peers import DeferringHandler, Peer, echo, frame
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.errors import ProtocolError
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.errors import ProtocolError
 from kbroker.network.connection import FRAMES_OF_A_TURN, MAX_QUEUED_BYTES, MAX_UNANSWERED, Commons
 from kbroker.network.reactor import Reactor
 

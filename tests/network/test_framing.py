@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.socket_peers import Peer, commons_for, frame
 
-from kbroker.clock import ManualClock, Timers
+from kbroker.base.clock import ManualClock, Timers
 from kbroker.network.reactor import Reactor
 
 SHARED_BYTES = 64

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.socket_peers import DeferringHandler, Peer, commons_for, echo, frame
 
-from kbroker.clock import ManualClock, Timers
+from kbroker.base.clock import ManualClock, Timers
 from kbroker.log.fs import File
 from kbroker.network.memory import RELIEF_INTERVAL_MS, SMALL_BYTES
 from kbroker.network.reactor import Reactor

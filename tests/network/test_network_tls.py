@@ -15,7 +15,7 @@ from support.certificates import make_certificates
 from support.socket_peers import ColdFile, DeferringHandler, LateWorker, Peer, Slice, commons_for, echo, frame
 from support.tls13_records import ClientRecords
 
-from kbroker.errors import ConfigError
+from kbroker.base.errors import ConfigError
 from kbroker.network.connection import Connection
 from kbroker.network.newcomers import MAX_HANDSHAKES
 from kbroker.network.tls import TlsTransport, server_context

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kbroker.clock import Clock, Timers
+from kbroker.base.clock import Clock, Timers
 from kbroker.network.reactor import Reactor
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.socket_peers import DeferringHandler, Peer, Slice, frame
 
-from kbroker.clock import ManualClock, Timers
+from kbroker.base.clock import ManualClock, Timers
 from kbroker.log.fs import Directory, File
 from kbroker.network.reactor import Reactor
 

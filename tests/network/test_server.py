@@ -232,7 +232,7 @@ def test_a_drain_without_connections_is_done_at_once(serve):
 
 OUT_OF_DESCRIPTORS = '''
 import logging, os, resource, socket, sys
-from kbroker.clock import ManualClock, Timers
+from kbroker.base.clock import ManualClock, Timers
 from kbroker.network.limits import Limits
 from kbroker.network.reactor import Reactor
 from kbroker.network.server import ACCEPT_PAUSE_MS, Endpoint, Server

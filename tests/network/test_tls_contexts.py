@@ -8,10 +8,10 @@ import pytest
 from support.certificates import make_certificates, make_revocation_list
 from support.socket_peers import LateWorker
 
-from kbroker.config import Config
-from kbroker.errors import ConfigError, KafkaError
+from kbroker.base.errors import ConfigError, KafkaError
 from kbroker.network.tls import server_context
 from kbroker.network.tls_contexts import TlsContexts
+from kbroker.settings.config import Config
 
 
 @pytest.fixture(scope='module')

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reference import codec as reference
 from support.message_strategies import NAMES, as_values, messages_and_versions, versions_of
 
-from kbroker.errors import ProtocolError
+from kbroker.base.errors import ProtocolError
 from kbroker.protocol import messages
 from kbroker.protocol.codec import EncodeError, decode, decode_prefix, encode, encode_segments
 from kbroker.protocol.messages import (

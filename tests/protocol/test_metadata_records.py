@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.protocol import messages, schema
 from kbroker.protocol.codec import EncodeError, decode, encode
 from kbroker.protocol.messages import (

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from support.attempts import assert_within
 from support.message_strategies import NAMES, messages_and_versions
 
-from kbroker.errors import ProtocolError
+from kbroker.base.errors import ProtocolError
 from kbroker.protocol import messages
 from kbroker.protocol.codec import EncodeError, decode, encode, encode_segments
 from kbroker.protocol.messages import CreateTopicsRequest, MetadataRequest, MetadataResponse, OffsetFetchRequest

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from kbroker.errors import KafkaError
+from kbroker.base.errors import KafkaError
 from kbroker.record.batch import CorruptBatchError, encode_batch
 from kbroker.record.batch_filter import BatchFilter, TransactionRanges
 from kbroker.record.columns import COLUMNS, RECORD_COLUMNS, ColumnDecoder, RecordColumns

@@ -6,10 +6,10 @@ import pytest
 from support.framings import CODECS, INDEPENDENT, framings, lz4_blocks, lz4_descriptor
 from support.odd_records import framed, record, varint
 
-from kbroker.config import Config, LogConfig
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.produced import ProduceRules, prepare_produced
 from kbroker.record.records import decode_records
+from kbroker.settings.config import Config, LogConfig
 
 T = 1_700_000_000_000
 RULES = ProduceRules(LogConfig(Config({'log.dirs': 'x'}), {}))

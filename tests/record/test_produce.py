@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import record as reference
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.batch import check_crc, encode_batch, read_header
 from kbroker.record.produced import MAX_RECORD_ERRORS, InvalidRecordsError, ProduceRules, prepare_produced
 from kbroker.record.records import decode_records

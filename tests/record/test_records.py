@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reference import record as reference
 from support.odd_records import batch_of_records, null_record
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.batch import CorruptBatchError, encode_batch, read_header
 from kbroker.record.batch_filter import BatchFilter
 from kbroker.record.columns import RECORD_COLUMNS, ColumnDecoder, RecordColumns

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.message_builder import batch_of
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.batch import CorruptBatchError, encode_batch
 from kbroker.record.compression import Compression, compress, decompress
 from kbroker.record.records import MAX_DECOMPRESSED_BYTES, decode_records

@@ -1,4 +1,4 @@
-"""The slow twin of `kbroker.group.share_partition`: a dict with the state of each offset.
+"""The slow twin of `kbroker.group.share.partition`: a dict with the state of each offset.
 
 It follows the rules of share groups record by record, so that its rules can be read; only the answers are the same.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.share_limits import Wanted
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.group.share.limits import Wanted
 
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
 FINISHED = ACKNOWLEDGED, ARCHIVED

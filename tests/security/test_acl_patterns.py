@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.attempts import assert_within
 
-from kbroker.long_work import PART, Pace
+from kbroker.base.long_work import PART, Pace
 from kbroker.protocol.messages import AccessControlEntryRecord
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
 from kbroker.security.acl_patterns import AclsOfPattern, PrefixTree

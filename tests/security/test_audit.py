@@ -9,7 +9,7 @@ import threading
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kbroker.clock import ManualClock
+from kbroker.base.clock import ManualClock
 from kbroker.security import audit_file
 from kbroker.security.audit import Audit, AuditLog
 from kbroker.security.audit_file import AuditFile, open_audit

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from kbroker.errors import KafkaError
-from kbroker.logs import HumanFormatter, JournalFormatter, JsonFormatter
+from kbroker.base.errors import KafkaError
+from kbroker.daemon.logs import HumanFormatter, JournalFormatter, JsonFormatter
 from kbroker.security.escape import MOST_OF_A_LINE, MOST_SHOWN, escaped, json_line, shown
 
 FORGED = 'app\n2026-01-01 00:00:00.000 kbroker: ready on 0.0.0.0:9092'

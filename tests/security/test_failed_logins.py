@@ -1,7 +1,7 @@
 """The pace of logins of an address whose logins failed."""
 import pytest
 
-from kbroker.clock import ManualClock
+from kbroker.base.clock import ManualClock
 from kbroker.security.failed_logins import (
     LONGEST_WAIT_MS,
     MOST_ADDRESSES,

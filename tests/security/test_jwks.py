@@ -10,8 +10,8 @@ from joserfc import jws
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 from support.exchanges import answer_of
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.errors import ConfigError
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.errors import ConfigError
 from kbroker.security.jwks import (
     ALGORITHMS,
     FILE_CHECK_MS,

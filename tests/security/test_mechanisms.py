@@ -14,8 +14,8 @@ from support.certificates import make_certificates
 from support.exchanges import answer_of
 from support.login_mechanisms import JAAS, OAUTH, TOKENS, every_mechanism, made, write_key_set
 
+from kbroker.base.errors import ConfigError
 from kbroker.client.sasl import conversation
-from kbroker.errors import ConfigError
 from kbroker.security.jwks import LARGEST_SET_BYTES, Place
 from kbroker.security.mechanism import LARGEST_TOKEN_BYTES, AuthenticationError, generic_text
 from kbroker.security.mechanisms import HANDLER, LOGIN_MODULES, MECHANISMS, VALIDATOR

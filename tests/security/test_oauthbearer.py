@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from kbroker.clock import ManualClock
-from kbroker.errors import ConfigError
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ConfigError
 from kbroker.security.mechanism import AuthenticationError, Login
 from kbroker.security.oauthbearer import LARGEST_BEARER_BYTES, UnsecuredOAuthBearer
 

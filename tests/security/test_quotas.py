@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.security.quotas import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,

@@ -14,8 +14,8 @@ from kbroker.client.config import ClientConfig
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.record.batch import encode_batch
-from kbroker_tools.directory_view import DirectoryView
-from kbroker_tools.live_view import LiveView
+from kbroker_tools.cluster.directory_view import DirectoryView
+from kbroker_tools.cluster.live_view import LiveView
 from kbroker_tools.spark import KafkaLogDataSource, broker_place
 from kbroker_tools.spark.broker_place import BrokerTask, Fetches
 from kbroker_tools.spark.file_ranges import DataLossError, ReadOptions

@@ -7,7 +7,7 @@ import time
 import pytest
 from spark_rows import WHEN_MS, LogFiles, as_time, batches, damage, make_reader, rows, values
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.record.batch import read_header
 from kbroker_tools.spark import pins
 from kbroker_tools.spark.file_place import HIGH_WATERMARK, LOG_START, RECOVERY_POINT

@@ -17,7 +17,7 @@ from kbroker.client.producer import Producer
 from kbroker.client.share_consumer import ShareConsumer
 from kbroker.client.stream_settings import ConsumerSettings, ProducerSettings, ShareConsumerSettings
 from kbroker.protocol.messages import StreamsGroupHeartbeatRequest
-from kbroker_tools.directory_view import DirectoryView
+from kbroker_tools.cluster.directory_view import DirectoryView
 
 LIMIT_S = 60
 SETTINGS = {

@@ -18,10 +18,10 @@ from support.command_runner import command_line, run_command
 from support.spark_cluster import SPARK, SparkCluster, settings
 from support.spark_machine import quick_start
 
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.errors import ClientError
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker_tools.ingest import Retries
+from kbroker_tools.commands.ingest import Retries
 
 pytestmark = pytest.mark.jvm
 VARIABLES = {'PYTHONPATH': str(ROOT), 'PYSPARK_PYTHON': sys.executable, 'SPARK_LOCAL_IP': '127.0.0.1'}
@@ -172,7 +172,7 @@ class TaskError(Exception):
                'UNKNOWN_TOPIC_OR_PARTITION: gone\n'), False),
     (TaskError('Job aborted: org.apache.spark.api.python.PythonException: kbroker.client.errors.ClientError: '
                'localhost:1: refused\n\tat java\n'), True),
-    (TaskError('[STREAM_FAILED] kbroker.errors.KafkaError: topic t: TOPIC_AUTHORIZATION_FAILED: no'), False),
+    (TaskError('[STREAM_FAILED] kbroker.base.errors.KafkaError: topic t: TOPIC_AUTHORIZATION_FAILED: no'), False),
     (TaskError('No space left'), False),
 ])
 def test_what_passes_by_itself_is_waited_for(error, passes):

@@ -16,8 +16,8 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
-from kbroker_tools import spark_startup
 from kbroker_tools.spark import KafkaLogDataSource
+from kbroker_tools.spark import startup as spark_startup
 from kbroker_tools.spark.skipped import Skipped
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]

@@ -20,10 +20,11 @@ from pyspark.sql.types import (
 from sink_steps import VALUE, batch, commit, create, end_offset, options, planned, staged, values_in
 from support.broker_process import ROOT
 
+from kbroker.base.errors import ConfigError
 from kbroker.client import Admin, FatalProducerError, KafkaError, Producer
 from kbroker.client.admin import LATEST, IsolationLevel
 from kbroker.client.stream_settings import ProducerSettings
-from kbroker.errors import ConfigError
+from kbroker_tools.commands.transactions import main
 from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.messages import ColumnError
 from kbroker_tools.spark.options import OptionError
@@ -35,7 +36,6 @@ from kbroker_tools.spark.sink.rows import RowChecks, Stage, check_schema, send_r
 from kbroker_tools.spark.sink.store import BrokerStore
 from kbroker_tools.spark.sink.values import QUERY, Commit, Decision, SinkError, Staged, Unit, driver_id
 from kbroker_tools.spark.sink.writer import PlanError
-from kbroker_tools.transactions import main
 
 PAGE = (ROOT / 'docs' / 'spark.md').read_text()
 NEEDED = {'kafka.bootstrap.servers': 'b:1', 'transactionalIdPrefix': 'p', 'topic': 't'}

@@ -3,8 +3,8 @@ import pytest
 from support.sink_model import Coordinator, MemoryStore, Process
 from support.sink_schedule import Schedule
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.producer_id import ProducerIdAndEpoch
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker_tools.spark.sink.protocol import Bounds, Wanted, abort, check_current, choose, commit, finish, plan
 from kbroker_tools.spark.sink.settling import ENTERED_FROM, Phase, UnitEnding
 from kbroker_tools.spark.sink.values import (

@@ -8,15 +8,16 @@ from sink_steps import VALUE, batch, commit, create, options, planned, staged, v
 from support.apache_kafka import KafkaProcess
 from support.broker_process import PROMPT, BrokerProcess
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client import Admin, Consumer, Producer, TransactionInfo
 from kbroker.client.errors import ClientError
 from kbroker.client.producer_id import ProducerIdAndEpoch
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
-from kbroker_tools.command import ToolError
+from kbroker_tools.cluster.command import ToolError
+from kbroker_tools.commands.finish_spark import _check_ledger
+from kbroker_tools.commands.transactions import main
 from kbroker_tools.spark import KafkaLogDataSource
 from kbroker_tools.spark.sink import id_counts, ledger, protocol
-from kbroker_tools.spark.sink.finish import _check_ledger
 from kbroker_tools.spark.sink.options import LEDGER_TOPIC, parse_sink_options
 from kbroker_tools.spark.sink.store import BrokerStore, is_stale
 from kbroker_tools.spark.sink.values import (
@@ -29,7 +30,6 @@ from kbroker_tools.spark.sink.values import (
     Unit,
     driver_id,
 )
-from kbroker_tools.transactions import main
 
 SAFE_DOWNGRADE = 2
 LIMIT_S = 120

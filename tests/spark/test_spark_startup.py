@@ -10,9 +10,9 @@ import pytest
 from spark_rows import LogFiles
 from support.broker_process import ROOT
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.errors import ClientError
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker_tools import spark_startup
+from kbroker_tools.spark import startup as spark_startup
 from kbroker_tools.spark.messages import HIDE_TRACEBACK, ColumnError, MissingPackageError, message_first, require_arrow
 
 AUTOLOAD = ROOT / 'kbroker_tools/spark/autoload'
@@ -77,7 +77,7 @@ def test_the_installed_packages_have_the_startup_file_beside_them(tmp_path):
     subprocess.run([sys.executable, 'setup.py', '-q', 'build_py', '--build-lib', tmp_path], cwd=ROOT, check=True,
                    capture_output=True, timeout=180)
     assert (tmp_path / 'kbroker_spark.pth').read_text() == (AUTOLOAD / 'kbroker_spark.pth').read_text()
-    assert (tmp_path / 'kbroker_tools/spark_startup.py').exists()
+    assert (tmp_path / 'kbroker_tools/spark/startup.py').exists()
 
 
 @pytest.mark.parametrize('conf', [{}, {'spark.master': 'local[4]'}, {'spark.master': 'local-cluster[2,1,1024]'}])
@@ -161,12 +161,12 @@ def test_only_the_named_modules_are_wrapped_and_keep_their_loaders(tmp_path, mon
 
 
 def test_python_imports_nothing_of_spark_at_its_start():
-    program = ('import sys, kbroker_tools.spark_startup as startup; startup.install(); startup.install(); '
+    program = ('import sys, kbroker_tools.spark.startup as startup; startup.install(); startup.install(); '
                'print(sum(type(each) is startup.Finder for each in sys.meta_path), '
                '[name for name in sys.modules if "spark" in name])')
     done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, check=True,
                           timeout=180)
-    assert done.stdout == "1 ['kbroker_tools.spark_startup']\n"
+    assert done.stdout == "1 ['kbroker_tools.spark.startup']\n"
 
 
 @pytest.mark.parametrize(('variable', 'hidden'), [('PYTHON_WORKER_FACTORY_PORT', '1'), ('X', None)])

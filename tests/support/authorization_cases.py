@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from support.message_builder import batch_of
 
-from kbroker.apis.served import served_apis
+from kbroker.apis.serving.served import served_apis
 from kbroker.protocol import messages
 from kbroker.security.acl_codes import CLUSTER_NAME, WILDCARD, Operation, PatternType, Permission, ResourceType
 

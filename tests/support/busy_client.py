@@ -7,7 +7,7 @@ from typing import Any
 from support.message_builder import build
 from support.promises import READ_UNCOMMITTED, TRANSACTIONAL_ID, Client, RefusedError, TopicPartition, accept
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import encode_batch
 from kbroker.record.records import decode_records
 

@@ -43,11 +43,11 @@ def run_until(is_expected, name, *arguments):
 
 
 def main_of(name):
-    return importlib.import_module(f'kbroker_tools.{name.replace("-", "_")}').main
+    return importlib.import_module(f'kbroker_tools.commands.{name.replace("-", "_")}').main
 
 
 def command_line(name, *arguments):
-    return [sys.executable, '-m', f'kbroker_tools.{name.replace("-", "_")}', *map(str, arguments)]
+    return [sys.executable, '-m', f'kbroker_tools.commands.{name.replace("-", "_")}', *map(str, arguments)]
 
 
 def install_programs(directory):

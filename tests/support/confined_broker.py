@@ -9,7 +9,7 @@ import click
 from support.broker_process import PROMPT, BrokerProcess
 from support.machine_requirements import do_without
 
-from kbroker_tools.verify import fake_time
+from kbroker_tools.commands.verify import fake_time
 
 LIMIT_S = 120
 PAUSE_S = 0.05

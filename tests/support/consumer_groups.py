@@ -6,10 +6,10 @@ from typing import Any
 
 from support.group_coordinator import GROUP, Answer, World
 
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.consumer_group import ConsumerGroup
-from kbroker.group.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, Call
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.group.consumer.group import ConsumerGroup
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, Call
 from kbroker.group.records import GroupRow, read_row
 from kbroker.protocol.messages import ConsumerGroupHeartbeatRequest
 from kbroker.record.records import decode_records

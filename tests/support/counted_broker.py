@@ -16,7 +16,7 @@ from typing import Any
 
 from support.broker_process import ROOT, BrokerProcess
 
-from kbroker.status import read_status
+from kbroker.daemon.status import read_status
 
 TESTS = pathlib.Path(__file__).parents[1]
 PROGRAM = """
@@ -79,7 +79,7 @@ class CountedBroker(BrokerProcess):
 
 def serve() -> None:
     """Run the command of a broker that counts."""
-    from kbroker import broker, main
+    from kbroker.daemon import broker, main
 
     class Counting(broker.Broker):
         def start(self) -> None:
@@ -105,7 +105,7 @@ def log_count() -> None:
     logger.info('%d objects, %d were garbage', objects.total(), garbage.total(), extra={
         'event': 'count', 'objects': dict(objects), 'garbage': dict(garbage), 'blocks': sys.getallocatedblocks()})
     gc.freeze()
-    gc.collect()        # as `exempting_the_old` of kbroker.garbage
+    gc.collect()        # as `exempting_the_old` of kbroker.base.garbage
 
 
 def type_name(each: object) -> str:

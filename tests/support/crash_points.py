@@ -16,11 +16,11 @@ from support.faulty_file_systems import FreezingFileSystem, ShortWriteError
 from support.in_process_broker import InProcessBroker
 from support.promises import TOPIC, Promises, RefusedError, Step
 
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.log.fs import FileSystem
 from kbroker.log.swap import DELETED_SUFFIX
-from kbroker_tools.checking.directory_check import DirectoryCheck, check_one
+from kbroker_tools.check.directory_check import DirectoryCheck, check_one
 
 STOP: Step = ('stop', ())
 """In a story: a clean stop and a new start."""

@@ -10,7 +10,7 @@ from typing import Any
 from support.in_process_broker import InProcessBroker
 from support.promises import GROUP, READ_COMMITTED, READ_UNCOMMITTED, Client, Promises
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.log.batch_walk import read_batches
 from kbroker.log.fs import FileSystem
 from kbroker.log.origin import Origin

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.config import Config, LogConfig
+from kbroker.base.clock import ManualClock, Timers
 from kbroker.log.cleaner import Cleaner
 from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.jobs import Submit, Sync, run_inline
@@ -15,6 +14,7 @@ from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.record.records import decode_records
+from kbroker.settings.config import Config, LogConfig
 
 BACKOFF_MS = 15_000
 

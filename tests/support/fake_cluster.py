@@ -2,13 +2,13 @@
 import os
 from collections import deque
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode
 from kbroker.client.cluster import PartitionMetadata, TopicMetadata
 from kbroker.client.config import ClientConfig
 from kbroker.client.connection import SentInPlace
 from kbroker.client.errors import ClientError
 from kbroker.client.time_limit import TimeLimit
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode
 from kbroker.protocol import messages
 from kbroker.record.batch import read_header
 from kbroker.record.records import decode_records

@@ -8,18 +8,18 @@ from typing import Any
 
 from support.held_partitions import HeldPartition, HeldRegistry
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.completion import Callback
-from kbroker.config import Config
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS as OFFSETS_TOPIC
+from kbroker.base.long_work import LongWork
 from kbroker.group.commits import Commit, NewOffset
 from kbroker.group.coordinator import GroupCoordinator
-from kbroker.group.offsets import FetchedOffset
+from kbroker.group.offsets.offsets import FetchedOffset
 from kbroker.group.shard import TransactionalProducer
-from kbroker.internal_topics import CONSUMER_OFFSETS as OFFSETS_TOPIC
-from kbroker.long_work import LongWork
 from kbroker.protocol.messages import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 from kbroker.record.control import encode_end_txn_marker
+from kbroker.settings.config import Config
 
 GROUP = 'g1'
 

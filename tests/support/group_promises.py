@@ -17,7 +17,7 @@ from support.in_process_broker import InProcessBroker
 from support.message_builder import batch_of, build
 from support.promises import NotingConnection
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol.codec import encode
 
 SHARE, CONSUMER, STREAMS = 'workers', 'readers', 'pipeline'

@@ -9,13 +9,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.clock import Clock
-from kbroker.config import Config, LogConfig
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.internal_topics import INTERNAL_TOPICS
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import INTERNAL_TOPICS
 from kbroker.log.fs import Directory, File, FileSystem, InterposedFile
 from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
+from kbroker.settings.config import Config, LogConfig
 from kbroker.topics.partition import Partition
 from kbroker.topics.topic import Topic
 

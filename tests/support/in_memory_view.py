@@ -1,16 +1,16 @@
 """A View over logs in memory, and such a log, for tests of timelines and histories."""
 from __future__ import annotations
 
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import TRANSACTION_STATE as STATE_TOPIC
 from kbroker.client.descriptions import ProducerInfo
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.internal_topics import TRANSACTION_STATE as STATE_TOPIC
 from kbroker.record.batch import encode_batch, iter_batches, read_header, set_base_offset
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.topics.partitioner import partition_for
 from kbroker.transaction.state import TransactionRow, TransactionState
 from kbroker.transaction.state_log import encode_row, encode_tombstone
+from kbroker_tools.base.view import PartitionInfo, PartitionOffsets, TopicInfo
 from kbroker_tools.timeline.transactions_of_partition import replay
-from kbroker_tools.view import PartitionInfo, PartitionOffsets, TopicInfo
 
 START_MS = 1_700_000_000_000
 

@@ -10,18 +10,18 @@ from itertools import count
 from types import TracebackType
 from typing import Any
 
-from kbroker.apis.dispatch import Dispatcher
-from kbroker.apis.served import apis_under
-from kbroker.clock import ManualClock, Timers
-from kbroker.config import Config, Listener
+from kbroker.apis.serving.dispatch import Dispatcher
+from kbroker.apis.serving.served import apis_under
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.turn_watch import TurnWatch
+from kbroker.daemon.node import Node
 from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.jobs import Sync
-from kbroker.node import Node
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import decode, encode
 from kbroker.security.session import Session
-from kbroker.turn_watch import TurnWatch
+from kbroker.settings.config import Config, Listener
 
 
 class InProcessConnection:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from support.broker_process import ROOT, BrokerProcess
 
-from kbroker.internal_topics import TRANSACTION_STATE
+from kbroker.base.internal_topics import TRANSACTION_STATE
 from kbroker.log.fs import File, FileSystem, InterposedFile
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
@@ -95,7 +95,7 @@ class KillingBroker(BrokerProcess):
 
 def serve() -> None:
     """Run the command of a broker with the plan that comes before its arguments."""
-    from kbroker import broker, main
+    from kbroker.daemon import broker, main
     _, _, plan, *sys.argv[1:] = sys.argv[1:]
     found = json.loads(plan)
     killer = Killer(found['transactional_id'], Point(**found['point']), found['counts'])

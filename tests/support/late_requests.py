@@ -9,12 +9,12 @@ from support.holding_proxy import HoldingProxy
 from support.in_process_broker import read_answer
 from support.line_producer import LineProducer
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client import Admin, Consumer
 from kbroker.client.admin import NewTopic
-from kbroker.errors import ErrorCode
+from kbroker.daemon.status import read_status
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.status import read_status
 
 LATE = {ApiKey.END_TXN: ErrorCode.NOT_COORDINATOR, ApiKey.ADD_PARTITIONS_TO_TXN: ErrorCode.NOT_COORDINATOR,
         ApiKey.ADD_OFFSETS_TO_TXN: ErrorCode.NOT_COORDINATOR, ApiKey.TXN_OFFSET_COMMIT: ErrorCode.NOT_COORDINATOR,

@@ -2,7 +2,7 @@
 import base64
 import json
 
-from kbroker.clock import ManualClock, Timers
+from kbroker.base.clock import ManualClock, Timers
 from kbroker.security.mechanisms import HANDLER, LOGIN_MODULES, VALIDATOR, mechanism_for
 from kbroker.security.scram import credential_of
 from kbroker.security.surroundings import Background, Surroundings

@@ -9,9 +9,9 @@ from typing import Any
 
 from support.group_coordinator import World
 
-from kbroker.clock import Timers
-from kbroker.long_work import LongWork
-from kbroker.turn_watch import TurnWatch
+from kbroker.base.clock import Timers
+from kbroker.base.long_work import LongWork
+from kbroker.base.turn_watch import TurnWatch
 
 LONGEST_TURN_S = 0.010
 """The bound on the processor time of a turn."""

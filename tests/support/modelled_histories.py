@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from kbroker_tools.verifying.lines import NOT_ACKNOWLEDGED, READ_COMMITTED, READ_UNCOMMITTED, Outcome
-from kbroker_tools.verifying.recorder import Recorder
+from kbroker_tools.verify.lines import NOT_ACKNOWLEDGED, READ_COMMITTED, READ_UNCOMMITTED, Outcome
+from kbroker_tools.verify.recorder import Recorder
 
 LISTS = (0, 1, 2)
 INPUT = 3

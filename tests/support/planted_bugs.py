@@ -42,16 +42,16 @@ BUGS = (
     Bug('marker dropped', (
         ('transaction/end_transaction.pyx', '            if partition is None:',
          '            if partition is None or (number == 0 and len(self.partitions) > 1):'),)),
-    Bug('acceptance forgotten', (('group/share_partition.pyx', 'ACCEPT: ACKNOWLEDGED,', 'ACCEPT: AVAILABLE,'),)),
+    Bug('acceptance forgotten', (('group/share/partition.pyx', 'ACCEPT: ACKNOWLEDGED,', 'ACCEPT: AVAILABLE,'),)),
     Bug('release taken for a rejection', (
-        ('group/share_partition.pyx', 'RELEASE: AVAILABLE,', 'RELEASE: ARCHIVED,'),)),
+        ('group/share/partition.pyx', 'RELEASE: AVAILABLE,', 'RELEASE: ARCHIVED,'),)),
 )
 
 
 def build(bug: Bug, directory: pathlib.Path) -> pathlib.Path:
     """Copy the package with what is built, make the changes, and compile them. Return where to import it from."""
     compiled = [str(path.relative_to(ROOT)) for path in (ROOT / 'build').glob('lib.*')]     # spares the other modules
-    for name in ('kbroker', 'kbroker_tools', 'build/cython', *compiled):
+    for name in ('kbroker', 'kbroker_tools', 'packaging', 'build/cython', *compiled):
         shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns('__pycache__'))
     for name in ('setup.py', 'pyproject.toml', 'README.md', 'LICENSE'):
         shutil.copy2(ROOT / name, directory / name)

@@ -7,7 +7,7 @@ lost the record that names a partition. The arguments after `--` are those of kb
 import pathlib
 import sys
 
-from kbroker.main import main
+from kbroker.daemon.main import main
 from kbroker.metadata.controller import CLUSTER_METADATA
 from kbroker.record.batch import iter_batches
 

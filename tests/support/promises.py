@@ -8,7 +8,7 @@ from typing import Any
 
 from support.in_process_broker import InProcessBroker, InProcessConnection
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.log.check import check_partition
 from kbroker.log.directory_names import METADATA_DIRECTORY, parse_directory_name
 from kbroker.log.fs import FileSystem

@@ -10,7 +10,7 @@ from support.in_process_broker import InProcessBroker
 from support.message_builder import batch_of, build
 from support.observed_cluster import observe
 
-from kbroker.clock import ManualClock
+from kbroker.base.clock import ManualClock
 from kbroker.log.fs import FileSystem
 
 RELEASES = pathlib.Path(__file__).parents[1] / 'data' / 'releases'

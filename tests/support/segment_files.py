@@ -3,13 +3,13 @@ import pathlib
 import shutil
 import struct
 
-from kbroker.clock import ManualClock
-from kbroker.config import Config, LogConfig
+from kbroker.base.clock import ManualClock
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
+from kbroker.settings.config import Config, LogConfig
 
 T = 1_700_000_000_000
 SECOND = '00000000000000000044'

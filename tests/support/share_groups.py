@@ -6,10 +6,10 @@ from typing import Any
 from support.consumer_groups import everything
 from support.group_coordinator import GROUP, Answer, World
 
-from kbroker.completion import Callback
-from kbroker.errors import KafkaError
-from kbroker.group.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, Call
-from kbroker.group.share_group import ShareGroup
+from kbroker.base.completion import Callback
+from kbroker.base.errors import KafkaError
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, Call
+from kbroker.group.share.group import ShareGroup
 from kbroker.protocol.messages import ShareGroupHeartbeatRequest
 
 

@@ -24,8 +24,8 @@ from support.in_process_broker import InProcessBroker
 from support.message_builder import build
 from support.promises import READ_COMMITTED, READ_UNCOMMITTED, Client, NotingConnection, Promises
 
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode
 from kbroker.log.fs import sync_inline
 from kbroker.record.batch import encode_batch
 

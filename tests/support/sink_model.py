@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.producer_id import ProducerIdAndEpoch
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker_tools.spark.sink.values import (
     NO_TIMEOUT_MS,
     BrokerFacts,

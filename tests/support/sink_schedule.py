@@ -7,7 +7,7 @@ from itertools import count
 
 from support.sink_model import Coordinator, MemoryStore, Process
 
-from kbroker.errors import KafkaError
+from kbroker.base.errors import KafkaError
 from kbroker_tools.spark.sink.protocol import Bounds, Wanted, abort, abort_last, check_current, commit, finish, plan
 from kbroker_tools.spark.sink.values import (
     NO_TIMEOUT_MS,

@@ -6,8 +6,8 @@ import time
 
 from support.attempts import assert_within
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.long_work import LongWork
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.long_work import LongWork
 
 PART_S = 0.010
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from support.group_coordinator import GROUP, Answer, World
 
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.group.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, Call
-from kbroker.group.streams_group import StreamsGroup
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, Call
+from kbroker.group.streams.group import StreamsGroup
 from kbroker.protocol.messages import StreamsGroupHeartbeatRequest
 
 Request = StreamsGroupHeartbeatRequest

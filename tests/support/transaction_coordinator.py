@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 from support.held_partitions import HeldPartition, HeldRegistry
 
-from kbroker.clock import ManualClock, Timers
-from kbroker.completion import Callback
-from kbroker.config import Config
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.internal_topics import CONSUMER_OFFSETS
-from kbroker.internal_topics import TRANSACTION_STATE as STATE_TOPIC
-from kbroker.long_work import LongWork
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS
+from kbroker.base.internal_topics import TRANSACTION_STATE as STATE_TOPIC
+from kbroker.base.long_work import LongWork
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import read_end_txn_marker
 from kbroker.record.records import decode_records
+from kbroker.settings.config import Config
 from kbroker.transaction import state_log
 from kbroker.transaction.coordinator import TransactionCoordinator
 from kbroker.transaction.producer_ids import ProducerIds

@@ -10,9 +10,9 @@ from typing import Any
 from support.in_process_broker import InProcessBroker
 from support.message_builder import batch_of, build
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
-from kbroker.errors import ErrorCode
 
 LIMIT_S = 120
 PASSING = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR,

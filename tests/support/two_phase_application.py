@@ -11,7 +11,7 @@ from typing import Any
 from support.message_builder import batch_of, build
 from support.raw_client import RawClient
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 
 LIMIT_S = 120
 TOPIC = 'orders'

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kbroker_tools.render import Column, Output, words_for_age, words_for_bytes, words_for_duration, words_for_time
+from kbroker_tools.base.render import Column, Output, words_for_age, words_for_bytes, words_for_duration, words_for_time
 
 COLUMNS = [Column('topic', 'Topic'), Column('first_offset', 'FirstOffset', 'right')]
 

@@ -24,7 +24,7 @@ from kbroker.log.damage_report import accept_damage
 from kbroker.log.fs import FileSystem
 from kbroker.record.batch import encode_batch
 from kbroker.transaction.store import HELD_MS
-from kbroker_tools.directory_view import DirectoryView
+from kbroker_tools.cluster.directory_view import DirectoryView
 from kbroker_tools.spark.sink.values import tasks_of
 from kbroker_tools.stuck.causes import judge
 from kbroker_tools.stuck.gatherer import Gatherer

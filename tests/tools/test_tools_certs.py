@@ -11,8 +11,8 @@ from support.command_runner import install_programs, run_command, run_in_process
 from support.free_ports import free_port
 from support.pages import blocks
 
-from kbroker.config import Config
-from kbroker.properties import read_properties
+from kbroker.settings.config import Config
+from kbroker.settings.properties import read_properties
 
 
 def certs(directory, *options):

@@ -20,9 +20,8 @@ from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem, f
 from support.in_process_broker import InProcessBroker
 from support.promises import Client, Promises
 
-from kbroker.clock import ManualClock
-from kbroker.config import Config, LogConfig
-from kbroker.internal_topics import TRANSACTION_STATE
+from kbroker.base.clock import ManualClock
+from kbroker.base.internal_topics import TRANSACTION_STATE
 from kbroker.log.check import OpenTransaction, Severity
 from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
 from kbroker.log.inventory import INVENTORY_FILE
@@ -30,13 +29,14 @@ from kbroker.log.log import Log
 from kbroker.log.origin import Origin
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.record.batch import encode_batch, iter_batches
+from kbroker.settings.config import Config, LogConfig
 from kbroker.transaction.state import TransactionRow, TransactionState
 from kbroker.transaction.state_log import encode_row
-from kbroker_tools import check as command
-from kbroker_tools.check import Session, main
-from kbroker_tools.checking.directory_check import DirectoryCheck
-from kbroker_tools.checking.transaction_check import TransactionCheck
-from kbroker_tools.render import Output
+from kbroker_tools.base.render import Output
+from kbroker_tools.check.directory_check import DirectoryCheck
+from kbroker_tools.check.transaction_check import TransactionCheck
+from kbroker_tools.commands import check as command
+from kbroker_tools.commands.check import Session, main
 
 ARCHIVES = sorted((pathlib.Path(__file__).parent.parent / 'data' / 'kafka-directories').glob('*.tgz'))
 SETTINGS = {'log.index.interval.bytes': '200', 'log.index.size.max.bytes': '48',

@@ -7,7 +7,7 @@ from support.command_runner import run_command, run_in_process
 from support.in_process_broker import InProcessBroker
 from support.promises import Client, Promises
 
-from kbroker.errors import LogDirectoryError
+from kbroker.base.errors import LogDirectoryError
 from kbroker.log.inventory import INVENTORY_FILE
 from kbroker.record.batch import read_header
 
@@ -105,8 +105,8 @@ def test_a_running_broker_has_to_stop_first(stopped):
     (stopped / INVENTORY_FILE).unlink()
     flip(log_of(stopped).with_suffix('.index'), 5)
     from kbroker.log.fs import ReadOnlyFileSystem
-    from kbroker_tools.checking.advice import Adviser
-    from kbroker_tools.checking.directory_check import DirectoryCheck, check_one
+    from kbroker_tools.check.advice import Adviser
+    from kbroker_tools.check.directory_check import DirectoryCheck, check_one
     check = DirectoryCheck(ReadOnlyFileSystem(), str(stopped))
     check.list_tasks()
     for task in check.tasks:

@@ -3,8 +3,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker_tools.command import SETTINGS, Command, ToolError
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker_tools.cluster.command import SETTINGS, Command, ToolError
 
 
 @click.command(cls=Command, context_settings=SETTINGS)

@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 from support.command_runner import run_command
 
-from kbroker_tools.client_configs import quota_of
-from kbroker_tools.command import ToolError
-from kbroker_tools.configs import main, parse_settings
+from kbroker_tools.cluster.client_configs import quota_of
+from kbroker_tools.cluster.command import ToolError
+from kbroker_tools.commands.configs import main, parse_settings
 
 
 @pytest.mark.parametrize(('text', 'expected'), [

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from support.command_runner import ROOT, command_line, run_command
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
@@ -15,10 +16,9 @@ from kbroker.client.consumed import DeliveredRecords
 from kbroker.client.consumer import Consumer
 from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.record.batch import encode_batch
 from kbroker.record.records import decode_records
-from kbroker_tools.command import ToolError
+from kbroker_tools.cluster.command import ToolError
 from kbroker_tools.console.message_printer import Printer
 from kbroker_tools.console.message_source import BrokerSource, include_pattern
 from kbroker_tools.console.message_text import SWITCHES, make_formatter

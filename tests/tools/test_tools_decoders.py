@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.filled_messages import filled
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.protocol import messages
 from kbroker.protocol.codec import encode
 from kbroker.protocol.messages import (

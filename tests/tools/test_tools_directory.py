@@ -11,13 +11,13 @@ from support.in_process_broker import InProcessBroker
 from support.message_builder import build
 from support.promises import GROUP, TRANSACTIONAL_ID, Client, Promises
 
-from kbroker.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.log.fs import ReadOnlyFileSystem
 from kbroker.log.partition_reader import PartitionReader
 from kbroker.record.batch import encode_batch
 from kbroker.record.records import decode_records
-from kbroker_tools.directory_view import DirectoryView
-from kbroker_tools.view import GroupOffset, PartitionOffsets
+from kbroker_tools.base.view import GroupOffset, PartitionOffsets
+from kbroker_tools.cluster.directory_view import DirectoryView
 
 ARCHIVES = sorted((pathlib.Path(__file__).parent.parent / 'data' / 'kafka-directories').glob('*.tgz'))
 SETTINGS = {'log.index.interval.bytes': '200', 'log.index.size.max.bytes': '48',

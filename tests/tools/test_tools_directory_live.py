@@ -10,10 +10,10 @@ from support.apache_kafka import KafkaProcess
 from support.broker_process import BrokerProcess
 from support.sample_topic import LIMIT_S, sample_topic
 
+from kbroker.base.lean_dataclasses import replace
 from kbroker.client.config import ClientConfig
-from kbroker.lean_dataclasses import replace
-from kbroker_tools.directory_view import DirectoryView
-from kbroker_tools.live_view import LiveView
+from kbroker_tools.cluster.directory_view import DirectoryView
+from kbroker_tools.cluster.live_view import LiveView
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -3,7 +3,7 @@ import pytest
 from support.segment_corpus import T
 from test_tools_dump_log import dumped, offsets, segment
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.record.batch import encode_batch
 from kbroker_tools.dump.options import DumpOptions
 from kbroker_tools.dump.run import dump

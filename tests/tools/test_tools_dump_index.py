@@ -7,7 +7,7 @@ import struct
 import pytest
 from support.segment_files import SECOND, T, damaged_snapshots, entries_of, two_segments, write_entries
 
-from kbroker.errors import CorruptLogError, KafkaError
+from kbroker.base.errors import CorruptLogError, KafkaError
 from kbroker_tools.dump.index import (
     ErrorReport,
     IndexOptions,

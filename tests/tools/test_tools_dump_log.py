@@ -318,7 +318,7 @@ def test_a_full_disk_is_reported(tmp_path):
 BAR = """
 import sys
 from kbroker_tools.dump import run as dumping
-from kbroker_tools.dump.start import start
+from kbroker_tools.commands.dump_log_start import start
 dumping.PROGRESS_LEAST_BYTES = 1
 start()
 """
@@ -366,7 +366,7 @@ def test_what_is_less_plain_is_left_to_the_command(arguments):
 
 
 def test_the_command_has_just_the_options_of_the_table():
-    from kbroker_tools.dump_log import main
+    from kbroker_tools.commands.dump_log import main
     names = {name for parameter in main.params for name in parameter.opts if name.startswith('--')}
     assert names - {'--version', '--help'} == {f'--{name}' for name in BY_NAME}
     assert len(BY_NAME) == len(OPTIONS)
@@ -374,7 +374,8 @@ def test_the_command_has_just_the_options_of_the_table():
 
 def test_the_short_way_does_without_the_library_of_the_command(tmp_path):
     path = segment(tmp_path / 't-0', encode_batch(RECORDS))
-    code = f"import sys; sys.argv[1:] = ['{path}']; from kbroker_tools.dump.start import start\ntry: start()\n" \
+    code = f"import sys; sys.argv[1:] = ['{path}']\n" \
+           'from kbroker_tools.commands.dump_log_start import start\ntry: start()\n' \
            "except SystemExit: print(sorted({'click', 'rich', 'typing', 're', 'json'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, '-S', '-c', code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith('\n[]\n')

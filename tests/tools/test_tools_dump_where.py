@@ -5,12 +5,12 @@ import pytest
 from support.segment_corpus import T, transactions
 from test_tools_dump_log import dumped, offsets, segment
 
-from kbroker.clock import ManualClock
-from kbroker.config import Config, LogConfig
+from kbroker.base.clock import ManualClock
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
+from kbroker.settings.config import Config, LogConfig
 from kbroker_tools.dump.where import WhereError, parse_where
 
 FIELDS = ('first_offset', 'last_offset', 'first_timestamp_ms', 'last_timestamp_ms', 'producer_id', 'transactional',

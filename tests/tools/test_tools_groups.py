@@ -15,8 +15,10 @@ from kbroker.client import Producer as KbrokerProducer
 from kbroker.record.batch import encode_batch, read_header
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.record.records import Record
-from kbroker_tools.group_work.lag import RecordsLeft, count_records_left
-from kbroker_tools.group_work.offset_resets import (
+from kbroker_tools.base.render import Output
+from kbroker_tools.commands.groups import main
+from kbroker_tools.groups.lag import RecordsLeft, count_records_left
+from kbroker_tools.groups.offset_resets import (
     CannotReset,
     Reset,
     csv_row,
@@ -26,9 +28,7 @@ from kbroker_tools.group_work.offset_resets import (
     plan,
     read_plan,
 )
-from kbroker_tools.group_work.tables import cell, show
-from kbroker_tools.groups import main
-from kbroker_tools.render import Output
+from kbroker_tools.groups.tables import cell, show
 
 # ---- lag in records
 

@@ -11,11 +11,11 @@ from support.command_runner import run_command
 from support.in_memory_view import START_MS, InMemoryView
 from support.written_transactions import producer_of, transact, write_transactions
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker_tools.directory_view import DirectoryView
-from kbroker_tools.history import command
-from kbroker_tools.history.command import read_history
-from kbroker_tools.render import Output
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker_tools.base.render import Output
+from kbroker_tools.cluster.directory_view import DirectoryView
+from kbroker_tools.commands import history as command
+from kbroker_tools.commands.history import read_history
 
 A, B = ('orders', 0), ('orders', 1)
 KAFKA_DIRECTORY = (pathlib.Path(__file__).parent.parent / 'data' / 'kafka-directories'

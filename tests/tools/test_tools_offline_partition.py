@@ -8,13 +8,13 @@ import pytest
 from support.broker_process import PROMPT, BrokerProcess
 from support.command_runner import run_command
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client import Admin, Consumer, Producer
 from kbroker.client.cluster import Cluster, Node, PartitionMetadata
 from kbroker.client.config import ClientConfig
 from kbroker.client.errors import PartitionOffline
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.status import lines_of, read_status
+from kbroker.daemon.status import lines_of, read_status
 
 LIMIT_S = 50
 """Less than default.api.timeout.ms, after which these commands once gave up."""

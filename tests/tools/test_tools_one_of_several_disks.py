@@ -7,7 +7,7 @@ from support.command_runner import run_command
 from support.in_process_broker import InProcessBroker
 from support.promises import Client, Promises
 
-from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kbroker.base.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 SETTINGS = {'offsets.topic.num.partitions': '3', 'transaction.state.log.num.partitions': '3'}
 

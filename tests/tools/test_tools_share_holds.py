@@ -13,7 +13,7 @@ from kbroker.client.producer import Producer
 from kbroker.client.share_consumer import ShareConsumer
 from kbroker.client.share_sessions import AcknowledgeType
 from kbroker.client.stream_settings import ShareConsumerSettings
-from kbroker.status import NoBrokerError
+from kbroker.daemon.status import NoBrokerError
 
 LOCK_MS = 3_600_000
 SETTINGS = {

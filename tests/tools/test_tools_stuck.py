@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from support.in_memory_view import InMemoryLog
 
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.lean_dataclasses import replace as changed
 from kbroker.client.descriptions import GroupMemberInfo, ProducerInfo, TransactionInfo, TransactionListing
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.lean_dataclasses import replace as changed
 from kbroker.record.batch import iter_batches
-from kbroker_tools.render import Output
+from kbroker_tools.base.render import Output
+from kbroker_tools.base.view import PartitionInfo, PartitionOffsets, TopicInfo
 from kbroker_tools.stuck.causes import CAUSES, judge
 from kbroker_tools.stuck.facts import Facts, HeldGroup, LogEvidence, Marker, PastRow, StateLog, Writer
 from kbroker_tools.stuck.gatherer import Gatherer
 from kbroker_tools.stuck.report import as_json, show, show_many
-from kbroker_tools.view import PartitionInfo, PartitionOffsets, TopicInfo
 
 NOW_MS = 1_800_000_000_000
 HERE = ('orders', 0)

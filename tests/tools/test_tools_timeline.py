@@ -14,16 +14,16 @@ from support.command_runner import run_command, run_in_process
 from support.in_memory_view import START_MS, InMemoryLog, InMemoryView
 from support.written_transactions import write_transactions
 
-from kbroker.clock import ManualClock
-from kbroker.config import Config, LogConfig
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
-from kbroker_tools.render import Output
-from kbroker_tools.timeline import command
+from kbroker.settings.config import Config, LogConfig
+from kbroker_tools.base.render import Output
+from kbroker_tools.commands import timeline as command
 from kbroker_tools.timeline.html import page
 from kbroker_tools.timeline.layout import lanes_of, scale_of
 from kbroker_tools.timeline.reading import Bounds, read_timeline

@@ -8,8 +8,8 @@ from support.command_runner import run_command
 from support.in_process_broker import InProcessBroker
 
 from kbroker.protocol.messages import CreateTopicsRequest
-from kbroker_tools.topic_descriptions import PartitionDescription, TopicDescription, in_java_order
-from kbroker_tools.topics import FILTERS, headline, main, parse_assignment, pattern_of
+from kbroker_tools.cluster.topic_descriptions import PartitionDescription, TopicDescription, in_java_order
+from kbroker_tools.commands.topics import FILTERS, headline, main, parse_assignment, pattern_of
 
 
 def create(broker, name, partitions=1, **configs):

@@ -12,13 +12,13 @@ from support.handwritten_directory import HandwrittenDirectory
 from support.scripted_broker import ScriptedBroker, running
 from support.tv1_producer import SocketPeer, Tv1Producer, create_topics
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.producer_id import ProducerIdAndEpoch
-from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol import messages
+from kbroker_tools.commands.transactions import main
 from kbroker_tools.spark.sink.values import tasks_of
 from kbroker_tools.stuck.gatherer import Gatherer
 from kbroker_tools.stuck.hanging import in_java_order, partition_hash, string_hash
-from kbroker_tools.transactions import main
 
 ORDERS, AUDIT = ('orders', 0), ('audit', 0)
 NOBODY = '127.0.0.1:1'
@@ -73,7 +73,7 @@ def test_list_offline_filters_as_a_broker_does(directory):
 def test_the_list_of_two_phase_commit_leaves_idle_ids_to_the_broker(monkeypatch):
     asked = []
     admin = types.SimpleNamespace(list_transactions=lambda states, **filters: asked.append(states) or [])
-    monkeypatch.setattr('kbroker_tools.transactions.open_view',
+    monkeypatch.setattr('kbroker_tools.commands.transactions.open_view',
                         lambda **place: types.SimpleNamespace(is_live=True, admin=admin,
                                                               transactions_of=dict.fromkeys))
     for option in (['--two-phase'], []):

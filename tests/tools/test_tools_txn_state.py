@@ -15,9 +15,8 @@ import pytest
 from support.command_runner import ROOT, command_line, run_command
 from support.free_ports import free_port
 
-from kbroker.clock import ManualClock
-from kbroker.config import Config, LogConfig
-from kbroker.errors import CorruptLogError
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.origin import Origin
@@ -32,7 +31,8 @@ from kbroker.protocol.messages import (
 from kbroker.protocol.rows import encode_row_key, encode_row_value
 from kbroker.record.batch import encode_batch, iter_batches
 from kbroker.record.control import encode_end_txn_marker
-from kbroker_tools.render import Output
+from kbroker.settings.config import Config, LogConfig
+from kbroker_tools.base.render import Output
 from kbroker_tools.rows.coordinator_tables import TABLES, show
 from kbroker_tools.rows.coordinator_tail import CoordinatorTail
 from kbroker_tools.rows.decoders import formatter
@@ -224,7 +224,7 @@ class DirectoryPartition:
         self._file = pathlib.Path(directory) / '__transaction_state-0' / f'{0:020d}.log'
 
     def partition_offsets(self, topic, partition):
-        from kbroker_tools.view import PartitionOffsets
+        from kbroker_tools.base.view import PartitionOffsets
         end = max(header.last_offset + 1 for header, _ in iter_batches(self._file.read_bytes()))
         return PartitionOffsets(0, end, end)
 

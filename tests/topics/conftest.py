@@ -2,11 +2,11 @@
 import pytest
 from support.held_disk import HeldDisk
 
-from kbroker.clock import ManualClock
-from kbroker.config import Config, LogConfig
+from kbroker.base.clock import ManualClock
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
+from kbroker.settings.config import Config, LogConfig
 from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Partition
 

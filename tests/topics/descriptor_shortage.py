@@ -8,8 +8,8 @@ import resource
 from support.in_process_broker import InProcessBroker
 from topics.produced import produce, record
 
-from kbroker.clock import ManualClock
-from kbroker.errors import ErrorCode
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode
 from kbroker.log.fs import shared_open_files
 from kbroker.log.origin import Origin
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.origin import Origin
 from kbroker.record.batch import HEADER_BYTES, encode_batch
 from kbroker.record.records import decode_records

@@ -6,7 +6,7 @@ from support.in_process_broker import InProcessBroker
 from support.message_builder import build
 from support.stepwise_work import StepwiseWork
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.log.origin import Origin
 from kbroker.log.producer_state import MOST_VERIFICATIONS
 from kbroker.record.batch import encode_batch

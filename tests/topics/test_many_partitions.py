@@ -10,8 +10,8 @@ from support.stepwise_work import StepwiseWork
 from topics.descriptor_shortage import a_sync_is_made_later, requests_are_refused_and_the_directory_stays_online
 from topics.produced import record
 
+from kbroker.base.long_work import run_to_end
 from kbroker.log.origin import Origin
-from kbroker.long_work import run_to_end
 
 MANY = 100
 

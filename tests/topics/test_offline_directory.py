@@ -2,7 +2,7 @@
 from support.in_process_broker import InProcessBroker
 from support.message_builder import batch_of, build
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 
 REQUESTS = 50
 

@@ -2,10 +2,10 @@
 import pytest
 from support.in_process_broker import InProcessBroker
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kbroker.base.long_work import run_to_end
 from kbroker.log.origin import Origin
-from kbroker.long_work import run_to_end
 from kbroker.record.batch import encode_batch
 
 

@@ -7,7 +7,7 @@ from support.held_disk import HeldDisk
 from support.in_process_broker import InProcessBroker, frame_of, read_answer
 from support.message_builder import batch_of, build
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import iter_batches
 
 PRODUCE_VERSION = FETCH_VERSION = 12

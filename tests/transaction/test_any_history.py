@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.held_partitions import HeldPartition
 from support.transaction_coordinator import STATE_TOPIC, World, markers_of
 
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.batch import iter_batches
 from kbroker.record.control import ControlType, read_end_txn_marker
 from kbroker.record.records import decode_records

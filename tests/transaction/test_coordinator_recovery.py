@@ -4,8 +4,8 @@ import itertools
 import pytest
 from support.transaction_coordinator import STATE_TOPIC, World, producer_of
 
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.record.records import decode_records

@@ -3,7 +3,7 @@ import itertools
 
 import pytest
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.transaction.endings import Claim, claim_of, decide_with_bump, decide_without_bump, is_overflow_retry
 from kbroker.transaction.state import TransactionRow, TransactionState
 

@@ -2,7 +2,7 @@
 import pytest
 from support.transaction_coordinator import STATE_TOPIC, World, producer_to
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.transaction.state import MAX_PRODUCER_EPOCH, TransactionMetadata, TransactionRow, TransactionState
 from kbroker.transaction.state_log import decode_row, encode_row
 

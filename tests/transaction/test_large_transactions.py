@@ -4,7 +4,7 @@ from support.in_process_broker import InProcessBroker
 from support.message_builder import build
 from support.stepwise_work import StepwiseWork
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.transaction.end_transaction import MARKERS_AT_ONCE
 from kbroker.transaction.store import ID_OVERHEAD_BYTES
 

@@ -2,7 +2,7 @@
 import pytest
 from support.transaction_coordinator import STATE_TOPIC, World, markers_of
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.batch import iter_batches, set_base_offset, set_partition_leader_epoch
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.transaction.state import TransactionState

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 from support.in_process_broker import InProcessBroker
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.protocol import messages
 from kbroker.record.batch import encode_batch, iter_batches
 from kbroker.record.control import read_end_txn_marker

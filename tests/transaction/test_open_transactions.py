@@ -3,7 +3,7 @@ import pytest
 from support.transaction_coordinator import World
 
 from kbroker.apis import list_transactions
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.transaction.state import TransactionMetadata, TransactionRow, TransactionState
 
 IDLE_IDS = 2_000

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.errors import KafkaError
+from kbroker.base.errors import KafkaError
 from kbroker.protocol.messages import TransactionLogKey, TransactionLogValue
 from kbroker.protocol.rows import encode_row_key, encode_row_value
 from kbroker.transaction.row_encoder import encode_key, encode_value

@@ -3,7 +3,7 @@ import itertools
 
 import pytest
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.transaction import state
 from kbroker.transaction.state import (
     ENTERED_FROM,

@@ -6,7 +6,7 @@ import pytest
 from support.in_process_broker import InProcessBroker
 from support.message_builder import batch_of, build
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.record.records import decode_records
 from kbroker.transaction.state import TransactionState
 from kbroker.transaction.state_log import decode_row

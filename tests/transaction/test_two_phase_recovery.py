@@ -2,7 +2,7 @@
 import pytest
 from support.transaction_coordinator import STATE_TOPIC, World
 
-from kbroker.errors import ErrorCode
+from kbroker.base.errors import ErrorCode
 from kbroker.transaction.state import TransactionState
 
 S = TransactionState

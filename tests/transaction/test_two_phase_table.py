@@ -2,8 +2,8 @@
 import pytest
 from support.transaction_coordinator import STATE_TOPIC, World, code_to
 
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.transaction.initialisations import Claim, Place, Step, decide, place_of
 from kbroker.transaction.state import ENTERED_FROM, TransactionState
 from kbroker.transaction.verification import Mode, error_for_produce

@@ -2,8 +2,8 @@
 import pytest
 from support.transaction_coordinator import STATE_TOPIC, World
 
-from kbroker.completion import Callback
-from kbroker.errors import ErrorCode
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode
 from kbroker.transaction.verification import Mode, error_for_produce, error_for_write
 
 ORDERS = ('orders', 0)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.modelled_histories import GROUPS, INPUT, LISTS, ModelledRun
 
-from kbroker_tools.verifying.anomalies import Kind
-from kbroker_tools.verifying.checker import check
-from kbroker_tools.verifying.history import HistoryError, read
+from kbroker_tools.verify.anomalies import Kind
+from kbroker_tools.verify.checker import check
+from kbroker_tools.verify.history import HistoryError, read
 
 STEPS = 500
 

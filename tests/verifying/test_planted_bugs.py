@@ -9,11 +9,11 @@ from support.broker_process import ROOT
 from support.free_ports import free_port
 from support.planted_bugs import BUGS, build
 
-from kbroker_tools.verifying.anomalies import Kind
-from kbroker_tools.verifying.broker_command import BrokerCommand
-from kbroker_tools.verifying.checker import check
-from kbroker_tools.verifying.history import load
-from kbroker_tools.verifying.run import Plan, Run
+from kbroker_tools.verify.anomalies import Kind
+from kbroker_tools.verify.broker_command import BrokerCommand
+from kbroker_tools.verify.checker import check
+from kbroker_tools.verify.history import load
+from kbroker_tools.verify.run import Plan, Run
 
 ROUNDS = 12
 SETTINGS = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.partitions': '1',

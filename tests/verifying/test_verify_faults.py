@@ -12,13 +12,13 @@ from click import ClickException
 from support.free_ports import free_port
 from support.machine_requirements import do_without
 
-from kbroker_tools import verify
-from kbroker_tools.verifying.broker_command import CLOCK_FILES, BrokerCommand, BrokerCommandError
-from kbroker_tools.verifying.nemesis import Nemesis
-from kbroker_tools.verifying.proxy import Proxy
-from kbroker_tools.verifying.recorder import Recorder
-from kbroker_tools.verifying.run import Plan, Run
-from kbroker_tools.verifying.workloads import Setting, Worker
+from kbroker_tools.commands import verify
+from kbroker_tools.verify.broker_command import CLOCK_FILES, BrokerCommand, BrokerCommandError
+from kbroker_tools.verify.nemesis import Nemesis
+from kbroker_tools.verify.proxy import Proxy
+from kbroker_tools.verify.recorder import Recorder
+from kbroker_tools.verify.run import Plan, Run
+from kbroker_tools.verify.workloads import Setting, Worker
 
 LISTENS = '''
 import socket

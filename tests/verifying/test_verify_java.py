@@ -5,11 +5,11 @@ import pytest
 from click.testing import CliRunner
 from support.apache_kafka import classpath
 
-from kbroker_tools.verify import main
-from kbroker_tools.verifying.checker import check
-from kbroker_tools.verifying.clients import java
-from kbroker_tools.verifying.history import load
-from kbroker_tools.verifying.run import Plan, Run
+from kbroker_tools.commands.verify import main
+from kbroker_tools.verify.checker import check
+from kbroker_tools.verify.clients import java
+from kbroker_tools.verify.history import load
+from kbroker_tools.verify.run import Plan, Run
 
 
 @pytest.mark.jvm

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from support.browser import dump_dom
 from support.modelled_histories import ModelledRun
 
-from kbroker_tools.verify import main
+from kbroker_tools.commands.verify import main
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.messages import FindCoordinatorResponse, MetadataResponse
-from kbroker_tools.verifying.addresses import rewritten
-from kbroker_tools.verifying.proxy import MUTE_ANSWERS, Proxy
+from kbroker_tools.verify.addresses import rewritten
+from kbroker_tools.verify.proxy import MUTE_ANSWERS, Proxy
 
 LIMIT_S = 60
 

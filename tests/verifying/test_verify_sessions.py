@@ -11,16 +11,16 @@ import confluent_kafka
 import pytest
 from click.testing import CliRunner
 
-from kbroker.errors import ErrorCode, KafkaError
-from kbroker_tools.verify import chosen_clients, main
-from kbroker_tools.verifying import clients, run
-from kbroker_tools.verifying.clients import confluent
-from kbroker_tools.verifying.clients.confluent import ConfluentWriter
-from kbroker_tools.verifying.clients.face import ClientFailure, InstanceFailure, Maker, Membership, Place
-from kbroker_tools.verifying.final_read import read_to_ends
-from kbroker_tools.verifying.lines import READ_COMMITTED
-from kbroker_tools.verifying.recorder import Recorder
-from kbroker_tools.verifying.workloads import ListAppender, MovingTransformer, Session, Setting, Transformer
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker_tools.commands.verify import chosen_clients, main
+from kbroker_tools.verify import clients, run
+from kbroker_tools.verify.clients import confluent
+from kbroker_tools.verify.clients.confluent import ConfluentWriter
+from kbroker_tools.verify.clients.face import ClientFailure, InstanceFailure, Maker, Membership, Place
+from kbroker_tools.verify.final_read import read_to_ends
+from kbroker_tools.verify.lines import READ_COMMITTED
+from kbroker_tools.verify.recorder import Recorder
+from kbroker_tools.verify.workloads import ListAppender, MovingTransformer, Session, Setting, Transformer
 
 
 class DroppingGetter:

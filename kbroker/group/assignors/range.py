@@ -5,8 +5,8 @@ with the same topics get partitions of the same numbers, which joins of topics n
 """
 from __future__ import annotations
 
+from kbroker.base.long_work import Pace
 from kbroker.group.assignors.spec import Assignment, Spec, SpecMember, Steps
-from kbroker.long_work import Pace
 
 NAME = 'range'
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 
+from kbroker.base.long_work import Pace
 from kbroker.group.assignors.spec import Spec, SpecMember, Steps, frozen, members_in_order, subscribed_topics
-from kbroker.long_work import Pace
 
 NAME = 'simple'
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 
-from kbroker.lean_dataclasses import dataclass, field
-from kbroker.long_work import Pace
+from kbroker.base.lean_dataclasses import dataclass, field
+from kbroker.base.long_work import Pace
 
 Assignment = dict[bytes, frozenset[int]]
 """Topic id -> partitions, without topics that have none."""

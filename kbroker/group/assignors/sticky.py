@@ -10,8 +10,8 @@ from enum import StrEnum
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count, pairwise
 
-from kbroker.lean_dataclasses import dataclass, field
-from kbroker.long_work import Pace
+from kbroker.base.lean_dataclasses import dataclass, field
+from kbroker.base.long_work import Pace
 
 NAME = 'sticky'
 

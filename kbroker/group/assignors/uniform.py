@@ -10,8 +10,8 @@ from collections.abc import Generator
 from heapq import heappop, heappush
 from itertools import islice
 
+from kbroker.base.long_work import Pace
 from kbroker.group.assignors.spec import Spec, Steps, frozen, members_in_order, subscribed_topics
-from kbroker.long_work import Pace
 
 NAME = 'uniform'
 MOST_ROUNDS = 16

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Iterable
 from errno import ENOSYS
 
-from kbroker.errors import CorruptLogError
+from kbroker.base.errors import CorruptLogError
 from kbroker.log.fs import record_lock
 from kbroker.log.fs.file import Directory, File, ReadOnlyFile, WholeFileSystem
 

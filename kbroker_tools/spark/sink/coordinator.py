@@ -4,12 +4,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client import Admin, KafkaError, PreparedTransaction
 from kbroker.client.cluster import Cluster, KeyType
 from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.client.transaction_handle import end_all_by_handle
 from kbroker.client.transaction_manager import TWO_PHASE_INIT_VERSION
-from kbroker.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker_tools.spark.sink.values import BrokerFacts, Handle, OpenTransaction, driver_id
 from kbroker_tools.stuck.expiry_interval import expiry_interval_ms

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode
 from kbroker.client import Admin, Consumer, KafkaError
 from kbroker.client.admin import LATEST, NewTopic
 from kbroker.client.admin_requests import ResourceType
 from kbroker.client.cluster import Cluster
-from kbroker.clock import Clock
-from kbroker.errors import ErrorCode
 from kbroker_tools.spark.sink.values import Decision, SinkError, Visible
 
 POLL_MS = 500

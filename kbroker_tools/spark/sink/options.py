@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kbroker.base.errors import ConfigError
 from kbroker.client.config import CONNECTION_SETTINGS, SECURITY_SETTINGS
 from kbroker.client.stream_settings import ProducerSettings
-from kbroker.errors import ConfigError
 from kbroker_tools.spark.options import (
     IGNORED,
     MIB,

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from kbroker.base.errors import KafkaError
 from kbroker.client.errors import ClientError
 from kbroker.client.producer_id import ProducerIdAndEpoch
-from kbroker.errors import KafkaError
 from kbroker_tools.spark.sink.settling import Settlement, UnitEnding, check_none_lost, settle_all, to_settle
 from kbroker_tools.spark.sink.values import (
     HANDLE_LEVEL,

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from kbroker.base.clock import Clock
 from kbroker.client.record_appender import record_bytes
-from kbroker.clock import Clock
 from kbroker.record.batch import HEADER_BYTES
 from kbroker_tools.spark.messages import ColumnError
 from kbroker_tools.spark.options import OptionError

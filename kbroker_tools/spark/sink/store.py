@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from kbroker.base.errors import ErrorCode
 from kbroker.client import KafkaError, Producer, ProducerFencedError
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.client.stream_settings import ProducerSettings
-from kbroker.errors import ErrorCode
 from kbroker_tools.spark.sink.coordinator import TaskTransactions
 from kbroker_tools.spark.sink.ledger import Ledger, partition_counts
 from kbroker_tools.spark.sink.options import SinkOptions

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.producer_id import ProducerIdAndEpoch
-from kbroker.errors import ErrorCode, KafkaError
 
 VERSION = 1
 JOB = 'job.'

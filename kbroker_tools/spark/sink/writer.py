@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from kbroker.base.errors import KafkaError
 from kbroker.client.errors import ClientError
-from kbroker.errors import KafkaError
 from kbroker_tools.spark.messages import EXPLAINED, message_first
 from kbroker_tools.spark.sink import protocol
 from kbroker_tools.spark.sink.id_counts import warn_of_many_ids

@@ -1,0 +1,496 @@
+"""Incremental fetch sessions (KIP-227): a session remembers the partitions of a client, so requests and answers can
+leave out those without news.
+
+A session looks only at the partitions that are due: those with something to report. A partition without more is waited
+for, and becomes due again when one of its bounds moves. So a thousand quiet partitions cost a fetch nothing. The due
+ones are served round-robin: a partition that gave records goes to the end.
+
+Memory is bounded by MOST_HELD partitions, over all sessions and all fetches that wait. A session that finds no room
+gets the id 0 in its answer, and the client sends full requests, as Apache Kafka's clients do when the cache is full.
+Apache Kafka keeps partitions that do not exist and reports them each time; a session here does so with MOST_UNKNOWN of
+them, and ends with an answer that has more.
+"""
+import random
+from bisect import bisect_left, insort
+from collections import deque
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport INT32_MAX, int32_t, int64_t
+
+from kbroker.apis.fetch.request cimport (
+    MOST_NAMED, NOT_BEGUN, AskedPartition, AskedTopic, FetchRequest, end_struct, take_count, take_forgotten_topic,
+    take_partition, take_topic)
+from kbroker.apis.serving.waiting cimport Waiter, WaitingRoom
+from kbroker.base.clock cimport Clock
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work cimport LongWork
+from kbroker.protocol.schema import first_version
+from kbroker.security.access cimport Access
+from kbroker.topics.partition cimport FetchWaiter, Partition
+from kbroker.wire.bytes cimport Cursor, read_int32, take
+
+
+cdef enum:
+    FIRST_EPOCH = 0
+    CLOSING_EPOCH = -1
+    # A session unused for this long may make room for a new one; Kafka's min.incremental.fetch.session.eviction.ms.
+    EVICTABLE_MS = 120000
+    MOST_HELD = 200_000         # partitions, of about 280 bytes each
+    MOST_EVICTED = 16           # sessions that make room for one
+
+MOST_HELD_PARTITIONS = MOST_HELD
+
+cdef int SESSIONS = first_version('FetchRequest', 'session_id')
+cdef int TOPIC_IDS = first_version('FetchRequest', 'topics.topic_id')
+
+
+@cython.freelist(64)
+cdef class WantedTopic:
+    """A topic as the request names it, and its wanted partitions."""
+
+
+cdef class WantedPartition(FetchWaiter):
+    """One partition of a fetch, with its values in the client's last answer (-1: none yet)."""
+
+    cpdef wake(self):
+        if self.session is not None:
+            self.session.moved(self)
+
+    cdef int acknowledged(self) except -1:
+        """Make the partition due for the next fetch of the session. One that waits is woken by the disk."""
+        if self.session is not None and self.session.parked is None:
+            self.unlink()
+            self.session.moved(self)
+        return 0
+
+    cdef int forget_look(self) noexcept:
+        self.error_code = 0
+        self.has_more = False
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.diverging_epoch = -1
+        self.diverging_end_offset = -1
+        self.records = None
+        self.aborted_transactions = None
+        return 0
+
+    cdef bint has_moved(self) except -1:
+        """Return whether the partition has other bounds than the last look found."""
+        cdef Partition partition = self.partition
+        if partition is None or self.error_code != 0:
+            return False
+        return (partition.is_deleted or partition.high_watermark != self.high_watermark
+                or partition.stable_offset() != self.last_stable_offset
+                or partition.start_offset() != self.log_start_offset)
+
+    cdef bint has_news(self) noexcept:
+        """Return whether the last look found anything new."""
+        return (self.records is not None or self.error_code != 0 or self.diverging_epoch != -1
+                or self.high_watermark != self.told_high_watermark
+                or self.log_start_offset != self.told_log_start_offset)
+
+    cdef bint take_news(self) noexcept:
+        """Return whether the last look found anything new, and remember it as reported."""
+        cdef bint changed = self.has_news()
+        if self.error_code == 0:
+            self.told_high_watermark = self.high_watermark
+            self.told_log_start_offset = self.log_start_offset
+        else:
+            self.told_high_watermark = -1
+        return changed
+
+
+@cython.freelist(16)
+cdef class FetchSession:
+    """The partitions of one client, or of one fetch that has no session: then the id is 0."""
+
+    def __len__(self):
+        return self.size
+
+    cdef bint take_over(self, FetchRequest *request, Py_ssize_t count) except -1:
+        """Take over what the request adds, changes and forgets, up to `count` elements. Return whether more is left."""
+        if request.topics_left == NOT_BEGUN:
+            request.topics_left = take_count(&request.topics, request.version, 3)
+        for count in range(count, 0, -1):
+            if request.partitions_left:
+                self.take_partition(request)
+            elif request.topics_left:
+                self.take_topic(request)
+            elif not request.is_forgetting and request.version >= SESSIONS and self.is_incremental:
+                request.is_forgetting = True
+                request.topics_left = take_count(&request.forgotten_topics, request.version, 3)
+            else:
+                self.taken = None
+                return False
+        return True
+
+    cdef int take_topic(self, FetchRequest *request) except -1:
+        """Advance to the next topic of the request."""
+        cdef AskedTopic asked
+        cdef bytes key
+        request.topics_left -= 1
+        if request.is_forgetting:
+            take_forgotten_topic(&request.forgotten_topics, request.version, &asked)
+        else:
+            take_topic(&request.topics, request.version, &asked)
+        request.partitions_left = asked.partitions
+        if not asked.partitions:
+            return end_struct(&request.forgotten_topics if request.is_forgetting else &request.topics, request.version)
+        key = PyBytes_FromStringAndSize(<const char *>asked.key, asked.key_bytes)
+        self.taken = self.topics.get(key)
+        if self.taken is None and not request.is_forgetting:
+            self.taken = WantedTopic.__new__(WantedTopic)
+            self.taken.key = key
+            self.taken.partitions = {}
+            self.topics[key] = self.taken
+        return 0
+
+    cdef int take_partition(self, FetchRequest *request) except -1:
+        """Add, change or forget the next partition of the current topic."""
+        cdef AskedPartition asked
+        request.partitions_left -= 1
+        if not request.is_forgetting:
+            take_partition(&request.topics, request.version, &asked)
+            self.want(&asked)
+            if not request.partitions_left:
+                end_struct(&request.topics, request.version)
+            return 0
+        asked.index = read_int32(take(&request.forgotten_topics, 4))
+        if self.taken is not None:
+            self.forget(asked.index)
+        if not request.partitions_left:
+            if self.taken is not None and not self.taken.partitions:
+                del self.topics[self.taken.key]
+            end_struct(&request.forgotten_topics, request.version)
+        return 0
+
+    cdef int want(self, const AskedPartition *asked) except -1:
+        cdef WantedPartition wanted = self.taken.partitions.get(asked.index)
+        if wanted is None:
+            wanted = WantedPartition.__new__(WantedPartition)
+            wanted.session = self
+            wanted.topic = self.taken
+            wanted.index = asked.index
+            wanted.told_high_watermark = -1
+            wanted.told_log_start_offset = -1
+            self.taken.partitions[asked.index] = wanted
+            self.size += 1
+        wanted.fetch_offset = asked.fetch_offset
+        wanted.max_bytes = asked.max_bytes
+        wanted.current_leader_epoch = asked.current_leader_epoch
+        wanted.last_fetched_epoch = asked.last_fetched_epoch
+        if not wanted.is_due:
+            wanted.is_due = True
+            self.due.append(wanted)
+        return 0
+
+    cdef int forget(self, int32_t index) except -1:
+        cdef WantedPartition wanted = self.taken.partitions.pop(index, None)
+        if wanted is not None:
+            wanted.session = None
+            wanted.stop_waiting()
+            self.size -= 1
+        return 0
+
+    cdef bint take_rights(self, Access access, int64_t generation) except -1:
+        """Remember the rights of a fetch. Return whether quiet partitions may have others than in the last one."""
+        cdef bint are_other = self.size and (access is not self.access or generation != self.rights_generation)
+        self.access = access
+        self.rights_generation = generation
+        return are_other
+
+    def ask_again(self):
+        """Make each partition due. A generator: it yields after each part."""
+        cdef WantedTopic topic
+        cdef WantedPartition wanted
+        cdef Py_ssize_t count = 0
+        for topic in list(self.topics.values()):
+            for wanted in list(topic.partitions.values()):
+                if not wanted.is_due:
+                    wanted.is_due = True
+                    self.due.append(wanted)
+                count += 1
+                if count % PART == 0:
+                    yield
+
+    cdef int moved(self, WantedPartition wanted) except -1:
+        if self.is_ended:
+            return 0
+        if not wanted.is_due:
+            wanted.is_due = True
+            self.due.append(wanted)
+        if self.parked is not None:
+            if self.moved_since is None:
+                self.moved_since = []
+            self.moved_since.append(wanted)
+            self.room.wake(self.parked)
+        return 0
+
+    cdef int end(self) except -1:
+        """Release all partitions at once."""
+        cdef WantedTopic topic
+        self.forget_all()
+        for topic in self.topics.values():
+            topic.partitions = None
+        self.topics = {}
+        return 0
+
+    cdef int forget_all(self) except -1:
+        """Make it a session without partitions; only `topics` holds what it had.
+
+        Its topics and partitions refer to each other, and no collector of garbage runs.
+        """
+        self.is_ended = True
+        self.parked = None
+        self.taken = None
+        self.size = 0
+        self.due = []
+        self.moved_since = None
+        return 0
+
+    def end_in_parts(self):
+        """Release the partitions of a session that has ended."""
+        cdef WantedTopic topic
+        cdef dict partitions, topics = self.topics
+        cdef Py_ssize_t left
+        self.topics = {}
+        while topics:
+            _, topic = topics.popitem()
+            partitions = topic.partitions
+            topic.partitions = None
+            topic = None
+            while partitions:
+                for left in range(min(4 * PART, <Py_ssize_t>len(partitions)), 0, -1):
+                    partitions.popitem()
+                yield
+
+
+    cdef list untaken_news(self):
+        """Return the partitions that an answer would report now."""
+        cdef WantedPartition wanted
+        return [wanted for wanted in self.due
+                if wanted.session is not None and (wanted.has_news() or not self.is_incremental)]
+
+    cdef int postpone_news(self) except -1:
+        """Leave what was found to the next fetch, which looks again."""
+        cdef WantedPartition wanted
+        for wanted in self.due:
+            wanted.forget_look()
+        self.parked = None
+        self.moved_since = None
+        return 0
+
+
+@cython.freelist(16)
+cdef class News:
+    """The partitions to answer with, in order. The session goes on without those that have nothing more."""
+
+    def __cinit__(self, FetchSession session not None):
+        self.session = session
+        self.partitions = []
+        if session.session_id != NO_SESSION:
+            self.due = []
+            self.served = []
+        session.parked = None
+        session.moved_since = None
+
+    cdef bint take(self, Py_ssize_t count) except -1:
+        """Look through up to `count` due partitions of the session. Return whether more are left."""
+        cdef FetchSession session = self.session
+        cdef WantedPartition wanted
+        for count in range(count, 0, -1):
+            if self.at >= len(session.due):
+                break
+            wanted = session.due[self.at]
+            self.at += 1
+            if wanted.session is None:
+                continue
+            if wanted.take_news() or not session.is_incremental:
+                self.partitions.append(wanted)
+            if session.session_id == NO_SESSION:
+                continue
+            if wanted.records is not None:
+                self.served.append(wanted)
+            elif wanted.has_more or wanted.error_code != 0:
+                self.due.append(wanted)
+            elif session.is_busy and wanted.has_moved():
+                self.due.append(wanted)
+            else:
+                wanted.is_due = False
+                wanted.wait()
+        if self.at < len(session.due):
+            return True
+        if session.session_id != NO_SESSION:
+            self.due += self.served
+            session.due = self.due
+        return False
+
+
+cdef class FetchSessions:
+    """At most `slots` sessions; a client that finds no room is served without one, which every client accepts."""
+
+    def __init__(self, Py_ssize_t slots, Clock clock not None, WaitingRoom room not None, LongWork long_work not None):
+        self.slots = slots
+        self.clock = clock
+        self.room = room
+        self.long_work = long_work
+        self.sessions = {}
+        self.by_size = []
+        self.queue = deque()
+
+    def __len__(self):
+        return len(self.sessions)
+
+    cdef FetchSession begin(self, FetchRequest *request):
+        """Return the session of a request, which is to take over the partitions. A fetch without one gets its own.
+
+        Raises KafkaError FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+        """
+        cdef FetchSession session
+        if request.version >= SESSIONS and request.session_epoch not in (FIRST_EPOCH, CLOSING_EPOCH):
+            return self.advance(request)
+        if request.version >= SESSIONS and request.session_id != NO_SESSION and request.session_id in self.sessions:
+            self.drop(self.sessions[request.session_id])
+        session = FetchSession.__new__(FetchSession)
+        session.room = self.room
+        session.topics = {}
+        session.due = []
+        return session
+
+    cdef FetchSession advance(self, FetchRequest *request):
+        cdef Waiter parked
+        cdef FetchSession session = self.sessions.get(request.session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f'fetch session {request.session_id} does not exist')
+        if session.epoch != request.session_epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                             f'fetch session {session.session_id}: epoch {session.epoch} expected, '
+                             f'found {request.session_epoch}')
+        if session.uses_topic_ids != (request.version >= TOPIC_IDS):
+            began = 'with' if session.uses_topic_ids else 'without'
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+                             f'fetch session {session.session_id} began {began} topic ids')
+        parked = session.parked
+        if parked is not None:
+            # Another connection went on with the session: what waits for it now belongs to an earlier epoch.
+            parked.answer_now()
+        if session.is_busy:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                             f'fetch session {session.session_id}: its last fetch is not answered yet')
+        session.is_incremental = True
+        session.epoch = session.epoch + 1 if session.epoch < INT32_MAX else 1
+        session.used_ms = self.clock.monotonic_ms()
+        # The order of use is the order of the dict: the first is the one to evict.
+        self.sessions[session.session_id] = self.sessions.pop(session.session_id)
+        return session
+
+    cdef bint reserve(self, FetchSession session) except -1:
+        """Count the partitions of a session that is to stay in memory. Return False if there is no room for them."""
+        cdef Py_ssize_t growth = session.size - session.counted
+        if growth > 0 and self.held + growth > MOST_HELD:
+            return False
+        self.held += growth
+        session.counted = session.size
+        return True
+
+    cdef int settle(self, FetchSession session, FetchRequest *request, Py_ssize_t unknown) except -1:
+        """Give the session an id, keep it or drop it: the answer to `request` is about to be made.
+
+        `unknown` of its partitions do not exist.
+        """
+        cdef bint is_kept = unknown <= MOST_UNKNOWN and session.size <= MOST_NAMED
+        if session.session_id == NO_SESSION:
+            if request.version >= SESSIONS and request.session_epoch == FIRST_EPOCH and is_kept:
+                self.give_id(session, request)
+        elif session.size == 0 or not is_kept or not self.reserve(session):
+            self.remove(session)        # the answer still needs its partitions
+        else:
+            self.list_by_size(session, session.used_ms)
+        return 0
+
+    cdef int give_id(self, FetchSession session, FetchRequest *request) except -1:
+        """Make it a session that can be gone on with, if there is room."""
+        cdef int64_t now_ms = self.clock.monotonic_ms()
+        cdef Py_ssize_t evicted = 0
+        while len(self.sessions) >= self.slots or not self.reserve(session):
+            if evicted == MOST_EVICTED or not self.evict_one(session.size, now_ms):
+                return 0
+            evicted += 1
+        while session.session_id == NO_SESSION or session.session_id in self.sessions:
+            session.session_id = random.randint(1, INT32_MAX)
+        session.uses_topic_ids = request.version >= TOPIC_IDS
+        session.epoch = FIRST_EPOCH + 1
+        session.created_ms = session.used_ms = now_ms
+        self.sessions[session.session_id] = session
+        return 0
+
+    cdef bint evict_one(self, Py_ssize_t size, int64_t now_ms) except -1:
+        """Drop a session for one of `size` partitions, by Kafka's rules. Return False if all have to stay.
+
+        The session used longest ago goes if it was not used for EVICTABLE_MS. Otherwise the smallest one goes that was
+        created so long ago, if it is smaller than the new one. Kafka's other rule, for followers, has no case here.
+        """
+        cdef FetchSession oldest = next(iter(self.sessions.values()), None)
+        if oldest is None:
+            return False
+        if now_ms - oldest.used_ms < EVICTABLE_MS:
+            if not self.by_size or self.by_size[0][0] >= size:
+                return False
+            oldest = self.sessions[self.by_size[0][1]]
+        self.drop(oldest)
+        return True
+
+    cdef int list_by_size(self, FetchSession session, int64_t now_ms) except -1:
+        """Let larger sessions evict this one once it is old enough."""
+        if session.size_key is not None:
+            if session.size_key[0] == session.size:
+                return 0
+            self.unlist(session)
+        if now_ms - session.created_ms >= EVICTABLE_MS:
+            session.size_key = session.size, session.session_id
+            insort(self.by_size, session.size_key)
+        return 0
+
+    cdef int unlist(self, FetchSession session) except -1:
+        if session.size_key is not None:
+            del self.by_size[bisect_left(self.by_size, session.size_key)]
+            session.size_key = None
+        return 0
+
+    cdef int drop(self, FetchSession session) except -1:
+        """End a session. What it holds is released now, or by the fetch that works on it."""
+        self.remove(session)
+        if not session.is_busy:
+            self.release(session)
+        return 0
+
+    cdef int remove(self, FetchSession session) except -1:
+        self.unlist(session)
+        del self.sessions[session.session_id]
+        session.session_id = NO_SESSION
+        return 0
+
+    cdef int release(self, FetchSession session) except -1:
+        """Release the partitions of a session, or of a fetch without one."""
+        cdef Py_ssize_t size = session.size
+        self.held -= session.counted
+        session.counted = 0
+        if size <= FEW:
+            return session.end()
+        session.forget_all()
+        self.long_work.start(session.end_in_parts())
+        return 0
+
+    cdef int work_on(self, object steps) except -1:
+        """Run the generator of a fetch of many partitions. These take turns as wholes: each takes memory."""
+        self.queue.append(steps)
+        if len(self.queue) == 1:
+            self.long_work.start(self.work_on_queue())
+        return 0
+
+    def work_on_queue(self):
+        while self.queue:
+            yield from self.queue[0]
+            self.queue.popleft()

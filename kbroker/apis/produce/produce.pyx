@@ -1,0 +1,634 @@
+"""Produce (key 0), versions 3-13, advertised from 0.
+
+Per partition: validate the one batch (record/records), check the producer and append (log), then answer: acks=-1 when
+the high watermark has passed the batch, or with REQUEST_TIMED_OUT after the request's timeout; acks=1 at once, and the
+readers that come after the answer wait for the disk; acks=0 never (a fault closes the connection, which is all that
+such a client can notice). Versions below 3 cannot carry
+batches of magic 2; they are advertised because old librdkafka decides by the lowest version whether the broker is
+usable (KAFKA-18659).
+
+Transactional batches go through the coordinator first (KIP-890): from version 12 on it adds the partition to the
+transaction, below it verifies that the client has. The verification guard that the partition gave out before is
+checked again at the append, so that a marker written in between is noticed. A batch of a transaction that another
+client has kept is refused (KIP-939): a partition in which it is open would accept it without asking the coordinator.
+
+A request that takes long does not hold the loop. Once a tick has no time left, its batches are appended by long work,
+one after the other. A batch that is large, or that expands to many bytes, is validated by a worker first. Meanwhile the
+connection waits, so the order of a producer and that of a partition stay what they are. The frame is kept until the
+last batch is appended.
+
+A client may write to each topic for which it has the right, and with a transactional id for which it has the right: a
+request with a transactional batch fails as a whole otherwise.
+"""
+cimport cython
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
+
+from kbroker.apis.produce.parts cimport Part, ProduceParts, TopicPart
+from kbroker.apis.serving.request cimport Api, Handler, Request
+from kbroker.base.clock cimport Clock
+from kbroker.log.append cimport (
+    ORIGIN_CLIENT, WRITE_LATER, WRITE_LATER_BORROWED, WRITE_NOW, Append, WriteMode, begin_append,
+)
+from kbroker.log.newest_connection cimport ANY_CONNECTION
+from kbroker.record.batch cimport (
+    COMPRESSION_MASK, HEADER_READ, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT, BatchFields,
+    batch_size_bytes, parse_header, refuse_header,
+)
+from kbroker.record.produced cimport ProduceRules, Validation, prepare, room_on_loop
+from kbroker.topics.partition cimport Partition, Tick
+from kbroker.topics.topic cimport Topic
+from kbroker.transaction.coordinator cimport TransactionCoordinator
+from kbroker.transaction.store cimport TransactionStore
+from kbroker.wire.bytes cimport Cursor, read_int32
+
+import logging
+from functools import partial
+
+from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages import ProduceResponse
+from kbroker.protocol.schema import first_version
+from kbroker.record.batch import CorruptBatchError
+from kbroker.record.compression import ExpansionError
+from kbroker.record.records import MAX_DECOMPRESSED_BYTES
+from kbroker.security.acl_codes import Operation, ResourceType
+from kbroker.security.escape import shown
+from kbroker.transaction.verification import PRODUCE_VERSION_THAT_ADDS
+
+WITHOUT_LOG_START_OFFSET = frozenset({
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    ErrorCode.KAFKA_STORAGE_ERROR})
+"""The codes of refused appends that Kafka answers without the log start offset."""
+
+cdef enum:
+    ACKS_ALL = -1
+    VERIFICATION = -1               # the part of a ProduceUnderWay that is not the number of a partition
+    ZSTD_VERSION = 7
+    # Requests that wait for the disk are looked at every EXPIRY_INTERVAL_MS of topics/flusher. A request counts as
+    # overdue that much earlier, so that its answer arrives within its timeout.
+    EARLY_MS = 100
+    PARTS_INSPECTED_AT_ONCE = 256
+    PARTS_INSPECTED_IN_A_SLICE = 16
+
+MAX_REQUEST_DECOMPRESSED_BYTES = 10 * MAX_DECOMPRESSED_BYTES
+"""The most bytes to which the batches of one request may expand together; the batch that has more is refused."""
+
+logger = logging.getLogger('kbroker.apis')
+
+cdef Py_ssize_t REQUEST_ROOM_BYTES = MAX_REQUEST_DECOMPRESSED_BYTES
+cdef int TOPIC_ID_VERSION = first_version('ProduceRequest', 'topic_data.topic_id')
+cdef int WRITE = Operation.WRITE
+cdef int TOPIC = ResourceType.TOPIC
+cdef int TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
+cdef int IMPLICIT_ADD_VERSION = PRODUCE_VERSION_THAT_ADDS
+
+TopicProduceResponse = ProduceResponse.TopicProduceResponse
+PartitionProduceResponse = ProduceResponse.PartitionProduceResponse
+
+
+@cython.final
+cdef class Postponed:
+    """The batches of a request that outlives the turn of its connection, and what others found out about them."""
+    cdef object frame               # what `Connection.keep_frame` returned
+    cdef bytearray copies           # of the batches, if the frame cannot be kept
+    cdef Validation validation      # of the next part, by a worker
+    cdef object validation_error
+    cdef object refusal             # KafkaError for all batches that the coordinator was asked about
+    cdef dict refusals              # KafkaError for some of them, by (topic, partition)
+    cdef object refusal_of_all      # KafkaError
+
+
+@cython.final
+cdef class ProduceUnderWay(ProduceParts):
+    """One request at work: how far it is, and how many results are still awaited."""
+    cdef int64_t overdue_ms         # on the monotonic clock
+    cdef Py_ssize_t unanswered
+    cdef Py_ssize_t next_part       # the first that is not appended yet
+    cdef int64_t now_ms
+    cdef WriteMode write_mode       # of appends whose answer waits for the disk
+    cdef Py_ssize_t room_bytes      # the most bytes to which the batches left may expand
+    cdef bytearray replacement      # for the next part: what to append instead of its bytes
+    # The right to write to the topic of the parts up to `checked_parts`, and how many topics were checked.
+    cdef Py_ssize_t checked_topics
+    cdef Py_ssize_t checked_parts
+    cdef bint is_forbidden
+    cdef Postponed postponed        # None during the turn of the connection, where most requests end
+
+    # ---- work
+
+    cdef int start(self) except -1:
+        """Resolve and inspect every batch; append at once unless the transaction coordinator must be asked."""
+        cdef Py_ssize_t number
+        cdef bint must_ask = False
+        if self.parts_count > 1:
+            self.drop_repeated()
+        if self.request.access is not None and self.is_forbidden_transaction():
+            return self.refuse_all()
+        if self.parts_count > PARTS_INSPECTED_AT_ONCE:
+            self.keep_frame()
+            self.request.start_work(self.inspect_in_slices(), self.inspected)
+            return 0
+        for number in range(self.parts_count):
+            must_ask |= self.inspect_or_refuse(number)
+        if must_ask:
+            return self.ask_coordinator()
+        return self.append_all()
+
+    cdef bint is_forbidden_transaction(self) except -1:
+        """Return whether a batch is transactional and the client may not use the transactional id, or gives none."""
+        cdef Py_ssize_t number
+        for number in range(self.parts_count):
+            if is_transactional(&self.parts[number]):
+                return self.transactional_id is None or not self.request.may(
+                    WRITE, TRANSACTIONAL_ID, self.transactional_id)
+        return False
+
+    cdef int refuse_all(self) except -1:
+        cdef Py_ssize_t number
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        error = KafkaError(code, code.message)
+        for number in range(self.parts_count):
+            self.refuse(&self.parts[number], error)
+        self.unanswered = 1
+        return self.finish()
+
+    cdef int check_right(self, Py_ssize_t number) except -1:
+        """Raise KafkaError TOPIC_AUTHORIZATION_FAILED unless the client may write to the topic of a part.
+
+        Parts are checked in order. An id that no topic has is left to the caller.
+        """
+        cdef TopicPart *topic
+        while number >= self.checked_parts:
+            topic = &self.topics[self.checked_topics]
+            self.checked_topics += 1
+            self.checked_parts = topic.end
+            if number < topic.end:
+                self.is_forbidden = (topic.topic != NULL or self.version < TOPIC_ID_VERSION) and not self.request.may(
+                    WRITE, TOPIC, (<bytes>topic.name).decode() if topic.topic == NULL else (<Topic>topic.topic).name)
+        if self.is_forbidden:
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED.message)
+        return 0
+
+    def inspect_in_slices(self):
+        """Inspect every batch. A generator for LongWork; its value tells whether the coordinator must be asked."""
+        cdef Py_ssize_t number
+        cdef bint must_ask = False
+        for number in range(self.parts_count):
+            must_ask |= self.inspect_or_refuse(number)
+            if number % PARTS_INSPECTED_IN_A_SLICE == 0:
+                yield
+        return must_ask
+
+    def inspected(self, error, must_ask):
+        if error is not None:
+            self.give_up(error)
+        elif must_ask:
+            self.ask_coordinator()
+        else:
+            self.append_all()
+
+    cdef bint inspect_or_refuse(self, Py_ssize_t number) except -1:
+        try:
+            return self.inspect(number)
+        except KafkaError as error:
+            self.refuse(&self.parts[number], error)
+        return False
+
+    cdef bint inspect(self, Py_ssize_t number) except -1:
+        """Find the partition and whether the coordinator must be asked about this batch first."""
+        cdef Part *part = &self.parts[number]
+        cdef BatchFields batch
+        cdef Partition partition
+        cdef Topic topic
+        if self.request.access is not None:
+            self.check_right(number)
+        if part.topic == NULL:
+            self.refuse_unknown()
+        topic = <Topic>part.topic
+        if not 0 <= part.index < len(topic.partitions):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the partition does not exist')
+        read_only_batch(part, &batch)
+        if not ACKS_ALL <= self.acks <= 1:
+            raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f'acks is {self.acks}, expected -1, 0 or 1')
+        if topic.is_internal:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION,
+                             f'clients may not write to the internal topic {topic.name}')
+        partition = topic.partitions[part.index]
+        part.is_compressed = batch.attributes & COMPRESSION_MASK != 0
+        if batch.attributes & TRANSACTIONAL_BIT:
+            self.begin_verification(part, partition, &batch)
+        Py_INCREF(partition)
+        part.partition = <PyObject *>partition
+        return part.guard != NULL
+
+    cdef int refuse_unknown(self) except -1:
+        # The name is left out: it may be long, and a request may have many partitions.
+        if self.version >= TOPIC_ID_VERSION:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, 'no topic has this id')
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the topic does not exist')
+
+    cdef int begin_verification(self, Part *part, Partition partition, const BatchFields *batch) except -1:
+        cdef bint supports_epoch_bump = self.version >= IMPLICIT_ADD_VERSION
+        if self.transactional_id is None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                             'a transactional batch in a request without a transactional id')
+        if not supports_epoch_bump and not self.request.node.config.transaction_partition_verification_enable:
+            return 0
+        part.is_guarded = True
+        guard = partition.start_verification(
+            batch.producer_id, batch.producer_epoch, batch.base_sequence, supports_epoch_bump,
+            (<Clock?>self.request.node.clock).wall_ms())
+        if guard is not None:
+            Py_INCREF(guard)
+            part.guard = <PyObject *>guard
+        return 0
+
+    cdef int ask_coordinator(self) except -1:
+        """Let the coordinator add the partitions to the transaction, or verify them, then append."""
+        cdef Py_ssize_t number
+        cdef Part *part
+        cdef BatchFields batch
+        cdef int64_t producer_id = -1
+        cdef int16_t producer_epoch = -1
+        cdef list partitions = []
+        for number in range(self.parts_count):
+            part = &self.parts[number]
+            if part.partition == NULL:
+                continue
+            if parse_header(part.records, part.size_bytes, &batch) != HEADER_READ:
+                continue
+            if not batch.attributes & TRANSACTIONAL_BIT:
+                continue
+            if producer_id == -1:
+                producer_id, producer_epoch = batch.producer_id, batch.producer_epoch
+            elif producer_id != batch.producer_id or producer_epoch != batch.producer_epoch:
+                self.keep_frame()
+                self.postponed.refusal_of_all = KafkaError(
+                    ErrorCode.INVALID_PRODUCER_ID_MAPPING, 'one producer expected in a transactional request, found '
+                    f'{[(producer_id, producer_epoch), (batch.producer_id, batch.producer_epoch)]}')
+                return self.append_all()
+            if part.guard != NULL:
+                partitions.append(<Partition>part.partition)
+        self.keep_frame()
+        (<TransactionCoordinator?>self.request.node.transactions).add_or_verify_partitions(
+            self.transactional_id, producer_id, producer_epoch, partitions, self.version, self, VERIFICATION)
+        return 0
+
+    cdef int keep_frame(self) except -1:
+        """Make the batches outlive the turn of the connection, to which the frame belongs."""
+        if self.postponed is None:
+            self.postponed = Postponed.__new__(Postponed)
+            self.write_mode = WRITE_LATER
+            frame = self.postponed.frame = self.request.connection.keep_frame()
+            if frame is None or frame.buffer is None:
+                self.copy_batches()
+        return 0
+
+    cdef int copy_batches(self) except -1:
+        """Copy the batches that are not appended yet. The frame lies in the buffer that all connections share."""
+        cdef Py_ssize_t number, size_bytes = 0
+        cdef Part *part
+        cdef uint8_t *at
+        for number in range(self.next_part, self.parts_count):
+            size_bytes += max(<Py_ssize_t>0, self.parts[number].size_bytes)
+        self.postponed.copies = PyByteArray_FromStringAndSize(NULL, size_bytes)
+        at = <uint8_t *>PyByteArray_AS_STRING(self.postponed.copies)
+        for number in range(self.next_part, self.parts_count):
+            part = &self.parts[number]
+            if part.size_bytes > 0:
+                memcpy(at, part.records, part.size_bytes)
+                part.records = at
+                at += part.size_bytes
+        return 0
+
+    cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
+        """Take the coordinator's answer, or the end of the wait for the partition with the number `part`."""
+        if part == VERIFICATION:
+            self.postponed.refusal, self.postponed.refusals = error, result
+            return self.append_all()
+        self.unanswered -= 1
+        if error is not None:
+            self.refuse(&self.parts[part], error)
+        if self.unanswered == 0:
+            self.request.send(self.encoded())
+        return 0
+
+    cdef bint is_overdue(self, int64_t monotonic_ms) noexcept:
+        return self.overdue_ms and monotonic_ms >= self.overdue_ms
+
+    cdef int append_all(self) except -1:
+        """Append every batch: now as far as the tick has time, the rest as long work."""
+        self.unanswered = 1
+        self.now_ms = (<Clock?>self.request.node.clock).wall_ms()
+        while self.next_part < self.parts_count:
+            if self.is_costly() and not (<Tick?>self.request.node.tick).has_time():
+                return self.append_later()
+            if not self.append_next():
+                return 0
+        return self.finish()
+
+    cdef bint is_costly(self) noexcept:
+        """Return whether the next batch may cost much more than a small append: it is not the request's only one, or
+        it is compressed, or its log has no files yet."""
+        cdef Part *part = &self.parts[0]
+        return self.parts_count > 1 or part.is_compressed or (
+            part.partition != NULL and not (<Partition>part.partition).is_made())
+
+    cdef int append_later(self) except -1:
+        self.keep_frame()
+        self.request.start_work(self.append_in_slices(), self.appended)
+        return 0
+
+    def append_in_slices(self):
+        """Append the batches that are left. A generator for LongWork; its value is False if a worker has to validate
+        one of them first."""
+        yield
+        while self.next_part < self.parts_count:
+            self.now_ms = (<Clock?>self.request.node.clock).wall_ms()
+            if not self.append_next():
+                return False
+            yield
+        return True
+
+    def appended(self, error, bint is_end):
+        if error is not None:
+            self.give_up(error)
+        elif is_end:
+            self.finish()
+
+    cdef int give_up(self, error) except -1:
+        """Close the connection: the request has met a bug, and some of its batches may be in the log."""
+        logger.error('PRODUCE v%d from %s failed', self.version, shown(self.request.client_id), exc_info=error)
+        self.request.connection.close('PRODUCE failed')
+        return 0
+
+    cdef int finish(self) except -1:
+        """Send the reply, unless it waits for the disk or the client wants none: all batches are appended."""
+        self.postponed = None
+        self.unanswered -= 1
+        if self.acks == 0:
+            if self.failed:
+                self.request.connection.close('a produce with acks=0 failed, and closing is the only way to say so')
+            self.request.send(None)
+        elif self.unanswered == 0:
+            self.request.send(self.encoded())
+        else:
+            self.overdue_ms = (<Clock?>self.request.node.clock).monotonic_ms() + self.timeout_ms - min(
+                self.timeout_ms // 4, EARLY_MS)
+            # Everything this request does is done, and in order. It only waits for the disk, so the next one may pass.
+            self.request.let_next_pass()
+        return 0
+
+    cdef bint append_next(self) except -1:
+        """Append the next batch, or refuse it. Return False if a worker has to validate it first."""
+        cdef Py_ssize_t number = self.next_part
+        cdef Part *part = &self.parts[number]
+        if part.partition != NULL:
+            error = None if self.postponed is None else self.refusal_for(part)
+            if error is not None:
+                self.refuse(part, error)
+            elif not self.append(number):
+                return False
+        self.next_part = number + 1
+        return True
+
+    cdef object refusal_for(self, const Part *part):
+        """Return the error with which the coordinator refused the batch, or None."""
+        cdef Postponed postponed = self.postponed
+        if postponed.refusal_of_all is not None or part.guard == NULL:
+            return postponed.refusal_of_all
+        if postponed.refusals:
+            return postponed.refusals.get(((<Topic>part.topic).name, part.index))
+        return postponed.refusal
+
+    cdef bint append(self, Py_ssize_t number) except -1:
+        cdef Part *part = &self.parts[number]
+        cdef Topic topic = <Topic>part.topic
+        cdef Partition partition = <Partition>part.partition
+        cdef Append append
+        cdef bytearray replacement
+        cdef bint awaits = self.acks == ACKS_ALL or (self.acks == 1 and partition.answers_from_page_cache())
+        begin_append(&append, part.records, part.size_bytes, ORIGIN_CLIENT, self.write_mode if awaits else WRITE_NOW)
+        append.is_guarded, append.guard = part.is_guarded, part.guard
+        parse_header(append.data, append.size, &append.batch)
+        if topic.produce_rules is None:
+            topic.produce_rules = ProduceRules(topic.config)
+        try:
+            if append.batch.attributes & TRANSACTIONAL_BIT:
+                self.begin_transactional(&append)
+            if self.postponed is not None and partition.is_deleted:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the partition was deleted')
+            if not self.validate(&append, <ProduceRules>topic.produce_rules):
+                return False
+            replacement = self.replacement
+            if replacement is not None:
+                append.data = <uint8_t *>PyByteArray_AS_STRING(replacement)
+                append.size = PyByteArray_GET_SIZE(replacement)
+                append.write_mode = WRITE_LATER if awaits else WRITE_NOW
+            partition.append(&append)
+        except KafkaError as error:
+            self.refuse(part, error)
+            if append.late_refusal.newest_id != ANY_CONNECTION:
+                self.report_late(&append, partition)
+            if error.code not in WITHOUT_LOG_START_OFFSET:
+                part.log_start_offset = partition.start_offset()
+            return True
+        part.base_offset = append.base_offset
+        part.log_append_time_ms = append.append_time_ms
+        part.log_start_offset = append.log_start_offset
+        if not awaits:
+            partition.acknowledge(append.last_offset + 1)
+        elif partition.high_watermark <= append.last_offset or partition.is_deleted:
+            self.unanswered += 1
+            partition.await_durable(append.last_offset + 1, self, number)
+        return True
+
+    cdef int begin_transactional(self, Append *append) except -1:
+        """Refuse a batch of a kept transaction. Let the log refuse it if it is late and has no epoch of its own."""
+        cdef TransactionStore store = (<TransactionCoordinator?>self.request.node.transactions).store
+        store.check_not_sealed(append.batch.producer_id, append.batch.producer_epoch)
+        if self.version < IMPLICIT_ADD_VERSION and store.stale_requests.is_enabled:
+            append.connection_id = self.request.connection.connection_id
+        return 0
+
+    cdef int report_late(self, const Append *append, Partition partition) except -1:
+        cdef TransactionStore store = (<TransactionCoordinator?>self.request.node.transactions).store
+        return store.stale_requests.report(
+            f'a batch of {partition.topic}-{partition.partition}', self.transactional_id, self.request.connection,
+            append.batch.producer_id, append.batch.producer_epoch, append.late_refusal)
+
+    cdef bint validate(self, Append *append, ProduceRules rules) except -1:
+        """Validate the next batch, and set `replacement`. Return False if a worker does it, which begins now."""
+        cdef Py_ssize_t room, left
+        if self.postponed is not None and self.postponed.validation is not None:
+            return self.take_validation(append)
+        room = left = min(self.room_bytes, room_on_loop(&append.batch, rules))
+        if room >= 0:
+            try:
+                self.replacement = prepare(append.data, append.size, False, &append.batch, rules, self.now_ms,
+                                           self.version >= ZSTD_VERSION, &left)
+                self.room_bytes -= room - left
+                return True
+            except ExpansionError:
+                pass
+        self.ask_worker(rules)
+        return False
+
+    cdef int ask_worker(self, ProduceRules rules) except -1:
+        """Let a worker validate the next batch; then the batches are appended from it on."""
+        cdef Validation validation = Validation.__new__(Validation)
+        cdef Part *part = &self.parts[self.next_part]
+        self.keep_frame()
+        validation.data = part.records
+        validation.size_bytes = part.size_bytes
+        parse_header(part.records, part.size_bytes, &validation.batch)
+        validation.rules = rules
+        validation.now_ms = self.now_ms
+        validation.allow_zstd = self.version >= ZSTD_VERSION
+        validation.room_bytes = min(self.room_bytes, rules.max_decompressed_bytes)
+        self.room_bytes -= validation.room_bytes
+        self.request.node.validate(validation, partial(self.validated, validation))
+        return 0
+
+    def validated(self, Validation validation, error):
+        """Take what a worker found: None, or the exception that the validation raised."""
+        self.postponed.validation, self.postponed.validation_error = validation, error
+        self.room_bytes += validation.room_bytes
+        self.request.start_work(self.append_in_slices(), self.appended)
+
+    cdef bint take_validation(self, Append *append) except -1:
+        cdef Validation validation = self.postponed.validation
+        error = self.postponed.validation_error
+        self.postponed.validation = self.postponed.validation_error = None
+        if error is not None:
+            raise error
+        append.batch = validation.batch
+        self.replacement = validation.replacement
+        return True
+
+# ---- the bytes of a request
+
+
+cdef bint is_transactional(const Part *part) noexcept:
+    """Return whether a part begins with the header of a transactional batch."""
+    cdef BatchFields batch
+    return (part.size_bytes > 0 and parse_header(part.records, part.size_bytes, &batch) == HEADER_READ
+            and batch.attributes & TRANSACTIONAL_BIT)
+
+
+cdef int read_only_batch(const Part *part, BatchFields *batch) except -1:
+    """The header of the one batch. KafkaError INVALID_RECORD if none is there whole or it is of an old format."""
+    if part.size_bytes <= 0:
+        raise KafkaError(ErrorCode.INVALID_RECORD, 'one batch expected, found no bytes')
+    fault = parse_header(part.records, part.size_bytes, batch)
+    if fault != HEADER_READ:
+        try:
+            refuse_header(fault, batch, part.size_bytes)
+        except CorruptBatchError as error:
+            is_cut = (part.size_bytes <= MAGIC_AT
+                      or read_int32(part.records + 8) > part.size_bytes - LOG_OVERHEAD_BYTES)
+            if is_cut or part.records[MAGIC_AT] < MAGIC:
+                raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from None
+            raise
+    if batch_size_bytes(batch) != part.size_bytes:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f'exactly one batch expected, of {batch_size_bytes(batch)} bytes, '
+                                                   f'found {part.size_bytes} bytes')
+    return 0
+
+
+# ---- the doors
+
+
+cdef ProduceUnderWay read_request(Request request, Cursor *cursor, dict topics):
+    """Read the body. `topics`: Topic by encoded name or, from version 13 on, by id. Raises ProtocolError."""
+    cdef ProduceUnderWay under_way = ProduceUnderWay.__new__(ProduceUnderWay)
+    cdef const uint8_t *start = cursor.at
+    under_way.request = request
+    under_way.version = request.version
+    try:
+        under_way.read(cursor, topics)
+    except ProtocolError as error:
+        raise ProtocolError(
+            f'ProduceRequest version {request.version}, near byte {cursor.at - start}: {error}') from None
+    return under_way
+
+
+cdef class ProduceHandler(Handler):
+
+    def __cinit__(self):
+        self.may_follow_unwritten = True
+
+    cdef int serve(self, Request request, Cursor *body) except -1:
+        registry = request.node.topics
+        cdef ProduceUnderWay under_way = read_request(
+            request, body, registry.by_id if request.version >= TOPIC_ID_VERSION else registry.by_encoded_name)
+        under_way.write_mode = WRITE_LATER_BORROWED
+        under_way.room_bytes = REQUEST_ROOM_BYTES
+        return under_way.start()
+
+
+def error_response(body, code, message, version):
+    """Return the response to a request that failed as a whole. None if it wants no answer: the connection is closed."""
+    if body.acks == 0:
+        return None
+    return ProduceResponse(responses=[
+        TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[
+            PartitionProduceResponse(index=partition.index, error_code=int(code), base_offset=-1, error_message=message)
+            for partition in topic.partition_data])
+        for topic in body.topic_data])
+
+
+API = Api(ApiKey.PRODUCE, 3, 13, ProduceHandler(), error_response, advertised_min_version=0)
+
+
+# ---- for judges
+
+
+cdef ProduceUnderWay read_frame(frame, int version, Py_ssize_t position):
+    cdef Request request = Request.__new__(Request)
+    cdef const uint8_t[::1] view = frame
+    cdef Cursor cursor
+    request.api = API
+    request.version = version
+    cursor.at = (&view[0] if len(view) else NULL) + position
+    cursor.end = cursor.at + len(view) - position
+    return read_request(request, &cursor, {})
+
+
+def as_read(frame, int version, Py_ssize_t position=0):
+    """Return the fields that the reader finds: (transactional id, acks, [(name or id, [(index, records)])])."""
+    cdef ProduceUnderWay request = read_frame(frame, version, position)
+    cdef Py_ssize_t i, number = 0
+    cdef Part *part
+    topics = []
+    for i in range(request.topics_count):
+        parts = []
+        while number < request.topics[i].end:
+            part = &request.parts[number]
+            parts.append((part.index, None if part.size_bytes < 0 else (<char *>part.records)[:part.size_bytes]))
+            number += 1
+        topics.append((<bytes>request.topics[i].name, parts))
+    return request.transactional_id, request.acks, topics
+
+
+def as_written(frame, int version, int32_t correlation_id, answers, Py_ssize_t position=0):
+    """Return the reply to the request in `frame` if its partitions, in order, get these `answers`.
+
+    An answer is a KafkaError, or (base offset, log append time in ms, log start offset).
+    """
+    cdef ProduceUnderWay request = read_frame(frame, version, position)
+    cdef Py_ssize_t number
+    cdef Part *part
+    request.request.correlation_id = correlation_id
+    for number, answer in enumerate(answers):
+        part = &request.parts[number]
+        if isinstance(answer, KafkaError):
+            request.refuse(part, answer)
+        else:
+            part.base_offset, part.log_append_time_ms, part.log_start_offset = answer
+    return request.encoded()

@@ -1,9 +1,0 @@
-"""The code for a fenced producer: PRODUCER_FENCED, or INVALID_PRODUCER_EPOCH in versions that do not know it."""
-from kbroker.errors import ErrorCode
-
-
-def told_to_producer(code: ErrorCode, version: int, first_version_with_fenced: int) -> int:
-    """Return the error code on the wire for the coordinator's answer `code`."""
-    if code is ErrorCode.PRODUCER_FENCED and version < first_version_with_fenced:
-        return int(ErrorCode.INVALID_PRODUCER_EPOCH)
-    return int(code)

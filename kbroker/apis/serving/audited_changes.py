@@ -1,0 +1,251 @@
+"""Administrative changes in the audit: for each API that changes something, the resources and the outcomes.
+
+`Api` wraps the handlers of these APIs, so a handler knows nothing of the audit.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
+from itertools import zip_longest
+from types import GeneratorType, MappingProxyType
+from typing import Any, NamedTuple
+
+from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType, name_of
+from kbroker.security.audit import outcome_of
+from kbroker.security.escape import shown
+from kbroker.settings.groups import GROUP_SETTINGS
+from kbroker.settings.rows import Type
+from kbroker.settings.table import SETTINGS, TOPIC_SETTINGS
+
+HIDDEN = '(hidden)'
+LINE_ELEMENTS = 8
+"""A line costs about as much as this many elements of an answer."""
+MOST_DETAILS = 100
+"""The configs of one resource that a line shows."""
+CONFIG_TYPES = {2: 'topic', 4: 'broker', 8: 'broker-logger', 16: 'client-metrics', 32: 'group'}
+MECHANISMS = {1: 'SCRAM-SHA-256', 2: 'SCRAM-SHA-512'}
+
+
+class Change(NamedTuple):
+    """One change that a request asked for. `code` is None if the answer does not say how it ended."""
+
+    resource: str
+    code: int | None
+    details: Mapping[str, Any] = MappingProxyType({})
+
+
+Changes = Iterator[Change]
+
+
+def _topics_created(body: Any, answer: Any) -> Changes:
+    wanted = {topic.name: topic for topic in body.topics}
+    for row in answer.topics:
+        topic = wanted.get(row.name)
+        details = {} if topic is None else {'partitions': topic.num_partitions,
+                                            'configs': _values((config.name, config.value) for config in topic.configs)}
+        yield Change(f'topic:{row.name}', row.error_code, details)
+
+
+def _topics_deleted(_body: Any, answer: Any) -> Changes:
+    for row in answer.responses:
+        yield Change(f'topic:{row.name or row.topic_id}', row.error_code)
+
+
+def _partitions_created(body: Any, answer: Any) -> Changes:
+    wanted = {topic.name: topic.count for topic in body.topics}
+    for row in answer.results:
+        yield Change(f'topic:{row.name}', row.error_code, {'partitions': wanted.get(row.name)})
+
+
+def _configs_changed(body: Any, answer: Any) -> Changes:
+    codes = {(row.resource_type, row.resource_name): row.error_code for row in answer.responses}
+    for resource in body.resources:
+        name = f'{CONFIG_TYPES.get(resource.resource_type, resource.resource_type)}:{resource.resource_name}'
+        values = _values((config.name, _config_value(config)) for config in resource.configs)
+        yield Change(name, codes.get((resource.resource_type, resource.resource_name)), {'configs': values})
+
+
+def _config_value(config: Any) -> str | None:
+    """Return the value that a config is set to; None if it is deleted."""
+    return None if getattr(config, 'config_operation', 0) == 1 else config.value
+
+
+def _values(configs: Iterator[tuple[str, str | None]]) -> dict[str, str | None]:
+    """Return the configs as they may be shown. A name that is not a setting may hold a secret, too."""
+    values: dict[str, str | None] = {}
+    for name, value in configs:
+        if len(values) == MOST_DETAILS:
+            values[f'more than {MOST_DETAILS}'] = None
+            break
+        row = TOPIC_SETTINGS.get(name) or SETTINGS.get(name)
+        is_open = name in GROUP_SETTINGS or (row is not None and row.type is not Type.PASSWORD)
+        values[shown(name)] = value if value is None else shown(value) if is_open else HIDDEN
+    return values
+
+
+def _acls_created(body: Any, answer: Any) -> Changes:
+    for acl, row in zip_longest(body.creations, answer.results):
+        if acl is not None:
+            yield Change(f'acl:{_acl(acl, acl.resource_pattern_type)}', None if row is None else row.error_code)
+
+
+def _acls_deleted(_body: Any, answer: Any) -> Changes:
+    for row in answer.filter_results:
+        if row.error_code or not row.matching_acls:
+            yield Change('acls', row.error_code, {'matching': 0})
+        for acl in row.matching_acls:
+            yield Change(f'acl:{_acl(acl, acl.pattern_type)}', acl.error_code)
+
+
+def _acl(acl: Any, pattern: int) -> str:
+    return (f'{name_of(Permission, acl.permission_type)} {acl.principal} {name_of(Operation, acl.operation)} on '
+            f'{name_of(ResourceType, acl.resource_type)}:{name_of(PatternType, pattern)}:{acl.resource_name} '
+            f'from {acl.host}')
+
+
+def _credentials_changed(body: Any, answer: Any) -> Changes:
+    codes = {row.user: row.error_code for row in answer.results}
+    for row in body.deletions:
+        yield Change(f'user:{row.name}', codes.get(row.name),
+                     {'deleted': MECHANISMS.get(row.mechanism, row.mechanism)})
+    for row in body.upsertions:
+        yield Change(f'user:{row.name}', codes.get(row.name),
+                     {'credential': MECHANISMS.get(row.mechanism, row.mechanism), 'iterations': row.iterations})
+
+
+def _quotas_changed(body: Any, answer: Any) -> Changes:
+    for entry, row in zip_longest(body.entries, answer.entries):
+        if entry is not None:
+            entity = ','.join(f'{part.entity_type}={"<default>" if part.entity_name is None else part.entity_name}'
+                              for part in entry.entity)
+            quotas = {shown(op.key): None if op.remove else op.value for op in entry.ops[:MOST_DETAILS]}
+            yield Change(f'quota:{entity}', None if row is None else row.error_code, {'quotas': quotas})
+
+
+def _groups_deleted(_body: Any, answer: Any) -> Changes:
+    for row in answer.results:
+        yield Change(f'group:{row.group_id}', row.error_code)
+
+
+def _records_deleted(body: Any, answer: Any) -> Changes:
+    wanted = {(topic.name, part.partition_index): part.offset for topic in body.topics for part in topic.partitions}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            yield Change(f'partition:{topic.name}-{part.partition_index}', part.error_code,
+                         {'before': wanted.get((topic.name, part.partition_index))})
+
+
+def _share_offsets_altered(body: Any, answer: Any) -> Changes:
+    offsets = {(topic.topic_name, partition.partition_index): partition.start_offset
+               for topic in body.topics for partition in topic.partitions}
+    if answer.error_code or not answer.responses:
+        yield Change(f'group:{body.group_id}', answer.error_code)
+    for topic in answer.responses:
+        for partition in topic.partitions:
+            place = topic.topic_name, partition.partition_index
+            yield Change(f'group:{body.group_id}', partition.error_code,
+                         {'partition': f'{place[0]}-{place[1]}', 'start_offset': offsets.get(place)})
+
+
+def _share_offsets_deleted(body: Any, answer: Any) -> Changes:
+    if answer.error_code or not answer.responses:
+        yield Change(f'group:{body.group_id}', answer.error_code)
+    for topic in answer.responses:
+        yield Change(f'group:{body.group_id}', topic.error_code, {'topic': topic.topic_name})
+
+
+def _offsets_deleted(body: Any, answer: Any) -> Changes:
+    if answer.error_code:
+        yield Change(f'group:{body.group_id}', answer.error_code)
+    for topic in answer.topics:
+        for part in topic.partitions:
+            yield Change(f'group:{body.group_id}', part.error_code,
+                         {'partition': f'{topic.name}-{part.partition_index}'})
+
+
+def _features_updated(body: Any, answer: Any) -> Changes:
+    for update in body.feature_updates:
+        yield Change(f'feature:{update.feature}', answer.error_code, {'level': update.max_version_level})
+
+
+CHANGES: dict[ApiKey, Callable[[Any, Any], Changes]] = {
+    ApiKey.CREATE_TOPICS: _topics_created,
+    ApiKey.DELETE_TOPICS: _topics_deleted,
+    ApiKey.CREATE_PARTITIONS: _partitions_created,
+    ApiKey.DELETE_RECORDS: _records_deleted,
+    ApiKey.ALTER_CONFIGS: _configs_changed,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _configs_changed,
+    ApiKey.CREATE_ACLS: _acls_created,
+    ApiKey.DELETE_ACLS: _acls_deleted,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _credentials_changed,
+    ApiKey.ALTER_CLIENT_QUOTAS: _quotas_changed,
+    ApiKey.DELETE_GROUPS: _groups_deleted,
+    ApiKey.OFFSET_DELETE: _offsets_deleted,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _share_offsets_altered,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _share_offsets_deleted,
+    ApiKey.UPDATE_FEATURES: _features_updated,
+}
+"""The changes of each administrative API, from its request and its answer."""
+
+
+def with_audit(handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Steps]:
+    """Return a handler that does as `handle`, and writes a line for each change.
+
+    A handler that answers later does so by `Request.reply`, which calls `request.audit_answer`.
+    """
+    def handle_and_audit(request: Any, body: Any) -> Steps:
+        if not request.node.audit.is_on:
+            return (yield from _call(handle, request, body))
+        return (yield from _audited(handle, request, body))
+
+    return handle_and_audit
+
+
+def _call(handle: Callable[[Any, Any], Any], request: Any, body: Any) -> Steps:
+    answer = handle(request, body)
+    if isinstance(answer, GeneratorType):
+        answer = yield from answer
+    return answer
+
+
+def _audited(handle: Callable[[Any, Any], Any], request: Any, body: Any) -> Steps:
+    request.audit_answer = partial(_audit_later, request, body)
+    try:
+        answer = yield from _call(handle, request, body)
+    except Exception as error:
+        code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+        request.audit_answer = None
+        failure = request.api.begin_failure(body, code, code.message, request.version)
+        if isinstance(failure, Generator):
+            failure = yield from failure
+        yield from _write_each(request, body, failure)
+        raise
+    if answer is not None:
+        request.audit_answer = None
+        yield from _write_each(request, body, answer)
+    return answer
+
+
+def _audit_later(request: Any, body: Any, answer: Any) -> None:
+    request.audit_answer = None
+    request.node.long_work.start(_write_each(request, body, answer))
+
+
+def _write_each(request: Any, body: Any, answer: Any) -> Steps:
+    pace = Pace()
+    is_dry = getattr(body, 'validate_only', False)
+    for change in CHANGES[request.api.key](body, answer):
+        _write(request, change, is_dry)
+        if pace.spend(LINE_ELEMENTS):
+            yield
+
+
+def _write(request: Any, change: Change, is_dry: bool) -> None:
+    outcome = 'unknown' if change.code is None else outcome_of(change.code)
+    request.node.audit.write(
+        'change', outcome=outcome, principal=str(request.principal), host=request.client_host,
+        listener=request.connection.listener_name, client_id=request.client_id, api=request.api.key.name,
+        resource=change.resource, validate_only=True if is_dry else None, **change.details)

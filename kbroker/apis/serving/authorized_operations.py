@@ -1,0 +1,45 @@
+"""The operations that a client may do with a resource, as bits (KIP-430): bit n is the operation with the code n."""
+from __future__ import annotations
+
+from kbroker.apis.serving.authorization import may_on_cluster
+from kbroker.apis.serving.request import Request
+from kbroker.security.acl_codes import CLUSTER_NAME, Operation, ResourceType
+
+NOT_ASKED = -(2**31)
+
+CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
+OPERATIONS_ON = {
+    ResourceType.TOPIC: (Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER,
+                         Operation.DESCRIBE, *CONFIGS),
+    ResourceType.GROUP: (Operation.READ, Operation.DELETE, Operation.DESCRIBE, *CONFIGS),
+    ResourceType.CLUSTER: (Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION, *CONFIGS,
+                           Operation.IDEMPOTENT_WRITE),
+}
+"""The operations that make sense on a resource, by its type."""
+
+
+def decisions_about(resource_type: ResourceType, is_asked: bool = True) -> int:
+    """Return how many elements of work it is to find the operations on a resource; 1 if the client does not ask."""
+    return len(OPERATIONS_ON[resource_type]) if is_asked else 1
+
+
+def bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+EVERY_BIT = {resource_type: bits(*operations) for resource_type, operations in OPERATIONS_ON.items()}
+
+
+def authorized_operations(request: Request, resource_type: ResourceType, name: str) -> int:
+    """Return the bits of the operations that the client may do: without an authorizer, all of them."""
+    if request.access is None:
+        return EVERY_BIT[resource_type]
+    return bits(*(operation for operation in OPERATIONS_ON[resource_type]
+                  if request.may(operation, resource_type, name, quiet=True)))
+
+
+def authorized_cluster_operations(request: Request) -> int:
+    """Return the bits for the cluster: none for a client that may not describe it."""
+    if not may_on_cluster(request, Operation.DESCRIBE):
+        return 0
+    return authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)

@@ -1,0 +1,15 @@
+"""Types of dispatch.pyx; the documentation stands there."""
+from collections.abc import Iterable
+from typing import Any
+
+from kbroker.apis.serving.request import Api
+from kbroker.base.turn_watch import TurnWatch
+from kbroker.security.quotas import ClientQuotas
+from kbroker.topics.partition import Tick
+from kbroker.wire.frames import FrameServer
+
+class Dispatcher(FrameServer):
+    def __init__(self, node: Any, apis: Iterable[Api], tick: Tick | None = None,
+                 watch: TurnWatch | None = None) -> None: ...
+    def apply_quotas(self, quotas: ClientQuotas | None) -> None: ...
+    def handle(self, connection: Any, sequence: int, frame: memoryview) -> None: ...

@@ -1,0 +1,254 @@
+"""From a frame to the handler of its API and version.
+
+The header of a request is read here, once. A frame with a key or version that is not served, or a frame that does not
+parse, closes the connection with one log line: no response could be addressed (Kafka does the same). ApiVersions is the
+exception: an unknown version of it is answered in version 0, so that a newer client can step down.
+
+A client whose login is not complete is guarded: `authentication` decides which of its frames are served.
+"""
+from logging import INFO, getLogger
+
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int16_t, int64_t, uint8_t
+from libc.string cimport memcmp
+
+from kbroker.apis.serving.request cimport Api, Handler, Request, fail_undecoded
+from kbroker.apis.serving.request_bytes cimport skip_tags
+from kbroker.base.turn_watch cimport TurnWatch
+from kbroker.protocol.codec cimport decode_bytes
+from kbroker.security.session cimport LOGGED_IN, Session
+from kbroker.topics.partition cimport Tick
+from kbroker.wire.bytes cimport Cursor, read_int16, read_int32, take
+from kbroker.wire.frames cimport FrameServer
+
+from kbroker.apis.serving.authentication import Verdict
+from kbroker.base.errors import ErrorCode, ProtocolError
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.security.mechanism import LARGEST_TOKEN_BYTES
+from kbroker.security.principal import ANONYMOUS
+
+SERVE, CLOSE = Verdict.SERVE, Verdict.CLOSE
+
+logger = getLogger(__name__)
+
+cdef Py_ssize_t MOST_TOKEN_BYTES = LARGEST_TOKEN_BYTES
+
+cdef enum:
+    HEADER_BYTES = 10           # api key, api version, correlation id, length of the client id
+    API_VERSIONS = 18
+    LONGEST_KEPT_TEXT = 1024        # bytes of a client id that requests keep as a string, while they wait, too
+    MOST_REFUSED_BYTES = 64 * 1024  # decoded for an answer with an error
+    MOST_API_KEYS = 128         # no API that a broker of this kind could serve has a higher key
+
+
+cdef class Dispatcher(FrameServer):
+    """The server of all frames. Handlers see `node` as `request.node`; `tick` has the deferred writes."""
+    cdef object _node
+    cdef Tick _tick
+    cdef TurnWatch _watch
+    cdef list _apis                 # Api by key
+    cdef bytes _client_id_bytes     # of the last request: most connections of a client send the same id
+    cdef object _client_id          # as a request keeps it
+    cdef object _quotas             # ClientQuotas; None while no client has a quota
+
+    def __init__(self, node, apis, Tick tick=None, TurnWatch watch=None):
+        self._node = node
+        self._tick = Tick() if tick is None else tick
+        self._watch = TurnWatch() if watch is None else watch
+        self._apis = [None] * MOST_API_KEYS
+        self._client_id_bytes = b''
+        self._client_id = ''
+        for api in apis:
+            self._apis[api.key] = api
+
+    def apply_quotas(self, quotas):
+        """Measure the requests of clients by these ClientQuotas from now on; None: measure nothing."""
+        self._quotas = quotas
+
+    def handle(self, connection, sequence, frame):
+        """Serve one frame from a writable buffer, for callers in Python."""
+        cdef Py_buffer view
+        PyObject_GetBuffer(frame, &view, PyBUF_WRITABLE)
+        self._watch.restart()
+        try:
+            answer = self.serve(connection, connection.session, sequence, <uint8_t *>view.buf, view.len, False)
+            if answer is not None:
+                connection.reply(sequence, answer)
+        finally:
+            self.end_loan()
+            PyBuffer_Release(&view)
+
+    cdef object serve(self, object connection, object session, int64_t sequence, uint8_t *frame,
+                      Py_ssize_t frame_bytes, bint follows_unanswered):
+        cdef Request request = Request.__new__(Request)
+        cdef Cursor body
+        request.node = self._node
+        request.connection = connection
+        request.sequence = sequence
+        request.is_being_served = True
+        body.at, body.end = frame, frame + frame_bytes
+        try:
+            if session is not None and (<Session?>session).is_guarded:
+                self._serve_guarded(request, session, &body, follows_unanswered)
+            elif self._read_header(request, &body):
+                if session is not None:
+                    request.access = (<Session>session).access
+                self._serve_request(request, session, &body, frame_bytes, follows_unanswered)
+        except ProtocolError as error:
+            connection.close(f'{describe_frame(frame, frame_bytes)}: {error}')
+        request.is_being_served = False
+        if request.is_timed:
+            request.end_part()
+        self._watch.lap(request)
+        answer = request.answer
+        request.answer = None
+        return answer
+
+    cdef int _serve_request(self, Request request, Session session, Cursor *body, Py_ssize_t frame_bytes,
+                            bint follows_unanswered) except -1:
+        cdef Handler handler = request.api.handlers[request.version - request.api.min_version]
+        if self._quotas is not None:
+            self._begin_metering(request, session, frame_bytes)
+        if follows_unanswered and not handler.may_follow_unwritten:
+            self.write_deferred()
+        return serve(handler, request, body[0])
+
+    cdef int _serve_guarded(self, Request request, Session session, Cursor *body, bint follows_unanswered) except -1:
+        """Serve a frame of a client whose login is not complete, or expires. An error ends the connection alone."""
+        cdef const uint8_t *frame = body.at
+        cdef Py_ssize_t frame_bytes = body.end - body.at
+        cdef bint is_token = session.takes_bare_tokens
+        try:
+            return self._serve_by_state(request, session, body, follows_unanswered)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            what = f'token of {frame_bytes} bytes' if is_token else describe_frame(frame, frame_bytes)
+            logger.error('%r: %s failed during a login', request.connection, what, exc_info=error)
+            request.answer = None
+            request.connection.close(f'{what}: failed during a login')
+        return 0
+
+    cdef int _serve_by_state(self, Request request, Session session, Cursor *body, bint follows_unanswered) except -1:
+        authentication = self._node.authentication
+        cdef const uint8_t *frame = body.at
+        cdef Py_ssize_t frame_bytes = body.end - body.at
+        if session.takes_bare_tokens:
+            # One byte more than the longest is enough to refuse a token. After a login, a frame may have 100 MiB.
+            answer = authentication.take_bare_token(request, PyBytes_FromStringAndSize(
+                <char *>frame, min(frame_bytes, <Py_ssize_t>(MOST_TOKEN_BYTES + 1))))
+            if answer is not None:
+                request.send(answer)
+            return 0
+        verdict = authentication.verdict(
+            request.connection, session, read_int16(frame) if frame_bytes >= HEADER_BYTES else -1)
+        if verdict == CLOSE:
+            request.connection.close(f'{describe_frame(frame, frame_bytes)}: not before a login', INFO)
+        elif self._read_header(request, body):
+            if verdict == SERVE:
+                request.access = session.access
+                return self._serve_request(request, session, body, frame_bytes, follows_unanswered)
+            refuse_among_tokens(authentication, request, body)
+        elif verdict != SERVE:
+            request.connection.close_after_flush()      # after the versions of ApiVersions that are served
+        return 0
+
+    cdef int _begin_metering(self, Request request, Session session, Py_ssize_t frame_bytes) except -1:
+        """Measure the request if its client has a quota. Before a login there is none."""
+        if session is not None and session.state < LOGGED_IN:
+            return 0
+        principal = ANONYMOUS if session is None else session.principal
+        meter = self._quotas.meter(principal.name, request.name_of_client() or '')
+        if meter is not None:
+            request.begin_metering(meter, frame_bytes)
+        return 0
+
+    cdef int write_deferred(self) except -1:
+        self._tick.write()
+        return 0
+
+    cdef int end_loan(self) except -1:
+        return self._tick.end_loan()
+
+    cdef bint _read_header(self, Request request, Cursor *cursor) except -1:
+        """Read the header into `request`, and advance to the body. Return False if the request is answered already."""
+        cdef Py_ssize_t left = cursor.end - cursor.at
+        cdef const uint8_t *fields
+        cdef int16_t key, client_id_bytes
+        if left < HEADER_BYTES:
+            raise ProtocolError(f'request header of at least {HEADER_BYTES} bytes expected, found {left}')
+        fields = take(cursor, HEADER_BYTES)
+        key = read_int16(fields)
+        request.api = self._apis[key] if 0 <= key < MOST_API_KEYS else None
+        if request.api is None:
+            raise ProtocolError(f'api key {key} is not served')
+        request.version = read_int16(fields + 2)
+        request.correlation_id = read_int32(fields + 4)
+        if not request.api.min_version <= request.version <= request.api.max_version:
+            refuse_version(request)
+            return False
+        if left > request.api.max_frame_bytes:
+            raise ProtocolError(f'a frame of at most {request.api.max_frame_bytes} bytes expected')
+        client_id_bytes = read_int16(fields + 8)
+        left -= HEADER_BYTES
+        if client_id_bytes > left:
+            raise ProtocolError(f'client id: {client_id_bytes} bytes expected, {left} left')
+        if client_id_bytes >= 0:
+            request.client_id_text = self._client_id_of(take(cursor, client_id_bytes), client_id_bytes)
+        if request.version >= request.api.tags_from:
+            skip_tags(cursor)       # no known tag concerns a broker
+        return True
+
+    cdef object _client_id_of(self, const uint8_t *text, int16_t length):
+        if (length != PyBytes_GET_SIZE(self._client_id_bytes)
+                or memcmp(text, PyBytes_AS_STRING(self._client_id_bytes), length) != 0):
+            found = PyBytes_FromStringAndSize(<const char *>text, length)
+            try:
+                name = found.decode()
+            except UnicodeDecodeError as error:
+                raise ProtocolError(f'client id is not UTF-8: {error}') from None
+            self._client_id_bytes = found
+            self._client_id = name if length <= LONGEST_KEPT_TEXT else found
+        return self._client_id
+
+
+cdef int serve(Handler handler, Request request, Cursor body) except -1:
+    """Call the handler. If it fails, decode the body for the reply that reports the failure."""
+    cdef Cursor left = body
+    try:
+        return handler.serve(request, &left)
+    except ProtocolError:
+        raise
+    except Exception as error:
+        return fail_undecoded(request, &body, error)
+
+
+cdef int refuse_among_tokens(authentication, Request request, Cursor *body) except -1:
+    """Answer a request that does not belong among the tokens of a login with the error of its API."""
+    if body.end - body.at > MOST_REFUSED_BYTES:
+        raise ProtocolError('not among the tokens of a login')
+    code = ErrorCode.ILLEGAL_SASL_STATE
+    message = decode_bytes(request.api.request_class, body, request.version)
+    authentication.refuse(request, request.api.failure(message, code, code.message, request.version))
+    return 0
+
+
+cdef int refuse_version(Request request) except -1:
+    """Answer an unknown version of ApiVersions in version 0 with the versions served (KIP-511). Otherwise raise."""
+    cdef Api api = request.api
+    if api.key != API_VERSIONS:
+        raise ProtocolError(f'version {request.version} is not served, only {api.min_version}-{api.max_version}')
+    request.version = 0
+    code = ErrorCode.UNSUPPORTED_VERSION
+    request.reply(api.failure(None, code, code.message, 0))
+    return 0
+
+
+cdef str describe_frame(const uint8_t *start, Py_ssize_t frame_bytes):
+    """Name the key, version and size of a frame, for the log line of a connection that is closed because of it."""
+    if frame_bytes < HEADER_BYTES:
+        return f'frame of {frame_bytes} bytes'
+    key, version = read_int16(start), read_int16(start + 2)
+    name = ApiKey(key).name if key in ApiKey.__members__.values() else f'api key {key}'
+    return f'{name} v{version}, {frame_bytes} bytes'

@@ -1,0 +1,23 @@
+"""The gate of the APIs of modern groups: a kind is served if its feature is finalized and the settings allow it."""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.apis.serving.request import Request
+from kbroker.base.errors import ErrorCode, KafkaError
+
+FEATURES = {'consumer': 'group.version', 'share': 'share.version', 'streams': 'streams.version'}
+WITHOUT_SETTING = frozenset({'share'})
+"""The kinds that group.coordinator.rebalance.protocols does not have to name."""
+
+
+def is_served(node: Any, kind: str) -> bool:
+    """Return whether the broker serves groups of this kind."""
+    is_named = kind in WITHOUT_SETTING or kind in node.config.group_coordinator_rebalance_protocols
+    return bool(is_named and node.metadata.image.features.get(FEATURES[kind], 0) >= 1)
+
+
+def require_group_protocol(request: Request, kind: str) -> None:
+    """UNSUPPORTED_VERSION unless the broker serves groups of this kind."""
+    if not is_served(request.node, kind):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'groups of type {kind} are not enabled')

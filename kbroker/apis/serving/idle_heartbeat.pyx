@@ -1,0 +1,152 @@
+"""Heartbeats of idle members of consumer, share and streams groups, read and answered by hand.
+
+Most heartbeats name the group, the member and its epoch only, and change nothing. A static member of a consumer group
+also names its instance, and a member of a streams group the endpoints that it knows. `group/modern/idle_members` knows
+which heartbeats these are. All others go the whole way: they are decoded, and become operations of turns.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, uint8_t
+from libc.string cimport memcmp, memcpy
+
+from kbroker.apis.serving.request cimport DecodingHandler, Handler, Request
+from kbroker.apis.serving.request_bytes cimport LONGEST_STRING_BYTES, take_string
+from kbroker.group.modern.idle_members cimport IdleBeat, IdleMembers, Sender
+from kbroker.wire.bytes cimport Cursor, put_unsigned_varint, read_int32, take, write_int16, write_int32
+
+from kbroker.apis.serving.authorization import refusal
+from kbroker.apis.serving.group_protocols import is_served
+from kbroker.base.errors import ProtocolError
+from kbroker.protocol import messages
+from kbroker.protocol.codec import encode
+from kbroker.security.acl_codes import Operation, ResourceType
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+cdef enum:
+    # A UUID: the most of a member id, whose length takes one byte then. Longer ones go the whole way.
+    MOST_ID_BYTES = 36
+    # The end of an answer. Of a streams group: the acceptable lag, the interval of task offsets, no status, no tasks
+    # of three roles, the epoch of the endpoints, no endpoints, and the tags. Of another kind: no assignment, the tags.
+    MOST_REST_BYTES = 4 + 4 + 1 + 3 + 4 + 1 + 1
+    # The header, the throttle time, the code, two strings, epoch and interval, and the end.
+    MOST_ANSWER_BYTES = 5 + 4 + 2 + 1 + 1 + MOST_ID_BYTES + 4 + 4 + MOST_REST_BYTES
+    NO_ARRAY = 0
+    EMPTY_ARRAY = 1
+    NO_STRUCT = 0xff
+
+cdef int READ = Operation.READ
+cdef int GROUP = ResourceType.GROUP
+
+
+cdef class IdleHeartbeatHandler(Handler):
+    """Answers heartbeats of idle members. All others are decoded and passed to `handle`.
+
+    The fields of the request begin with group, member and epoch. In a streams group, the epoch of the endpoints that
+    the member knows is next, in a consumer group the instance id. Both messages are flexible in all versions.
+    """
+    cdef DecodingHandler whole
+    cdef object kind
+    cdef str request_name
+    cdef bint has_instance_id
+    cdef bint has_endpoints
+    cdef list tails         # by version: the encoded fields behind these, when none of them is given
+
+    def __init__(self, str kind, handle, str request_name):
+        self.whole = DecodingHandler(handle, request_name)
+        self.kind = kind
+        self.request_name = request_name
+        self.has_instance_id = kind == 'consumer'
+        self.has_endpoints = kind == 'streams'
+        self.tails = []
+
+    cdef int serve(self, Request request, Cursor *body) except -1:
+        cdef Cursor start = body[0]
+        if self.answer_idle(request, body):
+            return 0
+        body[0] = start
+        return self.whole.serve(request, body)
+
+    cdef bint answer_idle(self, Request request, Cursor *body) except -1:
+        """Answer the heartbeat if its member is idle. Return False for any other one: nothing has happened then."""
+        cdef Sender sender = Sender.__new__(Sender)
+        cdef int32_t endpoint_epoch = 0
+        cdef IdleBeat found
+        cdef IdleMembers members
+        try:
+            sender.group_id = take_text(body, LONGEST_STRING_BYTES, False)
+            sender.member_id = take_text(body, MOST_ID_BYTES, False)
+            sender.epoch = read_int32(take(body, 4))
+            if self.has_endpoints:
+                endpoint_epoch = read_int32(take(body, 4))
+            elif self.has_instance_id:
+                sender.instance_id = take_text(body, LONGEST_STRING_BYTES, True)
+        except ProtocolError:
+            return False
+        if not self.is_bare(request.version, body):
+            return False
+        members = request.node.groups.idle_members(self.kind, sender.group_id)
+        if members is None or not is_served(request.node, self.kind) or (
+                sender.group_id.isspace() or sender.member_id.isspace()):
+            return False
+        sender.client_id = request.name_of_client() or ''
+        sender.client_host = '/' + <str>request.connection.client_host
+        if not members.find(sender, &found) or (self.has_endpoints and found.endpoint_epoch != endpoint_epoch):
+            return False
+        if request.access is not None and not request.may(READ, GROUP, sender.group_id):
+            raise refusal(GROUP)
+        members.serve(sender.group_id, sender.member_id, &found)
+        request.send(self.encoded(request, sender, &found))
+        return True
+
+    cdef bint is_bare(self, int version, Cursor *body) except -1:
+        """Return whether no other field is given. Bytes behind the request do not matter to Kafka."""
+        cdef bytes tail
+        while len(self.tails) <= version:
+            self.tails.append(None)
+        tail = self.tails[version]
+        if tail is None:
+            tail = encode(getattr(messages, self.request_name)(), version)
+            tail = self.tails[version] = tail[1 + 1 + 4 + 4 * self.has_endpoints + self.has_instance_id:]
+        return (body.end - body.at == PyBytes_GET_SIZE(tail)
+                and memcmp(body.at, PyBytes_AS_STRING(tail), PyBytes_GET_SIZE(tail)) == 0)
+
+    cdef bytes encoded(self, Request request, Sender sender, IdleBeat *found):
+        """Return the reply with its header: no error, and nothing new."""
+        cdef uint8_t answer[MOST_ANSWER_BYTES]
+        cdef uint8_t *at = request.put_header(answer)
+        cdef Py_ssize_t length
+        cdef const char *text = PyUnicode_AsUTF8AndSize(sender.member_id, &length)
+        write_int32(at, request.throttle_ms)
+        write_int16(at + 4, 0)
+        at[6] = 0       # no error message
+        at = put_unsigned_varint(at + 7, length + 1)
+        memcpy(at, text, length)
+        write_int32(at + length, sender.epoch)
+        write_int32(at + length + 4, <int32_t>found.interval_ms)
+        at += length + 8
+        if self.has_endpoints:
+            write_int32(at, 0)
+            write_int32(at + 4, 0)
+            at[8] = EMPTY_ARRAY
+            at[9] = at[10] = at[11] = NO_ARRAY
+            write_int32(at + 12, found.endpoint_epoch)
+            at[16] = NO_ARRAY
+            at += 17
+        else:
+            at[0] = NO_STRUCT
+            at += 1
+        at[0] = 0       # no tags
+        return PyBytes_FromStringAndSize(<char *>answer, at + 1 - answer)
+
+
+cdef str take_text(Cursor *cursor, Py_ssize_t most_bytes, bint nullable):
+    """Read a string of at most this many bytes; None for null. Raises ProtocolError for any other one."""
+    cdef const uint8_t *text
+    cdef Py_ssize_t length = take_string(cursor, True, nullable, &text)
+    if length < 0:
+        return None
+    if length > most_bytes:
+        raise ProtocolError(f'a string of {length} bytes, {most_bytes} expected at most')
+    return PyUnicode_DecodeUTF8(<const char *>text, length, NULL)

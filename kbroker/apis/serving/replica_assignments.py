@@ -1,0 +1,18 @@
+"""The brokers that a client assigns to a partition, in CreateTopics and CreatePartitions."""
+from __future__ import annotations
+
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.metadata.batches import MAX_RECORDS
+
+
+def check_count(assignments: int) -> None:
+    """Raises KafkaError POLICY_VIOLATION for more partitions than a batch of the metadata log holds."""
+    if assignments > MAX_RECORDS:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f'found {assignments} assignments, expected at most {MAX_RECORDS}')
+
+
+def check_replicas(broker_ids: list[int], node_id: int) -> None:
+    """Raises KafkaError INVALID_REPLICA_ASSIGNMENT unless the one broker of this cluster is assigned, once."""
+    if broker_ids != [node_id]:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                         f'brokers {broker_ids}, and this cluster has broker {node_id} only')

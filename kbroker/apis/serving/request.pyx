@@ -1,0 +1,488 @@
+"""A request on its way through the broker, and the declaration of the API that serves it.
+
+Each file of this room that serves an API declares it as `API`. The declaration says which versions are served and by
+which handler: a Python function that gets the decoded message, or a `Handler` in C that reads the bytes itself.
+
+Requests that take long share the loop as works of `long_work`, which hold a decoded message and a response that grows:
+
+- a body of at most SMALL_BYTES is decoded at once, and the first part of its handler runs at once. Four such requests
+  that need more are in progress at a time
+- a longer body waits for one of two places before it is decoded, if it exceeds AT_ONCE_BYTES or its handler may be long
+- a body of more than MEDIUM_BYTES waits for the one place of such bodies
+- a body of more than SMALL_BYTES of an API that `is_slow` waits for the one place of such bodies: it may keep it for
+  seconds, while a worker reads for it
+"""
+import functools
+import logging
+from collections.abc import Generator
+from functools import partial
+from inspect import isgeneratorfunction
+from types import GeneratorType
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport INT32_MAX, uint8_t
+
+from kbroker.base.clock cimport now_us
+from kbroker.base.long_work cimport Line, LongWork
+from kbroker.protocol.codec cimport decode_bytes, encode_segments_behind
+from kbroker.wire.bytes cimport Cursor
+
+from kbroker.apis.serving.audited_changes import CHANGES, with_audit
+from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.base.long_work import run_to_end
+from kbroker.metadata.controller import charge_nothing
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
+from kbroker.protocol.codec import EncodeError
+from kbroker.protocol.slices import decode_in_slices, encode_in_slices, free_in_slices
+from kbroker.security.escape import shown
+from kbroker.security.principal import ANONYMOUS
+
+cdef enum:
+    PRODUCE = 0
+    WRITE_TXN_MARKERS = 27
+    SMALL_BYTES = 4 * 1024
+    # The smallest elements of so many bytes are decoded in about 3 ms.
+    AT_ONCE_BYTES = 64 * 1024
+    MEDIUM_BYTES = 1024 * 1024
+    # The bound of a frame of every API but Produce. Kafka allows socket.request.max.bytes, but no client comes near:
+    # 100,000 partitions in one request take 2 to 5 MB. To copy more would hold the loop.
+    LARGEST_BYTES = 8 * 1024 * 1024
+
+LONGEST_FRAME_BYTES = LARGEST_BYTES
+
+logger = logging.getLogger('kbroker.apis')
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Request:
+    """One request of a connection, from its header to its reply.
+
+    A handler calls `reply` (or, in C, `send`) once, at once or later. Until then the connection's next request waits:
+    Kafka's clients rely on that. A handler that has made all effects of its request visible and only waits for the disk
+    calls `let_next_pass`. Replies leave in the order of the requests in any case.
+    """
+
+    def __repr__(self):
+        key = 'a request' if self.api is None else f'{self.api.key.name} v{self.version}'
+        return f'{key} of client {shown(self.client_id)} at {self.client_host}'
+
+    @property
+    def client_id(self):
+        """The name that the client gives itself, or None."""
+        return self.name_of_client()
+
+    cdef object name_of_client(self):
+        return self.client_id_text.decode() if type(self.client_id_text) is bytes else self.client_id_text
+
+    @property
+    def client_host(self):
+        return self.connection.client_host
+
+    @property
+    def connection_id(self):
+        return self.connection.connection_id
+
+    @property
+    def principal(self):
+        """The Principal of the client."""
+        session = self.connection.session
+        return ANONYMOUS if session is None else session.principal
+
+    @property
+    def advertised_address(self):
+        """Host and port that clients of this listener connect to."""
+        return self.node.advertised_address(self.connection.listener_name)
+
+    cpdef bint may(self, int operation, int resource_type, str name, bint quiet=False) except -1:
+        """Return whether the client may do an operation with a resource; codes as in `security/acl_codes`.
+
+        `quiet`: the answer only decides what the client gets to see, so a denial is no event for the audit.
+        """
+        return self.access is None or self.access.may(operation, resource_type, name, self, quiet)
+
+    cpdef reply(self, response):
+        """Encode a response and send it. If the connection has closed, the reply is dropped."""
+        cdef uint8_t header[5]
+        cdef uint8_t *end = self.put_header(header)
+        if self.audit_answer is not None:
+            self.audit_answer(response)
+        self.report_throttling(response)
+        try:
+            segments = encode_segments_behind(
+                response, self.version, PyBytes_FromStringAndSize(<char *>header, end - header))
+        except EncodeError:
+            self.refuse_to_encode()
+        else:
+            self.send(segments)
+
+    def reply_bare(self, bytes token not None):
+        """Send the token of a login that travels without headers."""
+        self.send(token)
+
+    cdef int refuse_to_encode(self) except -1:
+        logger.exception('the answer to %s v%d cannot be encoded', self.api.key.name, self.version)
+        self.connection.close('its answer cannot be encoded')
+        return 0
+
+    # ---- quotas
+
+    cdef int begin_metering(self, object meter, Py_ssize_t frame_bytes) except -1:
+        """Measure what the request costs. A Produce is recorded now, so that the next one waits if it has to."""
+        self.meter = meter
+        if self.api.key == PRODUCE:
+            self.throttle(meter.record_produced(frame_bytes))
+        if meter.measures_time and self.api.key != WRITE_TXN_MARKERS:
+            self.is_timed = True
+            self.timed_us = self.connection.take_network_us()   # of this request, and of the answer before it
+            self.begin_part()
+        return 0
+
+    cdef int begin_part(self) noexcept:
+        """Start the watch: from here on the loop works for this request."""
+        if self.is_timed and self.timed_since_us == 0:
+            self.timed_since_us = now_us()
+        return 0
+
+    cdef int end_part(self) noexcept:
+        """Stop the watch: what follows is not the work of this request, until the next part begins."""
+        if self.timed_since_us:
+            self.timed_us += now_us() - self.timed_since_us
+            self.timed_since_us = 0
+        return 0
+
+    cdef int settle(self) except -1:
+        """Record what the request has cost: its answer is about to be made."""
+        self.record_time()
+        if self.mutations is not None:
+            self.throttle(self.mutations.throttle_ms)
+        self.meter = None
+        return 0
+
+    cdef int record_time(self) except -1:
+        if self.is_timed:
+            self.is_timed = False
+            self.end_part()
+            self.throttle(self.meter.record_time(self.timed_us))
+        return 0
+
+    cdef int throttle(self, int64_t throttle_ms) except -1:
+        """Report the time in the answer, and read no more from the connection until it has passed (KIP-219)."""
+        if throttle_ms > self.throttle_ms:
+            self.throttle_ms = <int32_t>min(throttle_ms, <int64_t>INT32_MAX)
+            self.connection.mute(self.throttle_ms)
+        return 0
+
+    cdef int report_throttling(self, object response) except -1:
+        if self.throttle_ms and hasattr(response, 'throttle_time_ms'):
+            response.throttle_time_ms = self.throttle_ms
+        return 0
+
+    @property
+    def most_fetched_bytes(self):
+        """The most bytes of records that the client's quota allows in all its windows. None: no quota."""
+        return None if self.meter is None else self.meter.most_fetched_bytes
+
+    def charge_fetched(self, int64_t size_bytes):
+        """Record the bytes of an answer that is sent however many they are. The client is throttled afterwards."""
+        if self.meter is not None:
+            self.throttle(self.meter.record_fetched(size_bytes))
+
+    def charge_mutations(self, int strict_since):
+        """Return a function that is called with each number of partitions to be created or deleted.
+
+        From version `strict_since` on it raises KafkaError THROTTLING_QUOTA_EXCEEDED if the quota is used up.
+        """
+        if self.meter is None:
+            return charge_nothing
+        self.mutations = self.meter.mutations(is_strict=self.version >= strict_since)
+        return self.mutations.charge
+
+    # ---- replies
+
+    def is_wanted(self):
+        """Return whether the client still waits for the reply. A request that has not begun is dropped otherwise."""
+        return not getattr(self.connection, 'is_closed', False)
+
+    cdef int send(self, object segments) except -1:
+        """Send the encoded reply with its header: bytes, or a list of segments. None if the request gets no reply."""
+        if self.is_being_served and segments is not None:
+            if self.answer is not None:
+                raise ValueError(f'{self.api.key.name} v{self.version} is answered already')
+            self.answer = segments
+        else:
+            self.connection.reply(self.sequence, segments)
+        return 0
+
+    def start_work(self, steps, done=None):
+        """Run a generator as long work for this request; `LongWork.start` describes `done`."""
+        (<LongWork?>self.node.long_work).start(timed(self, steps) if self.is_timed else steps, done)
+
+    cpdef let_next_pass(self):
+        """Allow the connection's next request to be handled before this one is answered."""
+        self.connection.let_next_pass(self.sequence)
+
+    cdef int fail(self, object body, object error) except -1:
+        """Answer with the error that the handler raised. An error other than KafkaError is logged as a bug."""
+        code, message = self.cause_of(error)
+        self.answer = None
+        response = self.api.failure(body, code, message, self.version)
+        if response is None:
+            self.close_for(message)
+        else:
+            self.reply(response)
+        return 0
+
+    cdef tuple cause_of(self, object error):
+        """Return the code and the message for an error of the handler. Log one that is a bug."""
+        if isinstance(error, KafkaError):
+            return error.code, str(error)
+        logger.error('%s v%d from %s failed', self.api.key.name, self.version, shown(self.client_id), exc_info=error)
+        return ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR.message
+
+    cdef int close_for(self, str message) except -1:
+        self.connection.close(f'{self.api.key.name} failed, and closing is the only way to say so: {message}')
+        return 0
+
+
+def timed(Request request not None, steps):
+    """Run a generator, and measure the time of its parts as that of the request."""
+    while True:
+        request.begin_part()
+        try:
+            value = next(steps)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            request.end_part()
+        yield value
+
+
+cdef class Handler:
+    """Serves some versions of an API from the bytes of the request.
+
+    `may_follow_unwritten`: serving needs no file contents that earlier requests of this connection have deferred to the
+    end of the tick.
+    """
+
+    cdef int serve(self, Request request, Cursor *body) except -1:
+        """Read the body and answer with `request.send`, at once or later.
+
+        The bytes may be written to. They stay valid until the server's `end_loan`. Raises ProtocolError for a body that
+        does not parse; nothing has happened then.
+        """
+        raise NotImplementedError
+
+
+cdef class DecodingHandler(Handler):
+    """Decodes the body with the generic codec and calls `handle(request, body)`.
+
+    The function returns the response, or None if it calls `request.reply` itself. If it is a generator function, it
+    runs as long work, and the value that it returns is the response.
+    """
+
+    def __init__(self, handle, request_name):
+        self.handle = handle
+        self.is_long = isgeneratorfunction(handle)
+        self.request_name = request_name
+
+    cdef int serve(self, Request request, Cursor *body) except -1:
+        cdef Py_ssize_t body_bytes = body.end - body.at
+        if self.request_class is None:      # most APIs of a broker are never used: a start does not build their classes
+            self.request_class = getattr(messages, self.request_name)
+        if body_bytes > AT_ONCE_BYTES or (self.is_long and body_bytes > SMALL_BYTES):
+            wait_in_line(request, body_bytes, serve_in_slices(
+                request, self.request_class, self.handle, PyBytes_FromStringAndSize(<char *>body.at, body_bytes)))
+            return 0
+        # Kafka ignores bytes behind a request, and librdkafka puts three there when it asks for all topics.
+        message = decode_bytes(self.request_class, body, request.version)
+        try:
+            response = self.handle(request, message)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            return request.fail(message, error)
+        if isinstance(response, GeneratorType):
+            steps = answer_in_slices(request, message, response)
+            (<LongWork?>request.node.long_work).small_requests.begin(
+                timed(request, steps) if request.is_timed else steps, request.is_wanted)
+        elif response is not None:
+            request.reply(response)
+        return 0
+
+
+cdef int wait_in_line(Request request, Py_ssize_t body_bytes, steps) except -1:
+    """Run the steps of a request when there is a place for its size."""
+    cdef LongWork long_work = request.node.long_work
+    cdef Line line = (long_work.slow_requests if request.api.is_slow
+                      else long_work.large_requests if body_bytes > MEDIUM_BYTES else long_work.medium_requests)
+    line.start(timed(request, steps) if request.is_timed else steps, request.is_wanted)
+    return 0
+
+
+def serve_in_slices(Request request not None, request_class, handle, data):
+    """Decode a long body, call the handler and send its response."""
+    try:
+        message = yield from decode_in_slices(request_class, data, request.version)
+    except ProtocolError as error:
+        request.connection.close(f'{request.api.key.name} v{request.version}, {len(data)} bytes: {error}')
+        return
+    data = None
+    yield from answer_in_slices(request, message, call_handler(handle, request, message))
+
+
+def call_handler(handle, request, message):
+    """Return what a handler returns, or what its generator returns."""
+    response = handle(request, message)
+    if isinstance(response, GeneratorType):
+        response = yield from response
+    return response
+
+
+def answer_in_slices(Request request not None, message, steps):
+    """Send the response to `message` that the generator `steps` returns. None: the handler replies itself."""
+    try:
+        response = yield from steps
+    except ProtocolError as error:
+        request.connection.close(f'{request.api.key.name} v{request.version}: {error}')
+        return
+    except Exception as error:
+        response = yield from failure_in_slices(request, message, error)
+        if response is None:
+            return
+    if response is not None:        # else the handler still needs the message, for a reply that it sends later
+        yield from reply_in_slices(request, response)
+        yield from free_in_slices(message)
+
+
+def failure_in_slices(Request request not None, message, error):
+    """Return the response to a long request whose handler raised this error. None: the connection is closed instead.
+    """
+    code, text = request.cause_of(error)
+    error = request.answer = None
+    response = request.api.begin_failure(message, code, text, request.version)
+    if isinstance(response, Generator):
+        response = yield from response
+    if response is None:
+        request.close_for(text)
+    return response
+
+
+def reply_in_slices(Request request not None, response):
+    """Encode a response and send it."""
+    cdef uint8_t header[5]
+    cdef uint8_t *end = request.put_header(header)
+    if request.audit_answer is not None:
+        request.audit_answer(response)
+    request.report_throttling(response)
+    prefix = PyBytes_FromStringAndSize(<char *>header, end - header)
+    try:
+        segments = yield from encode_in_slices(response, request.version, prefix)
+    except EncodeError:
+        request.refuse_to_encode()
+    else:
+        request.send(segments)
+        segments = None
+    yield from free_in_slices(response)
+
+
+cdef int fail_undecoded(Request request, Cursor *body, object error) except -1:
+    """Answer with the error of a handler in C, which needs the decoded body."""
+    cdef Py_ssize_t body_bytes = body.end - body.at
+    if body_bytes <= AT_ONCE_BYTES:
+        return request.fail(decode_bytes(request.api.request_class, body, request.version), error)
+    if body_bytes > LARGEST_BYTES:
+        logger.error('%r failed with %d bytes', request, body_bytes, exc_info=error)
+        request.connection.close(f'{request.api.key.name} of {body_bytes} bytes failed: {error}')
+        return 0
+    return wait_in_line(request, body_bytes, serve_in_slices(
+        request, request.api.request_class, partial(raise_again, error),
+        PyBytes_FromStringAndSize(<char *>body.at, body_bytes)))
+
+
+def raise_again(error, _request, _message):
+    """Handle a request by raising the error that it caused before it was decoded."""
+    raise error
+
+
+cdef class Api:
+    """The declaration of a served API. `ApiVersions` is derived from these.
+
+    `handle` is a function for DecodingHandler, a Handler, or a table of both: {(first version, last version): handler}.
+    `error_response(body, code, message, version)` builds the reply to a request that failed as a whole; it returns None
+    if only closing the connection can report the failure. Without it the response class has a top-level error code. It
+    is a generator function if a client can make it long.
+    `advertised_min_version`: the lowest version that ApiVersions names, if it differs from the lowest that is served.
+    `with_setting`: the name of a setting, and the last version that is served where the setting is on.
+    `is_slow`: a worker may have to read for seconds until the response is complete.
+    """
+
+    def __init__(self, key, int min_version, int max_version, handle, error_response=None, advertised_min_version=None,
+                 with_setting=None, *, bint is_slow=False):
+        name = key.name.title().replace('_', '')
+        versions = range(min_version, max_version + 1)
+        self.key = key
+        self.min_version = min_version
+        self.max_version = max_version
+        self.max_frame_bytes = INT32_MAX if key is ApiKey.PRODUCE else LARGEST_BYTES
+        self.advertised_min_version = advertised_min_version
+        self.error_response = error_response
+        self.with_setting = with_setting
+        self.is_slow = is_slow
+        self.handle = handle
+        self.name = name
+        self.tags_from = next(
+            (version for version in versions if request_header_version(key, version) >= 2), max_version + 1)
+        self.answer_tags_from = next(
+            (version for version in versions if response_header_version(key, version) >= 1), max_version + 1)
+        table = handle if isinstance(handle, dict) else {(min_version, max_version): handle}
+        if sorted(version for first, last in table for version in range(first, last + 1)) != list(versions):
+            raise ValueError(f'{key.name}: handlers for versions {min_version}-{max_version} expected, found '
+                             f'{list(table)}')
+        self.handlers = tuple(
+            self._handler(next(found for (first, last), found in table.items() if first <= version <= last))
+            for version in versions)
+
+    def _handler(self, handle):
+        if isinstance(handle, Handler):
+            return handle
+        if self.key in CHANGES:
+            handle = with_audit(handle)
+        return DecodingHandler(handle, f'{self.name}Request')
+
+    def under(self, config):
+        """Return the declaration that is in force with these settings."""
+        if self.with_setting is None:
+            return self
+        name, max_version = self.with_setting
+        if not getattr(config, name.replace('.', '_')):
+            return self
+        return up_to(self, max_version)
+
+    @property
+    def request_class(self):
+        """The class of the request's message."""
+        return getattr(messages, f'{self.name}Request')
+
+    def failure(self, body, code, message, int version):
+        """Return the response to a request that failed as a whole, or None."""
+        response = self.begin_failure(body, code, message, version)
+        return run_to_end(response) if isinstance(response, Generator) else response
+
+    def begin_failure(self, body, code, message, int version):
+        """Return what `failure` returns, or a generator that returns it after many parts."""
+        if self.error_response is not None:
+            return self.error_response(body, code, message, version)
+        response = getattr(messages, f'{self.name}Response')(error_code=int(code))
+        if hasattr(response, 'error_message'):
+            response.error_message = message
+        return response
+
+
+@functools.cache
+def up_to(Api api not None, int max_version):
+    """Return the declaration with more versions. Each ApiVersions asks for it, so it is made once."""
+    return Api(api.key, api.min_version, max_version, api.handle, api.error_response, api.advertised_min_version,
+               is_slow=api.is_slow)

@@ -1,0 +1,39 @@
+from libc.stdint cimport int64_t
+from posix.time cimport CLOCK_MONOTONIC
+
+from kbroker.base.turn_watch cimport TurnWatch, read_us
+
+
+cdef inline int64_t now_us() noexcept nogil:
+    """Return the time of the system's monotonic clock: budgets use it, which a test's clock does not move."""
+    return read_us(CLOCK_MONOTONIC)
+
+
+cdef class Clock:
+    cpdef int64_t wall_ms(self) except? -1
+    cpdef int64_t monotonic_ms(self) except? -1
+
+
+cdef class Timer:
+    cdef readonly int64_t deadline_ms
+    cdef readonly object callback       # None once it has fired or was cancelled
+    cdef Timers timers
+
+    cpdef cancel(self)
+
+
+cdef class Timers:
+    cdef Clock clock
+    cdef TurnWatch turn_watch
+    cdef list heap
+    cdef list leaving                   # a heap, too: entries that move to `heap`, unless they are cancelled
+    cdef int64_t next_sequence
+    cdef Py_ssize_t cancelled           # cancelled timers still in a heap
+    cdef int64_t next_deadline_ms       # no timer is due earlier; NEVER if there is none
+
+    cpdef Timer after(self, int64_t delay_ms, callback)
+    cdef int forget_cancelled(self) except -1
+    cdef list earlier_heap(self)
+    cdef int look_ahead(self) except -1
+    cdef int64_t delay_ms(self) except? -1
+    cdef int run_due_callbacks(self, int64_t most_us=*) except -1

@@ -1,0 +1,199 @@
+"""The broker's clock and timers; tests replace the clock with a ManualClock."""
+from heapq import heappop, heappush
+
+from libc.stdint cimport INT64_MAX, int64_t
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+
+from kbroker.base.turn_watch cimport TurnWatch
+
+
+cdef enum:
+    # Cancelled timers are removed once they make up most of the heap: requests with a timeout of an hour
+    # that are answered at once, a thousand times a second, must not leave an hour of timers behind.
+    MIN_CANCELLED = 64
+    MOVED_AT_ONCE = 16
+    # Thousands of timers may be due at one time, such as the sessions of a large group. What is left after this time
+    # runs in the next tick.
+    TICK_US = 2_000
+
+cdef int64_t NEVER = INT64_MAX
+
+
+cdef inline int64_t read_ms(int clock_id) noexcept nogil:
+    cdef timespec now
+    clock_gettime(clock_id, &now)
+    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1_000_000
+
+
+cdef class Clock:
+    """The machine's time."""
+
+    cpdef int64_t wall_ms(self) except? -1:
+        """Return milliseconds since the Unix epoch, as record timestamps and log rows carry them."""
+        return read_ms(CLOCK_REALTIME)
+
+    cpdef int64_t monotonic_ms(self) except? -1:
+        """Return milliseconds of a clock that never steps back; deadlines are measured with it."""
+        return read_ms(CLOCK_MONOTONIC)
+
+
+cdef class ManualClock(Clock):
+    """A clock that moves only when `advance` or `set_wall_ms` is called."""
+    cdef int64_t _wall_ms
+    cdef int64_t _monotonic_ms
+
+    def __init__(self, int64_t wall_ms=1_700_000_000_000):
+        self._wall_ms = wall_ms
+
+    cpdef int64_t wall_ms(self) except? -1:
+        return self._wall_ms
+
+    cpdef int64_t monotonic_ms(self) except? -1:
+        return self._monotonic_ms
+
+    def advance(self, int64_t ms):
+        """Move both times by `ms` milliseconds."""
+        self._wall_ms += ms
+        self._monotonic_ms += ms
+
+    def set_wall_ms(self, int64_t wall_ms):
+        """Set the wall clock, as an operator or NTP may; the monotonic time stays."""
+        self._wall_ms = wall_ms
+
+
+def is_over(int64_t span_ms, int64_t since_ms, int64_t now_ms):
+    """Return whether a span of wall time that began at `since_ms` is over, or the clock was set back before that.
+
+    For pauses between two attempts: with a clock that was set back by hours, they would last for hours.
+    """
+    return now_ms < since_ms or now_ms - since_ms >= span_ms
+
+
+cdef class Timer:
+    """One deadline, created by `Timers.after`; once cancelled, it never fires."""
+
+    cpdef cancel(self):
+        if self.callback is not None:
+            self.callback = None
+            self.timers.cancelled += 1
+            self.timers.forget_cancelled()
+
+
+cdef class Timers:
+    """A heap of deadlines. The reactor asks how long it may sleep, then runs the callbacks that are due."""
+
+    def __init__(self, Clock clock not None, TurnWatch watch=None):
+        self.clock = clock
+        self.turn_watch = TurnWatch() if watch is None else watch
+        self.heap = []
+        self.leaving = []
+        self.next_deadline_ms = NEVER
+
+    def __len__(self):
+        """Return the number of timers, with the cancelled ones that are not forgotten yet."""
+        return len(self.heap) + len(self.leaving)
+
+    cpdef Timer after(self, int64_t delay_ms, callback):
+        """Call `callback` once, `delay_ms` from now."""
+        cdef Timer timer = Timer.__new__(Timer)
+        cdef int64_t now_ms = self.clock.monotonic_ms()
+        timer.deadline_ms = now_ms + delay_ms if delay_ms < NEVER - now_ms else NEVER - 1
+        timer.callback = callback
+        timer.timers = self
+        self.next_sequence += 1
+        heappush(self.heap, (timer.deadline_ms, self.next_sequence, timer))
+        self.next_deadline_ms = min(self.next_deadline_ms, timer.deadline_ms)
+        return timer
+
+    def every(self, int64_t interval_ms, callback):
+        """Call `callback` every `interval_ms`, first one interval from now. Returns a function that stops it."""
+        current = None
+
+        def fire():
+            nonlocal current
+            current = self.after(interval_ms, fire)
+            callback()
+            self.turn_watch.lap(callback)
+
+        def stop():
+            current.cancel()
+
+        current = self.after(interval_ms, fire)
+        return stop
+
+    def next_delay_ms(self):
+        """Return the milliseconds until the next deadline: 0 if one is due, None if there is none."""
+        cdef int64_t delay_ms = self.delay_ms()
+        return None if delay_ms == NEVER else delay_ms
+
+    def run_due(self):
+        """Run the callbacks that are due, in order of deadline. Returns how many ran."""
+        self.turn_watch.restart()
+        return self.run_due_callbacks(NEVER)
+
+    cdef int64_t delay_ms(self) except? -1:
+        """Return the same as `next_delay_ms`, but NEVER instead of None."""
+        self.look_ahead()
+        if self.next_deadline_ms == NEVER:
+            return NEVER
+        return max(0, self.next_deadline_ms - self.clock.monotonic_ms())
+
+    cdef int run_due_callbacks(self, int64_t most_us=TICK_US) except -1:
+        """Run callbacks that are due, in order of deadline, until none is or `most_us` have passed."""
+        cdef int64_t now_ms, began_us
+        cdef int ran = 0
+        cdef Timer timer
+        cdef list heap
+        if self.next_deadline_ms == NEVER:
+            return 0
+        now_ms = self.clock.monotonic_ms()
+        if self.next_deadline_ms > now_ms:
+            return 0
+        began_us = now_us()
+        while True:
+            heap = self.earlier_heap()
+            if not heap or (<Timer>(<tuple>heap[0])[2]).deadline_ms > now_ms:
+                break
+            timer = heappop(heap)[2]
+            if timer.callback is None:
+                self.cancelled -= 1
+                continue
+            callback, timer.callback = timer.callback, None
+            callback()
+            self.turn_watch.lap(callback)
+            ran += 1
+            if now_us() - began_us >= most_us:
+                break
+        self.look_ahead()
+        return ran
+
+    cdef int look_ahead(self) except -1:
+        """Drop cancelled timers from the front of the heap and set `next_deadline_ms`."""
+        cdef list heap = self.earlier_heap()
+        while heap and (<Timer>(<tuple>heap[0])[2]).callback is None:
+            heappop(heap)
+            self.cancelled -= 1
+            heap = self.earlier_heap()
+        self.next_deadline_ms = (<Timer>(<tuple>heap[0])[2]).deadline_ms if heap else NEVER
+        return 0
+
+    cdef list earlier_heap(self):
+        """Return the heap with the earliest deadline."""
+        if not self.leaving:
+            return self.heap
+        return self.leaving if not self.heap or self.leaving[0] < self.heap[0] else self.heap
+
+    cdef int forget_cancelled(self) except -1:
+        """Forget cancelled timers if they are most of all, a few at each call: there may be 100,000."""
+        cdef int moved
+        if not self.leaving:
+            if self.cancelled <= MIN_CANCELLED or self.cancelled <= len(self.heap) // 2:
+                return 0
+            self.leaving, self.heap = self.heap, self.leaving
+        for moved in range(min(MOVED_AT_ONCE, <int>len(self.leaving))):
+            entry = self.leaving.pop()      # without its last entry, a heap is a heap
+            if (<Timer>(<tuple>entry)[2]).callback is None:
+                self.cancelled -= 1
+            else:
+                heappush(self.heap, entry)
+        return 0

@@ -1,0 +1,56 @@
+# cython: language_level=3
+from libc.stdint cimport int64_t
+
+from kbroker.base.clock cimport Timers
+
+
+cdef int charge(int64_t elements) noexcept
+
+
+cdef class LongWork:
+    cdef Timers timers
+    cdef object works           # deque of Work
+    cdef bint is_scheduled
+    cdef int64_t slice_us
+    cdef readonly Py_ssize_t paused
+    cdef readonly Py_ssize_t full_slices    # those that used up their time
+    # The works of requests, by the memory that one of them may hold.
+    cdef readonly Line small_requests
+    cdef readonly Line medium_requests
+    cdef readonly Line large_requests
+    cdef readonly Line slow_requests
+
+    cpdef start(self, steps, done=*)
+    cdef bint advance(self, Work work) except -1
+    cdef int resume(self, Work work) except -1
+    cdef int schedule(self) except -1
+
+
+cdef class Pause:
+    cdef readonly bint is_over
+    cdef list works             # of Work
+    cdef LongWork long_work     # in which they advance
+
+    cpdef end(self)
+    cdef int hold(self, LongWork long_work, Work work) except -1
+
+
+cdef class Work:
+    cdef object steps           # the generator
+    cdef object done            # called with (error, result), or None
+    cdef object is_wanted       # called before the first part, or None
+    cdef Line line              # in which the work has a place, or None
+    cdef bint gives_way         # leaves its place when it waits for another work
+
+
+cdef class Line:
+    cdef LongWork long_work
+    cdef Py_ssize_t places
+    cdef Py_ssize_t taken_places
+    cdef object waiting             # deque of Work
+    cdef Py_ssize_t begun_waiting   # the works of `waiting` that have begun
+    cdef Py_ssize_t last_sweep      # the works that were left by the last search for unwanted ones
+
+    cdef int enter(self, Work work) except -1
+    cdef int leave(self) except -1
+    cdef int wait(self, Work work) except -1

@@ -1,0 +1,290 @@
+"""Work that takes longer than a turn may: done in slices, between the turns of the connections.
+
+All connections share the loop, so no work may hold it for long. Work whose length a peer chooses (partitions, members,
+bytes) is written as a generator that yields after each small part, of 100 microseconds or so. In each tick, the works
+that are not at their end share SLICE_US. State may change wherever a work yields: look things up again behind it.
+
+A work that waits yields a `Pause`, and advances again once the pause is over.
+
+A work that holds memory which a peer chooses has to take a place in a `Line`, so that few of them do at a time.
+"""
+from collections import deque
+
+from libc.stdint cimport int64_t
+
+from kbroker.base.clock cimport now_us
+
+cdef enum:
+    SLICE_US = 2_000
+    # The places of the lines of requests: `apis/serving/request` says which request is in which.
+    SMALL_REQUESTS = 4
+    MEDIUM_REQUESTS = 2
+    LARGE_REQUESTS = 1
+    SLOW_REQUESTS = 1
+    # The works of a line that may have begun and wait for a place. From then on works wait before they begin.
+    MOST_BEGUN = 500
+    # The elements that one part of a work treats, if one takes a microsecond or two.
+    ELEMENTS_OF_A_PART = 64
+
+PART = ELEMENTS_OF_A_PART
+
+
+def run_to_end(steps):
+    """Run a generator to its end at once, and return its value: for work that is known to be short and not to wait."""
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as stop:
+            return stop.value
+        if type(step) is Pause and not (<Pause>step).is_over:
+            raise RuntimeError(f'{steps!r} waits, and it is run at once')
+
+
+cdef int64_t charged = 0        # elements that no Pace has counted yet
+
+
+cdef int charge(int64_t elements) noexcept:
+    """Count treated elements at the Pace that is asked next, for code deep below a work, which has no Pace."""
+    global charged
+    charged += elements
+    return 0
+
+
+cdef class Pace:
+    """The work of one generator since its last yield."""
+
+    cdef int64_t left
+
+    def __init__(self):
+        self.left = ELEMENTS_OF_A_PART
+
+    def spend(self, int64_t elements=1):
+        """Count treated elements, and those of `charge`. Return True if it is time to yield."""
+        global charged
+        self.left -= elements + charged
+        charged = 0
+        if self.left > 0:
+            return False
+        self.left = ELEMENTS_OF_A_PART
+        return True
+
+
+cdef class Pause:
+    """A point that works wait for: the end of another work, or a sync. It costs nothing until `end` is called."""
+
+    def __init__(self):
+        self.works = []
+
+    def wait(self):
+        """Wait until `end` is called."""
+        while not self.is_over:
+            yield self
+
+    cpdef end(self):
+        """Let all works that wait here advance in the next slice."""
+        cdef Work work
+        self.is_over = True
+        works, self.works = self.works, []
+        for work in works:
+            self.long_work.paused -= 1
+            self.long_work.resume(work)
+
+    cdef int hold(self, LongWork long_work, Work work) except -1:
+        self.long_work = long_work
+        self.works.append(work)
+        long_work.paused += 1
+        return 0
+
+
+cdef class AwaitedCall:
+    """A callback that ends a pause and keeps its arguments. A closure would be a cycle with its generator."""
+
+    cdef Pause pause
+    cdef tuple arguments
+
+    def __cinit__(self):
+        self.pause = Pause()
+
+    def __call__(self, *arguments):
+        self.arguments = arguments
+        self.pause.end()
+
+
+def result_of(start):
+    """Call `start(done)`, wait until it has called `done`, and return the argument. With several, return a tuple.
+
+    `done` may be called before `start` returns.
+    """
+    cdef AwaitedCall done = AwaitedCall()
+    start(done)
+    yield from done.pause.wait()
+    return done.arguments[0] if len(done.arguments) == 1 else done.arguments
+
+
+cdef class Work:
+    """A generator that is not at its end, and the callback for its result."""
+
+
+cdef class LongWork:
+    """The works in progress, each of which advances in turn."""
+
+    def __init__(self, Timers timers not None, int64_t slice_us=SLICE_US):
+        """Share `slice_us` of each tick among the works; with 0, one part is done in each slice."""
+        self.timers = timers
+        self.slice_us = slice_us
+        self.works = deque()
+        self.small_requests = Line(self, SMALL_REQUESTS)
+        self.medium_requests = Line(self, MEDIUM_REQUESTS)
+        self.large_requests = Line(self, LARGE_REQUESTS)
+        self.slow_requests = Line(self, SLOW_REQUESTS)
+
+    def __len__(self):
+        """Return the number of works that can advance now. `paused` is the number of those that wait for a Pause."""
+        return len(self.works)
+
+    cpdef start(self, steps, done=None):
+        """Run the generator `steps` to its end: its first part at once, the rest in slices.
+
+        `done(error, result)` gets what the generator returns, or the exception that it raises; it may be called before
+        this returns. Without `done` an exception is a broken invariant and ends the loop.
+        """
+        cdef Work work = Work.__new__(Work)
+        work.steps = steps
+        work.done = done
+        if self.advance(work):
+            self.works.append(work)
+            self.schedule()
+
+    def finish(self):
+        """Run all works to their end, however long it takes: the broker stops."""
+        cdef Work work
+        while self.works:
+            work = self.works.popleft()
+            while self.advance(work):
+                pass
+
+    def run_slice(self):
+        """Advance the works in turn until they are done or the slice is used up."""
+        cdef int64_t end_us = now_us() + self.slice_us
+        cdef Work work
+        self.is_scheduled = False
+        while self.works:
+            work = self.works.popleft()
+            steps = work.steps
+            if self.advance(work):
+                self.works.append(work)
+            self.timers.turn_watch.lap(steps)
+            if now_us() >= end_us:
+                self.full_slices += 1
+                break
+        if self.works:
+            self.schedule()
+
+    cdef bint advance(self, Work work) except -1:
+        """Do the next part of a work. Return False if it was the last, or if the work waits for a Pause."""
+        error = result = None
+        try:
+            step = next(work.steps)
+            if type(step) is Pause and not (<Pause>step).is_over:
+                if work.gives_way and work.line is not None:
+                    work.line.leave()
+                    work.line = None
+                (<Pause>step).hold(self, work)
+                return False
+            return True
+        except StopIteration as stop:
+            result = stop.value
+        except Exception as raised:
+            if work.done is None:
+                raise
+            error = raised
+        if work.line is not None:
+            work.line.leave()
+        if work.done is not None:
+            work.done(error, result)
+        return False
+
+    cdef int resume(self, Work work) except -1:
+        """Let a work advance in the next slice."""
+        self.works.append(work)
+        return self.schedule()
+
+    cdef int schedule(self) except -1:
+        if not self.is_scheduled:
+            self.is_scheduled = True
+            self.timers.after(0, self.run_slice)
+        return 0
+
+
+cdef class Line:
+    """Works of which at most `places` are in progress at a time. The others wait, in the order of their start.
+
+    A work that has not begun is dropped if it is not wanted any more, as when its client has left.
+    """
+
+    def __init__(self, LongWork long_work not None, Py_ssize_t places):
+        self.long_work = long_work
+        self.places = places
+        self.waiting = deque()
+
+    def __len__(self):
+        """Return the number of works that wait for a place."""
+        return len(self.waiting)
+
+    def start(self, steps, is_wanted):
+        """Run a work as soon as there is a place; its first part at once, if there is one."""
+        cdef Work work = Work.__new__(Work)
+        work.steps, work.is_wanted = steps, is_wanted
+        if self.taken_places < self.places:
+            self.enter(work)
+        else:
+            self.wait(work)
+
+    def begin(self, steps, is_wanted):
+        """Run the first part of a work at once, the rest as soon as there is a place: most works are that short.
+
+        The work gives its place away as soon as it waits for another work, which may be one that has begun here and
+        has no place.
+        """
+        cdef Work work = Work.__new__(Work)
+        work.steps, work.is_wanted, work.gives_way = steps, is_wanted, True
+        if self.taken_places < self.places:
+            self.enter(work)
+        elif self.begun_waiting >= MOST_BEGUN:
+            self.wait(work)
+        else:
+            work.is_wanted = None
+            if self.long_work.advance(work):
+                self.wait(work)
+
+    cdef int enter(self, Work work) except -1:
+        """Give the work a place, and run its first part."""
+        self.taken_places += 1
+        work.line, work.is_wanted = self, None
+        if self.long_work.advance(work):
+            self.long_work.resume(work)
+        return 0
+
+    cdef int leave(self) except -1:
+        """Give the place of a work that is done to the next one."""
+        cdef Work work
+        self.taken_places -= 1
+        while self.waiting and self.taken_places < self.places:
+            work = self.waiting.popleft()
+            if work.is_wanted is None:
+                self.begun_waiting -= 1
+            elif not work.is_wanted():
+                continue
+            self.taken_places += 1
+            work.line, work.is_wanted = self, None
+            self.long_work.resume(work)
+        return 0
+
+    cdef int wait(self, Work work) except -1:
+        cdef Work other
+        self.waiting.append(work)
+        self.begun_waiting += work.is_wanted is None
+        if len(self.waiting) > 2 * self.last_sweep + 64:
+            self.waiting = deque([other for other in self.waiting if other.is_wanted is None or other.is_wanted()])
+            self.last_sweep = len(self.waiting)
+        return 0

@@ -1,0 +1,309 @@
+"""The daemon: a node, the loop that drives it, and the sockets that reach it."""
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbroker import __version__
+from kbroker.apis.serving.dispatch import Dispatcher
+from kbroker.apis.serving.served import apis_under
+from kbroker.base.clock import Clock, Timers
+from kbroker.base.garbage import YoungSearch, log_garbage
+from kbroker.base.turn_watch import TurnWatch
+from kbroker.daemon.clock_watch import LOOK_INTERVAL_MS, ClockWatch
+from kbroker.daemon.ledger import Line, ledger_of
+from kbroker.daemon.node import Node
+from kbroker.daemon.status import MOST_PEERS, Report, StatusSocket
+from kbroker.daemon.stopping import StopProgress
+from kbroker.group.share.holds import HoldsFilter, describe_holds
+from kbroker.log.fs import FileSystem, shared_open_files
+from kbroker.metadata.changes import Steps
+from kbroker.network.admission import ListenerLimits
+from kbroker.network.connection import Connection
+from kbroker.network.limits import UNBOUNDED, Limits, SocketOptions
+from kbroker.network.reactor import Reactor
+from kbroker.network.server import Endpoint, Hooks, Server
+from kbroker.network.sync_threads import SyncThreads
+from kbroker.network.transport import Transport
+from kbroker.network.worker import Worker
+from kbroker.security.quotas import ClientQuotas
+from kbroker.security.surroundings import Background
+from kbroker.settings.config import Config, Listener, addresses_for_clients, check_exposure
+from kbroker.settings.rows import INT_MAX
+from kbroker.settings.table import addresses_with_limits
+
+if TYPE_CHECKING:
+    from kbroker.network.tls_contexts import TlsContexts
+
+logger = logging.getLogger('kbroker')
+
+DRAIN_MS = 5_000
+"""The time that a stop waits for requests under way."""
+SYNC_THREADS = 4
+"""Measured with 64 dirty files: four threads took a tenth of the time of one, and eight as long as four."""
+ACCEPTED_AT_ONCE = 64
+FILES_LEAST_SHARE = 8
+"""One in this many file descriptors is reserved for files."""
+LEAST_RESERVED = 48
+"""The descriptors that connections leave at least, or half of a lower limit. The broker itself has about 20 open."""
+MOST_NAMED, MOST_REASON = 20, 1000
+"""The most offline partitions that the status names, and the most characters of a reason."""
+EXIT_BROKEN = 70
+"""The exit status of a broker that met a broken invariant: EX_SOFTWARE of sysexits.h."""
+
+
+def limit_of(value: int) -> int:
+    """Return a limit of the settings; the largest number means none."""
+    return UNBOUNDED if value == INT_MAX else value
+
+
+class Broker:
+    """A broker process: `start`, then `run`, which returns after `stop`."""
+
+    server: Server
+    _ledger: list[Line]
+    _started_ms: int
+    _status_socket: StatusSocket | None = None
+    _progress: StopProgress | None = None
+    _tls: TlsContexts | None = None
+
+    def __init__(self, config: Config):
+        self.config = config
+        clock = Clock()
+        self.turn_watch = TurnWatch(config.kbroker_measure_turns)
+        self.timers = Timers(clock, self.turn_watch)
+        self.reactor = Reactor(clock, self.timers)
+        self.sync_threads = SyncThreads(self.reactor, SYNC_THREADS)
+        self.cleaning_worker = Worker(self.reactor, name='cleaner')
+        self.reading_worker = Worker(self.reactor, name='reader')
+        # One thread: it bounds the memory for decompressed records.
+        self.validating_worker = Worker(self.reactor, name='validator')
+        # A thread of its own: a search may take long, and the batches of producers would wait for it.
+        self.searching_worker = Worker(self.reactor, name='searcher')
+        # A thread of its own: it may wait for the keys of an identity provider.
+        self.login_worker = Worker(self.reactor, name='logins')
+        # A thread that never waits for the network: it verifies the signatures of tokens.
+        self.token_worker = Worker(self.reactor, name='tokens')
+        self.node = Node(config, clock, self.timers, FileSystem(), self.sync_threads.sync, self.cleaning_worker.submit,
+                         self.validating_worker.submit, self.searching_worker.submit)
+        self.directory = self.node.directory
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the first listener."""
+        host, port = self.server.addresses[0]
+        return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
+
+    def start(self) -> None:
+        """Lock the directory, bind the listeners, recover; `run` serves.
+
+        The listeners are bound early, so that an address in use is reported before a long recovery. Clients that
+        connect in between wait in the backlog. Raises OSError, ConfigError, KafkaError, CorruptLogError with a text for
+        the operator; nothing stays open then.
+        """
+        try:
+            advertised, warnings = addresses_for_clients(self.config)
+            for warning in warnings + check_exposure(self.config):
+                logger.warning('%s', warning)
+            if self.config.kbroker_audit_log:
+                from kbroker.security.audit_file import open_audit  # slow to import, and not always used
+
+                self.node.audit = open_audit(self.config.kbroker_audit_log, self.reactor.clock)
+            self.node.take_directory()
+            self.node.authentication.start(Background(self.timers, self.login_worker.submit),
+                                           self.token_worker.submit)
+            self._bind()
+            self.node.open(self._with_bound_ports(advertised))
+        except BaseException:
+            self._release(self.node.abandon)
+            raise
+        self.node.transactions.store.stale_requests.find_connection = self.server.connections.get
+        young_search = YoungSearch(self.server.traffic, self.node.long_work)
+        self.reactor.at_tick_end.extend((self.node.end_tick, young_search.end_tick))
+        if self.turn_watch.measures_cpu:
+            self.turn_watch.watch_collections()
+            self.reactor.on_signal(signal.SIGUSR1, self.turn_watch.log_longest)
+            self.reactor.on_signal(signal.SIGUSR2, log_garbage)
+        self._started_ms = self.reactor.clock.monotonic_ms()
+        self.timers.every(LOOK_INTERVAL_MS, ClockWatch(self.reactor.clock).look)
+        status_socket = StatusSocket(self.reactor, self.node.long_work, self.directory, self._answer)
+        self._ledger = [*ledger_of(self.node, self.server), Line(
+            'processes that ask for the status', '', lambda: len(status_socket), lambda: MOST_PEERS,
+            'the oldest gives way')]
+        self._status_socket = status_socket
+
+    def _answer(self, question: Report) -> Steps[Report]:
+        """Return the records that share groups hold if the question names `holds`, and `report` otherwise."""
+        wanted = question.get('holds')
+        if not isinstance(wanted, dict):
+            return self.report()
+        node = self.node
+        holds = yield from describe_holds(node.share_partitions, node.clock, HoldsFilter(
+            wanted.get('topic'), wanted.get('partition'), wanted.get('group_id')))
+        return {'cluster_id': node.metadata.cluster_id, **holds}
+
+    def report(self) -> Report:
+        """Return what `kbroker status` prints."""
+        resident_bytes = int(Path('/proc/self/statm').read_text().split()[1]) * resource.getpagesize()
+        # The kernel updates the maximum less often than the present size.
+        most_resident_bytes = max(resident_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        offline = self.node.logs.verification.offline()
+        return {
+            'version': __version__, 'pid': os.getpid(), 'address': self.address, 'directory': self.directory,
+            'durability': self.config.kbroker_durability,
+            'uptime_s': (self.reactor.clock.monotonic_ms() - self._started_ms) // 1000,
+            'resident_bytes': resident_bytes, 'most_resident_bytes': most_resident_bytes,
+            'failure': None if self.node.logs.failure is None else str(self.node.logs.failure),
+            'offline_partitions': len(offline),
+            'offline': [{'topic': note.key[0], 'partition': note.key[1], 'reason': str(note.damages[0])[:MOST_REASON]}
+                        for note in offline[:MOST_NAMED]],
+            'refused_stale_requests': self.node.transactions.store.stale_requests.refused,
+            'ledger': [{'what': line.what, 'unit': line.unit, 'now': line.now(), 'bound': line.bound(),
+                        'limit': line.limit} for line in self._ledger]}
+
+    def run(self) -> None:
+        """Serve until `stop`, then leave a directory that was stopped cleanly.
+
+        An exception that leaves the loop is a broken invariant: the state can no longer be trusted. Then the process
+        ends without another write, by SystemExit, and the next start recovers.
+        """
+        try:
+            self.reactor.run()
+        except Exception:
+            logger.critical('the broker ends: an invariant is broken; the next start recovers', exc_info=True)
+            self._release(self.node.abandon)
+            raise SystemExit(EXIT_BROKEN) from None
+        self._stop_cleanly()
+        if self._progress is not None:
+            self._progress.end()
+
+    def _stop_cleanly(self) -> None:
+        self.node.on_progress('ending the work of other threads')
+        self.node.cleaner.stop()
+        self.node.logs.end_background_work()
+        self.node.sync_inline()
+        self.sync_threads.close()
+        self.cleaning_worker.close()
+        self.validating_worker.close(drop_jobs=True)
+        self.searching_worker.close(drop_jobs=True)
+        self.login_worker.close(drop_jobs=True)
+        self.token_worker.close(drop_jobs=True)
+        self.reactor.run_once()  # the completions of the last syncs and of the cleaner's last job
+        self._release(self.node.close)
+
+    def reload(self) -> None:
+        """Continue the audit in a new file, and read the files of TLS again if they have changed."""
+        self.node.audit.reopen()
+        if self._tls is not None:
+            self._tls.reload()
+
+    def stop(self, progress: StopProgress | None = None) -> None:
+        """Accept no more, answer the requests under way, and let `run` stop cleanly after DRAIN_MS at most.
+
+        `run` notes its progress, and ends it.
+        """
+        self._progress = progress
+        if progress is not None:
+            self.node.on_progress = progress.note
+        self.node.waiting_room.answer_all()
+        self.server.drain(DRAIN_MS, self.reactor.stop)
+
+    def _bind(self) -> None:
+        config = self.config
+        dispatcher = Dispatcher(self.node, apis_under(self.config), self.node.tick, self.turn_watch)
+        self.node.quotas.on_switch.append(dispatcher.apply_quotas)
+        limits = Limits(
+            max_request_bytes=config.socket_request_max_bytes,
+            max_held_bytes=config.queued_max_request_bytes,
+            max_idle_ms=config.connections_max_idle_ms, max_connections=self._max_connections(),
+            max_connections_per_ip=config.max_connections_per_ip)
+        options = SocketOptions(config.socket_listen_backlog_size, config.socket_send_buffer_bytes,
+                                config.socket_receive_buffer_bytes)
+        self.server = Server(
+            self.reactor, self._endpoints(), dispatcher, limits, options,
+            hooks=Hooks(self.node.authentication.open, self._connection_closed, self.reading_worker.submit,
+                        partial(shared_open_files().release, ACCEPTED_AT_ONCE)),
+            quotas=self.node.quotas)
+        self.node.quotas.on_switch.append(self._measure_time)
+        self._limit_connections()
+        self.node.on_reconfigured.append(self._limit_connections)
+
+    def _measure_time(self, quotas: ClientQuotas | None) -> None:
+        self.server.traffic.measures_time = quotas is not None
+
+    def _limit_connections(self) -> None:
+        """Put the limits on connections into effect."""
+        config, admission = self.config, self.server.admission
+        self.server.limit(self._max_connections(), config.max_connections_per_ip)
+        admission.overrides = addresses_with_limits(config.max_connections_per_ip_overrides)
+        admission.max_rate = limit_of(config.max_connection_creation_rate)
+        of_listeners = {listener.name: config.for_listener(listener.name) for listener in config.bound_listeners}
+        admission.listeners = {name: ListenerLimits(limit_of(of_listener['max.connections']),
+                                                    limit_of(of_listener['max.connection.creation.rate']))
+                               for name, of_listener in of_listeners.items()}
+
+    def _max_connections(self) -> int:
+        """Return the limit that leaves the log some file descriptors: it closes files on demand, but needs a few."""
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most: int = self.config.max_connections
+        reserved = max(descriptors // FILES_LEAST_SHARE, min(LEAST_RESERVED, descriptors // 2))
+        return min(most, descriptors - reserved)
+
+    def _endpoints(self) -> list[Endpoint]:
+        return [Endpoint(listener.host, listener.port, listener.name, self._transport(listener))
+                for listener in self.config.bound_listeners]
+
+    def _transport(self, listener: Listener) -> Callable[[int], Transport]:
+        if not listener.has_tls:
+            return Transport
+        from kbroker.network.tls import TlsTransport  # slow to import, and seldom used
+
+        contexts = self._tls_contexts()
+        return lambda fd: TlsTransport(fd, contexts.context(listener.name))
+
+    def _tls_contexts(self) -> TlsContexts:
+        """Return the contexts of all listeners with TLS. The first call reads the files, and begins to watch them."""
+        from kbroker.network.tls_contexts import TlsContexts
+
+        if self._tls is None:
+            self._tls = TlsContexts(self.config, self.reading_worker.submit)
+            self.node.checks.append(self._tls.check)
+            self.node.on_reconfigured.append(self._tls.reload)
+            if self.config.kbroker_ssl_reload_interval_ms:
+                self.timers.every(self.config.kbroker_ssl_reload_interval_ms, self._tls.reload)
+        return self._tls
+
+    def _with_bound_ports(self, advertised: list[Listener]) -> list[Listener]:
+        """Return the addresses for clients, with the ports that were assigned for 0."""
+        bound = {listener.name: address[1]
+                 for listener, address in zip(self.config.bound_listeners, self.server.addresses, strict=True)}
+        return [listener._replace(port=listener.port or bound[listener.name]) for listener in advertised]
+
+    def _connection_closed(self, connection: Connection) -> None:
+        self.node.connection_closed(connection.connection_id)
+        self.node.authentication.connection_closed(connection)
+
+    def _release(self, end_node: Callable[[], None]) -> None:
+        try:
+            end_node()
+        finally:
+            self.node.authentication.stop()
+            if self._status_socket is not None:
+                self._status_socket.close()
+            if hasattr(self, 'server'):
+                self.server.close()
+            self.sync_threads.close()
+            self.cleaning_worker.close()
+            self.validating_worker.close(drop_jobs=True)
+            self.searching_worker.close(drop_jobs=True)
+            self.login_worker.close(drop_jobs=True)
+            self.token_worker.close(drop_jobs=True)
+            self.reading_worker.close()
+            self.reactor.close()
+            self.node.audit.close()

@@ -1,0 +1,34 @@
+"""A watch on the wall clock, which operators, NTP and suspended machines may set."""
+from __future__ import annotations
+
+import logging
+
+from kbroker.base.clock import Clock
+
+LOOK_INTERVAL_MS = 10_000
+LEAST_JUMP_MS = 10_000
+"""The least change that is logged. Corrections of a running clock are smaller, and matter to no timeout."""
+
+logger = logging.getLogger(__name__)
+
+
+class ClockWatch:
+    """Compares the wall clock with the monotonic one. `look` is called at intervals, and logs each jump."""
+
+    def __init__(self, clock: Clock):
+        self._clock = clock
+        self._lead_ms = self._measure()
+
+    def _measure(self) -> int:
+        return self._clock.wall_ms() - self._clock.monotonic_ms()
+
+    def look(self) -> None:
+        """Log a warning if the wall clock was set since the last look."""
+        lead_ms = self._measure()
+        jump_ms, self._lead_ms = lead_ms - self._lead_ms, lead_ms
+        if jump_ms >= LEAST_JUMP_MS:
+            logger.warning('the wall clock was set forward by %.1f s: open transactions, records and tokens are that '
+                           'much older now, and may have reached their timeout or retention', jump_ms / 1000)
+        elif jump_ms <= -LEAST_JUMP_MS:
+            logger.warning('the wall clock was set back by %.1f s: open transactions, records and tokens reach their '
+                           'timeout or retention that much later', -jump_ms / 1000)

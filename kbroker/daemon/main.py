@@ -1,0 +1,281 @@
+"""The command line: `kbroker serve`, `kbroker status`, `kbroker storage`, `kbroker config`, `kbroker --version`."""
+import contextlib
+import gc
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from kbroker import __version__
+from kbroker.base.errors import ConfigError, CorruptLogError, KafkaError, LogDirectoryError
+from kbroker.base.garbage import exempting_the_old
+from kbroker.daemon import logs, systemd
+from kbroker.daemon.stopping import StopProgress
+from kbroker.settings.config import Config, addresses_for_clients, check_exposure
+from kbroker.settings.file_modes import check_data_directory, check_secret_file, holds_secrets
+from kbroker.settings.properties import read_properties, read_text
+from kbroker.settings.table import SETTINGS
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+log = logging.getLogger('kbroker')
+
+
+@click.group(context_settings={'help_option_names': ['-h', '--help']})
+@click.version_option(__version__, prog_name='kbroker', message='%(prog)s %(version)s, Kafka protocol 4.3')
+def main() -> None:
+    """A single-node broker with Kafka's wire protocol and log format."""
+
+
+@main.command()
+@click.option('--config', 'config_file', type=FILE, metavar='FILE', help='Settings, in server.properties syntax.')
+@click.option('--data-dir', metavar='DIR', help='The log directory (log.dirs).  [default: data]')
+@click.option('--listen', metavar='HOST:PORT', help='The address to bind (listeners).  [default: 127.0.0.1:9092]')
+@click.option('--advertise', metavar='HOST:PORT', help='The address given to clients (advertised.listeners).')
+@click.option('--set', 'assignments', metavar='NAME=VALUE', multiple=True,
+                        help='Set any setting by its dotted name; repeatable. It overrides FILE and the other options.')
+@click.option('--log-json', is_flag=True, help='Log JSON lines instead of human-readable ones.')
+def serve(config_file: Path | None, data_dir: str | None, listen: str | None, advertise: str | None,
+          assignments: tuple[str, ...], log_json: bool) -> None:
+    """Run the broker until SIGTERM or SIGINT."""
+    logs.set_up(log_json)
+    _raise_descriptor_limit()
+    with keeping_everything():
+        broker = _start(config_file, data_dir, listen, advertise, assignments)
+    with exempting_the_old():
+        _run(broker)
+
+
+@contextlib.contextmanager
+def keeping_everything() -> Iterator[None]:
+    """Exempt objects created inside from garbage collection: what a start creates lives as long as the process."""
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
+
+
+def _start(config_file: Path | None, data_dir: str | None, listen: str | None, advertise: str | None,
+           assignments: tuple[str, ...]) -> Any:
+    from kbroker.daemon.broker import Broker  # compiled rooms: `kbroker --help` does without them
+
+    given: dict[str, str] = {}
+    warnings: list[str] = []
+    if config_file is not None:
+        given, warnings = _read_file(config_file)
+    names_in_file = list(given)
+    if data_dir is not None:
+        given['log.dirs'] = data_dir
+    if listen is not None:
+        given['listeners'] = f'PLAINTEXT://{listen}'
+    if advertise is not None:
+        given['advertised.listeners'] = f'PLAINTEXT://{advertise}'
+    given |= dict(_parse_assignment(text) for text in assignments)
+    try:
+        config = Config(given)
+        for warning in warnings + config.warnings:
+            log.warning('%s', warning)
+        os.umask(int(config.kbroker_file_umask, 8))
+        for warning in _check_modes(config, config_file, names_in_file):
+            log.warning('%s', warning)
+        broker = Broker(config)
+        broker.start()
+        return broker
+    except (ConfigError, KafkaError, CorruptLogError, LogDirectoryError) as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f'{error.filename}: {error.strerror}' if error.filename else error.strerror or str(error))
+
+
+def _check_modes(config: Config, config_file: Path | None, names_in_file: list[str]) -> list[str]:
+    """Return warnings about files that others may read. Raises ConfigError."""
+    warnings = []
+    if config_file is not None and holds_secrets(names_in_file):
+        warnings += check_secret_file(str(config_file), 'the passwords in it', config.kbroker_allow_readable_secrets)
+    if any(listener.has_login for listener in config.bound_listeners):
+        warnings += check_data_directory(config.log_directory)
+    return warnings
+
+
+def _run(broker: Any) -> None:
+    """Serve until a signal stops the broker."""
+    for number in _stopping_signals():
+        broker.reactor.on_signal(number, partial(_stop, broker, number))
+    if sys.stdin is None or not sys.stdin.isatty():      # the end of a terminal still ends the broker
+        broker.reactor.on_signal(signal.SIGHUP, broker.reload)
+    durability = broker.config.kbroker_durability
+    log.info('ready on %s, data in %s, durability %s', broker.address, broker.directory, durability,
+             extra={'event': 'ready', 'address': broker.address, 'directory': str(broker.directory),
+                    'durability': durability})
+    systemd.notify('READY=1', f'STATUS=Serving on {broker.address}')
+    interval_ms = systemd.watchdog_interval_ms()
+    if interval_ms is not None:
+        broker.timers.every(interval_ms, lambda: systemd.notify('WATCHDOG=1'))
+    broker.run()
+    log.info('stopped')
+
+
+def _raise_descriptor_limit() -> None:
+    """Raise the descriptor limit to the maximum: each partition in use holds a file, each connection a socket."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # e.g. in a container that allows less than it reports
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _stopping_signals() -> list[signal.Signals]:
+    """Return SIGTERM, and SIGINT unless it is ignored: Ctrl-C must not end what a script runs in the background."""
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGINT]
+
+
+def _stop(broker: Any, number: int) -> None:
+    # From here on signals have the kernel's default action: a second signal, or the alarm of a stop that hangs, ends
+    # the process. That is as safe as a crash, and needs no Python to run.
+    for again in _stopping_signals():
+        signal.signal(again, signal.SIG_DFL)
+    log.info('%s: stopping; a second signal ends at once', signal.Signals(number).name)
+    systemd.notify('STOPPING=1')
+    broker.stop(StopProgress())
+
+
+@main.command()
+@click.option('--config', 'config_file', type=FILE, metavar='FILE', help='The settings that the broker was given.')
+@click.option('--data-dir', metavar='DIR', help='The log directory (log.dirs).  [default: data]')
+@click.option('--json', 'as_json', is_flag=True, help='Print one JSON object; sizes in bytes.')
+def status(config_file: Path | None, data_dir: str | None, as_json: bool) -> None:
+    """Print what a running broker holds in memory, and the bound of each structure."""
+    from kbroker.daemon.status import lines_of, read_status  # compiled rooms: `kbroker --help` does without them
+
+    given = {} if config_file is None else _read_file(config_file)[0]
+    if data_dir is not None:
+        given['log.dirs'] = data_dir
+    try:
+        report = read_status(Config(given).log_directory)
+    except (ConfigError, OSError) as error:
+        _fail(str(error))
+    click.echo(json.dumps(report, indent=2) if as_json else '\n'.join(lines_of(report)))
+
+
+@main.command()
+@click.option('--config', 'config_file', type=FILE, metavar='FILE', help='The settings that the broker will be given.')
+@click.option('--data-dir', metavar='DIR', help='The log directory (log.dirs).  [default: data]')
+@click.option('--cluster-id', metavar='ID', help='The id of the cluster, 22 characters.  [default: a random one]')
+@click.option('--add-scram', 'scram', metavar='MECHANISM=[name=NAME,password=PASSWORD]', multiple=True,
+              help='A user of SCRAM-SHA-256 or SCRAM-SHA-512; repeatable. The list in brackets may also have '
+                   'iterations=N, and salt and saltedpassword in base64 instead of the password.')
+def storage(config_file: Path | None, data_dir: str | None, cluster_id: str | None, scram: tuple[str, ...]) -> None:
+    """Format a new log directory, with the first users in it before a broker serves it.
+
+    On the log directory of a stopped broker, --add-scram adds users or replaces their credentials.
+    """
+    from kbroker.log.fs import FileSystem  # compiled rooms: `kbroker --help` does without them
+    from kbroker.metadata.added_scram import add_offline, parse_add_scram
+    from kbroker.metadata.directory import META_PROPERTIES_FILE, format_directory, parse_uuid
+
+    given = {} if config_file is None else _read_file(config_file)[0]
+    if data_dir is not None:
+        given['log.dirs'] = data_dir
+    try:
+        settings = Config(given)
+        os.umask(int(settings.kbroker_file_umask, 8))
+        if cluster_id is not None:
+            parse_uuid(cluster_id)
+        records = {(record.name, record.mechanism): record for record in map(parse_add_scram, scram)}
+        if len(records) < len(scram):
+            raise ValueError('--add-scram: found a user and mechanism twice, expected them once')
+        directory = os.path.abspath(settings.log_directory)
+        if records and cluster_id is None and os.path.exists(os.path.join(directory, META_PROPERTIES_FILE)):
+            add_offline(directory, list(records.values()))
+            click.echo(f'{directory}: {len(records)} SCRAM credentials written')
+            return
+        properties = format_directory(FileSystem(), directory, settings.node_id, int(time.time() * 1000), cluster_id,
+                                      list(records.values()))
+    except (ConfigError, KafkaError, LogDirectoryError, OSError, ValueError) as error:
+        _fail(str(error))
+    click.echo(f'{directory}: formatted for cluster {properties.cluster_id}, with {len(records)} SCRAM credentials')
+
+
+@main.command()
+@click.option('--check', 'config_file', type=FILE, metavar='FILE', help='Check FILE instead; exit 1 if it is invalid.')
+def config(config_file: Path | None) -> None:
+    """Print every setting with its default and description, as a file for `serve --config`."""
+    if config_file is None:
+        click.echo('\n\n'.join(_describe_settings()))
+        return
+    given, warnings = _read_file(config_file)
+    errors = list(_errors(given))
+    for text in errors:
+        click.echo(f'error: {text}', err=True)
+    if not errors:
+        checked = Config(given)
+        warnings += checked.warnings + addresses_for_clients(checked)[1] + check_exposure(checked)
+    for text in warnings:
+        click.echo(f'warning: {text}', err=True)
+    if errors:
+        sys.exit(1)
+    click.echo(f'{config_file}: {len(given)} settings, all valid')
+
+
+def _errors(given: dict[str, str]) -> Iterator[str]:
+    """Yield one message for each error in the settings."""
+    from kbroker.apis.serving.listener_logins import check_logins  # compiled rooms: `kbroker --help` does without them
+
+    given = dict(given)
+    while True:
+        try:
+            checked = Config(given)
+            addresses_for_clients(checked)
+            check_exposure(checked)
+            check_logins(checked)
+            return
+        except ConfigError as error:
+            yield str(error)
+            if given.pop(error.name, None) is None:
+                return
+
+
+def _describe_settings() -> Iterator[str]:
+    for setting in SETTINGS.values():
+        if setting.internal:
+            continue
+        notes = [setting.expected()]
+        if setting.topic_name:
+            notes.append(f'per topic: {setting.topic_name}')
+        notes.append(setting.update.value)
+        default = setting.text(setting.default)
+        assignment = f'#{setting.name}=' if default is None else f'{setting.name}={default}'
+        yield f'# {setting.doc}\n# ({"; ".join(notes)})\n{assignment}'
+
+
+def _read_file(path: Path) -> tuple[dict[str, str], list[str]]:
+    try:
+        return read_properties(read_text(path))
+    except (OSError, UnicodeDecodeError) as error:
+        _fail(f'{path}: {error.strerror if isinstance(error, OSError) else "not UTF-8 text"}')
+    except ValueError as error:
+        _fail(f'{path}: {error}')
+
+
+def _parse_assignment(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition('=')
+    if not separator or not name.strip():
+        raise click.BadParameter(f'found {text!r}, expected NAME=VALUE', param_hint='--set')
+    return name.strip(), value
+
+
+def _fail(message: str) -> NoReturn:
+    """End with one line and exit status 1."""
+    prefix = logs.journal_prefix(logging.ERROR) if logs.stderr_is_the_journal() else ''
+    click.echo(f'{prefix}kbroker: {message}', err=True)
+    sys.exit(1)

@@ -1,0 +1,616 @@
+"""Joining, syncing, heartbeating and leaving: what moves the classic groups of a shard.
+
+Membership itself lives in memory, as in Kafka: it is a matter of heartbeats, and after a restart a member that does not
+heartbeat in time is gone. What the log keeps is a generation with its assignments: a group becomes Stable, and its
+members learn their assignments, once that row is durable.
+
+Answers wait in `classic_answers` until an operation has the group in order.
+"""
+
+import functools
+import logging
+
+from kbroker.base.completion cimport Completion
+from kbroker.group.classic.group cimport ClassicGroup, Member
+
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.group.classic.answers import ClassicAnswers
+from kbroker.group.classic.group import MOST_MEMBERS, MOST_PROTOCOLS, GroupState
+from kbroker.group.classic.pending_members import PENDING_MEMBER_BYTES
+from kbroker.group.classic.sessions import Sessions
+from kbroker.group.shard import coordinator_error
+from kbroker.protocol.messages import JoinGroupResponse, LeaveGroupResponse
+from kbroker.security.escape import shown
+
+log = logging.getLogger(__name__)
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
+"""How long a member that does not know its id may stay in an unfinished rebalance: it cannot heartbeat, and its
+connection may be gone; a client that is still there joins again."""
+
+cdef enum:
+    MEMBERS_AT_ONCE = 1_000     # the most members whose row is made and appended without a yield
+    MEMBERS_A_PART = 64         # how many members are removed between two yields
+
+
+def then_answer(operation):
+    """Answers wait for the end of the operation."""
+
+    @functools.wraps(operation)
+    def wrapped(self, /, *args, **kwargs):
+        try:
+            return operation(self, *args, **kwargs)
+        finally:
+            self.answers.send()
+
+    return wrapped
+
+
+class Membership:
+    """The members of the groups of one shard. Requests and responses are Kafka's messages.
+
+    `pending_members` are those of all shards.
+    """
+
+    def __init__(self, shard, config, clock, timers, long_work, pending_members):
+        self._shard = shard
+        self._config = config
+        self._clock = clock
+        self._timers = timers
+        self._long_work = long_work
+        self._pending_members = pending_members
+        self.sessions = Sessions(clock, timers, self._session_ended)
+        self.answers = ClassicAnswers(self.sessions, clock, long_work)
+        shard.on_group_row = self._assignment_is_durable
+
+    @then_answer
+    def start_sessions(self):
+        """After loading: each member gets its session timeout to heartbeat; a group above group.max.size rebalances."""
+        for group in self._classic_groups():
+            for member in group.members.values():
+                self.sessions.restart(group, member)
+            if len(group.members) > self._config.group_max_size:
+                self._rebalance_or_complete(group)
+
+    def stop_sessions(self):
+        """`__consumer_offsets` is gone and its groups with it: their timers must find nothing to do."""
+        for group in self._classic_groups():
+            for member in list(group.members.values()):
+                self._remove(group, member)
+            for timer in (group.join_timer, group.sync_timer):
+                if timer is not None:
+                    timer.cancel()
+            self._pending_members.forget_all_of(group)
+        self._shard.clear()
+        self.answers.send()
+
+    # Groups that become consumer groups, and that were ones
+
+    @then_answer
+    def end(self, group):
+        """A consumer group takes the place of the group, as soon as its rows are durable. The requests that wait are
+        answered REBALANCE_IN_PROGRESS."""
+        group.bury(self._clock.wall_ms())
+        for timer in (group.join_timer, group.sync_timer):
+            if timer is not None:
+                timer.cancel()
+        self._pending_members.forget_all_of(group)
+        self.answers.refuse_all(group, ErrorCode.REBALANCE_IN_PROGRESS)
+
+    @then_answer
+    def revive(self, group_id):
+        """Go on with a group that `end` has ended, if no other has taken its place. Its members rebalance."""
+        ended = self._shard.classic_group(group_id)
+        if ended is None or not ended.is_dead:
+            return
+        group = ClassicGroup(group_id, state_since_ms=self._clock.wall_ms(), state=GroupState.STABLE,
+                             generation=ended.generation, protocol_name=ended.protocol_name)
+        for member in ended.members.values():
+            group.add(member.as_it_is(), ended.protocol_type)
+        group.leader_id = ended.leader_id
+        self._shard.add_group(group)
+        for member in group.members.values():
+            self.sessions.restart(group, member)
+        self._prepare_rebalance(group)
+
+    @then_answer
+    def start_downgraded(self, group_id, rebalances):
+        """Give the members of a group that was a consumer group their session's time."""
+        group = self._shard.classic_group(group_id)
+        if group is None:
+            return
+        if rebalances:
+            self._prepare_rebalance(group)
+        self.answers.then(self._start_members(group))
+
+    def _start_members(self, group):
+        cdef Member member
+        for index, member in enumerate(list(group.members.values())):
+            if index and index % MEMBERS_A_PART == 0:
+                yield
+            if group.members.get(member.member_id) is member and member.session_timer is None:
+                self.sessions.restart(group, member)
+
+    def _classic_groups(self):
+        return [group for group in self._shard.groups.values() if isinstance(group, ClassicGroup)]
+
+    def row_of(self, group, assignments):
+        """Return the row of a group that is not adopted yet. Raises MESSAGE_TOO_LARGE."""
+        return self._shard.row_of(group, assignments)
+
+    # JoinGroup
+
+    @then_answer
+    def join(self, request, version, client_id, client_host, done):
+        """JoinGroup. `done` completes with the JoinGroupResponse, maybe much later.
+
+        INVALID_SESSION_TIMEOUT, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL, INVALID_REQUEST
+        (too many assignors), GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE (the group is being deleted),
+        COORDINATOR_LOAD_IN_PROGRESS (no memory left for more).
+        """
+        self.check_join(request)
+        group = self._shard.classic_group(request.group_id)
+        if group is None:
+            if request.member_id:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {request.group_id} does not exist')
+            group = ClassicGroup(request.group_id, state_since_ms=self._clock.wall_ms())
+        group.check_alive()
+        self._check_room(group, request.member_id)
+        joining = self._joining(group, request, client_id, client_host)
+        if not group.supports(request.protocol_type, joining.protocols):
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f'found {request.protocol_type!r} with {[name for name, _ in joining.protocols]}, '
+                f'expected {group.protocol_type!r} with one of {sorted(group.common_protocols())}',
+            )
+        self._check_memory(group, joining)
+        if request.member_id and (request.member_id not in group.pending_members or joining.is_static):
+            self._join_again(group, group.check_member(request.member_id, request.group_instance_id), joining, done)
+        elif not request.member_id and joining.group_instance_id in group.static_member_ids:
+            self._replace_static_member(group, joining, version, done)
+        elif not request.member_id and not joining.is_static and version >= 4:
+            self._hand_out_member_id(group, joining, done)
+        else:
+            self._add_member(group, joining, request.protocol_type, done)
+
+    def check_join(self, request):
+        """Raise INVALID_SESSION_TIMEOUT or INVALID_REQUEST for a JoinGroup that no group takes."""
+        low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
+        if not low <= request.session_timeout_ms <= high:
+            raise KafkaError(
+                ErrorCode.INVALID_SESSION_TIMEOUT, f'found {request.session_timeout_ms} ms, expected {low} to {high}'
+            )
+        check_protocols(request.protocols)
+
+    def _joining(self, group, request, client_id, client_host):
+        # Version 0 has no rebalance timeout: the session timeout stands for both.
+        known = request.rebalance_timeout_ms >= 0
+        return Member(
+            member_id=request.member_id or group.new_member_id(client_id, request.group_instance_id),
+            group_instance_id=request.group_instance_id,
+            client_id=client_id,
+            client_host=client_host,
+            rebalance_timeout_ms=request.rebalance_timeout_ms if known else request.session_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
+            protocols=[(protocol.name, protocol.metadata) for protocol in request.protocols],
+        )
+
+    def _check_room(self, group, member_id):
+        most = min(self._config.group_max_size, MOST_MEMBERS)
+        if group.has_room_for(member_id, most):
+            return
+        member = group.members.get(member_id)
+        if member is not None:
+            self._remove(group, member)
+            self._after_removal(group)
+        raise KafkaError(
+            ErrorCode.GROUP_MAX_SIZE_REACHED, f'group {group.group_id} has {most} members'
+        )
+
+    def _check_memory(self, group, joining):
+        """Refuse a member whose metadata has no room in the group's row, or for which there is no memory.
+
+        The latter makes the oldest pending members of all groups expire first.
+        """
+        cdef Member known = group.members.get(joining.member_id)
+        cdef Py_ssize_t more_bytes = joining.held_bytes + PENDING_MEMBER_BYTES
+        cdef Py_ssize_t metadata_bytes = group.metadata_bytes + joining.metadata_bytes
+        if known is not None:
+            more_bytes -= known.held_bytes + PENDING_MEMBER_BYTES
+            metadata_bytes -= known.metadata_bytes
+        if metadata_bytes > self._shard.partition.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f'group {group.group_id}: metadata of {metadata_bytes} bytes for {len(group.members)} members and one '
+                f'more, max.message.bytes allows a row of {self._shard.partition.max_message_bytes}'
+            )
+        if group.group_id not in self._shard.groups:
+            more_bytes += group.held_bytes
+        if more_bytes <= 0:
+            return
+        while len(self._pending_members) and not self._shard.memory.has_room_for(more_bytes):
+            self._pending_members.expire_oldest()
+        self._shard.memory.check(more_bytes)
+
+    def _hand_out_member_id(self, group, joining, done):
+        """KIP-394: the client must show that it got its id before it counts, else each lost answer leaves a ghost."""
+        member_id = joining.member_id
+        self._pending_members.add(
+            group, member_id, joining.session_timeout_ms, functools.partial(self._pending_member_ended, group)
+        )
+        self._shard.add_group(group)        # after an older pending member may have taken the group with it
+        self.answers.add(
+            done, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=joining.member_id)
+        )
+
+    def _add_member(self, group, joining, protocol_type, done):
+        self._shard.add_group(group)
+        self._pending_members.forget(group, joining.member_id)
+        if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
+            group.member_added = True
+        group.add(joining, protocol_type)
+        group.note_new(joining)
+        group.park_join(joining, done)
+        self.sessions.restart(group, joining, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance_or_complete(group)
+
+    def _join_again(self, group, member, joining, done):
+        """A member that did not get its answer, wants a rebalance or is called to one."""
+        same_metadata = member.protocols == joining.protocols
+        keeps_generation = group.state is GroupState.COMPLETING_REBALANCE or (
+            group.state is GroupState.STABLE and not group.is_leader(member.member_id)
+        )
+        if keeps_generation and same_metadata:
+            self.answers.joined(group, member, done)
+            return
+        # Stable, and the leader joins: it saw what its metadata does not show, such as new partitions. All rebalance.
+        group.update(member, joining)
+        # The join of an earlier try may be parked still, on a connection that is gone.
+        self.answers.refuse_join(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
+        group.park_join(member, done)
+        self._rebalance_or_complete(group)
+
+    def _replace_static_member(self, group, joining, version, done):
+        """A static member came back without its id (KIP-345): it takes over, and the group goes on without a
+        rebalance if it is stable and would choose the same assignor."""
+        assert joining.group_instance_id is not None
+        member = group.members[group.static_member_ids[joining.group_instance_id]]
+        old_leader_id = group.leader_id
+        before = member.as_it_is()
+        self.answers.refuse_join(group, member, ErrorCode.FENCED_INSTANCE_ID)
+        self.answers.refuse_sync(group, member, ErrorCode.FENCED_INSTANCE_ID)
+        group.rename_static_member(member, joining.member_id)
+        group.update(member, joining)
+        self.sessions.restart(group, member)
+        if group.state is not GroupState.STABLE or group.select_protocol() != group.protocol_name:
+            group.park_join(member, done)
+            self._rebalance_or_complete(group)
+            return
+        generation = group.generation
+
+        def stored(error, result):
+            if group.members.get(joining.member_id) is not member:
+                error = KafkaError(ErrorCode.FENCED_INSTANCE_ID)  # by yet another self
+            elif error is not None:
+                self._undo_replacement(group, member, before)
+            elif group.state is not GroupState.STABLE or group.generation != generation:
+                error = KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+            if error is not None:
+                self.answers.add(done, JoinGroupResponse(error_code=coordinator_error(error).code))
+            else:
+                self.answers.replaced(group, member, version, old_leader_id, done)
+            self.answers.send()
+
+        assignments = {each.member_id: each.assignment for each in group.members.values()}
+        try:
+            row = self._shard.row_of(group, assignments)
+        except KafkaError as error:
+            stored(error, None)
+        else:
+            self._shard.append_group(group, row, assignments, Callback(stored))
+
+    def _undo_replacement(self, group, member, before):
+        group.rename_static_member(member, before.member_id)
+        group.update(member, before)
+        self.sessions.restart(group, member)
+
+    # The rebalance
+
+    def _rebalance_or_complete(self, group):
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            self._prepare_rebalance(group)
+        else:
+            self._complete_if_everyone_joined(group)
+
+    def _prepare_rebalance(self, group):
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self._fail_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
+        if group.sync_timer is not None:
+            group.sync_timer.cancel()
+        initial = group.state is GroupState.EMPTY
+        group.transition_to(GroupState.PREPARING_REBALANCE, self._clock.wall_ms())
+        if initial:
+            delay_ms = self._config.group_initial_rebalance_delay_ms
+            self._delay_initial_rebalance(group, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
+        elif group.everyone_joined():
+            self._complete_join(group)
+        else:
+            self._await_joins(group)
+
+    def _await_joins(self, group):
+        group.join_timer = self._timers.after(group.rebalance_timeout_ms, lambda: self._end_join(group))
+
+    def _delay_initial_rebalance(self, group, delay_ms, remaining_ms):
+        """A new group gives its members time to arrive: again and again while more come, no longer than the
+        rebalance timeout."""
+
+        def due():
+            if group.member_added and remaining_ms > 0:
+                next_delay_ms = min(self._config.group_initial_rebalance_delay_ms, remaining_ms)
+                self._delay_initial_rebalance(group, next_delay_ms, max(remaining_ms - next_delay_ms, 0))
+            else:
+                self._end_join(group)
+
+        group.member_added = False
+        group.join_timer = self._timers.after(delay_ms, due)
+
+    def _complete_if_everyone_joined(self, group):
+        delayed = group.previous_state is GroupState.EMPTY  # the initial delay decides, not who is there
+        if group.state is GroupState.PREPARING_REBALANCE and not delayed and group.everyone_joined():
+            self._complete_join(group)
+
+    @then_answer
+    def _end_join(self, group):
+        """The time to join is over."""
+        self._complete_join(group)
+
+    def _complete_join(self, group):
+        """Start the next generation with the members that joined, and the static ones, which are given their
+        session's time. The others are removed first, in parts if they are many."""
+        if group.join_timer is not None:
+            group.join_timer.cancel()
+        self._long_work.start(self._remove_absent(group, group.absent_members()))
+
+    def _remove_absent(self, group, absent):
+        """Remove the members that did not join, then start the generation: a generator."""
+        generation = group.generation
+        for index, member in enumerate(absent):
+            if index and index % MEMBERS_A_PART == 0:
+                yield
+                if not self._is_in(group, generation, GroupState.PREPARING_REBALANCE):
+                    return
+            if group.members.get(member.member_id) is member and member.join_done is None:
+                group.remove(member)
+        self._start_generation(group)
+        if len(absent) > MEMBERS_A_PART:
+            self.answers.send()
+
+    def _is_in(self, group, generation, *states):
+        """Is the group where a work in parts left it?"""
+        return (
+            self._shard.groups.get(group.group_id) is group and group.generation == generation
+            and group.is_in(*states)
+        )
+
+    def _start_generation(self, group):
+        if group.members and not group.elect_joined_leader():
+            self._await_joins(group)  # static members only, none of them here: one comes, or their sessions end
+            return
+        group.start_generation(self._clock.wall_ms())
+        if group.state is GroupState.EMPTY:
+            row = self._shard.row_of(group, {})
+            self._shard.append_group(group, row, {}, Callback(functools.partial(_log_failure, group)))
+            return
+        self.answers.generation_started(group)
+        generation = group.generation
+        group.sync_timer = self._timers.after(group.rebalance_timeout_ms, lambda: self._expire_syncs(group, generation))
+
+    # SyncGroup
+
+    @then_answer
+    def sync(self, request, done):
+        """SyncGroup. `done` completes with the SyncGroupResponse once the leader's assignment is durable.
+
+        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE.
+        """
+        group = self.group(request.group_id)
+        member = group.check_member(request.member_id, request.group_instance_id)
+        group.check_generation(request.generation_id)
+        for found, expected in (
+            (request.protocol_type, group.protocol_type),
+            (request.protocol_name, group.protocol_name),
+        ):
+            if found is not None and expected is not None and found != expected:
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f'found {found!r}, expected {expected!r}')
+        if group.state is GroupState.PREPARING_REBALANCE:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        group.note_synced(member)
+        if not group.unsynced_member_ids and group.sync_timer is not None:
+            group.sync_timer.cancel()
+        if group.state is GroupState.STABLE:
+            self.sessions.restart(group, member)
+            self.answers.synced(group, member, done)
+            return
+        self.answers.refuse_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier try
+        group.park_sync(member, done)
+        if group.is_leader(member.member_id) and group.stored_generation != group.generation:
+            group.stored_generation = group.generation
+            self._long_work.start(self._store_assignments(group, request.assignments))
+
+    def _store_assignments(self, group, given):
+        """Append the group's row with the assignments that the leader gave. Of a large group, in parts: a generator."""
+        generation = group.generation
+        is_large = len(given) + len(group.members) > MEMBERS_AT_ONCE
+
+        done = Callback(functools.partial(self._assignments_stored, group, generation))
+        assignments = {each.member_id: each.assignment for each in given}
+        if is_large:
+            yield
+        try:
+            self._shard.memory.check(sum([len(assignment) for assignment in assignments.values()]))
+            row = self._shard.row_of(group, assignments)
+        except KafkaError as error:
+            (<Completion>done).complete(error, 0, None)
+            return
+        if is_large:
+            yield
+        if self._is_in(group, generation, GroupState.COMPLETING_REBALANCE):
+            self._shard.append_group(group, row, assignments, done)
+
+    @then_answer
+    def _assignments_stored(self, group, generation, error, result):
+        """The group's row was not stored if there is an error. Without one, its replay has done everything."""
+        if error is not None and group.generation == generation and group.state is GroupState.COMPLETING_REBALANCE:
+            log.error('assignments of group %s, generation %d, were not stored: %s', shown(group.group_id), generation,
+                      error)
+            group.stored_generation = -1
+            self._fail_syncs(group, coordinator_error(error).code)
+            self._prepare_rebalance(group)
+
+    @then_answer
+    def _assignment_is_durable(self, group, generation, assignments):
+        """Replay of a group's row. One of a generation that a rebalance has left behind says nothing any more."""
+        if group.state is not GroupState.COMPLETING_REBALANCE or generation != group.generation:
+            return
+        group.transition_to(GroupState.STABLE, self._clock.wall_ms())
+        group.assign(assignments)
+        self.answers.assigned(group, assignments)
+
+    def _fail_syncs(self, group, code):
+        group.assign({})
+        self.answers.refuse_syncs(group, code)
+
+    @then_answer
+    def _expire_syncs(self, group, generation):
+        """Remove members that joined but did not sync in time, so that the others rebalance (KAFKA-13435)."""
+        self._long_work.start(self._remove_unsynced(group, generation))
+
+    def _remove_unsynced(self, group, generation):
+        """Remove members in parts, each of which leaves the group in order: a generator."""
+        states = [GroupState.COMPLETING_REBALANCE, GroupState.STABLE]
+        if not self._is_in(group, generation, *states):
+            return
+        unsynced = [group.members[member_id] for member_id in group.unsynced_member_ids]
+        for index, member in enumerate(unsynced):
+            if index and index % MEMBERS_A_PART == 0:
+                self._after_removal(group)
+                self.answers.send()
+                yield
+                if not self._is_in(group, generation, GroupState.PREPARING_REBALANCE):
+                    return
+            if group.members.get(member.member_id) is member and member.join_done is None:
+                self._remove(group, member)
+        if unsynced:
+            self._after_removal(group)
+            self.answers.send()
+
+    # Heartbeat, sessions, LeaveGroup
+
+    def heartbeat(self, request):
+        """Heartbeat. UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE, and
+        REBALANCE_IN_PROGRESS, which keeps the session alive all the same."""
+        group = self.group(request.group_id)
+        member = group.check_member(request.member_id, request.group_instance_id)
+        group.check_generation(request.generation_id)
+        self.sessions.restart(group, member)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def leave(self, request):
+        """LeaveGroup of versions 3 and later, one error code a member: a generator that returns the response.
+
+        A member id of '' with a group.instance.id is an administrator's removal of a static member (KIP-345).
+        COORDINATOR_NOT_AVAILABLE.
+        """
+        answers, left = [], False
+        group = self._shard.classic_group(request.group_id)
+        if group is not None:
+            group.check_alive()
+        for index, identity in enumerate(request.members):
+            if index and index % MEMBERS_A_PART == 0:
+                self._end_leave(group, left)
+                yield
+                group, left = self._shard.classic_group(request.group_id), False
+            code = ErrorCode.NONE
+            try:
+                if group is None:
+                    raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+                self._leave_one(group, identity)
+                left = True
+            except KafkaError as error:
+                code = error.code
+            answers.append(
+                LeaveGroupResponse.MemberResponse(
+                    member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
+                )
+            )
+        self._end_leave(group, left)
+        return LeaveGroupResponse(members=answers)
+
+    def _end_leave(self, group, left):
+        if left:
+            self._after_removal(group)
+        self.answers.send()
+
+    def _leave_one(self, group, identity):
+        member_id = identity.member_id
+        if not member_id and identity.group_instance_id is not None:
+            member_id = group.static_member_ids.get(identity.group_instance_id, '')
+        if not self._pending_members.forget(group, member_id):
+            member = group.check_member(member_id, identity.group_instance_id)
+            log.info('member %s leaves group %s: %s', shown(member_id), shown(group.group_id),
+                     shown(identity.reason or 'no reason given'))
+            self._remove(group, member)
+
+    @then_answer
+    def _session_ended(self, group, member):
+        if group.members.get(member.member_id) is member and not member.is_waiting and not group.is_dead:
+            log.info('member %s of group %s did not heartbeat in time', shown(member.member_id), shown(group.group_id))
+            self._remove(group, member)
+            self._after_removal(group)
+
+    @then_answer
+    def _pending_member_ended(self, group):
+        self._after_removal(group)
+
+    def _remove(self, group, member):
+        """Remove the member. Its parked requests get UNKNOWN_MEMBER_ID: if it is still alive, it joins again."""
+        self.answers.refuse_join(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self.answers.refuse_sync(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
+        group.remove(member)
+
+    def _after_removal(self, group):
+        if group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self._prepare_rebalance(group)
+        elif group.state is GroupState.PREPARING_REBALANCE:
+            self._complete_if_everyone_joined(group)
+        elif (
+            group.state is GroupState.EMPTY and group.is_blank and not self._shard.offsets.has_any(group.group_id)
+            and self._shard.groups.get(group.group_id) is group
+        ):
+            self._shard.remove_group(group.group_id)  # no member ever joined: nothing to remember
+
+    # Answers
+
+    def group(self, group_id):
+        """The group of a member's request. UNKNOWN_MEMBER_ID when there is none, COORDINATOR_NOT_AVAILABLE."""
+        group = self._shard.classic_group(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {group_id} does not exist')
+        group.check_alive()
+        return group
+
+
+def _log_failure(group, error, result):
+    if error is not None:
+        log.error('that group %s is empty was not stored: %s', shown(group.group_id), error)
+
+
+def check_protocols(protocols):
+    """Raise INVALID_REQUEST for more assignors than any client has."""
+    if len(protocols) > MOST_PROTOCOLS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f'found {len(protocols)} assignors, expected at most {MOST_PROTOCOLS}'
+        )

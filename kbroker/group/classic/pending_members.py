@@ -1,0 +1,62 @@
+"""Member ids that were given out and whose clients have not joined yet (KIP-394)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+
+from kbroker.base.clock import Timers
+from kbroker.base.object_memory import memory_of
+from kbroker.group.classic.group import ClassicGroup
+
+MOST_PENDING_MEMBERS = 20_000
+"""The most member ids of all groups that are given out and not used."""
+PENDING_MEMBER_BYTES = 900
+"""The memory of a pending member without its id, as measured on CPython 3.11 with 64 bits."""
+
+
+class PendingMembers:
+    """The pending members of all groups, oldest first. An id is kept for its session timeout.
+
+    The oldest ones go early when they are too many. Their clients get UNKNOWN_MEMBER_ID and ask for another id, so a
+    flood of requests keeps no client out.
+    """
+
+    def __init__(self, timers: Timers, most: int = MOST_PENDING_MEMBERS):
+        self._timers = timers
+        self._most = most
+        self._expire_by_id: OrderedDict[str, Callable[[], None]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._expire_by_id)
+
+    def add(self, group: ClassicGroup, member_id: str, timeout_ms: int, expired: Callable[[], None]) -> None:
+        """`expired` is called if the member has not joined in time."""
+        while len(self._expire_by_id) >= self._most:
+            self.expire_oldest()
+        expire = partial(self._expire, group, member_id, expired)
+        group.pending_members[member_id] = self._timers.after(timeout_ms, expire)
+        group.hold(PENDING_MEMBER_BYTES + memory_of(member_id))
+        self._expire_by_id[member_id] = expire
+
+    def forget(self, group: ClassicGroup, member_id: str) -> bool:
+        """The member joined or left. Return False if it is not pending."""
+        timer = group.pending_members.pop(member_id, None)
+        if timer is None:
+            return False
+        timer.cancel()
+        group.hold(-PENDING_MEMBER_BYTES - memory_of(member_id))
+        del self._expire_by_id[member_id]
+        return True
+
+    def forget_all_of(self, group: ClassicGroup) -> None:
+        for member_id in list(group.pending_members):
+            self.forget(group, member_id)
+
+    def expire_oldest(self) -> None:
+        next(iter(self._expire_by_id.values()))()
+
+    def _expire(self, group: ClassicGroup, member_id: str, expired: Callable[[], None]) -> None:
+        if self.forget(group, member_id):
+            expired()

@@ -1,0 +1,11 @@
+"""Types of sessions.pyx; the documentation stands there."""
+from collections.abc import Callable
+
+from kbroker.base.clock import Clock, Timers
+from kbroker.group.classic.group import ClassicGroup, Member
+from kbroker.group.group import Group
+
+class Sessions:
+    def __init__(self, clock: Clock, timers: Timers, on_silence: Callable[[ClassicGroup, Member], None]) -> None: ...
+    def restart(self, group: ClassicGroup, member: Member, timeout_ms: int = ...) -> None: ...
+    def touch(self, group: Group, member_id: str) -> None: ...

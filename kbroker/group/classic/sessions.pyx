@@ -1,0 +1,60 @@
+"""Session timeouts of members: each request of a member restarts its timeout."""
+from functools import partial
+
+from libc.stdint cimport int64_t
+
+from kbroker.base.clock cimport Clock, Timers
+from kbroker.group.classic.group cimport ClassicGroup, Member
+from kbroker.group.group cimport Group
+
+from kbroker.group.classic.group import GroupState
+
+cdef enum:
+    OWN_TIMEOUT = -1
+
+cdef object STABLE = GroupState.STABLE
+cdef object PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
+
+
+cdef class Sessions:
+    """`on_silence(group, member)` is called when a session has run out."""
+
+    def __init__(self, Clock clock not None, Timers timers not None, on_silence):
+        self._clock = clock
+        self._timers = timers
+        self._on_silence = on_silence
+
+    cpdef restart(self, ClassicGroup group, Member member, int64_t timeout_ms=OWN_TIMEOUT):
+        """Expect the next sign of life within `timeout_ms`, by default the session timeout.
+
+        A running timer is left alone where it comes early enough: it looks at the deadline when it is due.
+        """
+        if timeout_ms == OWN_TIMEOUT:
+            timeout_ms = member.session_timeout_ms
+        member.session_deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        timer = member.session_timer
+        if timer is not None:
+            if timer.callback is not None and timer.deadline_ms <= member.session_deadline_ms:
+                return
+            timer.cancel()
+        self.await_life(group, member, timeout_ms)
+
+    cpdef touch(self, Group group, str member_id):
+        """An offset commit shows that a classic member lives, as a heartbeat does. For other kinds it does not."""
+        cdef ClassicGroup classic
+        if not isinstance(group, ClassicGroup):
+            return
+        classic = group
+        cdef Member member = classic.members.get(member_id)
+        if member is not None and (classic.state is STABLE or classic.state is PREPARING_REBALANCE):
+            self.restart(classic, member)
+
+    cdef await_life(self, ClassicGroup group, Member member, int64_t timeout_ms):
+        member.session_timer = self._timers.after(timeout_ms, partial(self._due, group, member))
+
+    def _due(self, ClassicGroup group, Member member):
+        cdef int64_t left_ms = member.session_deadline_ms - self._clock.monotonic_ms()
+        if left_ms > 0:
+            self.await_life(group, member, left_ms)
+        else:
+            self._on_silence(group, member)

@@ -1,0 +1,86 @@
+"""The configs in force for a group: its own ones in the metadata log, and the broker's.
+
+`GroupCoordinator.group_config(group_id)` returns a `GroupConfig`. It is cheap: groups without own configs share one.
+Ask again for each request, because configs change while the broker runs.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kbroker.base.object_memory import RecentEntries
+from kbroker.settings.config import Config
+from kbroker.settings.group_resources import value_in_force
+from kbroker.settings.groups import GROUP_KINDS, GROUP_SETTINGS
+
+MOST_KEPT = 1000
+MOST_KEPT_BYTES = 4 * 1024 * 1024
+"""The groups whose configs are kept, and their memory."""
+KEPT_BYTES = 1_000
+"""The memory of the configs of a group, as measured on CPython 3.11 with 64 bits."""
+
+OverridesOf = Callable[[str], Mapping[str, str]]
+"""Returns the configs of a group in the metadata log. They are replaced, never changed."""
+
+
+class Timing(NamedTuple):
+    """The settings that each kind of group has."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+
+
+class GroupConfig:
+    """The configuration of one group: attributes by the names of a GROUP resource."""
+
+    share_record_lock_duration_ms: int
+    share_delivery_count_limit: int
+    share_partition_max_record_locks: int
+    share_auto_offset_reset: str
+    share_isolation_level: str
+    share_renew_acknowledge_enable: bool
+    streams_num_standby_replicas: int
+    streams_initial_rebalance_delay_ms: int
+
+    def __init__(self, config: Config, overrides: Mapping[str, str]):
+        values = {name: value_in_force(config, setting, overrides) for name, setting in GROUP_SETTINGS.items()}
+        for name, setting in GROUP_SETTINGS.items():
+            setattr(self, setting.row.attribute, values[name])
+        self.timing: dict[str, Timing] = {
+            kind: Timing(*(values[f'{kind}.{name}'] for name in (
+                'session.timeout.ms', 'heartbeat.interval.ms', 'assignment.interval.ms'))) for kind in GROUP_KINDS}
+        """By kind: consumer, share, streams."""
+
+
+class GroupConfigs:
+    """The configs of all groups. Those of a group are kept until they change."""
+
+    def __init__(self, config: Config, overrides_of: OverridesOf):
+        self._config = config
+        self._overrides_of = overrides_of
+        self._without_overrides = GroupConfig(config, {})
+        self._kept: RecentEntries[str, tuple[Mapping[str, str], GroupConfig]] = RecentEntries(
+            MOST_KEPT_BYTES, MOST_KEPT, KEPT_BYTES)
+
+    def of(self, group_id: str) -> GroupConfig:
+        """Return the configs in force for a group, which need not exist."""
+        overrides = self._overrides_of(group_id)
+        if not overrides:
+            return self._without_overrides
+        try:
+            known, config = self._kept.get(group_id)
+        except KeyError:
+            pass
+        else:
+            if known is overrides:
+                return config
+            self._kept.forget(group_id)
+        config = GroupConfig(self._config, overrides)
+        self._kept.put(group_id, (overrides, config))
+        return config
+
+    def reconfigure(self) -> None:
+        """Take over the changed settings of the broker."""
+        self._without_overrides = GroupConfig(self._config, {})
+        self._kept.clear()

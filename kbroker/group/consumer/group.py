@@ -1,0 +1,235 @@
+"""A consumer group (KIP-848): its members, their assignments and regular expressions, as its rows make them."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, ClassVar, Self
+
+from kbroker.base.long_work import run_to_end
+from kbroker.group.commits import Commit
+from kbroker.group.consumer import rows
+from kbroker.group.consumer.member import NOTHING, ConsumerMember, Resolved, Target
+from kbroker.group.group import Group
+from kbroker.group.modern.group import ModernGroup, Row, RowHandler, RowModule, Steps, subscription_bytes
+from kbroker.group.modern.reconcile import FREE
+from kbroker.group.modern.reconciled_group import ReconciledGroup
+
+MEMBERS_A_PART = 64
+NAMES_A_PART = 1_000
+NO_TOPICS: frozenset[str] = frozenset()
+
+
+class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
+    """A consumer group. Its rows may come in any order, as a compaction leaves them."""
+
+    group_type = 'consumer'
+    member_class = ConsumerMember
+    rows: ClassVar[RowModule] = rows
+
+    def __init__(self, group_id: str):
+        super().__init__(group_id)
+        self.has_partition_metadata = False
+        """A broker before Kafka 4.1 wrote a row that is obsolete."""
+        self.regexes: dict[str, int] = {}
+        """The number of members that subscribe to a regular expression."""
+        self.resolved: dict[str, Resolved] = {}
+        self.classic_count = 0
+        """The number of members that speak the classic protocol."""
+        self.protocol_counts: dict[str, int] = {}
+        """The number of those that offer an assignor."""
+        self._owners: dict[bytes, dict[int, int]] | None = None
+        """Topic id -> partition -> the epoch of its member. None until `index_owners` has run."""
+        self._own_topics: set[bytes] = set()
+        """The topics whose part of `_owners` is not shared with the group that this is a copy of."""
+
+    def copy(self) -> Self:
+        twin = super().copy()
+        twin.has_partition_metadata = self.has_partition_metadata
+        twin.regexes = self.regexes.copy()
+        twin.resolved = self.resolved.copy()
+        twin.classic_count = self.classic_count
+        twin.protocol_counts = self.protocol_counts.copy()
+        twin._owners = None if self._owners is None else self._owners.copy()
+        return twin
+
+    # Questions
+
+    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        """Return the topics that the member subscribes to. A regular expression without a result has none."""
+        resolved = self.resolved.get(member.regex)
+        if resolved is None or not resolved.topics:
+            return member.names
+        return member.names | resolved.topics if member.names else resolved.topics
+
+    def names_with(self, before: ConsumerMember | None, after: ConsumerMember | None) -> Iterable[str]:
+        names = super().names_with(before, after)
+        resolved = self.resolved.get(self.dropped_regex(before, after) or '')
+        if resolved is None or before is None:
+            return names
+        is_alone = self.subscriptions[before.names] == 1
+
+        def is_kept(name: str) -> bool:
+            others = self.names.get(name, 0) - 1 - (is_alone and name in before.names)
+            return name not in resolved.topics or others > 0 or (after is not None and name in after.names)
+
+        return filter(is_kept, names)
+
+    def dropped_regex(self, before: ConsumerMember | None, after: ConsumerMember | None) -> str | None:
+        """Return the regular expression without a subscriber once `after` stands for `before`, if there is one."""
+        if before is None or not before.regex or (after is not None and after.regex == before.regex):
+            return None
+        return before.regex if self.regexes[before.regex] == 1 else None
+
+    # Owners of partitions
+
+    def index_owners(self) -> Steps[None]:
+        """Build the index of owners after a load, in parts: `owner` needs it."""
+        if self._owners is not None:
+            return
+        owners: dict[bytes, dict[int, int]] = {}
+        for number, member in enumerate(self.members.values()):
+            if number and number % MEMBERS_A_PART == 0:
+                yield
+            for partitions in (member.held.assigned, member.held.pending):
+                for topic_id, epochs in partitions.items():
+                    owners.setdefault(topic_id, {}).update(dict.fromkeys(epochs, member.epoch))
+        self._owners = owners
+        self._own_topics = set(owners)
+
+    def owner(self, topic_id: bytes, partition: int) -> int:
+        """Return the epoch of the member that has a partition assigned or pending revocation, or FREE."""
+        assert self._owners is not None
+        partitions = self._owners.get(topic_id)
+        return FREE if partitions is None else partitions.get(partition, FREE)
+
+    def waits_for_others(self, member: ConsumerMember) -> bool:
+        """Return whether another member still holds a partition that is meant for this one. No, if it is not known."""
+        if self._owners is None:
+            return False
+        return any(self.owner(topic_id, partition) != FREE
+                   for topic_id, partitions in self.targets.get(member.member_id, NOTHING).items()
+                   for partition in partitions.difference(member.held.assigned.get(topic_id, ())))
+
+    def _own(self, topic_id: bytes) -> dict[int, int]:
+        """Return the owners of a topic's partitions, to be changed."""
+        assert self._owners is not None
+        if topic_id in self._own_topics:
+            return self._owners[topic_id]
+        self._own_topics.add(topic_id)
+        own = self._owners[topic_id] = self._owners.get(topic_id, {}).copy()
+        return own
+
+    def _move_partitions(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+        """Let the index of owners follow a member."""
+        assert self._owners is not None
+        if before is not None:
+            for partitions in (before.held.assigned, before.held.pending):
+                for topic_id, epochs in partitions.items():
+                    owners = self._own(topic_id)
+                    for partition in epochs:
+                        if owners.get(partition) == before.epoch:
+                            del owners[partition]
+        if after is not None:
+            all_owners, epoch = self._owners, after.epoch
+            for partitions in (after.held.assigned, after.held.pending):
+                for topic_id, epochs in partitions.items():
+                    if topic_id in all_owners:
+                        self._own(topic_id).update(dict.fromkeys(epochs, epoch))
+                    else:
+                        all_owners[topic_id] = dict.fromkeys(epochs, epoch)
+                        self._own_topics.add(topic_id)
+
+    # Offsets
+
+    def speaks_classic(self, member: ConsumerMember) -> bool:
+        return member.classic is not None
+
+    def has_had_since(self, member: ConsumerMember, commit: Commit, epoch: int) -> bool:
+        return all([since_epoch(member, new.topic_id, partition) <= epoch
+                    for (_, partition), new in commit.offsets.items()])
+
+    # Rows
+
+    def apply_partition_metadata(self, _key: Any, value: Any) -> Group | None:
+        self.has_partition_metadata = value is not None
+        return self
+
+    def apply_regex(self, key: Any, value: Any) -> Group | None:
+        run_to_end(self.resolve(key.regular_expression, None if value is None else rows.read_regex(value)))
+        return self
+
+    def resolve(self, regex: str, resolved: Resolved | None) -> Steps[None]:
+        """Set the topics that a regular expression matches, in parts. None removes them."""
+        known = self.resolved.pop(regex, None)
+        before = NO_TOPICS if known is None else known.topics
+        after = NO_TOPICS if resolved is None else resolved.topics
+        if resolved is not None:
+            self.resolved[regex] = resolved
+        for names, sign in ((after - before, 1), (before - after, -1)):
+            rest = iter(names)
+            while part := tuple(islice(rest, NAMES_A_PART)):
+                yield
+                self.count_names(part, sign)
+                self.hold(sign * subscription_bytes(part))
+
+    def put_member(self, member_id: str, member: ConsumerMember | None) -> None:
+        before = self.members.get(member_id)
+        super().put_member(member_id, member)
+        regex_before, regex_after = '' if before is None else before.regex, '' if member is None else member.regex
+        if regex_before != regex_after:
+            self._count_regex(regex_after, 1)
+            self._count_regex(regex_before, -1)
+        if (None if before is None else before.classic) is not (None if member is None else member.classic):
+            self._count_classic(before, -1)
+            self._count_classic(member, 1)
+        if self._owners is not None and (before is None or member is None or before.held is not member.held):
+            self._move_partitions(before, member)
+
+    def _count_classic(self, member: ConsumerMember | None, sign: int) -> None:
+        if member is None or member.classic is None:
+            return
+        self.classic_count += sign
+        for name in {name for name, _ in member.classic.protocols}:
+            count = self.protocol_counts.get(name, 0) + sign
+            if count:
+                self.protocol_counts[name] = count
+            else:
+                del self.protocol_counts[name]
+
+    def _count_regex(self, regex: str, sign: int) -> None:
+        if not regex:
+            return
+        count = self.regexes.get(regex, 0) + sign
+        if count:
+            self.regexes[regex] = count
+        else:
+            del self.regexes[regex]
+
+    def group_tombstones(self) -> Iterator[Row]:
+        for regex in self.regexes:
+            yield rows.regex_tombstone(self.group_id, regex)
+        yield rows.partition_metadata_tombstone(self.group_id)
+        yield rows.epoch_tombstone(self.group_id)
+
+    row_handlers: ClassVar[Mapping[str, RowHandler]] = {
+        'ConsumerGroupMetadataKey': ModernGroup.apply_epoch,
+        'ConsumerGroupPartitionMetadataKey': apply_partition_metadata,
+        'ConsumerGroupMemberMetadataKey': ModernGroup.apply_member,
+        'ConsumerGroupTargetAssignmentMetadataKey': ModernGroup.apply_assignment_epoch,
+        'ConsumerGroupTargetAssignmentMemberKey': ModernGroup.apply_target,
+        'ConsumerGroupCurrentMemberAssignmentKey': ModernGroup.apply_current,
+        'ConsumerGroupRegularExpressionKey': apply_regex,
+    }
+
+
+NEVER = 2**31
+"""More than any epoch."""
+
+
+def since_epoch(member: ConsumerMember, topic_id: bytes, partition: int) -> int:
+    """Return the assignment epoch of a partition, or NEVER if the member does not have it."""
+    for partitions in (member.held.assigned, member.held.pending):
+        epochs: Mapping[int, int] | None = partitions.get(topic_id)
+        if epochs is not None and partition in epochs:
+            return epochs[partition]
+    return NEVER

@@ -1,0 +1,46 @@
+"""The values of which a consumer group consists."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kbroker.base.lean_dataclasses import dataclass
+from kbroker.base.object_memory import memory_of
+from kbroker.group.modern.group import ModernMember
+
+Target = Mapping[bytes, frozenset[int]]
+"""The partitions that a member is meant to have, by topic id."""
+
+NOTHING: Target = {}
+
+
+class ClassicFields(NamedTuple):
+    """The fields of a member that speaks the classic protocol: its assignors, best first, each with its metadata."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+class Resolved(NamedTuple):
+    """The topics that a regular expression matched, with the version of the metadata and the wall time."""
+
+    topics: frozenset[str]
+    version: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMember(ModernMember[bytes]):
+    """A member of a consumer group. An empty `regex` is none."""
+
+    regex: str = ''
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+    classic: ClassicFields | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        held_bytes = ModernMember.held_bytes.fget(self) + memory_of(self.regex)     # type: ignore[attr-defined]
+        if self.classic is not None:
+            held_bytes += sum([memory_of(name) + len(metadata) for name, metadata in self.classic.protocols])
+        return int(held_bytes)

@@ -1,0 +1,285 @@
+"""The state that groups of all kinds but the classic one have in common: epochs, members, targets, subscriptions.
+
+A member is a frozen value. A group changes by rows only. `copy` costs a few dictionaries, whatever the rows change.
+"""
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from kbroker.base.lean_dataclasses import dataclass, field, replace
+from kbroker.base.object_memory import memory_of
+from kbroker.group.group import Group
+from kbroker.group.modern.reconcile import Assigned, Key
+
+FIRST_EPOCH = 1
+"""The epochs of a group that has no rows of its epochs yet."""
+NO_ASSIGNMENT_EPOCH = -1
+"""The assignment epoch after the tombstone of its row."""
+GONE_EPOCH = -1
+"""The epoch of a member whose assignment has a tombstone."""
+NEVER_LOOKED = -2**62
+MEMBER_BYTES = 1_500
+"""The memory of a member with its deadline and an empty assignment, as measured on CPython 3.11 with 64 bits."""
+NAME_BYTES = 200
+"""The memory of one topic in a subscription besides its name."""
+PARTITION_BYTES = 250
+"""The memory of one partition that a member has: in its target, its assignment and the index of owners."""
+TOPIC_BYTES = 500
+"""The memory of one topic of which a member has partitions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModernMember(Generic[Key]):
+    """The fields of a member that every kind has."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ''
+    client_host: str = ''
+    names: frozenset[str] = frozenset()
+    """The topics that it names."""
+    held: Assigned[Key] = field(default_factory=Assigned)
+
+    @property
+    def epoch(self) -> int:
+        return self.held.epoch
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the member without its topic names, which members share."""
+        held_bytes = MEMBER_BYTES + sum(map(memory_of, (self.member_id, self.instance_id, self.rack_id, self.client_id,
+                                                        self.client_host)))
+        for numbers in (self.held.assigned, self.held.pending):
+            held_bytes += sum([TOPIC_BYTES + PARTITION_BYTES * len(epochs) for epochs in numbers.values()])
+        return held_bytes
+
+
+M = TypeVar('M', bound=ModernMember[Any])
+T = TypeVar('T')
+"""The target of a member."""
+
+Result = TypeVar('Result')
+Steps = Generator[Any, None, Result]
+"""Work in small parts, as `LongWork` runs it."""
+
+Row = tuple[Any, Any]
+"""The key of a row and its value, None in a tombstone, as messages."""
+
+RowHandler = Callable[[Any, Any, Any], Group | None]
+
+
+class RowModule(Protocol):
+    """The module with the rows of a kind: the functions that groups of all kinds call."""
+
+    def read_member(self, member: Any, value: Any, /) -> Any: ...
+    def read_current(self, value: Any, /) -> Assigned[Any]: ...
+    def read_target(self, value: Any, /) -> Any: ...
+    def current_tombstone(self, group_id: str, member_id: str, /) -> Row: ...
+    def target_tombstone(self, group_id: str, member_id: str, /) -> Row: ...
+    def member_tombstone(self, group_id: str, member_id: str, /) -> Row: ...
+    def assignment_epoch_tombstone(self, group_id: str, /) -> Row: ...
+
+
+class ModernGroup(Group, Generic[M, T]):
+    """A group whose members heartbeat to the coordinator, which decides about their assignments.
+
+    A kind declares the class of its members, the module of its rows, and `row_handlers`: the function for each row, by
+    the name of the key's class. It gets the group, the key and the value, and returns the group, or None if that ends
+    it.
+    """
+
+    member_class: ClassVar[type[ModernMember[Any]]]
+    rows: ClassVar[RowModule]
+    row_handlers: ClassVar[Mapping[str, RowHandler]]
+    gives_way_to_classic: ClassVar[bool] = True
+    """Without members, the group becomes a classic one when a classic member joins."""
+
+    def __init__(self, group_id: str):
+        super().__init__(group_id, self.group_type)
+        self.epoch = FIRST_EPOCH
+        self.metadata_hash = 0
+        self.assignment_epoch = FIRST_EPOCH
+        self.assigned_at_ms = 0
+        """The wall time of the target assignment; 0 if it is not known."""
+        self.members: dict[str, M] = {}
+        self.targets: dict[str, T] = {}
+        self.instances: dict[str, str] = {}
+        """The member ids of static members, by their group.instance.id."""
+        self.subscriptions: dict[frozenset[str], int] = {}
+        """The number of members that name exactly these topics."""
+        self.names: dict[str, int] = {}
+        """The number of different subscriptions that contain a topic, without those that contain none."""
+        self.metadata_version = NEVER_LOOKED
+        """The version of the TopicChanges up to which the topics were looked at. No row keeps it."""
+        self._state_name: str | None = None
+
+    def copy(self) -> Self:
+        twin = type(self)(self.group_id)
+        twin.epoch = self.epoch
+        twin.metadata_hash = self.metadata_hash
+        twin.assignment_epoch = self.assignment_epoch
+        twin.assigned_at_ms = self.assigned_at_ms
+        twin.members = self.members.copy()
+        twin.targets = self.targets.copy()
+        twin.instances = self.instances.copy()
+        twin.subscriptions = self.subscriptions.copy()
+        twin.names = self.names.copy()
+        twin.metadata_version = self.metadata_version
+        twin.hold(self.held_bytes - twin.held_bytes)
+        return twin
+
+    # Questions
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def state_name(self) -> str:
+        if self._state_name is None:
+            self._state_name = self.derive_state()
+        return self._state_name
+
+    @abstractmethod
+    def derive_state(self) -> str:
+        """Return the state, which no row keeps."""
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return topic in self.names
+
+    def kept_since_ms(self, committed: Any) -> int | None:
+        """Offsets of topics without a subscriber expire, even while the group has members."""
+        kept_since_ms: int = committed.commit_timestamp_ms
+        return kept_since_ms
+
+    # Changes, by rows only
+
+    def apply(self, key: Any, value: Any) -> Group | None:
+        """Apply a row. Return the group, or None if that ends it."""
+        self._state_name = None
+        return self.row_handlers[type(key).__name__](self, key, value)
+
+    def apply_epoch(self, _key: Any, value: Any) -> Group | None:
+        if value is None:
+            return None
+        self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+        return self
+
+    def apply_assignment_epoch(self, _key: Any, value: Any) -> Group | None:
+        if value is None:
+            self.assignment_epoch, self.assigned_at_ms = NO_ASSIGNMENT_EPOCH, 0
+        else:
+            self.assignment_epoch, self.assigned_at_ms = value.assignment_epoch, value.assignment_timestamp
+        return self
+
+    def apply_target(self, key: Any, value: Any) -> Group | None:
+        if value is None:
+            self.targets.pop(key.member_id, None)
+        else:
+            self.targets[key.member_id] = self.rows.read_target(value)
+        return self
+
+    def apply_member(self, key: Any, value: Any) -> Group | None:
+        if value is not None:
+            self.put_member(key.member_id, self.rows.read_member(self._known(key.member_id), value))
+        elif key.member_id in self.members:
+            self.put_member(key.member_id, None)
+        return self
+
+    def apply_current(self, key: Any, value: Any) -> Group | None:
+        if value is not None:
+            self.put_member(key.member_id, replace(self._known(key.member_id), held=self.rows.read_current(value)))
+        elif key.member_id in self.members:
+            held: Assigned[Any] = Assigned(epoch=GONE_EPOCH, previous_epoch=GONE_EPOCH)
+            self.put_member(key.member_id, replace(self.members[key.member_id], held=held))
+        return self
+
+    def _known(self, member_id: str) -> Any:
+        """Return the member, or a new one: the rows of a member may come in any order."""
+        return self.members.get(member_id) or self.member_class(member_id=member_id)
+
+    def tombstones(self) -> list[Row]:
+        return list(self.each_tombstone())
+
+    def each_tombstone(self) -> Iterator[Row]:
+        """Return the tombstones one by one: a group with members has many."""
+        for member_id in self.members:
+            yield self.rows.current_tombstone(self.group_id, member_id)
+        for member_id in self.members:
+            yield self.rows.target_tombstone(self.group_id, member_id)
+        for member_id in self.targets:
+            if member_id not in self.members:
+                yield self.rows.target_tombstone(self.group_id, member_id)
+        yield self.rows.assignment_epoch_tombstone(self.group_id)
+        for member_id in self.members:
+            yield self.rows.member_tombstone(self.group_id, member_id)
+        yield from self.group_tombstones()
+
+    @abstractmethod
+    def group_tombstones(self) -> Iterator[Row]:
+        """Yield the tombstones of the rows that are neither of members nor of the assignment epoch."""
+
+    def put_member(self, member_id: str, member: M | None) -> None:
+        """Set a member; None removes it. All indexes of the members follow."""
+        before = self.members.get(member_id)
+        if member is before:
+            return
+        if before is not None and before.instance_id is not None and (
+                self.instances.get(before.instance_id) == member_id):
+            del self.instances[before.instance_id]
+        if member is None:
+            self.members.pop(member_id)
+        else:
+            self.members[member_id] = member
+            if member.instance_id is not None:
+                self.instances[member.instance_id] = member_id
+        names_before = None if before is None else before.names
+        names_after = None if member is None else member.names
+        if names_before is None or names_after is None or names_before != names_after:
+            if names_after is not None:
+                self._count_subscription(names_after, 1)
+            if names_before is not None:
+                self._count_subscription(names_before, -1)
+        self.hold((0 if member is None else member.held_bytes) - (0 if before is None else before.held_bytes))
+
+    def _count_subscription(self, names: frozenset[str], sign: int) -> None:
+        count = self.subscriptions.get(names, 0)
+        if count + sign:
+            self.subscriptions[names] = count + sign
+        else:
+            del self.subscriptions[names]
+        if not count or not count + sign:
+            self.count_names(names, sign)
+            self.hold(sign * subscription_bytes(names))
+
+    def count_names(self, names: Collection[str], sign: int) -> None:
+        """Count one subscription to these topics, or count it out."""
+        known = self.names
+        if sign == 1 and known.keys().isdisjoint(names):
+            known.update(dict.fromkeys(names, 1))
+            return
+        for name in names:
+            count = known.get(name, 0) + sign
+            if count:
+                known[name] = count
+            else:
+                del known[name]
+
+    def names_with(self, before: M | None, after: M | None) -> Iterable[str]:
+        """Yield the topics with a subscription once `after` stands for `before`; None: there is no such member."""
+        dropped = before is not None and self.subscriptions[before.names] == 1
+        for name, count in self.names.items():
+            if count > 1 or not dropped or before is None or name not in before.names or (
+                    after is not None and name in after.names):
+                yield name
+        for name in () if after is None else after.names:
+            if name not in self.names:
+                yield name
+
+
+def subscription_bytes(names: Collection[str]) -> int:
+    """Return the memory of a subscription, which the members that name the same topics share."""
+    return sum(map(memory_of, names)) + NAME_BYTES * len(names)

@@ -1,0 +1,186 @@
+"""Reconciliation: the step of one member from what it has towards what it is meant to have.
+
+A member first gives up what is no longer meant for it, then takes what is meant for it and free. The functions are
+pure: they know no clock, log or setting, and return a new value.
+
+An assignment is a mapping from a key to numbers with their assignment epochs. For consumer and share groups, a key is
+the id of a topic and a number is a partition. For streams groups, a key is (role, subtopology) and a number is a task.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Generator, Mapping
+from enum import IntEnum
+from typing import Generic, TypeVar
+
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.lean_dataclasses import dataclass, field, replace
+from kbroker.base.long_work import Pace
+
+Key = TypeVar('Key')
+Numbers = Mapping[Key, Mapping[int, int]]
+"""Key -> number -> the assignment epoch: the epoch since which the member has this number."""
+Sets = Mapping[Key, frozenset[int]]
+
+FREE = -1
+"""The owner of a partition that no member holds."""
+
+NO_EPOCH = 0
+"""The assignment epoch of what several members may have: its rows keep none."""
+
+
+class State(IntEnum):
+    """The progress of a member. Rows of consumer and share groups have these numbers; those of streams one more."""
+
+    STABLE = 0
+    UNREVOKED = 1
+    """The member was asked to give something up, and has not confirmed it."""
+    UNRELEASED = 2
+    """Other members still hold something that is meant for this one."""
+    UNKNOWN = 127
+    """A row of a later version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned(Generic[Key]):
+    """The state of one member's assignment, as its row says."""
+
+    state: State = State.STABLE
+    epoch: int = 0
+    previous_epoch: int = 0
+    assigned: Numbers[Key] = field(default_factory=dict)
+    pending: Numbers[Key] = field(default_factory=dict)
+    """Pending revocation: the member was asked to give these up."""
+
+    def is_reconciled_to(self, epoch: int) -> bool:
+        return self.state is State.STABLE and self.epoch == epoch
+
+
+Steps = Generator[None, None, Assigned[Key]]
+"""A reconciliation that runs as long work, and returns the next value; the same object if nothing changes."""
+
+
+def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], owner: Callable[[bytes, int], int],
+              owned: Sets[bytes] | None, subscribed: Collection[bytes] | None, subscription_changed: bool
+              ) -> Steps[bytes]:
+    """Reconcile a member of a consumer group.
+
+    `owner` returns the epoch of the member that holds a partition, or FREE. `owned` is what the member reports to have,
+    or None. Topics that are not in `subscribed` have no target; it is None if the subscription names no topic,
+    whether it exists or not. Raises KafkaError FENCED_MEMBER_EPOCH if the member's
+    state is UNKNOWN and it may still own something.
+    """
+    def is_unreleased(topic: bytes, partition: int) -> bool:
+        return owner(topic, partition) != FREE and partition not in member.pending.get(topic, ())
+
+    if member.is_reconciled_to(target_epoch) or (
+            member.state is State.UNREVOKED and (yield from _owns(owned, member.pending))):
+        return (yield from _trim(member, owned, subscribed)) if subscription_changed else member
+    _check_known(member, owned)
+    wanted = {topic: partitions for topic, partitions in target.items() if subscribed and topic in subscribed}
+    return (yield from _next(member, member.epoch, target_epoch, wanted, is_unreleased, owned))
+
+
+def reconcile_shared(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], subscribed: Container[bytes],
+                     subscription_changed: bool) -> Steps[bytes]:
+    """Reconcile a member of a share group. It has its target at once, because several members may have a partition."""
+    if member.epoch != target_epoch:
+        wanted: Mapping[bytes, Collection[int]] = target
+    elif subscription_changed and any(topic not in subscribed for topic in member.assigned):
+        wanted = member.assigned
+    else:
+        return member
+    pace = Pace()
+    assigned = {}
+    for topic, partitions in wanted.items():
+        if partitions and topic in subscribed:
+            assigned[topic] = dict.fromkeys(sorted(partitions), NO_EPOCH)
+        if pace.spend(len(partitions) // 8 + 1):
+            yield
+    return Assigned(State.STABLE, target_epoch, member.epoch, assigned)
+
+
+def reconcile_tasks(member: Assigned[Key], target_epoch: int, target: Sets[Key],
+                    is_unreleased: Callable[[Key, int], bool], owned: Sets[Key] | None) -> Steps[Key]:
+    """Reconcile a member of a streams group.
+
+    `is_unreleased` says of a task that is new to the member whether another one still hinders it. The error is that of
+    `reconcile`.
+    """
+    if member.is_reconciled_to(target_epoch):
+        return member
+    epoch = member.epoch
+    if member.state is State.UNREVOKED:
+        if (yield from _owns(owned, member.pending)):
+            return member
+        epoch += 1
+    _check_known(member, owned)
+    return (yield from _next(member, epoch, target_epoch, target, is_unreleased, owned))
+
+
+def _check_known(member: Assigned[Key], owned: Sets[Key] | None) -> None:
+    if member.state is State.UNKNOWN and (owned is None or any(owned.values())):
+        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH,
+                         'the state of the member is not known; it has to give everything up and join again')
+
+
+def _next(member: Assigned[Key], epoch: int, target_epoch: int, target: Sets[Key],
+          is_unreleased: Callable[[Key, int], bool], owned: Sets[Key] | None) -> Steps[Key]:
+    """Revoke what is not in the target, or move to the target's epoch with what is free. `epoch` is kept to revoke."""
+    pace = Pace()
+    kept: dict[Key, dict[int, int]] = {}
+    revoked: dict[Key, dict[int, int]] = {}
+    added: dict[Key, dict[int, int]] = {}
+    waits = False
+    for key in dict.fromkeys([*member.assigned, *target]):
+        has, wants = member.assigned.get(key, {}), target.get(key, frozenset())
+        kept[key] = {number: since for number, since in has.items() if number in wants}
+        revoked[key] = {number: since for number, since in has.items() if number not in wants}
+        news = added[key] = {}
+        for number in sorted(wants.difference(has)):
+            if is_unreleased(key, number):
+                waits = True
+            else:
+                news[number] = target_epoch
+            if pace.spend():
+                yield
+        if pace.spend(len(has) // 8 + 1):
+            yield
+    revoked = _without_empty(revoked)
+    if revoked and (yield from _owns(owned, revoked)):
+        return Assigned(State.UNREVOKED, epoch, member.epoch, _without_empty(kept), revoked)
+    for key, news in added.items():
+        kept[key].update(news)
+        if pace.spend():
+            yield
+    state = State.UNRELEASED if waits else State.STABLE
+    return Assigned(state, target_epoch, member.epoch, _without_empty(kept), {})
+
+
+def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Collection[Key] | None) -> Steps[Key]:
+    """Revoke what the member is no longer subscribed to, within its epoch."""
+    topics = subscribed or ()
+    kept = {key: numbers for key, numbers in member.assigned.items() if key in topics}
+    dropped = {key: numbers for key, numbers in member.assigned.items() if key not in topics}
+    if not dropped and (subscribed is not None or member.pending):
+        return member                                         # without a name, Kafka counts it as a change
+    pending = {key: {**member.pending.get(key, {}), **dropped.get(key, {})} for key in [*member.pending, *dropped]}
+    if pending and (yield from _owns(owned, pending)):
+        return Assigned(State.UNREVOKED, member.epoch, member.epoch, kept, pending)
+    return replace(member, previous_epoch=member.epoch, assigned=kept, pending={})
+
+
+def _owns(owned: Sets[Key] | None, numbers: Numbers[Key]) -> Generator[None, None, bool]:
+    """Return whether the member may still own one of `numbers`: a member that does not report what it owns may."""
+    if owned is None:
+        return True
+    pace = Pace()
+    for key, revoked in numbers.items():
+        if not owned.get(key, frozenset()).isdisjoint(revoked):
+            return True
+        if pace.spend(len(revoked) // 8 + 1):
+            yield
+    return False
+
+
+def _without_empty(numbers: dict[Key, dict[int, int]]) -> dict[Key, dict[int, int]]:
+    return {key: found for key, found in numbers.items() if found}

@@ -1,0 +1,54 @@
+"""The topics as groups see them: their ids and partition counts, and which of them have changed."""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Generator, Iterable
+from typing import Any
+
+from kbroker.base.long_work import Pace
+from kbroker.group.modern.metadata_hash import HashedTopic, metadata_hash
+
+MOST_CHANGES = 1_000
+"""The changes that are remembered. A group that has not asked since earlier ones has to look at all of its topics."""
+
+
+class TopicChanges:
+    """The last changes of topics: created, deleted or given partitions. `version` counts them.
+
+    `created_version` grows with each creation. It is an offset of the metadata log, so that it grows over restarts too.
+    """
+
+    def __init__(self, topics: Any):
+        self.topics = topics
+        self.version = 0
+        self.created_version: int = topics.metadata_offset
+        self._names: deque[str] = deque(maxlen=MOST_CHANGES)
+
+    def note_created(self, topic: Any) -> None:
+        self.note_changed(topic)
+        self.created_version = max(self.created_version + 1, self.topics.metadata_offset)
+
+    def note_changed(self, topic: Any) -> None:
+        self.version += 1
+        self._names.append(topic.name)
+
+    def concern(self, names: Container[str], since_version: int) -> bool:
+        """Return whether one of the topics may have changed after `since_version`."""
+        missed = self.version - since_version
+        if not missed:
+            return False
+        if missed > len(self._names):
+            return True
+        return any(self._names[-number] in names for number in range(1, missed + 1))
+
+    def hash_of(self, names: Iterable[str]) -> Generator[None, None, int]:
+        """Return the hash of these topics, without those that do not exist."""
+        pace, found = Pace(), []
+        for name in names:
+            topic = self.topics.topic(name)
+            if topic is not None:
+                found.append(HashedTopic(topic.topic_id, topic.name, len(topic.partitions)))
+            if pace.spend():
+                yield
+        # To free all at once takes milliseconds.
+        return (yield from metadata_hash(found.pop() for _ in range(len(found))))

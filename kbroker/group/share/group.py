@@ -1,0 +1,125 @@
+"""A share group (KIP-932): its members, their assignments and its initialized share states, as its rows make them."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import Pace
+from kbroker.group.commits import Commit
+from kbroker.group.group import Group
+from kbroker.group.modern.group import NEVER_LOOKED, TOPIC_BYTES, ModernGroup, Row, RowHandler, RowModule, Steps
+from kbroker.group.share import member_rows as rows
+from kbroker.group.share.member_rows import ShareMember, States, Target
+
+INITIALIZED_BYTES = 180
+"""The memory of one number in a frozenset, at most, as measured on CPython 3.11 with 64 bits."""
+
+
+class ShareGroup(ModernGroup[ShareMember, Target]):
+    """A share group. Its rows may come in any order, as a compaction leaves them. It has no offsets of its own."""
+
+    group_type = 'share'
+    member_class = ShareMember
+    rows: ClassVar[RowModule] = rows
+    gives_way_to_classic = False
+
+    def __init__(self, group_id: str):
+        super().__init__(group_id)
+        self.initialized: States = {}
+        """The partitions whose share state is initialized: only these are assigned. A row replaces the mapping."""
+        self.has_states_row = False
+        self.complete_version = NEVER_LOOKED
+        """The version of the TopicChanges at which all partitions of all subscribed topics were initialized."""
+        self._is_covered: bool | None = None
+
+    def copy(self) -> Self:
+        twin = super().copy()
+        twin.initialized = self.initialized
+        twin.has_states_row = self.has_states_row
+        return twin
+
+    # Questions
+
+    @property
+    def may_expire(self) -> bool:
+        return False
+
+    def derive_state(self) -> str:
+        return 'Stable' if self.members else 'Empty'
+
+    @property
+    def is_known_covered(self) -> bool:
+        """`is_covered` would return True without a search."""
+        return self._is_covered is True
+
+    def is_covered(self) -> Steps[bool]:
+        """Return whether the targets have exactly the initialized partitions of the subscribed topics."""
+        if self._is_covered is None:
+            self._is_covered = yield from self._covers()
+        return self._is_covered
+
+    def _covers(self) -> Steps[bool]:
+        pace = Pace()
+        targeted: dict[bytes, set[int]] = {}
+        for target in self.targets.values():
+            for topic_id, partitions in target.items():
+                targeted.setdefault(topic_id, set()).update(partitions)
+                if pace.spend(1 + len(partitions) // 8):
+                    yield
+        for topic_id, state in self.initialized.items():
+            if state.name in self.names and targeted.get(topic_id, set()) != set(state.partitions):
+                return False
+            if pace.spend(1 + len(state.partitions) // 8):
+                yield
+        return True
+
+    # Offsets
+
+    def check_commit(self, commit: Commit, version: int) -> None:
+        """GROUP_ID_NOT_FOUND: a share group has none of the offsets that OffsetCommit stores."""
+        raise self._has_no_offsets()
+
+    def check_transactional_commit(self, commit: Commit, version: int) -> None:
+        """GROUP_ID_NOT_FOUND."""
+        raise self._has_no_offsets()
+
+    def check_offset_deletion(self) -> None:
+        """GROUP_ID_NOT_FOUND."""
+        raise self._has_no_offsets()
+
+    def _has_no_offsets(self) -> KafkaError:
+        return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f'group {self.group_id} is of type share')
+
+    # Rows
+
+    def apply(self, key: Any, value: Any) -> Group | None:
+        self._is_covered = None
+        self.complete_version = NEVER_LOOKED
+        return super().apply(key, value)
+
+    def apply_states(self, _key: Any, value: Any) -> Group | None:
+        before = self.initialized
+        self.initialized = {} if value is None else rows.read_states(value)
+        self.has_states_row = value is not None
+        self.hold(states_bytes(self.initialized) - states_bytes(before))
+        return self
+
+    def group_tombstones(self) -> Iterator[Row]:
+        yield rows.states_tombstone(self.group_id)
+        yield rows.epoch_tombstone(self.group_id)
+
+    row_handlers: ClassVar[Mapping[str, RowHandler]] = {
+        'ShareGroupMemberMetadataKey': ModernGroup.apply_member,
+        'ShareGroupMetadataKey': ModernGroup.apply_epoch,
+        'ShareGroupTargetAssignmentMetadataKey': ModernGroup.apply_assignment_epoch,
+        'ShareGroupTargetAssignmentMemberKey': ModernGroup.apply_target,
+        'ShareGroupCurrentMemberAssignmentKey': ModernGroup.apply_current,
+        'ShareGroupStatePartitionMetadataKey': apply_states,
+    }
+
+
+def states_bytes(states: States) -> int:
+    """Return the memory of initialized partitions."""
+    return sum([TOPIC_BYTES + len(state.name) + INITIALIZED_BYTES * len(state.partitions)
+                for state in states.values()])

@@ -1,0 +1,280 @@
+"""The heartbeats of share groups (KIP-932): what they do besides the steps that all kinds share.
+
+A member is assigned only partitions whose share state is initialized. A heartbeat that finds others initializes them,
+and the next one assigns them. The states are durable before the group's row lists them.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+from itertools import islice
+from typing import Any, ClassVar
+
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.lean_dataclasses import replace
+from kbroker.base.long_work import Pace, result_of
+from kbroker.group.assignors import simple
+from kbroker.group.assignors.spec import Spec, SpecMember
+from kbroker.group.group import Group
+from kbroker.group.modern.group import ModernGroup, Row, Steps
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, Call, Draft, Heartbeats, not_found, unknown_member
+from kbroker.group.modern.reconcile import Assigned, reconcile_shared
+from kbroker.group.share import member_rows as rows
+from kbroker.group.share.group import ShareGroup
+from kbroker.group.share.member_rows import NOTHING, ShareMember, States, Target, TopicState
+from kbroker.group.share.rows import UNKNOWN_OFFSET, ShareKey
+from kbroker.group.share.state import ShareStates
+from kbroker.group.turns import Outcome
+from kbroker.protocol import messages
+from kbroker.security.escape import shown
+
+log = logging.getLogger(__name__)
+
+ASSIGNOR = simple.NAME
+
+ShareDraft = Draft[ShareGroup, ShareMember]
+
+
+class ShareHeartbeats(Heartbeats[ShareGroup, ShareMember]):
+    """The heartbeats of the share groups in a shard."""
+
+    group_class: ClassVar[type[ModernGroup[Any, Any]]] = ShareGroup
+    rows: ClassVar[Any] = rows
+
+    def __init__(self, place: Any, states: ShareStates):
+        super().__init__(place)
+        self.states = states
+
+    def max_size(self) -> int:
+        most: int = self.place.config.group_share_max_size
+        return most
+
+    def is_idle(self, group: ShareGroup, member: ShareMember) -> bool:
+        return group.is_known_covered and group.complete_version == self.place.changes.version
+
+    # Members
+
+    def check_epoch(self, member: ShareMember, request: Any) -> None:
+        """FENCED_MEMBER_EPOCH. The epoch before is good enough for a member that lost the reply."""
+        epoch = request.member_epoch
+        if epoch not in (JOIN_EPOCH, member.epoch) and not (
+                epoch < member.epoch and epoch == member.held.previous_epoch):
+            raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, f'found member epoch {epoch}, expected {member.epoch}')
+
+    def origin_of(self, before: ShareMember | None, call: Call) -> ShareMember:
+        return ShareMember(member_id=call.request.member_id) if before is None else before
+
+    def updated(self, origin: ShareMember, call: Call) -> ShareMember:
+        member = replace(
+            origin, client_id=call.client_id, client_host=call.client_host,
+            names=origin.names if call.names is None else call.names,
+            rack_id=origin.rack_id if call.request.rack_id is None else call.request.rack_id)
+        return origin if member == origin else member
+
+    # Subscriptions
+
+    def change_subscription(self, draft: ShareDraft, call: Call) -> Steps[bool]:
+        """Initialized partitions that no target has demand a new epoch, too."""
+        if draft.member.names != draft.origin.names:
+            return True
+        return draft.epoch <= draft.assignment_epoch and not (yield from draft.group.is_covered())
+
+    def epoch_rows(self, group: ShareGroup, epoch: int, new_hash: int) -> list[Row]:
+        return [rows.epoch_row(group.group_id, epoch, new_hash)]
+
+    # Targets
+
+    def compute_targets(self, draft: ShareDraft) -> Steps[dict[str, Any]]:
+        pace, numbering = Pace(), Numbering(draft.group.initialized)
+        topics: dict[frozenset[str], frozenset[bytes]] = {}
+        members = []
+        for member in draft.members():
+            if member.names not in topics:
+                topics[member.names] = yield from self.topic_ids(member)
+            target = draft.stored_target(member.member_id) or NOTHING
+            members.append(SpecMember(member.member_id, None, topics[member.names],
+                                      (yield from numbering.numbers(target, pace))))
+            if pace.spend():
+                yield
+        subscribed = sorted(frozenset().union(*topics.values()))
+        spec = Spec(members, {topic_id: numbering.count(topic_id) for topic_id in subscribed}, len(topics) < 2)
+        assigned = yield from simple.assign(spec)
+        targets: dict[str, Any] = {}
+        for member_id, found in assigned.items():
+            targets[member_id] = yield from numbering.partitions(found, pace)
+            if pace.spend():
+                yield
+        return targets
+
+    def topic_ids(self, member: ShareMember) -> Steps[frozenset[bytes]]:
+        """Return the ids of the existing topics that a member subscribes to."""
+        pace, find = Pace(), self.place.changes.topics.topic
+        found = set()
+        for name in member.names:
+            topic = find(name)
+            if topic is not None:
+                found.add(topic.topic_id)
+            if pace.spend():
+                yield
+        return frozenset(found)
+
+    # Reconciliation
+
+    def reconcile(self, draft: ShareDraft, call: Call) -> Steps[None]:
+        origin, member = draft.origin, draft.member
+        is_changed = member.names != origin.names
+        if not is_changed and origin.epoch == draft.assignment_epoch:
+            return
+        subscribed = yield from self.topic_ids(member)
+        held = yield from reconcile_shared(
+            origin.held, draft.assignment_epoch, draft.target() or NOTHING, subscribed, is_changed)
+        if held != origin.held:
+            draft.member = replace(member, held=held)
+            draft.rows.append(rows.current_row(draft.group.group_id, member.member_id, held))
+
+    def reply(self, draft: ShareDraft, call: Call) -> Any:
+        member = draft.member
+        assignment = None
+        if call.request.member_epoch == JOIN_EPOCH or call.names is not None or (
+                draft.before is not None and member.held.assigned != draft.before.held.assigned):
+            assignment = assignment_of(member.held)
+        return messages.ShareGroupHeartbeatResponse(
+            member_id=member.member_id, member_epoch=member.epoch,
+            heartbeat_interval_ms=self.interval_ms(draft), assignment=assignment)
+
+    def is_settled(self, draft: ShareDraft) -> bool:
+        return draft.member.epoch == draft.assignment_epoch
+
+    # Share states
+
+    def finish(self, draft: ShareDraft) -> Steps[None]:
+        """Initialize the share states that are missing, and list them in the group's row."""
+        group, changes = draft.group, self.place.changes
+        is_unchanged = draft.before is not None and draft.member.names == draft.before.names
+        version = changes.version
+        if is_unchanged and not changes.concern(group.names, group.complete_version):
+            group.complete_version = version
+            return
+        missing = yield from self.missing(group, group.names_with(draft.before, draft.member))
+        added = (yield from self.initialize(group.group_id, draft.epoch, missing)) if missing else {}
+        initialized = without_deleted(merged(group.initialized, added), changes.topics)
+        if initialized != group.initialized:
+            draft.rows.append(rows.states_row(group.group_id, initialized, {}))
+        elif is_unchanged and not missing:
+            group.complete_version = version
+
+    def missing(self, group: ShareGroup, names: Iterable[str]) -> Steps[dict[bytes, TopicState]]:
+        """Return the partitions of these topics whose share state is not initialized."""
+        pace, find = Pace(), self.place.changes.topics.topic
+        found: dict[bytes, TopicState] = {}
+        for name in list(names):
+            topic = find(name)
+            if topic is None:
+                continue
+            known = group.initialized.get(topic.topic_id)
+            has = frozenset() if known is None else known.partitions
+            if len(has) < len(topic.partitions):
+                found[topic.topic_id] = TopicState(name, frozenset(range(len(topic.partitions))) - has)
+                pace.spend(len(topic.partitions) // 8)
+            if pace.spend():
+                yield
+        return found
+
+    def initialize(self, group_id: str, epoch: int, missing: States) -> Steps[dict[bytes, TopicState]]:
+        """Initialize share states, and wait until they are durable. Return those that did not fail."""
+        starts = {ShareKey(group_id, topic_id, partition): UNKNOWN_OFFSET
+                  for topic_id, state in missing.items() for partition in state.partitions}
+        failed = yield from result_of(partial(self.states.initialize, starts, epoch))
+        for key, error in islice(failed.items(), 1):
+            log.warning('%d share states of group %s were not initialized; partition %s: %s', len(failed),
+                        shown(group_id), key.partition, error)
+        return without_failed(missing, failed)
+
+    # Leaving
+
+    def leave(self, call: Call, found: Group | None) -> Steps[Outcome] | Outcome:
+        """GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID."""
+        request = call.request
+        if not isinstance(found, ShareGroup):
+            raise not_found(request.group_id)
+        member = found.members.get(request.member_id)
+        if member is None:
+            raise unknown_member(found, request.member_id)
+        return self.fence(found, [member], messages.ShareGroupHeartbeatResponse(
+            member_id=request.member_id, member_epoch=request.member_epoch))
+
+
+class Numbering:
+    """The initialized partitions of topics, numbered from 0 as an assignor needs them.
+
+    Only those of a topic with gaps get other numbers: some of its partitions are initialized, and earlier ones are not.
+    """
+
+    def __init__(self, initialized: States):
+        self._initialized = initialized
+        self._sorted: dict[bytes, list[int]] = {}
+        for topic_id, state in initialized.items():
+            if state.partitions and max(state.partitions) >= len(state.partitions):
+                self._sorted[topic_id] = sorted(state.partitions)
+
+    def count(self, topic_id: bytes) -> int:
+        state = self._initialized.get(topic_id)
+        return 0 if state is None else len(state.partitions)
+
+    def numbers(self, target: Target, pace: Pace) -> Steps[Target]:
+        """Return a target with numbers for partitions."""
+        if not self._sorted:
+            return target
+        found = dict(target)
+        for topic_id, in_order in self._sorted.items():
+            if topic_id in target:
+                found[topic_id] = frozenset(
+                    number for number, partition in enumerate(in_order) if partition in target[topic_id])
+                if pace.spend(1 + len(in_order) // 8):
+                    yield
+        return found
+
+    def partitions(self, target: Target, pace: Pace) -> Steps[Target]:
+        """Return a target with partitions for numbers."""
+        if not self._sorted:
+            return target
+        found = dict(target)
+        for topic_id, in_order in self._sorted.items():
+            if topic_id in target:
+                found[topic_id] = frozenset(in_order[number] for number in target[topic_id])
+                if pace.spend(1 + len(in_order) // 8):
+                    yield
+        return found
+
+
+def merged(initialized: States, more: States) -> dict[bytes, TopicState]:
+    """Return the partitions of both."""
+    found = dict(initialized)
+    for topic_id, state in more.items():
+        known = found.get(topic_id)
+        found[topic_id] = state if known is None else TopicState(state.name, known.partitions | state.partitions)
+    return found
+
+
+def without_deleted(states: States, topics: Any) -> dict[bytes, TopicState]:
+    """Return the states of topics that exist."""
+    return {topic_id: state for topic_id, state in states.items() if topics.topic_by_id(topic_id) is not None}
+
+
+def without_failed(states: States, failed: Iterable[ShareKey]) -> dict[bytes, TopicState]:
+    """Return the states without the keys that failed."""
+    gone: dict[bytes, set[int]] = {}
+    for key in failed:
+        gone.setdefault(key.topic_id, set()).add(key.partition)
+    left = {topic_id: TopicState(state.name, state.partitions - gone.get(topic_id, set()))
+            for topic_id, state in states.items()}
+    return {topic_id: state for topic_id, state in left.items() if state.partitions}
+
+
+def assignment_of(held: Assigned[bytes]) -> Any:
+    """Return the assignment in the answer to a member."""
+    response = messages.ShareGroupHeartbeatResponse
+    return response.Assignment(topic_partitions=[
+        response.TopicPartitions(topic_id=topic_id, partitions=list(partitions))
+        for topic_id, partitions in held.assigned.items()])

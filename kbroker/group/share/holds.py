@@ -1,0 +1,82 @@
+"""The records that members of share groups hold, described for operators.
+
+No request of Kafka's protocol shows them, and they are kept in memory only. The description is bounded: it names the
+first ranges of each share partition, and counts the rest.
+"""
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from kbroker.base.clock import Clock
+from kbroker.base.long_work import Pace
+from kbroker.group.share.partitions import LivePartition, SharePartitions
+from kbroker.metadata.changes import Steps
+
+MOST_RANGES = 20
+"""The ranges that are named of one share partition."""
+MOST_BYTES = 32_768
+"""The bytes of all ranges that are named, as JSON."""
+LEAST_BYTES = 512
+"""With less room than this, no range is named any more."""
+
+Run = tuple[int, int, int, str, int | None, bool]
+"""A run as `SharePartition.held` returns it."""
+
+
+class HoldsFilter(NamedTuple):
+    """The share partitions to describe. None stands for all."""
+
+    topic: str | None = None
+    partition: int | None = None
+    group_id: str | None = None
+
+    def includes(self, live: LivePartition) -> bool:
+        return (self.topic in (None, live.partition.topic) and self.partition in (None, live.key.partition)
+                and self.group_id in (None, live.key.group_id))
+
+
+def describe_holds(share_partitions: SharePartitions, clock: Clock, wanted: HoldsFilter) -> Steps[dict[str, Any]]:
+    """Return the held `records` of all wanted share partitions, their `ranges`, and how many ranges are `left_out`.
+
+    A share partition that is loaded meanwhile may be missing.
+    """
+    pace = Pace()
+    records, left_out, size_bytes = 0, 0, 0
+    ranges: list[dict[str, Any]] = []
+    for live in share_partitions.all():
+        if pace.spend():
+            yield
+        if live.records is None or not wanted.includes(live):
+            continue
+        is_full = size_bytes + LEAST_BYTES > MOST_BYTES
+        held_records, held_ranges, runs = live.records.held(0 if is_full else MOST_RANGES)
+        lock_ms = share_partitions.config_of(live.key.group_id).share_record_lock_duration_ms
+        records += held_records
+        left_out += held_ranges
+        for run in runs:
+            described = describe_run(live, run, clock, lock_ms)
+            described_bytes = len(json.dumps(described))
+            if size_bytes + described_bytes > MOST_BYTES:
+                break       # another share partition may have shorter names
+            size_bytes += described_bytes
+            ranges.append(described)
+            left_out -= 1
+        yield
+    return {'records': records, 'ranges': ranges, 'left_out': left_out}
+
+
+def describe_run(live: LivePartition, run: Run, clock: Clock, lock_ms: int) -> dict[str, Any]:
+    """Return a run as JSON. Its lock began at `since_ms`, if the group's lock duration has not changed since.
+
+    That is null if the lock has ended, or if the duration has been shortened.
+    """
+    first, last, delivery_count, member_id, deadline_ms, is_ending = run
+    since_ms = lock_ends_ms = None
+    if deadline_ms is not None:
+        left_ms = deadline_ms - clock.monotonic_ms()
+        lock_ends_ms = clock.wall_ms() + left_ms
+        since_ms = lock_ends_ms - lock_ms if left_ms <= lock_ms else None
+    return {'group_id': live.key.group_id, 'topic': live.partition.topic, 'partition': live.key.partition,
+            'first_offset': first, 'last_offset': last, 'member_id': member_id, 'delivery_count': delivery_count,
+            'since_ms': since_ms, 'lock_ends_ms': lock_ends_ms, 'is_ending': is_ending}

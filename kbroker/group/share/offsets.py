@@ -1,0 +1,124 @@
+"""The administration of share groups: their offsets are the share states of their partitions.
+
+A group's row and its share states are in two logs. Before states are deleted, the group's row lists their topics as
+those that are being deleted: after a crash no share partition is assigned without a state.
+"""
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any
+
+from kbroker.base.completion import Callback, Completion, complete
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import result_of
+from kbroker.group.group import Group
+from kbroker.group.modern.group import Row, Steps
+from kbroker.group.modern.heartbeat import not_found
+from kbroker.group.share.group import ShareGroup
+from kbroker.group.share.heartbeat import merged, without_failed
+from kbroker.group.share.member_rows import TopicState, states_row
+from kbroker.group.share.rows import ShareKey
+from kbroker.group.share.state import ShareStates
+from kbroker.group.turns import Operation, Outcome, Turns
+
+Starts = Mapping[tuple[bytes, int], int]
+"""The start offsets of partitions, by topic id and partition."""
+
+
+class ShareOffsets:
+    """Changes of the offsets of the share groups in a shard, and the end of a group."""
+
+    def __init__(self, turns: Turns, states: ShareStates, topics: Any):
+        self._turns = turns
+        self._states = states
+        self._topics = topics
+
+    def alter(self, group_id: str, starts: Starts, done: Completion) -> None:
+        """Let an empty group start to read at other offsets, and forget what it acknowledged. Create a missing group.
+
+        `done` completes with the errors of the partitions that failed, as {(topic id, partition): KafkaError}.
+        NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND for a group of another type.
+        """
+        self._turns.submit(group_id, partial(self._alter, group_id, starts), done)
+
+    def _alter(self, group_id: str, starts: Starts, found: Group | None) -> Steps[Outcome]:
+        group = ShareGroup(group_id) if found is None else empty_share_group(group_id, found)
+        failed = yield from result_of(partial(
+            self._states.initialize, {ShareKey(group_id, *place): offset for place, offset in starts.items()},
+            group.epoch))
+        wanted: dict[bytes, set[int]] = {}
+        for topic_id, index in starts:
+            wanted.setdefault(topic_id, set()).add(index)
+        names = {topic_id: self._topics.topic_by_id(topic_id) for topic_id in wanted}
+        added = {topic_id: TopicState(topic.name, frozenset(wanted[topic_id]))
+                 for topic_id, topic in names.items() if topic is not None}
+        initialized = merged(group.initialized, without_failed(added, failed))
+        rows = [] if initialized == group.initialized else [states_row(group_id, initialized, {})]
+        return Outcome(rows, {(key.topic_id, key.partition): error for key, error in failed.items()})
+
+    def delete(self, group_id: str, topic_ids: Collection[bytes], done: Completion) -> None:
+        """Forget the share states of topics of an empty group.
+
+        `done` completes with the ids of the topics whose states are gone. The group has none for the others. It
+        completes with None if the group has never had a share state.
+        GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, and the errors of `ShareStates.delete`.
+        """
+        self._delete_in_turns(group_id, topic_ids, partial(self._end_states, group_id, topic_ids), done)
+
+    def delete_group(self, group_id: str, done: Completion) -> None:
+        """End an empty group with its share states. The errors are those of `delete`."""
+        self._delete_in_turns(group_id, None, partial(self._end_group, group_id), done)
+
+    def _delete_in_turns(self, group_id: str, topic_ids: Collection[bytes] | None, delete: Operation,
+                         done: Completion) -> None:
+        """Note in the group's row what is about to be deleted, None for everything, and then delete it."""
+        def noted(error: KafkaError | None, known: Any) -> None:
+            if error is not None or known is None:
+                complete(done, error, None)
+                return
+            self._turns.submit(group_id, delete, Callback(
+                lambda error, _result: complete(done, error, None if error is not None else known)))
+
+        self._turns.submit(group_id, partial(self._note_deletion, group_id, topic_ids), Callback(noted))
+
+    def _note_deletion(self, group_id: str, topic_ids: Collection[bytes] | None, found: Group | None) -> Outcome:
+        """Reply with the ids of the topics that the group has states of.
+
+        The reply to the deletion of topics is None if the group has no row for its states.
+        """
+        group = empty_share_group(group_id, found)
+        deleting = {topic_id: state.name for topic_id, state in group.initialized.items()
+                    if topic_ids is None or topic_id in topic_ids}
+        left = {topic_id: state for topic_id, state in group.initialized.items() if topic_id not in deleting}
+        if topic_ids is not None and not group.has_states_row:
+            return Outcome()
+        return Outcome([states_row(group_id, left, deleting)] if deleting else (), frozenset(deleting))
+
+    def _end_states(self, group_id: str, topic_ids: Collection[bytes], found: Group | None) -> Steps[Outcome]:
+        group = empty_share_group(group_id, found)
+        keys = yield from self._states.keys_of(group_id)
+        yield from self._delete_states([
+            key for key in keys if key.topic_id in topic_ids and key.topic_id not in group.initialized])
+        return Outcome([states_row(group_id, group.initialized, {})])
+
+    def _end_group(self, group_id: str, found: Group | None) -> Steps[Outcome]:
+        group = empty_share_group(group_id, found)
+        yield from self._delete_states((yield from self._states.keys_of(group_id)))
+        rows: list[Row] = group.tombstones()
+        return Outcome(rows)
+
+    def _delete_states(self, keys: list[ShareKey]) -> Steps[None]:
+        """Delete share states, and wait until that is durable. Raises the first error."""
+        failed = yield from result_of(partial(self._states.delete, keys))
+        for error in failed.values():
+            raise error
+
+
+def empty_share_group(group_id: str, found: Group | None) -> ShareGroup:
+    """Return the group. GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    if not isinstance(found, ShareGroup):
+        raise not_found(group_id)
+    if found.members:
+        raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f'group {group_id} has members')
+    return found

@@ -1,0 +1,615 @@
+"""The records of one partition that a share group has in flight: which member has acquired which, and what is done.
+
+The records between `start_offset` and `next_offset` are tracked, as runs of neighbours with the same state. Everything
+below is done; what follows was never acquired. There is no I/O and no clock here. A change of state that has to be
+durable is begun, and adopted or abandoned when the caller knows the outcome of its write:
+
+- AVAILABLE becomes ACQUIRED at once: acquisitions are not stored
+- ACQUIRED becomes AVAILABLE, ACKNOWLEDGED or ARCHIVED by a `Change`. Until it is adopted, its records have no other
+  transition
+
+`MOST_PAST_LIMIT` bounds the tracked records, and so the runs.
+"""
+cimport cython
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
+from libc.string cimport memset
+
+from kbroker.group.share.runs cimport Run, Runs, is_like, is_owned_by, owner_of, set_owner
+
+from kbroker.base.errors import ErrorCode, KafkaError
+
+cdef enum:
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVING = 3       # stored by later versions of Kafka; it counts as ARCHIVED
+    ARCHIVED = 4
+
+cdef enum:
+    GAP = 0
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+cdef enum:
+    NO_CHANGE = 0
+    # An acquisition goes on to the end of a batch, and so may exceed the limit of record locks by as many records.
+    PAST_LIMIT = 10_000
+    # From this delivery count on, a record is delivered alone in its last try.
+    LEAST_LIMIT_WITH_LAST_TRY = 3
+
+MOST_PAST_LIMIT = PAST_LIMIT
+ACKNOWLEDGE_TYPES = frozenset({GAP, ACCEPT, RELEASE, REJECT, RENEW})
+STATE_NAMES = {AVAILABLE: 'available', ACQUIRED: 'acquired', ACKNOWLEDGED: 'acknowledged', ARCHIVED: 'archived'}
+
+# The states that a record may go to, by its state.
+cdef dict TRANSITIONS = {
+    AVAILABLE: (ACQUIRED, ARCHIVED),
+    ACQUIRED: (AVAILABLE, ACKNOWLEDGED, ARCHIVED),
+    ACKNOWLEDGED: (),
+    ARCHIVED: (),
+}
+cdef dict STATE_AFTER = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED, RENEW: ACQUIRED}
+
+
+cdef bint is_free(Run *run) noexcept:
+    return run.state == AVAILABLE and run.change == NO_CHANGE
+
+
+cdef bint is_finished(Run *run) noexcept:
+    return run.change == NO_CHANGE and (run.state == ACKNOWLEDGED or run.state == ARCHIVED)
+
+
+cdef int go_to(Run *run, int state) except -1:
+    if state not in TRANSITIONS[run.state]:
+        raise ValueError(f'{STATE_NAMES[run.state]} records {run.first}-{run.last} cannot become '
+                         f'{STATE_NAMES[state]}')
+    run.state = state
+    run.change = NO_CHANGE
+    run.next_state = AVAILABLE
+    run.lock_ended = False
+    if state != ACQUIRED:
+        set_owner(run, None)
+        run.deadline_ms = 0
+    if state == ACKNOWLEDGED or state == ARCHIVED:
+        run.count = 0
+        run.size = 0
+    return 0
+
+
+cdef Run new_run(int64_t first, int64_t last, int state, int count) noexcept:
+    cdef Run run
+    memset(&run, 0, sizeof(Run))
+    run.first, run.last, run.state = first, last, state
+    if state == AVAILABLE:
+        run.count = count
+        run.size = <int32_t>min(last - first + 1, <int64_t>PAST_LIMIT)
+    return run
+
+
+cdef class Change:
+    """Transitions that are written together.
+
+    `batches` has (first offset, last offset, state, delivery count) of each; `start_offset` and
+    `delivery_complete_count` go with them. `holds_anyway`: the lock of the records has ended, so they are free even if
+    the write fails.
+    """
+
+    def __init__(self, int32_t number, bint holds_anyway, int delivery_count_limit):
+        self.number = number
+        self.holds_anyway = holds_anyway
+        self.delivery_count_limit = delivery_count_limit
+        self.batches = []
+
+    cdef int add(self, int64_t first, int64_t last, int state, int count) except -1:
+        if self.batches:
+            previous = self.batches[len(self.batches) - 1]
+            if previous[1] + 1 == first and previous[2] == state and previous[3] == count:
+                self.batches[len(self.batches) - 1] = (previous[0], last, state, count)
+                return 0
+        self.batches.append((first, last, state, count))
+        return 0
+
+
+cdef class SharePartition:
+    """The tracked records: `start_offset` up to, and without, `next_offset`."""
+
+    def __init__(self, int64_t start_offset, batches=()):
+        """Begin with the stored batches (first offset, last offset, state, delivery count), sorted and disjoint.
+
+        Records between them were never delivered, or the outcome of their delivery is not known: they are available.
+        """
+        cdef int64_t first, last, start
+        cdef int state, count
+        self.runs = Runs()
+        self.start_offset = self.next_offset = start_offset
+        for start, last, state, count in batches:
+            first = max(start, self.next_offset)
+            if last < first:
+                continue
+            if first > self.next_offset:
+                self.runs.append(new_run(self.next_offset, first - 1, AVAILABLE, 0))
+            if state == ARCHIVING:
+                state = ARCHIVED
+            elif state == ACQUIRED:
+                state = AVAILABLE
+            self.runs.append(new_run(first, last, state, count))
+            self.next_offset = last + 1
+        self.settle()
+
+    def __repr__(self):
+        return f'<SharePartition {self.start_offset}..{self.next_offset}, {self.runs.count} runs>'
+
+    @property
+    def runs_count(self):
+        return self.runs.count
+
+    @property
+    def runs_bytes(self):
+        """The memory of the runs, with the spare places of their table."""
+        return self.runs.capacity * <Py_ssize_t>sizeof(Run)
+
+    @property
+    def in_flight(self):
+        """The tracked records, finished ones and gaps included."""
+        return self.next_offset - self.start_offset
+
+    def table(self):
+        """Return (first offset, last offset, state, delivery count, member id) of each run, for descriptions."""
+        cdef Run *run
+        cdef Py_ssize_t i
+        cdef list rows = []
+        for i in range(self.runs.count):
+            run = &self.runs.at[i]
+            rows.append((run.first, run.last, run.state, run.count, owner_of(run)))
+        return rows
+
+    def held(self, Py_ssize_t most):
+        """Return the number of acquired records, the number of their runs, and the first `most` of these runs.
+
+        A run is (first offset, last offset, delivery count, member id, deadline, whether a change is under way). The
+        deadline is None if the lock has ended.
+        """
+        cdef Run *run
+        cdef int64_t records = 0
+        cdef Py_ssize_t i, runs = 0
+        cdef list listed = []
+        for i in range(self.runs.count):
+            run = &self.runs.at[i]
+            if run.state != ACQUIRED:
+                continue
+            records += run.last - run.first + 1
+            runs += 1
+            if runs <= most:
+                listed.append((run.first, run.last, run.count, owner_of(run),
+                               None if run.lock_ended else run.deadline_ms, run.change != NO_CHANGE))
+        return records, runs, listed
+
+    # ---- what can be fetched
+
+    def next_fetch_offset(self):
+        """Return the first offset that can be acquired: below `next_offset`, or `next_offset` itself."""
+        return self.first_free()
+
+    cdef int64_t first_free(self) except -1:
+        cdef Py_ssize_t i
+        for i in range(self.runs.count):
+            if is_free(&self.runs.at[i]):
+                return self.runs.at[i].first
+        return self.next_offset
+
+    def is_acquirable(self, int64_t max_record_locks):
+        """Return whether a fetch is worth trying: a tracked record is free, or the limit allows more of them."""
+        return self.next_offset - self.start_offset < max_record_locks or self.first_free() < self.next_offset
+
+    # ---- acquire
+
+    def acquire(self, str member_id not None, batches, wanted, int64_t deadline_ms):
+        """Acquire records for a member. Return a list of (first offset, last offset, delivery count).
+
+        `batches` are those of the log from `next_fetch_offset` on: (first offset, last offset, is aborted). Records
+        that are gone from the log before the first of them, and those of aborted transactions, become archived.
+        `wanted` is a Wanted.
+        """
+        cdef Acquisition acquisition
+        cdef int64_t first, last, base_offset, offset = self.first_free()
+        cdef int64_t most = wanted.max_record_locks
+        cdef bint is_aborted
+        if not batches:
+            return []
+        base_offset = batches[0][0]
+        if base_offset > offset:
+            self.skip_hole(offset, base_offset)
+            offset = base_offset
+        acquisition = Acquisition(self, member_id, wanted, deadline_ms)
+        for first, last, is_aborted in batches:
+            first = offset              # with the records before it that compaction removed
+            if last >= self.next_offset and self.next_offset - self.start_offset >= most:
+                last = self.next_offset - 1
+            last = min(last, self.start_offset + most + PAST_LIMIT - 1)
+            if last < first:
+                continue
+            offset = last + 1
+            if is_aborted:
+                self.archive(first, last)
+            elif not acquisition.take(first, last):
+                break
+        acquisition.end()
+        self.settle()
+        return acquisition.ranges
+
+    cdef int skip_hole(self, int64_t first, int64_t base_offset) except -1:
+        """Archive the free records from `first` on that the log does not have, up to `base_offset`."""
+        if self.runs.count:
+            return self.archive(first, base_offset - 1)
+        self.start_offset = self.next_offset = base_offset
+        return 0
+
+    cdef int archive(self, int64_t first, int64_t last) except -1:
+        """Archive free records, and those that are not tracked yet."""
+        cdef Py_ssize_t i, end
+        if first < self.next_offset:
+            i = self.runs.split_at(first)
+            end = self.runs.split_at(min(last, self.next_offset - 1) + 1)
+            for i in range(i, end):
+                if is_free(&self.runs.at[i]):
+                    go_to(&self.runs.at[i], ARCHIVED)
+        if last >= self.next_offset:
+            self.runs.append(new_run(self.next_offset, last, ARCHIVED, 0))
+            self.next_offset = last + 1
+        return self.settle()
+
+    # ---- acknowledge
+
+    def acknowledge(self, str member_id not None, batches, int delivery_count_limit, int64_t deadline_ms):
+        """Begin what a member says of records that it has acquired: all of it, or nothing.
+
+        `batches` are (first offset, last offset, types): one type for all records or one for each. A renewed lock ends
+        at `deadline_ms`. Return the Change, or None if there is nothing to write. Raises KafkaError:
+
+        - INVALID_RECORD_STATE: a record is not acquired by this member, or has a change under way, or is named twice
+        - INVALID_REQUEST: a record is past everything that is tracked
+        """
+        cdef Change change
+        cdef Run *run
+        cdef int64_t first, last
+        cdef int kind
+        cdef list segments = self.segments_of(member_id, batches)
+        cdef Py_ssize_t i
+        if not segments:
+            return None
+        self.check_owned(member_id, segments)
+        self.split_along(segments)
+        i = self.runs.find(segments[0][0])
+        change = self.begin(False, delivery_count_limit)
+        for first, last, kind in segments:
+            while self.runs.at[i].last < first:
+                i += 1
+            while i < self.runs.count:
+                run = &self.runs.at[i]
+                if run.first > last:
+                    break
+                if kind == RENEW:
+                    run.deadline_ms = deadline_ms
+                else:
+                    self.begin_transition(change, run, STATE_AFTER[kind])
+                i += 1
+        return self.begun(change)
+
+    cdef list segments_of(self, str member_id, batches):
+        """Return (first offset, last offset, type) of each stretch with one type. Records below the start are done."""
+        cdef list segments = []
+        cdef int64_t first, last, begin, end = self.start_offset
+        cdef Py_ssize_t i, count
+        for first, last, types in batches:
+            if last < self.start_offset:
+                continue
+            if not self.runs.count:
+                raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'records {first}-{last} are not acquired')
+            if last >= self.next_offset:
+                if segments:
+                    self.check_owned(member_id, segments)       # the first fault is the one that is reported
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f'found an acknowledgement of {first}-{last}, expected '
+                                 f'one below {self.next_offset}')
+            begin = max(first, self.start_offset)
+            if begin < end:
+                raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'record {begin} is acknowledged twice')
+            end = last + 1
+            count = len(types)
+            if count == 1:
+                segments.append((begin, last, types[0]))
+                continue
+            i = begin - first
+            while i < count:
+                kind = types[i]
+                begin = first + i
+                while i < count and types[i] == kind:
+                    i += 1
+                segments.append((begin, first + i - 1, kind))
+        return segments
+
+    cdef int check_owned(self, str member_id, list segments) except -1:
+        """Raise KafkaError INVALID_RECORD_STATE unless all records of the sorted segments are the member's."""
+        cdef Run *run
+        cdef int64_t first, last
+        cdef Py_ssize_t i = self.runs.find(segments[0][0])
+        for first, last, _ in segments:
+            while self.runs.at[i].last < first:
+                i += 1
+            while True:
+                run = &self.runs.at[i]
+                if run.state != ACQUIRED or run.change != NO_CHANGE or not is_owned_by(run, member_id):
+                    raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'records {max(first, run.first)}-'
+                                     f'{min(last, run.last)} are not acquired by member {member_id}')
+                if run.last >= last:
+                    break
+                i += 1
+        return 0
+
+    cdef int split_along(self, list segments) except -1:
+        """Let runs begin and end where the sorted segments do."""
+        cdef int64_t first, last
+        cdef list offsets = []
+        for first, last, _ in segments:
+            offsets.append(first)
+            offsets.append(last + 1)
+        return self.runs.split_along(offsets)
+
+    def release(self, str member_id not None, int delivery_count_limit):
+        """Begin to free everything that a member has acquired. Return the Change, or None if there is nothing."""
+        cdef Run *run
+        cdef Py_ssize_t i
+        cdef Change change = self.begin(False, delivery_count_limit)
+        for i in range(self.runs.count):
+            run = &self.runs.at[i]
+            if run.state == ACQUIRED and run.change == NO_CHANGE and is_owned_by(run, member_id):
+                self.begin_transition(change, run, AVAILABLE)
+        return self.begun(change)
+
+    def expire(self, int64_t now_ms, int delivery_count_limit):
+        """Begin to free the records whose lock has ended. Return the Change, or None if there are none."""
+        cdef Run *run
+        cdef Py_ssize_t i
+        cdef Change change = self.begin(True, delivery_count_limit)
+        for i in range(self.runs.count):
+            run = &self.runs.at[i]
+            if run.state != ACQUIRED or run.deadline_ms > now_ms:
+                continue
+            if run.change == NO_CHANGE:
+                self.begin_transition(change, run, AVAILABLE)
+            run.lock_ended = True
+            run.deadline_ms = INT64_MAX
+        return self.begun(change)
+
+    def next_deadline_ms(self):
+        """Return when the next lock ends, or None."""
+        cdef Run *run
+        cdef Py_ssize_t i
+        cdef int64_t earliest = INT64_MAX
+        for i in range(self.runs.count):
+            run = &self.runs.at[i]
+            if run.state == ACQUIRED and run.deadline_ms < earliest:
+                earliest = run.deadline_ms
+        return None if earliest == INT64_MAX else earliest
+
+    # ---- changes
+
+    cdef Change begin(self, bint holds_anyway, int delivery_count_limit):
+        cdef int32_t number = 1 if self.last_change == INT32_MAX else self.last_change + 1
+        return Change(number, holds_anyway, delivery_count_limit)
+
+    cdef Change begun(self, Change change):
+        if not change.batches:
+            self.settle()
+            return None
+        self.last_change = change.number
+        change.start_offset = self.start_offset
+        change.delivery_complete_count = self.count_finished()
+        self.settle()
+        return change
+
+    cdef int begin_transition(self, Change change, Run *run, int state) except -1:
+        if state == AVAILABLE and run.count >= change.delivery_count_limit:
+            state = ARCHIVED
+        if state not in TRANSITIONS[run.state]:
+            raise ValueError(f'{STATE_NAMES[run.state]} records {run.first}-{run.last} cannot become '
+                             f'{STATE_NAMES[state]}')
+        run.change = change.number
+        run.next_state = state
+        return change.add(run.first, run.last, state, run.count)
+
+    cdef int32_t count_finished(self) except -1:
+        """Return the finished records, and those that are when the changes under way are adopted."""
+        cdef Run *run
+        cdef Py_ssize_t i
+        cdef int64_t count = 0
+        for i in range(self.runs.count):
+            run = &self.runs.at[i]
+            state = run.state if run.change == NO_CHANGE else run.next_state
+            if state == ACKNOWLEDGED or state == ARCHIVED:
+                count += run.last - run.first + 1
+        return <int32_t>min(count, <int64_t>0x7FFFFFFF)
+
+    def delivery_complete_count(self):
+        """Return the number of finished records that are still tracked."""
+        return self.count_finished()
+
+    def adopt(self, Change change not None):
+        """Adopt a change that is durable."""
+        self.end_change(change, True)
+
+    def abandon(self, Change change not None):
+        """Undo a change that could not be written. Records whose lock has ended meanwhile are free."""
+        self.end_change(change, False)
+
+    cdef int end_change(self, Change change, bint is_durable) except -1:
+        """End the change of its runs. Those below the start are gone."""
+        cdef Run *run
+        cdef int64_t first, last
+        cdef Py_ssize_t i
+        for first, last, _, _ in change.batches:
+            i = self.runs.find(max(first, self.start_offset))
+            while i < self.runs.count and self.runs.at[i].first <= last:
+                run = &self.runs.at[i]
+                i += 1
+                if run.change != change.number:     # neighbouring batches of a change may be one run
+                    continue
+                if is_durable:
+                    go_to(run, run.next_state)
+                elif change.holds_anyway or run.lock_ended:
+                    go_to(run, ARCHIVED if run.count >= change.delivery_count_limit else AVAILABLE)
+                else:
+                    run.change = NO_CHANGE
+                    run.next_state = AVAILABLE
+        return self.settle()
+
+    # ---- the start
+
+    def move_start(self, int64_t log_start_offset):
+        """Adopt that the log begins at `log_start_offset`. Return whether that is above the start."""
+        if log_start_offset <= self.start_offset:
+            return False
+        if log_start_offset >= self.next_offset:
+            self.runs.remove_first(self.runs.count)
+            self.next_offset = log_start_offset
+        else:
+            self.runs.remove_first(self.runs.split_at(log_start_offset))
+        self.start_offset = log_start_offset
+        self.settle()
+        return True
+
+    cdef int settle(self) except -1:
+        """Drop the finished records at the start, and join neighbours that are alike."""
+        cdef Run *at = self.runs.at
+        cdef Py_ssize_t i, kept = 0
+        for i in range(self.runs.count):
+            if kept == 0 and is_finished(&at[i]):
+                self.start_offset = at[i].last + 1
+            elif kept and is_like(&at[kept - 1], &at[i]):
+                at[kept - 1].last = at[i].last
+            else:
+                if kept < i:
+                    at[kept] = at[i]
+                    at[i].member_id = NULL
+                kept += 1
+                continue
+            set_owner(&at[i], None)
+        return self.runs.truncate(kept)
+
+
+@cython.final
+cdef class Acquisition:
+    """An acquisition in progress: the ranges of records that a member has got, batch by batch.
+
+    Bad records are isolated, so that one which a member cannot process does not take others along to their limit. With
+    t = max(2, limit / 2 rounded up), records delivered t times or more are given alone and in fewer and fewer at a
+    time: half of their batch, a quarter, and so on. A record in its last try is given alone.
+    """
+    def __init__(self, SharePartition owner not None, str member_id not None, wanted, int64_t deadline_ms):
+        cdef int64_t in_flight = owner.next_offset - owner.start_offset
+        self.owner = owner
+        self.member_id = member_id
+        self.deadline_ms = deadline_ms
+        self.budget = wanted.max_records
+        if in_flight < wanted.max_record_locks:
+            self.budget = min(self.budget, <int64_t>wanted.max_record_locks - in_flight)
+        self.batch_size = wanted.batch_size
+        self.is_exact = wanted.is_exact
+        self.limit = wanted.delivery_count_limit
+        self.threshold = max(2, (self.limit + 1) // 2)
+        self.throttled = -1
+        self.is_full = self.budget <= 0
+        self.ranges = []
+
+    cdef bint take(self, int64_t first, int64_t last) except -1:
+        """Acquire what is free of a batch. Return whether the next batch is wanted, too."""
+        cdef SharePartition owner = self.owner
+        cdef int64_t tracked_last = min(last, owner.next_offset - 1)
+        cdef Py_ssize_t i = owner.runs.find(first)
+        cdef bint is_first = True       # range of this batch
+        cdef Run *run
+        while not self.is_full and first <= tracked_last and i < owner.runs.count:
+            run = &owner.runs.at[i]
+            if run.first > tracked_last:
+                break
+            if is_free(run):
+                i = self.take_run(max(first, run.first), min(tracked_last, run.last), i, is_first)
+                is_first = False
+            i += 1
+        if not self.is_full and last >= owner.next_offset:
+            self.take_new(last, is_first)
+        if self.budget <= 0:
+            self.is_full = True
+        return not self.is_full
+
+    cdef Py_ssize_t take_run(self, int64_t first, int64_t last, Py_ssize_t i, bint is_first) except -1:
+        """Acquire records of the free run `i`, as far as they are wanted. Return the position of their run."""
+        cdef Runs runs = self.owner.runs
+        cdef Run *run = &runs.at[i]
+        cdef bint is_last_try = self.limit >= LEAST_LIMIT_WITH_LAST_TRY and run.count >= self.limit - 1
+        if (is_last_try or (run.count >= self.threshold) != (self.throttled >= 0)) and self.ranges:
+            self.is_full = True
+            return i
+        if is_last_try:
+            last = first
+            self.is_full = True
+        elif run.count >= self.threshold:
+            if self.throttled < 0:
+                self.throttled = max(<int64_t>1, <int64_t>run.size >> (run.count - self.threshold + 1))
+            last = min(last, first + self.throttled - 1)
+        if self.is_exact:
+            last = min(last, first + self.budget - 1)
+        i = runs.split_at(first)
+        runs.split_at(last + 1)
+        self.give(&runs.at[i], is_first)
+        return i
+
+    cdef int take_new(self, int64_t last, bint is_first) except -1:
+        """Acquire records that were not tracked yet, up to the end of the batch."""
+        cdef SharePartition owner = self.owner
+        cdef int64_t first = owner.next_offset
+        cdef int64_t end = min(last, first + self.budget - 1) if self.is_exact else last
+        cdef Py_ssize_t i = owner.runs.count
+        if self.throttled >= 0:
+            self.is_full = True
+            return 0
+        owner.runs.append(new_run(first, end, AVAILABLE, 0))
+        if end < last:
+            owner.runs.append(new_run(end + 1, last, AVAILABLE, 0))
+        owner.next_offset = last + 1
+        return self.give(&owner.runs.at[i], is_first)
+
+    cdef int give(self, Run *run, bint is_first) except -1:
+        """Let the member own a free run."""
+        cdef int64_t size = run.last - run.first + 1
+        cdef tuple previous = self.ranges[len(self.ranges) - 1] if self.ranges else None
+        go_to(run, ACQUIRED)
+        run.count += 1
+        set_owner(run, self.member_id)
+        run.deadline_ms = self.deadline_ms
+        self.budget -= size
+        if self.throttled >= 0:
+            self.throttled -= size
+        if self.throttled == 0 or (self.is_exact and self.budget <= 0):
+            self.is_full = True
+        if (previous is not None and previous[1] + 1 == run.first and previous[2] == run.count
+                and (self.is_exact or not is_first or previous[1] - previous[0] + 1 < self.batch_size)):
+            self.ranges[len(self.ranges) - 1] = (previous[0], run.last, previous[2])
+        else:
+            self.ranges.append((run.first, run.last, run.count))
+        return 0
+
+    cdef int end(self) except -1:
+        """Remember the size of the ranges that are delivered for the first time."""
+        cdef Runs runs = self.owner.runs
+        cdef Py_ssize_t i, end
+        cdef int64_t first, last
+        cdef int count
+        for first, last, count in self.ranges:
+            if count == 1:
+                i = runs.split_at(first)
+                end = runs.split_at(last + 1)
+                for i in range(i, end):
+                    runs.at[i].size = <int32_t>(last - first + 1)
+        return 0

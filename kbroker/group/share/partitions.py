@@ -1,0 +1,490 @@
+"""The share partitions in memory, as the leader of their partitions keeps them.
+
+A share partition is loaded by its first fetch: the share coordinator has its state. What members acquire is kept in
+memory only. What they acknowledge or release is written first, then adopted, then answered. A share partition that no
+member has fetched for a while is dropped; the next fetch loads it again.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from kbroker.base.clock import Clock, Timer, Timers
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import LongWork
+from kbroker.base.object_memory import memory_of
+from kbroker.group.config import GroupConfig
+from kbroker.group.memory import GroupMemory
+from kbroker.group.share.batches import read_batches
+from kbroker.group.share.limits import FetchLimits, Wanted
+from kbroker.group.share.partition import Change, SharePartition
+from kbroker.group.share.rows import UNKNOWN_COUNT, UNKNOWN_OFFSET, Changes, ShareKey, ShareState
+from kbroker.group.share.sessions import ShareSession, ShareSessions
+from kbroker.group.share.state import ShareStates
+from kbroker.log.log_slice import LogSlice
+from kbroker.log.timestamps import INLINE, Searches
+from kbroker.metadata.changes import Steps
+from kbroker.settings.groups import BY_DURATION, duration_ms
+from kbroker.topics.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+LIVE_BYTES = 2_000
+"""More than a share partition takes without its runs and members."""
+IDLE_MS = 45_000
+"""How long no member fetches a share partition before it is dropped: the default session timeout of a share group."""
+MOST_TRIES = 8
+"""The reads of one fetch that found aborted transactions only."""
+
+RELEASED_AT_ONCE = 64
+"""The partitions of a session whose records are released in one part of long work."""
+
+COORDINATOR_GONE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                              ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+FENCED = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
+AS_THEY_ARE = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+Done = Callable[[KafkaError | None], object]
+AcknowledgedBatch = tuple[int, int, Sequence[int]]
+"""First offset, last offset, and the types: one for all records or one for each."""
+
+
+class Waiting(Protocol):
+    """A fetch that waits for a share partition."""
+
+    def wake(self) -> object: ...
+
+
+class Fetched(NamedTuple):
+    """The batches that hold what was acquired, and the ranges: (first offset, last offset, delivery count)."""
+
+    records: LogSlice
+    acquired: list[tuple[int, int, int]]
+
+
+class LivePartition:
+    """A share partition in memory. Until `records` is there, it is being loaded."""
+
+    def __init__(self, key: ShareKey, partition: Partition):
+        self.key = key
+        self.partition = partition
+        self.records: SharePartition | None = None
+        self.state_epoch = 0
+        self.timer: Timer | None = None
+        self.waiting: set[Waiting] = set()
+        self.is_dropped = False
+        self.used_ms = 0
+        self.held_bytes = 0
+
+    def wake(self) -> None:
+        waiting, self.waiting = self.waiting, set()
+        for each in waiting:
+            each.wake()
+
+
+class SharePartitions:
+    """All share partitions in memory. `config_of` returns the configs in force for a group."""
+
+    def __init__(self, states: ShareStates, sessions: ShareSessions, clock: Clock, timers: Timers,
+                 long_work: LongWork, memory: GroupMemory, config_of: Callable[[str], GroupConfig],
+                 searches: Searches = INLINE):
+        self.config_of = config_of
+        self._sessions = sessions
+        self._states = states
+        self._clock = clock
+        self._timers = timers
+        self._long_work = long_work
+        self._memory = memory
+        self._searches = searches
+        self._live: dict[ShareKey, LivePartition] = {}
+        self._stop_timer: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def all(self) -> list[LivePartition]:
+        """Return the share partitions in memory, in the order of their loading."""
+        return list(self._live.values())
+
+    def start(self) -> None:
+        self._states.on_reset.append(self._on_reset)
+        self._sessions.on_end.append(self._release_and_drop)
+        self._sessions.on_leave.append(self._drop_unused)
+        self._stop_timer = self._timers.every(IDLE_MS, lambda: self._long_work.start(self._drop_idle()))
+
+    def close(self) -> None:
+        """Forget everything: the log directory has failed, or the broker stops."""
+        if self._stop_timer is not None:
+            self._stop_timer()
+            self._stop_timer = None
+        for live in list(self._live.values()):
+            self._drop(live)
+
+    def find(self, key: ShareKey) -> LivePartition:
+        """Return a share partition that a member has fetched. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
+        live = self._live.get(key)
+        if live is None or live.records is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the share partition is not known: fetch it first')
+        return live
+
+    def open(self, key: ShareKey, partition: Partition) -> LivePartition:
+        """Return a share partition for a fetch. It may still be loading; then `waiting` is woken when it is loaded.
+
+        Raises KafkaError for clients if it cannot be loaded.
+        """
+        live = self._live.get(key)
+        if live is not None and live.partition is not partition:
+            self._drop(live)
+            live = None
+        if live is None:
+            live = self._load(key, partition)
+        live.used_ms = self._clock.monotonic_ms()
+        return live
+
+    # ---- load
+
+    def _load(self, key: ShareKey, partition: Partition) -> LivePartition:
+        try:
+            self._memory.check(LIVE_BYTES + memory_of(key.group_id))
+        except KafkaError as error:
+            raise for_client(error) from None
+        live = LivePartition(key, partition)
+        failure: KafkaError | None = None
+
+        def read(error: KafkaError | None, state: ShareState | None) -> None:
+            if error is None and state is not None and not live.is_dropped:
+                self._choose_start(live, state, loaded)
+            else:
+                loaded(error, None)
+
+        def loaded(error: KafkaError | None, state: ShareState | None) -> None:
+            nonlocal failure
+            if live.is_dropped:
+                return
+            if error is not None or state is None:
+                failure = error and error.with_traceback(None)
+                self._drop(live)
+                return
+            live.state_epoch = state.state_epoch
+            live.records = SharePartition(state.start_offset, state.batches)
+            self._count(live)
+            live.wake()
+
+        self._live[key] = live
+        self._count(live)
+        self._states.read(key, partition.leader_epoch, read)
+        if failure is not None:
+            raise for_client(failure)
+        return live
+
+    def _choose_start(self, live: LivePartition, state: ShareState,
+                      loaded: Callable[[KafkaError | None, ShareState | None], None]) -> None:
+        """Choose the start offset of a group that has none, by `share.auto.offset.reset`.
+
+        A start that another time would choose differently is written first. Otherwise records that were acquired, but
+        not acknowledged before a crash, could lie below the next one.
+        """
+        if state.start_offset != UNKNOWN_OFFSET:
+            loaded(None, state)
+            return
+        reset = self.config_of(live.key.group_id).share_auto_offset_reset
+        if reset == 'earliest':
+            loaded(None, state_with_start(state, live.partition.log_start_offset))
+            return
+
+        def found(error: Exception | None, start_offset: int | None) -> None:
+            if error is not None and not isinstance(error, KafkaError):
+                raise error
+            if start_offset is None or live.is_dropped:
+                loaded(error, None)
+                return
+            chosen = state_with_start(state, start_offset)
+            changes = Changes(state.state_epoch, live.partition.leader_epoch, start_offset,
+                              max(0, state.delivery_complete_count), ())
+            self._states.write(live.key, changes, lambda error: loaded(error, None if error is not None else chosen))
+
+        self._long_work.start(start_offset_of(reset, live.partition, self._clock.wall_ms(), self._searches), found)
+
+    # ---- fetch
+
+    def is_acquirable(self, live: LivePartition) -> bool:
+        """Return whether members may acquire records, if there are any: the limit of record locks is not reached."""
+        config = self.config_of(live.key.group_id)
+        return live.records is not None and live.records.is_acquirable(config.share_partition_max_record_locks)
+
+    def acquirable_bytes(self, live: LivePartition, max_bytes: int) -> int:
+        """Return about how many bytes a fetch could acquire. Raises KafkaError of the read."""
+        records = live.records
+        if records is None:
+            return 0
+        config = self.config_of(live.key.group_id)
+        self._adopt_log_start(live)
+        offset, upper_bound_offset = records.next_fetch_offset(), upper_bound(live.partition, config)
+        if offset >= upper_bound_offset or not records.is_acquirable(config.share_partition_max_record_locks):
+            return 0
+        found = live.partition.read(offset, max_bytes, upper_bound_offset, True)
+        return 0 if found is None else found.size_bytes
+
+    def awaits_disk(self, live: LivePartition) -> bool:
+        """Return whether the next record to acquire has been acknowledged, and the disk lacks it."""
+        partition = live.partition
+        return live.records is not None and (
+            partition.high_watermark <= live.records.next_fetch_offset() < partition.acknowledged_offset)
+
+    def fetch(self, live: LivePartition, member_id: str, limits: FetchLimits) -> Fetched | None:
+        """Acquire records for a member, or return None if there are none. Raises KafkaError of the read."""
+        records = live.records
+        if records is None:
+            return None
+        config = self.config_of(live.key.group_id)
+        max_record_locks = config.share_partition_max_record_locks
+        upper_bound_offset = upper_bound(live.partition, config)
+        wanted = Wanted(limits.max_records, limits.batch_size, limits.is_exact, max_record_locks,
+                        config.share_delivery_count_limit)
+        deadline_ms = self._clock.monotonic_ms() + config.share_record_lock_duration_ms
+        for _ in range(MOST_TRIES):
+            self._adopt_log_start(live)
+            offset = records.next_fetch_offset()
+            if offset >= upper_bound_offset or not records.is_acquirable(max_record_locks):
+                return None
+            last_offset = records.next_offset + min(limits.max_records, max_record_locks)
+            batches = read_batches(live.partition, offset, limits.max_bytes, upper_bound_offset, last_offset,
+                                   is_read_committed(config))
+            acquired = records.acquire(member_id, batches, wanted, deadline_ms)
+            self._count(live)
+            if acquired:
+                self._arm(live, deadline_ms)
+                return Fetched(self._slice(live, acquired, batches), acquired)
+            if records.next_fetch_offset() == offset:
+                return None
+        return None
+
+    def _slice(self, live: LivePartition, acquired: list[tuple[int, int, int]],
+               batches: Sequence[tuple[int, int, bool]]) -> LogSlice:
+        """Return the batches that overlap what was acquired."""
+        end_offset = next(last for _, last, _ in batches if last >= acquired[-1][1]) + 1
+        found = live.partition.read(acquired[0][0], 2**62, end_offset, True)
+        assert found is not None
+        return found
+
+    def _adopt_log_start(self, live: LivePartition) -> None:
+        """Begin where the log begins, if its start has moved. The next write has the new start."""
+        assert live.records is not None
+        if live.records.move_start(live.partition.log_start_offset):
+            self._count(live)
+
+    # ---- changes
+
+    def acknowledge(self, live: LivePartition, member_id: str, batches: Iterable[AcknowledgedBatch],
+                    done: Done) -> None:
+        """Adopt what a member says of records that it has acquired, all or nothing. `done` gets None once it is
+        durable, or the error for the client: INVALID_RECORD_STATE, INVALID_REQUEST, or that of the write."""
+        assert live.records is not None
+        config = self.config_of(live.key.group_id)
+        deadline_ms = self._clock.monotonic_ms() + config.share_record_lock_duration_ms
+        try:
+            change = live.records.acknowledge(member_id, batches, config.share_delivery_count_limit, deadline_ms)
+        except KafkaError as error:
+            done(error)
+            return
+        self._count(live)
+        if change is None:
+            done(None)
+        else:
+            self._write(live, change, done)
+
+    def release(self, key: ShareKey, member_id: str, done: Done) -> None:
+        """Free everything that a member has acquired of a share partition. `done` is called once that is durable."""
+        live = self._live.get(key)
+        change = None
+        if live is not None and live.records is not None:
+            change = live.records.release(member_id, self.config_of(key.group_id).share_delivery_count_limit)
+        if live is None or change is None:
+            done(None)
+        else:
+            self._write(live, change, done)
+
+    def release_session(self, session: ShareSession, done: Callable[[], object]) -> None:
+        """Free everything that the member of an ended session has acquired. `done` is called once that is durable.
+
+        A member that begins a new session before all partitions of a long one are released keeps what is left until
+        the locks end: it may be of the new session.
+        """
+        waiting = 1     # for the end of the work itself
+
+        def released(error: KafkaError | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if error is not None:
+                logger.error('records of member %s were not released: %s', session.key.member_id, error)
+            if not waiting:
+                done()
+
+        def work() -> Steps[None]:
+            nonlocal waiting
+            for number, place in enumerate(session.partitions):
+                if number % RELEASED_AT_ONCE == RELEASED_AT_ONCE - 1:
+                    yield
+                    if session.key in self._sessions:
+                        break
+                waiting += 1
+                self.release(ShareKey(session.key.group_id, *place), session.key.member_id, released)
+            released(None)
+
+        self._long_work.start(work())
+
+    def _write(self, live: LivePartition, change: Change, done: Done) -> None:
+        """Make a change durable, then adopt it. A change that could not be written is abandoned."""
+        changes = Changes(live.state_epoch, live.partition.leader_epoch, change.start_offset,
+                          change.delivery_complete_count, change.batches)
+
+        def landed(error: KafkaError | None) -> None:
+            if live.is_dropped or live.records is None:
+                done(None if error is None else for_client(error))
+                return
+            if error is None:
+                live.records.adopt(change)
+            else:
+                live.records.abandon(change)
+            self._count(live)
+            self._arm_next(live)
+            if error is not None and error.code in COORDINATOR_GONE | FENCED | AS_THEY_ARE:
+                self._drop(live)
+            else:
+                live.wake()
+            done(None if error is None else for_client(error))
+
+        self._states.write(live.key, changes, landed)
+
+    # ---- locks
+
+    def _arm(self, live: LivePartition, deadline_ms: int) -> None:
+        """Have the timer of a share partition fire at a deadline, unless it fires earlier."""
+        if live.timer is not None:
+            if live.timer.deadline_ms <= deadline_ms:
+                return
+            live.timer.cancel()
+        live.timer = self._timers.after(max(0, deadline_ms - self._clock.monotonic_ms()), lambda: self._expire(live))
+
+    def _arm_next(self, live: LivePartition) -> None:
+        deadline_ms = None if live.records is None else live.records.next_deadline_ms()
+        if deadline_ms is not None:
+            self._arm(live, deadline_ms)
+
+    def _expire(self, live: LivePartition) -> None:
+        """Free the records whose lock has ended, and wait for the next lock."""
+        live.timer = None
+        if live.records is None:
+            return
+        limit = self.config_of(live.key.group_id).share_delivery_count_limit
+        change = live.records.expire(self._clock.monotonic_ms(), limit)
+        self._arm_next(live)
+        if change is not None:
+            self._write(live, change, self._log_failure)
+
+    def _log_failure(self, error: KafkaError | None) -> None:
+        if error is not None:
+            logger.error('the end of a record lock was not stored: %s', error)
+
+    # ---- drop
+
+    def _release_and_drop(self, session: ShareSession) -> None:
+        """Free what the member of a closed connection has acquired, then drop the group if it has no session.
+
+        A session that a request ends drops nothing: Kafka waits for the close of the connection, too. So records past
+        the limit of record locks stay tracked for the next member.
+        """
+        self.release_session(session, lambda: self._drop_unused(session.key.group_id))
+
+    def _drop_unused(self, group_id: str) -> None:
+        if not self._sessions.has_group(group_id):
+            self.drop_group(group_id)
+
+    def drop_group(self, group_id: str) -> None:
+        """Forget the share partitions of a group without sessions, except those that a fetch waits for."""
+        for live in [live for key, live in self._live.items() if key.group_id == group_id]:
+            if not live.waiting:
+                self._drop(live)
+
+    def drop_topic(self, topic_id: bytes) -> None:
+        """Forget the share partitions of a deleted topic."""
+        for live in [live for key, live in self._live.items() if key.topic_id == topic_id]:
+            self._drop(live)
+
+    def _on_reset(self, key: ShareKey) -> None:
+        live = self._live.get(key)
+        if live is not None:
+            self._drop(live)
+
+    def _drop_idle(self) -> Steps[None]:
+        for number, live in enumerate(list(self._live.values())):
+            if self._is_idle(live):
+                self._drop(live)
+            if number % 64 == 63:
+                yield
+        yield
+
+    def _is_idle(self, live: LivePartition) -> bool:
+        """Return whether no fetch uses a share partition, and no member holds records of it."""
+        is_unused = not live.waiting and self._clock.monotonic_ms() - live.used_ms >= IDLE_MS
+        return is_unused and live.records is not None and live.records.next_deadline_ms() is None
+
+    def _drop(self, live: LivePartition) -> None:
+        if self._live.get(live.key) is live:
+            del self._live[live.key]
+        live.is_dropped = True
+        live.records = None
+        if live.timer is not None:
+            live.timer.cancel()
+            live.timer = None
+        self._count(live)
+        live.wake()
+
+    def _count(self, live: LivePartition) -> None:
+        held_bytes = 0 if live.is_dropped else LIVE_BYTES + memory_of(live.key.group_id) + (
+            0 if live.records is None else live.records.runs_bytes)
+        self._memory.hold(held_bytes - live.held_bytes)
+        live.held_bytes = held_bytes
+
+
+def is_read_committed(config: GroupConfig) -> bool:
+    return config.share_isolation_level == 'read_committed'
+
+
+def upper_bound(partition: Partition, config: GroupConfig) -> int:
+    """Return the offset below which a group may read."""
+    return partition.last_stable_offset if is_read_committed(config) else partition.high_watermark
+
+
+def start_offset_of(reset: str, partition: Partition, now_ms: int, searches: Searches) -> Steps[int]:
+    """Return where a group begins with a `share.auto.offset.reset` of latest or by_duration:<ISO 8601>.
+
+    A group that finds no record begins behind what has been acknowledged, which the disk may still lack. Raises
+    KafkaError.
+    """
+    if reset.startswith(BY_DURATION):
+        age_ms = duration_ms(reset.removeprefix(BY_DURATION))
+        found = yield from partition.offset_for_timestamp(max(0, now_ms - age_ms), searches)
+        if found is not None:
+            return int(found[1])
+    yield from partition.acknowledged()
+    return partition.high_watermark
+
+
+def state_with_start(state: ShareState, start_offset: int) -> ShareState:
+    return ShareState(state.snapshot_epoch, state.state_epoch, state.leader_epoch, start_offset,
+                      0 if state.delivery_complete_count == UNKNOWN_COUNT else state.delivery_complete_count,
+                      state.created_ms, state.batches)
+
+
+def for_client(error: KafkaError) -> KafkaError:
+    """Return the error that a client of a share partition gets for one of the share coordinator."""
+    code = error.code
+    if code in COORDINATOR_GONE:
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    elif code in FENCED:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    elif code not in AS_THEY_ARE:
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+    return KafkaError(code, str(error))

@@ -1,0 +1,180 @@
+"""The durable state of a share partition, its rows in `__share_group_state`, and how rows build on each other.
+
+A share partition is one partition of a topic as one share group reads it. Its first row is a snapshot, which has the
+whole state. An update has what changed since. After a number of updates the next row is a snapshot again.
+"""
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import SHARE_GROUP_STATE
+from kbroker.base.lean_dataclasses import dataclass, replace
+from kbroker.group.share.merge import encode_batches, merge_batches
+from kbroker.metadata.directory import format_uuid, parse_uuid
+from kbroker.protocol import messages
+from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value, encode_row_key
+
+UNKNOWN_OFFSET = -1
+UNKNOWN_COUNT = -1
+NO_EPOCH = -1
+MOST_OFFSETS = 2**63 - 1
+ROW_VERSION = 0
+SNAPSHOT_HEAD = struct.Struct('>hiiiqqq')
+UPDATE_HEAD = struct.Struct('>hiiq')
+"""The fields before the batches in the value of a row, with the version of the row in front."""
+STATE_BYTES = 900
+"""More than a ShareState without batches takes, with its key in three dictionaries and its rows' keys."""
+BATCH_BYTES = 168
+"""More than one batch takes with its numbers."""
+
+
+class ShareKey(NamedTuple):
+    """A share partition."""
+
+    group_id: str
+    topic_id: bytes
+    partition: int
+
+    @property
+    def coordinator_key(self) -> str:
+        """The text that decides which partition of `__share_group_state` has the rows, as in FindCoordinator."""
+        return f'{self.group_id}:{format_uuid(self.topic_id)}:{self.partition}'
+
+
+def parse_coordinator_key(text: str) -> ShareKey:
+    """Return the share partition of a FindCoordinator key. Raises KafkaError INVALID_REQUEST."""
+    parts = text.rsplit(':', 2)
+    try:
+        if len(parts) != 3 or not parts[0]:
+            raise ValueError
+        return ShareKey(parts[0], parse_uuid(parts[1]), int(parts[2]))
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST,
+                         f'group:topicId:partition expected as key of a share partition, found {text!r}') from None
+
+
+StateBatch = tuple[int, int, int, int]
+"""First offset, last offset, state and delivery count. States: 0 available, 2 acknowledged, 4 archived."""
+
+
+class Changes(NamedTuple):
+    """A write to a share partition: what its leader changed, and the epochs that it knows."""
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    batches: Sequence[StateBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareState:
+    """The state after a row. `start_offset` is -1 until a leader has chosen one.
+
+    The last three fields are no part of a row: the updates since the last snapshot, the offset of that snapshot in the
+    log, and when the last row was written.
+    """
+
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    created_ms: int
+    batches: tuple[StateBatch, ...] = ()
+    updates: int = 0
+    snapshot_offset: int = -1
+    written_ms: int = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that it takes: an estimate from measured sizes."""
+        return STATE_BYTES + BATCH_BYTES * len(self.batches)
+
+    def lag(self, high_watermark: int) -> int | None:
+        """Return how many offsets below the high watermark no member has finished.
+
+        None without a start offset, and for rows of a version that does not count finished offsets. A start offset far
+        below 0, which a client can set, has the largest lag that an answer can hold.
+        """
+        if self.start_offset == UNKNOWN_OFFSET or self.delivery_complete_count == UNKNOWN_COUNT:
+            return None
+        return min(max(0, high_watermark - self.start_offset - self.delivery_complete_count), MOST_OFFSETS)
+
+
+Row = tuple[bytes, bytes | None]
+"""Key and value of a record; without a value the share partition is forgotten."""
+
+
+def with_changes(state: ShareState, changes: Changes, now_ms: int) -> ShareState:
+    """Return the state after a write. A start offset or leader epoch of -1 changes nothing."""
+    start_offset = state.start_offset if changes.start_offset == UNKNOWN_OFFSET else changes.start_offset
+    return replace(
+        state,
+        leader_epoch=state.leader_epoch if changes.leader_epoch == NO_EPOCH else changes.leader_epoch,
+        start_offset=start_offset,
+        delivery_complete_count=changes.delivery_complete_count,
+        batches=merge_batches(state.batches, changes.batches, start_offset),
+        written_ms=now_ms)
+
+
+def snapshot_row(key: ShareKey, state: ShareState) -> Row:
+    head = SNAPSHOT_HEAD.pack(ROW_VERSION, state.snapshot_epoch, state.state_epoch, state.leader_epoch,
+                              state.start_offset, state.created_ms, state.written_ms)
+    return _snapshot_key(key), head + encode_batches(state.batches, state.delivery_complete_count)
+
+
+def update_row(key: ShareKey, snapshot_epoch: int, changes: Changes) -> Row:
+    """Return the row of a write. Overlapping batches of the write are merged."""
+    head = UPDATE_HEAD.pack(ROW_VERSION, snapshot_epoch, changes.leader_epoch, changes.start_offset)
+    batches = merge_batches((), changes.batches, changes.start_offset)
+    return (encode_row_key(messages.ShareUpdateKey(**key._asdict())),
+            head + encode_batches(batches, changes.delivery_complete_count))
+
+
+def tombstone(key: ShareKey) -> Row:
+    return _snapshot_key(key), None
+
+
+def _snapshot_key(key: ShareKey) -> bytes:
+    return encode_row_key(messages.ShareSnapshotKey(**key._asdict()))
+
+
+def read_row(states: dict[ShareKey, ShareState], record: Any) -> tuple[ShareKey, ShareState | None] | None:
+    """Return the share partition of a record and its state after it: None after a tombstone.
+
+    Returns None for a type of row that is not known, and for an update of a share partition without a snapshot. Raises
+    RowError.
+    """
+    row_key = decode_row_key(SHARE_GROUP_STATE, record.key or b'')
+    if row_key is None:
+        return None
+    key = ShareKey(row_key.group_id, row_key.topic_id, row_key.partition)
+    if record.value is None:
+        return key, None
+    if isinstance(row_key, messages.ShareSnapshotKey):
+        value = decode_row_value(messages.ShareSnapshotValue, record.value)
+        return key, ShareState(
+            value.snapshot_epoch, value.state_epoch, value.leader_epoch, value.start_offset,
+            value.delivery_complete_count, value.create_timestamp,
+            merge_batches((), _batches_of(value), value.start_offset), 0, record.offset, value.write_timestamp)
+    state = states.get(key)
+    if state is None:
+        return None
+    value = decode_row_value(messages.ShareUpdateValue, record.value)
+    changes = Changes(state.state_epoch, value.leader_epoch, value.start_offset, value.delivery_complete_count,
+                      _batches_of(value))
+    return key, replace(with_changes(state, changes, record.timestamp_ms), updates=state.updates + 1)
+
+
+def _batches_of(value: Any) -> list[StateBatch]:
+    """Return the batches of a row. Raises RowError for one that ends before it begins."""
+    found = [(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
+             for batch in value.state_batches]
+    for first, last, _, _ in found:
+        if first > last:
+            raise RowError(f'found a batch from {first} to {last}')
+    return found

@@ -1,0 +1,191 @@
+"""Share sessions: which partitions a member of a share group fetches, so that its requests name only changes.
+
+A session belongs to (group id, member id) and to the connection that opened it. Its epoch counts the member's requests.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.object_memory import memory_of
+
+FIRST_EPOCH = 0
+LAST_EPOCH = -1
+LARGEST_EPOCH = 2**31 - 1
+MOST_HELD = 200_000
+"""The partitions of all sessions, of about 100 bytes each."""
+MOST_NAME_BYTES = 16 * 1024 * 1024
+"""The memory of the ids of groups and members: some 8 KB for each session that is allowed by default."""
+MOST_OF_A_SESSION = 20_000
+"""The partitions of one session. Some steps on all of them hold the loop."""
+
+SessionPartition = tuple[bytes, int]
+"""Topic id and index."""
+
+
+class SessionKey(NamedTuple):
+    group_id: str
+    member_id: str
+
+
+class ShareSession:
+    """The partitions of one member, in the order in which it has named them. `epoch` is that of its next request."""
+
+    def __init__(self, key: SessionKey, connection_id: object):
+        self.key = key
+        self.connection_id = connection_id
+        self.epoch = FIRST_EPOCH + 1
+        self.partitions: dict[SessionPartition, None] = {}
+
+    def rotated(self) -> list[SessionPartition]:
+        """Return the partitions, beginning at another one in each request."""
+        partitions = list(self.partitions)
+        if partitions:
+            at = self.epoch % len(partitions)
+            partitions = partitions[at:] + partitions[:at]
+        return partitions
+
+    def advance(self) -> None:
+        self.epoch = 1 if self.epoch == LARGEST_EPOCH else self.epoch + 1
+
+
+class ShareSessions:
+    """All share sessions. `most` returns the setting group.share.max.share.sessions.
+
+    `on_end` is called with a session that has ended with its connection. `on_leave` is called when a connection closes
+    whose session a request had ended before, with the id of the group.
+    """
+
+    def __init__(self, most: Callable[[], int]):
+        self.on_end: list[Callable[[ShareSession], object]] = []
+        self.on_leave: list[Callable[[str], object]] = []
+        self._most = most
+        self._sessions: dict[SessionKey, ShareSession] = {}
+        self._by_connection: dict[object, set[SessionKey]] = {}
+        self._by_group: dict[str, int] = {}
+        self._left_groups: dict[object, str] = {}     # of open connections: the group whose session ended last
+        self.held = 0
+        self.name_bytes = 0
+        """The memory of the ids of groups and members in these tables."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __contains__(self, key: SessionKey) -> bool:
+        return key in self._sessions
+
+    @property
+    def most(self) -> int:
+        return self._most()
+
+    def begin(self, key: SessionKey, connection_id: object, partitions: Iterable[SessionPartition]) -> ShareSession:
+        """Open a session in place of the member's old one.
+
+        Raises KafkaError SHARE_SESSION_LIMIT_REACHED; the old session is gone then, too.
+        """
+        old = self._sessions.get(key)
+        if old is not None:
+            self.end(old)
+        added = dict.fromkeys(partitions)
+        if len(self._sessions) >= self._most():
+            raise self._limit_reached()
+        self._check_room(len(added), 0)
+        name_bytes = memory_of(key)
+        if self.name_bytes + name_bytes > MOST_NAME_BYTES:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+                             f'found share sessions with group and member ids of {self.name_bytes} bytes of memory, '
+                             f'expected {MOST_NAME_BYTES} at most')
+        self.name_bytes += name_bytes
+        session = ShareSession(key, connection_id)
+        session.partitions = added
+        self.held += len(added)
+        self._sessions[key] = session
+        self._by_connection.setdefault(connection_id, set()).add(key)
+        self._by_group[key.group_id] = self._by_group.get(key.group_id, 0) + 1
+        return session
+
+    def find(self, key: SessionKey, epoch: int) -> ShareSession:
+        """Return the session for a request with this epoch: -1, or the expected one.
+
+        Raises KafkaError SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH.
+        """
+        session = self._sessions.get(key)
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, ErrorCode.SHARE_SESSION_NOT_FOUND.message)
+        if epoch not in (LAST_EPOCH, session.epoch):
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+                             f'share session epoch {session.epoch} expected, found {epoch}')
+        return session
+
+    def change(self, session: ShareSession, added: Iterable[SessionPartition],
+               forgotten: Iterable[SessionPartition]) -> None:
+        """Take over what a request adds and forgets, and expect the next epoch.
+
+        Raises KafkaError SHARE_SESSION_LIMIT_REACHED, and changes nothing then.
+        """
+        new = [partition for partition in dict.fromkeys(added) if partition not in session.partitions]
+        before = len(session.partitions)
+        self._check_room(len(new), before)
+        session.partitions.update(dict.fromkeys(new))
+        for partition in forgotten:
+            session.partitions.pop(partition, None)
+        self.held += len(session.partitions) - before
+        session.advance()
+
+    def has_group(self, group_id: str) -> bool:
+        """Return whether a group has sessions."""
+        return group_id in self._by_group
+
+    def connection_closed(self, connection_id: object) -> None:
+        """End the sessions that the connection has opened."""
+        left_group = self._forget_left_group(connection_id)
+        for key in self._by_connection.pop(connection_id, ()):
+            session = self._sessions[key]
+            self._remove(session)
+            for listener in self.on_end:
+                listener(session)
+        if left_group is not None:
+            for on_leave in self.on_leave:
+                on_leave(left_group)
+
+    def end(self, session: ShareSession) -> None:
+        """Forget a session at a request of its member, unless another one has replaced it."""
+        if self._sessions.get(session.key) is session:
+            self._forget_left_group(session.connection_id)
+            self._left_groups[session.connection_id] = session.key.group_id
+            self.name_bytes += memory_of(session.key.group_id)
+            self._remove(session)
+
+    def _forget_left_group(self, connection_id: object) -> str | None:
+        group_id = self._left_groups.pop(connection_id, None)
+        self.name_bytes -= memory_of(group_id)
+        return group_id
+
+    def _remove(self, session: ShareSession) -> None:
+        del self._sessions[session.key]
+        self.held -= len(session.partitions)
+        self.name_bytes -= memory_of(session.key)
+        keys = self._by_connection.get(session.connection_id)
+        if keys is not None:
+            keys.discard(session.key)
+            if not keys:
+                del self._by_connection[session.connection_id]
+        left = self._by_group[session.key.group_id] - 1
+        if left:
+            self._by_group[session.key.group_id] = left
+        else:
+            del self._by_group[session.key.group_id]
+
+    def _check_room(self, added: int, held: int) -> None:
+        """Raises KafkaError SHARE_SESSION_LIMIT_REACHED unless a session that holds partitions can have more."""
+        if added + held > MOST_OF_A_SESSION:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+                             f'found {added + held} partitions of a session, expected {MOST_OF_A_SESSION} at most')
+        if self.held + added > MOST_HELD:
+            raise self._limit_reached()
+
+    def _limit_reached(self) -> KafkaError:
+        return KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+                          f'found {len(self._sessions)} share sessions of {self.held} partitions, expected '
+                          f'{self._most()} of {MOST_HELD} at most')

@@ -1,0 +1,515 @@
+"""The share coordinator: what share groups have acknowledged, kept in `__share_group_state`.
+
+The leader of a share partition (`share_partitions`) reads the state when it begins, and writes each change before it
+answers for it. Memory is the replay of the log: a row is adopted when it is durable. Rows on their way to the disk
+build on each other; readers do not see them.
+
+Once a share partition was not written for five minutes, its updates are replaced by a snapshot. Then everything below
+the oldest snapshot that is still needed is deleted from the log.
+"""
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kbroker.base.clock import Clock, Timers, is_over
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import SHARE_GROUP_STATE
+from kbroker.base.lean_dataclasses import replace
+from kbroker.base.long_work import LongWork, Pace
+from kbroker.base.object_memory import memory_of
+from kbroker.group.memory import GroupMemory
+from kbroker.group.share.rows import (
+    STATE_BYTES,
+    UNKNOWN_COUNT,
+    UNKNOWN_OFFSET,
+    Changes,
+    Row,
+    ShareKey,
+    ShareState,
+    read_row,
+    snapshot_row,
+    tombstone,
+    update_row,
+    with_changes,
+)
+from kbroker.metadata.changes import Steps
+from kbroker.protocol.rows import RowError
+from kbroker.record.batch import BatchHeader, encode_batch
+from kbroker.record.records import decode_records
+from kbroker.topics.append_errors import APPEND_ERRORS
+from kbroker.topics.loading import replay_all
+from kbroker.topics.partitioner import partition_for
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_INTERVAL_MS = 300_000
+"""How long a share partition is not written before its updates become a snapshot, and how often that is looked for."""
+ROWS_TOGETHER = 32
+"""The rows of one batch, and of one part of long work."""
+
+BATCHES_TOGETHER = 2_000
+"""The batches in the snapshots of one part, unless a single one has more."""
+
+Done = Callable[[KafkaError | None], object]
+
+
+class PendingRow(NamedTuple):
+    """A row on its way to the disk, and the state after it: None after a tombstone."""
+
+    key: ShareKey
+    state: ShareState | None
+    row: Row
+
+
+class ShareStateShard:
+    """One partition of `__share_group_state`. `states` has what is durable."""
+
+    def __init__(self, partition: Any, clock: Clock, memory: GroupMemory):
+        self.partition = partition
+        self.states: dict[ShareKey, ShareState] = {}
+        self._clock = clock
+        self._memory = memory
+        self._on_their_way: dict[ShareKey, ShareState | None] = {}
+        self._appended: deque[tuple[int, Sequence[PendingRow]]] = deque()
+
+    def load(self) -> None:
+        """Replay the log, then follow it. Raises CorruptLogError."""
+        replay_all(self.partition, self.replay)
+        self.partition.set_replayer(self.replay)
+
+    def forget(self) -> None:
+        """Release the memory: the partition is no longer this coordinator's."""
+        for key in list(self.states):
+            self._set(key, None)
+
+    def newest(self, key: ShareKey) -> ShareState | None:
+        """Return the state that the next row builds on. A crash may still take it away."""
+        return self._on_their_way[key] if key in self._on_their_way else self.states.get(key)
+
+    def is_settled(self, key: ShareKey) -> bool:
+        """Return whether no row of the share partition is on its way to the disk."""
+        return key not in self._on_their_way
+
+    def append(self, changes: Sequence[PendingRow], done: Done) -> None:
+        """Append the rows as one batch. `done` gets None once they are durable and adopted, or the error."""
+        base_offset = self.partition.log_end_offset
+        before = {change.key: self.newest(change.key) for change in changes if not self.is_settled(change.key)}
+        entry = (base_offset, tuple(
+            change if change.state is None or change.state.updates else
+            change._replace(state=replace(change.state, snapshot_offset=base_offset + number))
+            for number, change in enumerate(changes)))
+        # Before the append, which may be durable, and replayed, before it returns.
+        self._appended.append(entry)
+        for change in entry[1]:
+            self._on_their_way[change.key] = change.state
+        now_ms = self._clock.wall_ms()
+        try:
+            self.partition.append_batch(encode_batch([(now_ms, *change.row) for change in changes]))
+        except KafkaError as error:
+            self._appended.remove(entry)
+            for change in changes:
+                del self._on_their_way[change.key]
+            self._on_their_way.update(before)
+            done(client_error(error))
+            return
+        self.partition.when_durable(self.partition.log_end_offset,
+                                    lambda error: done(None if error is None else client_error(error)))
+
+    def when_settled(self, done: Done) -> None:
+        """Call `done` when everything that was appended until now is durable, or with the error."""
+        self.partition.when_durable(self.partition.log_end_offset,
+                                    lambda error: done(None if error is None else client_error(error)))
+
+    def replay(self, header: BatchHeader, batch: Any) -> None:
+        """Adopt one batch of the log. What was appended here need not be read again."""
+        if header.is_control:
+            return
+        if self._appended and self._appended[0][0] == header.base_offset:
+            for change in self._appended.popleft()[1]:
+                self._set(change.key, change.state)
+                if self._on_their_way.get(change.key, change) is change.state:
+                    del self._on_their_way[change.key]
+            return
+        for record in decode_records(batch):
+            try:
+                found = read_row(self.states, record)
+            except RowError as error:
+                logger.warning('%s-%d, offset %d: skipped, %s', SHARE_GROUP_STATE, self.partition.partition,
+                               record.offset, error)
+                continue
+            if found is not None:
+                self._set(*found)
+
+    def _set(self, key: ShareKey, state: ShareState | None) -> None:
+        before = self.states.get(key)
+        name_bytes = memory_of(key.group_id)
+        held_bytes = 0 if before is None else -before.held_bytes - name_bytes
+        if state is None:
+            self.states.pop(key, None)
+        else:
+            self.states[key] = state
+            held_bytes += state.held_bytes + name_bytes
+        self._memory.hold(held_bytes)
+
+    def prune(self) -> None:
+        """Delete everything below the oldest snapshot that a start needs."""
+        if self._appended:
+            return
+        needed = min((state.snapshot_offset for state in self.states.values()), default=self.partition.high_watermark)
+        if needed > self.partition.log_start_offset:
+            self.partition.delete_records(needed)
+
+
+class ShareStates:
+    """The state of all share partitions.
+
+    The operations raise nothing; they pass a KafkaError to `done`, which may be called before they return:
+
+    - COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: the log cannot be written
+    - COORDINATOR_LOAD_IN_PROGRESS: no memory is left for further share partitions
+    - UNKNOWN_TOPIC_OR_PARTITION, FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH, INVALID_REQUEST: as each operation says
+
+    `updates_per_snapshot` returns the setting share.coordinator.snapshot.update.records.per.snapshot.
+    `on_reset` is called with the key of each share partition whose state was initialized again or deleted.
+    """
+
+    def __init__(self, clock: Clock, timers: Timers, topics: Any, long_work: LongWork, memory: GroupMemory,
+                 updates_per_snapshot: Callable[[], int]):
+        self._updates_per_snapshot = updates_per_snapshot
+        self._clock = clock
+        self._timers = timers
+        self._topics = topics
+        self._long_work = long_work
+        self._memory = memory
+        self._shards: list[ShareStateShard] = []
+        self._stop_timer: Callable[[], None] | None = None
+        self._is_sweeping = False
+        self.on_reset: list[Callable[[ShareKey], object]] = []
+
+    def start(self) -> None:
+        """Load what the log holds. Raises CorruptLogError."""
+        self._topics.on_topic_created.append(self._on_topic_created)
+        self._topics.on_topic_deleted.append(self._on_topic_deleted)
+        topic = self._topics.topic(SHARE_GROUP_STATE)
+        if topic is not None:
+            self._load(topic)
+            self._long_work.start(self._forget_deleted_topics())
+        self._stop_timer = self._timers.every(SNAPSHOT_INTERVAL_MS, self.sweep)
+
+    def close(self) -> None:
+        """Stop the timer and forget everything: from here on each operation is NOT_COORDINATOR."""
+        if self._stop_timer is not None:
+            self._stop_timer()
+            self._stop_timer = None
+        for shard in self._shards:
+            shard.forget()
+        self._shards = []
+
+    # ---- operations
+
+    def initialize(self, starts: Mapping[ShareKey, int], state_epoch: int,
+                   done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
+        """Begin the state of share partitions, or begin it again: nothing is acknowledged, whatever was before.
+
+        `starts` has the offset where the group starts to read, or -1 to leave that to `share.auto.offset.reset`.
+        `done` is called once all states are durable, with the keys that failed and the error of each:
+        FENCED_STATE_EPOCH if the state has a higher state epoch, UNKNOWN_TOPIC_OR_PARTITION.
+        Creates `__share_group_state` if it does not exist.
+        """
+        try:
+            self._topics.ensure_internal(SHARE_GROUP_STATE)
+        except KafkaError as error:
+            refusal = client_error(error)
+            done(dict.fromkeys(starts, refusal))
+            return
+        self._in_parts(starts, lambda shard, key: self._initialized(shard, key, state_epoch, starts[key]), done)
+
+    def read(self, key: ShareKey, leader_epoch: int,
+             done: Callable[[KafkaError | None, ShareState | None], object]) -> None:
+        """Pass the durable state of a share partition to `done`, for the leader of its partition.
+
+        A higher leader epoch than the known one is written first. INVALID_REQUEST if the state was never initialized,
+        FENCED_LEADER_EPOCH for a lower leader epoch.
+        """
+        try:
+            if self._topics.topic(SHARE_GROUP_STATE) is None:
+                raise not_initialized(key)
+            shard = self._shard(key)
+        except KafkaError as error:
+            done(error, None)
+            return
+
+        def answer(error: KafkaError | None) -> None:
+            state = shard.states.get(key)
+            if error is None and state is None:
+                error = not_initialized(key)
+            done(error, None if error is not None else state)
+
+        known = shard.newest(key)
+        if known is None:
+            answer(None if shard.is_settled(key) else not_initialized(key))
+        elif known.leader_epoch > leader_epoch:
+            done(fenced_leader(known.leader_epoch, leader_epoch), None)
+        elif known.leader_epoch < leader_epoch:
+            self._write(shard, key, known, Changes(known.state_epoch, leader_epoch, UNKNOWN_OFFSET,
+                                                   known.delivery_complete_count, ()), answer)
+        elif shard.is_settled(key):
+            answer(None)
+        else:
+            shard.when_settled(answer)
+
+    def write(self, key: ShareKey, changes: Changes, done: Done) -> None:
+        """Write what the leader of a share partition changed. `done` gets None once it is durable.
+
+        INVALID_REQUEST if the state was never initialized, FENCED_LEADER_EPOCH and FENCED_STATE_EPOCH for lower epochs
+        than the known ones, UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist.
+        """
+        try:
+            shard = self._shard(key)
+            known = shard.newest(key)
+            if known is None:
+                raise not_initialized(key)
+            if known.leader_epoch > changes.leader_epoch:
+                raise fenced_leader(known.leader_epoch, changes.leader_epoch)
+            if known.state_epoch > changes.state_epoch:
+                raise fenced_state(known.state_epoch, changes.state_epoch)
+            self._check_partition(key)
+        except KafkaError as error:
+            done(error)
+        else:
+            self._write(shard, key, known, changes, done)
+
+    @property
+    def is_served(self) -> bool:
+        """`__share_group_state` exists. Before, no share partition has a state."""
+        return bool(self._shards)
+
+    def summary(self, key: ShareKey) -> ShareState | None:
+        """Return the durable state of a share partition, for its epochs, start offset and delivery complete count.
+
+        None if it was never initialized. Raises KafkaError NOT_COORDINATOR while `__share_group_state` is not served.
+        """
+        return self._shard(key).states.get(key)
+
+    def keys_of(self, group_id: str) -> Steps[list[ShareKey]]:
+        """Return all share partitions of a group that have a state."""
+        pace = Pace()
+        found = []
+        for shard in list(self._shards):
+            for key in list(shard.states):
+                if key.group_id == group_id:
+                    found.append(key)
+                if pace.spend():
+                    yield
+        return found
+
+    def delete(self, keys: Sequence[ShareKey], done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
+        """Forget the state of share partitions. `done` is called once that is durable, with the keys that failed.
+
+        A share partition without a state is no error.
+        """
+        if not self._shards:
+            done({})        # `__share_group_state` does not exist, so no share partition has a state
+            return
+        self._in_parts(keys, self._deleted, done)
+
+    # ---- rows
+
+    def _initialized(self, shard: ShareStateShard, key: ShareKey, state_epoch: int, start_offset: int) -> PendingRow:
+        known = shard.newest(key)
+        if known is not None and known.state_epoch > state_epoch:
+            raise fenced_state(known.state_epoch, state_epoch)
+        self._check_partition(key)
+        if known is None:
+            self._memory.check(STATE_BYTES)
+        now_ms = self._clock.wall_ms()
+        state = ShareState(
+            0 if known is None else known.snapshot_epoch + 1, state_epoch, 0, start_offset,
+            UNKNOWN_COUNT if start_offset == UNKNOWN_OFFSET else 0, now_ms, written_ms=now_ms)
+        return PendingRow(key, state, snapshot_row(key, state))
+
+    def _deleted(self, shard: ShareStateShard, key: ShareKey) -> PendingRow | None:
+        return None if shard.newest(key) is None else PendingRow(key, None, tombstone(key))
+
+    def _write(self, shard: ShareStateShard, key: ShareKey, known: ShareState, changes: Changes, done: Done) -> None:
+        now_ms = self._clock.wall_ms()
+        state = with_changes(known, changes, now_ms)
+        if known.updates >= self._updates_per_snapshot():
+            shard.append([self._snapshot(key, replace(state, created_ms=now_ms))], done)
+            return
+        state = replace(state, updates=known.updates + 1)
+        shard.append([PendingRow(key, state, update_row(key, known.snapshot_epoch, changes))], done)
+
+    def _snapshot(self, key: ShareKey, state: ShareState) -> PendingRow:
+        state = replace(state, snapshot_epoch=state.snapshot_epoch + 1, updates=0)
+        return PendingRow(key, state, snapshot_row(key, state))
+
+    def _in_parts(self, keys: Iterable[ShareKey], change: Callable[[ShareStateShard, ShareKey], PendingRow | None],
+                  done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
+        """Append what `change` returns for each key, in batches by shard, as long work."""
+        failed: dict[ShareKey, KafkaError] = {}
+        waiting = 1     # for the end of the work itself
+
+        def landed(part: Sequence[PendingRow], error: KafkaError | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            for key, _, _ in part:
+                if error is None:
+                    self._reset(key)
+                else:
+                    failed[key] = error
+            if not waiting:
+                done(failed)
+
+        def append(shard: ShareStateShard, part: Sequence[PendingRow]) -> None:
+            nonlocal waiting
+            waiting += 1
+            shard.append(part, lambda error: landed(part, error))
+
+        def work() -> Steps[None]:
+            for same_shard in self._by_shard(keys):
+                for start in range(0, len(same_shard), ROWS_TOGETHER):
+                    part: list[PendingRow] = []
+                    shard = None
+                    for key in same_shard[start:start + ROWS_TOGETHER]:
+                        try:
+                            shard = self._shard(key)
+                            changed = change(shard, key)
+                        except KafkaError as error:
+                            failed[key] = error
+                            continue
+                        if changed is not None:
+                            part.append(changed)
+                    if part and shard is not None:
+                        append(shard, part)
+                    yield
+            landed((), None)
+
+        self._long_work.start(work())
+
+    def _by_shard(self, keys: Iterable[ShareKey]) -> Iterable[list[ShareKey]]:
+        found: dict[int, list[ShareKey]] = {}
+        for key in dict.fromkeys(keys):
+            found.setdefault(self._shard_number(key) if self._shards else 0, []).append(key)
+        return found.values()
+
+    def _reset(self, key: ShareKey) -> None:
+        for listener in self.on_reset:
+            listener(key)
+
+    def _shard(self, key: ShareKey) -> ShareStateShard:
+        if not self._shards:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f'{SHARE_GROUP_STATE} does not exist yet')
+        return self._shards[self._shard_number(key)]
+
+    def _shard_number(self, key: ShareKey) -> int:
+        return partition_for(key.coordinator_key, len(self._shards))
+
+    def _check_partition(self, key: ShareKey) -> None:
+        topic = self._topics.topic_by_id(key.topic_id)
+        if topic is None or not 0 <= key.partition < len(topic.partitions):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                             f'{key.coordinator_key} is no partition of an existing topic')
+
+    # ---- snapshots by time
+
+    def sweep(self) -> None:
+        """Write snapshots of quiet share partitions and delete what no start needs, unless the last sweep goes on."""
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._long_work.start(self._sweep())
+
+    def _sweep(self) -> Steps[None]:
+        for shard in list(self._shards):
+            now_ms = self._clock.wall_ms()
+            quiet = [key for key, state in shard.states.items()
+                     if state.updates and is_over(SNAPSHOT_INTERVAL_MS, state.written_ms, now_ms)
+                     and shard.is_settled(key)]
+            for keys in in_parts(quiet, shard.states):
+                self._append_snapshots(shard, keys)
+                yield
+            if not quiet:
+                shard.prune()
+            yield
+        self._is_sweeping = False
+
+    def _append_snapshots(self, shard: ShareStateShard, keys: Sequence[ShareKey]) -> None:
+        now_ms = self._clock.wall_ms()
+        changes = [self._snapshot(key, replace(shard.states[key], written_ms=now_ms))
+                   for key in keys if key in shard.states and shard.is_settled(key)]
+        if changes and shard in self._shards:
+            shard.append(changes, self._log_failure)
+
+    # ---- topics
+
+    def _load(self, topic: Any) -> None:
+        self._shards = [ShareStateShard(partition, self._clock, self._memory) for partition in topic.partitions]
+        for shard in self._shards:
+            shard.load()
+        logger.info('%d share partitions loaded', sum(len(shard.states) for shard in self._shards))
+
+    def _on_topic_created(self, topic: Any) -> None:
+        """Partitions that are added later change nothing until the next start: at once, keys would change shards."""
+        if topic.name == SHARE_GROUP_STATE and not self._shards:
+            self._load(topic)
+
+    def _on_topic_deleted(self, topic: Any) -> None:
+        if topic.name == SHARE_GROUP_STATE:
+            for shard in self._shards:
+                shard.forget()
+            self._shards = []
+        else:
+            self._long_work.start(self._forget(lambda topic_id: topic_id == topic.topic_id))
+
+    def _forget_deleted_topics(self) -> Steps[None]:
+        """Write the tombstones that a crash has prevented."""
+        return self._forget(lambda topic_id: self._topics.topic_by_id(topic_id) is None)
+
+    def _forget(self, is_deleted: Callable[[bytes], bool]) -> Steps[None]:
+        for shard in list(self._shards):
+            keys = [key for key in shard.states if is_deleted(key.topic_id)]
+            if keys and not shard.partition.is_deleted:
+                self.delete(keys, self._log_failures)
+            yield
+
+    def _log_failures(self, failed: dict[ShareKey, KafkaError]) -> None:
+        for error in failed.values():
+            self._log_failure(error)
+
+    def _log_failure(self, error: KafkaError | None) -> None:
+        if error is not None:
+            logger.error('rows of %s were not stored: %s', SHARE_GROUP_STATE, error)
+
+
+def in_parts(keys: Sequence[ShareKey], states: Mapping[ShareKey, ShareState]) -> Iterable[list[ShareKey]]:
+    """Yield the keys in parts whose snapshots have few rows and few batches."""
+    part: list[ShareKey] = []
+    batches = 0
+    for key in keys:
+        part.append(key)
+        batches += len(states[key].batches) if key in states else 0
+        if len(part) >= ROWS_TOGETHER or batches >= BATCHES_TOGETHER:
+            yield part
+            part, batches = [], 0
+    if part:
+        yield part
+
+
+def client_error(error: KafkaError) -> KafkaError:
+    """Return the coordinator's error for a failed append."""
+    return KafkaError(APPEND_ERRORS.get(error.code, error.code), str(error))
+
+
+def not_initialized(key: ShareKey) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, f'{key.coordinator_key} was never initialized')
+
+
+def fenced_leader(known: int, found: int) -> KafkaError:
+    return KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f'leader epoch {known} expected, found {found}')
+
+
+def fenced_state(known: int, found: int) -> KafkaError:
+    return KafkaError(ErrorCode.FENCED_STATE_EPOCH, f'state epoch {known} expected, found {found}')

@@ -1,0 +1,148 @@
+"""A streams group (KIP-1071): its topology, its members and their tasks, as its rows make them."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+from kbroker.group.assignors.sticky import Key, Role
+from kbroker.group.commits import Commit
+from kbroker.group.group import Group
+from kbroker.group.modern.group import ModernGroup, Row, RowHandler, RowModule
+from kbroker.group.modern.reconciled_group import ReconciledGroup
+from kbroker.group.streams import rows
+from kbroker.group.streams.member import NO_TOPOLOGY_EPOCH, StreamsMember, Target, Topology, read_topology
+from kbroker.group.streams.task_holders import TaskHolders
+from kbroker.group.streams.topology import ConfiguredTopology, required_topics
+
+
+class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
+    """A streams group. Its rows may come in any order, as a compaction leaves them."""
+
+    group_type = 'streams'
+    member_class = StreamsMember
+    rows: ClassVar[RowModule] = rows
+
+    def __init__(self, group_id: str):
+        super().__init__(group_id)
+        self.topology: Topology | None = None
+        self.validated_epoch = NO_TOPOLOGY_EPOCH
+        """The epoch of the topology if all its topics exist as they have to."""
+        self.assignment_configs: dict[str, str] = {}
+        """The configs that the group epoch was made with."""
+        self.configured: ConfiguredTopology | None = None
+        """The topology with its numbers, as of `metadata_version`. No row keeps it."""
+        self.endpoint_epoch = 0
+        """Grows when a member with an endpoint joins, or gets other tasks. No row keeps it."""
+        self.shutdown_by = ''
+        """The member that asked the application to shut down. No row keeps it."""
+        self._subtopologies: dict[str, str] = {}
+        """The subtopology that reads a topic."""
+        self._active = TaskHolders[str]()
+        """The active tasks that members have, assigned or pending revocation, by subtopology."""
+        self._in_process = TaskHolders[tuple[str, str]]()
+        """The tasks that members of a process have in any role, by process and subtopology."""
+
+    def copy(self) -> Self:
+        twin = super().copy()
+        twin.topology = self.topology
+        twin.validated_epoch = self.validated_epoch
+        twin.assignment_configs = self.assignment_configs
+        twin.configured = self.configured
+        twin.endpoint_epoch = self.endpoint_epoch
+        twin.shutdown_by = self.shutdown_by
+        twin._subtopologies = self._subtopologies
+        twin._active = self._active.copy()
+        twin._in_process = self._in_process.copy()
+        return twin
+
+    # Questions
+
+    def derive_state(self) -> str:
+        if self.members and (self.topology is None or self.validated_epoch != self.topology.epoch):
+            return 'NotReady'
+        return super().derive_state()
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return bool(self.members) and topic in self._subtopologies
+
+    def names_with(self, before: StreamsMember | None, after: StreamsMember | None) -> Iterable[str]:
+        return self.names
+
+    def is_unreleased(self, process_id: str, key: Key, number: int) -> bool:
+        """Return whether a task that is new to a member of the process has to wait for another one.
+
+        An active task waits until no member has it active. Members of one process share a directory of state, so any
+        task waits until the process does not have it.
+        """
+        role, subtopology = key
+        return self._in_process.has((process_id, subtopology), number) or (
+            role is Role.ACTIVE and self._active.has(subtopology, number))
+
+    # Offsets
+
+    def has_had_since(self, member: StreamsMember, commit: Commit, epoch: int) -> bool:
+        """Return whether the partitions are those of active tasks that the member has had since an epoch."""
+        return all([self._has_task_since(member, topic, partition, epoch) for topic, partition in commit.offsets])
+
+    def _has_task_since(self, member: StreamsMember, topic: str, partition: int, epoch: int) -> bool:
+        subtopology = self._subtopologies.get(topic)
+        if subtopology is None:
+            return False
+        key = Role.ACTIVE, subtopology
+        for tasks in (member.held.assigned, member.held.pending):
+            since_epoch = tasks.get(key, {}).get(partition)
+            if since_epoch is not None:
+                return since_epoch <= epoch
+        return False
+
+    # Rows
+
+    def apply_epoch(self, key: Any, value: Any) -> Group | None:
+        if value is not None:
+            self.validated_epoch = value.validated_topology_epoch
+            self.assignment_configs = {config.key: config.value for config in value.last_assignment_configs or ()}
+        return super().apply_epoch(key, value)
+
+    def apply_topology(self, _key: Any, value: Any) -> Group | None:
+        if self.topology is not None:
+            self.count_names(required_topics(self.topology.subtopologies), -1)
+            self.hold(-self.topology.held_bytes)
+        self.topology = None if value is None else read_topology(value)
+        self._subtopologies, self.configured = {}, None
+        if self.topology is not None:
+            self.count_names(required_topics(self.topology.subtopologies), 1)
+            self.hold(self.topology.held_bytes)
+            self._subtopologies = {
+                name: part.subtopology_id for part in self.topology.subtopologies for name in part.sources()}
+        return self
+
+    def put_member(self, member_id: str, member: StreamsMember | None) -> None:
+        before = self.members.get(member_id)
+        super().put_member(member_id, member)
+        if before is None or member is None or (
+                before.held is not member.held or before.process_id != member.process_id):
+            self._move_tasks(before, member)
+
+    def _move_tasks(self, before: StreamsMember | None, after: StreamsMember | None) -> None:
+        """Let the indexes of tasks follow a member."""
+        for member, change in (before, TaskHolders.remove), (after, TaskHolders.add):
+            if member is None:
+                continue
+            for tasks in (member.held.assigned, member.held.pending):
+                for (role, subtopology), numbers in tasks.items():
+                    change(self._in_process, (member.process_id, subtopology), numbers)
+                    if role is Role.ACTIVE:
+                        change(self._active, subtopology, numbers)
+
+    def group_tombstones(self) -> Iterator[Row]:
+        yield rows.epoch_tombstone(self.group_id)
+        yield rows.topology_tombstone(self.group_id)
+
+    row_handlers: ClassVar[Mapping[str, RowHandler]] = {
+        'StreamsGroupMetadataKey': apply_epoch,
+        'StreamsGroupMemberMetadataKey': ModernGroup.apply_member,
+        'StreamsGroupTargetAssignmentMetadataKey': ModernGroup.apply_assignment_epoch,
+        'StreamsGroupTargetAssignmentMemberKey': ModernGroup.apply_target,
+        'StreamsGroupCurrentMemberAssignmentKey': ModernGroup.apply_current,
+        'StreamsGroupTopologyKey': apply_topology,
+    }

@@ -1,0 +1,98 @@
+"""The values of which a streams group consists."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kbroker.base.errors import CorruptLogError
+from kbroker.base.lean_dataclasses import dataclass
+from kbroker.base.object_memory import memory_of
+from kbroker.group.assignors.sticky import Key
+from kbroker.group.modern.group import NAME_BYTES, TOPIC_BYTES, ModernMember
+from kbroker.group.streams.topology import InternalTopic, Subtopology
+
+Target = Mapping[Key, frozenset[int]]
+"""The tasks that a member is meant to have."""
+
+NOTHING: Target = {}
+NO_TOPOLOGY_EPOCH = -1
+
+
+class Endpoint(NamedTuple):
+    """The address at which an application answers queries for its state."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsMember(ModernMember[Key]):
+    """A member of a streams group. The topology of its group names its topics, not the member."""
+
+    rebalance_timeout_ms: int = -1
+    topology_epoch: int = NO_TOPOLOGY_EPOCH
+    process_id: str = ''
+    endpoint: Endpoint | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def held_bytes(self) -> int:
+        held_bytes = ModernMember.held_bytes.fget(self) + memory_of(self.process_id)    # type: ignore[attr-defined]
+        held_bytes += sum([memory_of(key) + memory_of(value) for key, value in self.tags])
+        if self.endpoint is not None:
+            held_bytes += memory_of(self.endpoint.host)
+        return int(held_bytes)
+
+
+class Topology(NamedTuple):
+    """The topology of a group, in the order of the ids of its subtopologies."""
+
+    epoch: int
+    subtopologies: tuple[Subtopology, ...]
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the topology, also in the indexes of its group."""
+        held_bytes = 0
+        for part in self.subtopologies:
+            names = [*part.sources(), *part.repartition_sink_topics, *(topic.name for topic in part.changelogs)]
+            texts = [text for topic in (*part.changelogs, *part.repartition_source_topics)
+                     for config in topic.configs for text in config]
+            held_bytes += TOPIC_BYTES + memory_of(part.subtopology_id) + sum(map(memory_of, texts))
+            held_bytes += sum([NAME_BYTES + memory_of(name) for name in names])
+        return held_bytes
+
+
+def read_topology(value: Any) -> Topology:
+    """Return the topology of a request or of a row, whose fields have the same names. CorruptLogError."""
+    return Topology(value.epoch, tuple(sorted(
+        (_read_subtopology(part) for part in value.subtopologies), key=lambda part: part.subtopology_id)))
+
+
+def _read_subtopology(part: Any) -> Subtopology:
+    """The copartition groups of a request, and of a row, have the indexes of topics instead of their names."""
+    repartition = _read_topics(part.repartition_source_topics)
+    names = [topic.name for topic in repartition]
+    return Subtopology(
+        part.subtopology_id, tuple(part.source_topics), repartition, tuple(part.repartition_sink_topics),
+        _read_topics(part.state_changelog_topics),
+        tuple(frozenset([*_names_at(group.source_topics, part.source_topics, part.subtopology_id),
+                         *_names_at(group.repartition_source_topics, names, part.subtopology_id)])
+              for group in part.copartition_groups))
+
+
+def _names_at(indexes: Iterable[int], names: Sequence[str], subtopology_id: str) -> list[str]:
+    """Return the names with these indexes. CorruptLogError; the heartbeat checks those of a request."""
+    found = []
+    for index in indexes:
+        if not 0 <= index < len(names):
+            raise CorruptLogError(f'found topic {index} in a copartition group of subtopology {subtopology_id!r}, '
+                                  f'which has {len(names)} such topics')
+        found.append(names[index])
+    return found
+
+
+def _read_topics(topics: Sequence[Any]) -> tuple[InternalTopic, ...]:
+    return tuple(InternalTopic(topic.name, topic.partitions, topic.replication_factor,
+                               tuple((config.key, config.value) for config in topic.topic_configs))
+                 for topic in topics)

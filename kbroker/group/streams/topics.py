@@ -1,0 +1,61 @@
+"""The internal topics of streams groups, which the broker creates in the background when members heartbeat."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import LongWork
+from kbroker.metadata.controller import NewTopic
+
+MOST_NOTED = 1_000
+"""The most topics that are being created, and the most errors that are kept."""
+
+
+class StreamsTopics:
+    """The topics that are being created, and the last errors, which answers repeat for a while."""
+
+    def __init__(self, topics: Any, clock: Clock, long_work: LongWork):
+        self._topics = topics
+        self._clock = clock
+        self._long_work = long_work
+        self._under_way: set[str] = set()
+        self._errors: dict[str, tuple[int, str]] = {}
+        """When the error of a topic is forgotten, on the monotonic clock, and its text."""
+
+    def create(self, wanted: Iterable[NewTopic], remember_ms: int, charge: Callable[[int], None]) -> None:
+        """Create the topics that are not being created. The next heartbeat repeats what does not succeed."""
+        new_topics = [new for new in wanted if new.name not in self._under_way]
+        new_topics = new_topics[:MOST_NOTED - len(self._under_way)]
+        if not new_topics:
+            return
+        self._under_way.update(new.name for new in new_topics)
+
+        def done(error: Exception | None, results: Any) -> None:
+            self._under_way.difference_update(new.name for new in new_topics)
+            for number, new in enumerate(new_topics):
+                result = results[number] if error is None else error
+                if isinstance(result, Exception):
+                    self.note_error(new.name, result, remember_ms)
+
+        self._long_work.start(self._topics.create_many(new_topics, charge=charge), done)
+
+    def note_error(self, name: str, error: Exception, remember_ms: int) -> None:
+        """Keep the error of a topic for a while, unless it exists by now."""
+        if isinstance(error, KafkaError) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+            return
+        if len(self._errors) >= MOST_NOTED:
+            del self._errors[next(iter(self._errors))]
+        self._errors[name] = self._clock.monotonic_ms() + remember_ms, str(error)
+
+    def errors(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the errors of these topics that are not forgotten."""
+        now_ms, found = self._clock.monotonic_ms(), {}
+        for name in names:
+            until_ms, text = self._errors.get(name, (0, ''))
+            if until_ms > now_ms:
+                found[name] = text
+            else:
+                self._errors.pop(name, None)
+        return found

@@ -1,0 +1,58 @@
+"""The SSLContext steps common to both sides of a TLS connection. All raise ConfigError for what OpenSSL rejects."""
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+
+from kbroker.settings.tls import bad_setting
+
+VERSIONS = {'TLSv1.2': ssl.TLSVersion.TLSv1_2, 'TLSv1.3': ssl.TLSVersion.TLSv1_3}
+
+
+def set_versions(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
+    versions = [VERSIONS[name] for name in names]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+
+
+def trust(context: ssl.SSLContext, certificates: str) -> None:
+    try:
+        context.load_verify_locations(cadata=certificates)
+    except ssl.SSLError as error:
+        raise bad_setting('ssl.truststore', f'the certificates cannot be read ({error.reason})') from None
+
+
+def refuse_revoked(context: ssl.SSLContext, lists: str) -> None:
+    """Refuse peers whose certificate is in `lists`, CRLs in PEM, or whose authority has no valid list there."""
+    if 'BEGIN X509 CRL' not in lists:
+        raise bad_setting('ssl.crl.location', 'found no X509 CRL')
+    path = _private_file(lists)
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise bad_setting('ssl.crl.location', f'the lists cannot be read ({error.reason})') from None
+    finally:
+        os.unlink(path)
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+
+
+def _private_file(text: str) -> str:
+    """Write a temporary file that only this user can read: OpenSSL reads keys and CRLs from files only."""
+    handle, path = tempfile.mkstemp(suffix='.pem')
+    with os.fdopen(handle, 'w') as file:
+        file.write(text)
+    return path
+
+
+def load_key(context: ssl.SSLContext, private_key: str, chain: str, password: str | None) -> None:
+    """Load the key and its certificate chain."""
+    path = _private_file(private_key if chain == private_key else f'{private_key}\n{chain}\n')
+    try:
+        # Without a password, OpenSSL would prompt for one on the terminal.
+        context.load_cert_chain(path, password=password or '')
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, 'reason', None) or error
+        raise bad_setting('ssl.keystore', f'key and certificate chain cannot be used ({reason}); is ssl.key.password '
+                                          'right?') from None
+    finally:
+        os.unlink(path)

@@ -1,0 +1,77 @@
+"""The configs of GROUP resources: validation of changes, and their description with the broker's defaults."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.settings.config import Config, ConfigEntry, Source, Synonym, check_value, suggestion
+from kbroker.settings.groups import GROUP_SETTINGS, LESS_THAN, GroupSetting
+
+
+def value_in_force(config: Config, setting: GroupSetting, overrides: Mapping[str, str]) -> Any:
+    """Return the group's own value within the bounds of the broker, else the broker's.
+
+    An override that is not valid is ignored: it was already in the metadata log.
+    """
+    text = overrides.get(setting.row.name)
+    if text is None:
+        return default(config, setting)
+    try:
+        value = setting.row.parse(text)
+    except ValueError:
+        return default(config, setting)
+    if setting.least is not None:
+        value = max(value, config[setting.least])
+    if setting.most is not None:
+        value = min(value, config[setting.most])
+    return value
+
+
+def default(config: Config, setting: GroupSetting) -> Any:
+    """Return the value in force for a group that does not set it."""
+    return setting.row.default if setting.broker_name is None else config[setting.broker_name]
+
+
+def validate_group_configs(config: Config, overrides: Mapping[str, str]) -> None:
+    """Check the complete overrides of a group. Raises KafkaError INVALID_CONFIG, which names the setting."""
+    values = {}
+    for name, text in overrides.items():
+        setting = GROUP_SETTINGS.get(name)
+        if setting is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG,
+                             f'{name} is not a group setting{suggestion(name, GROUP_SETTINGS)}')
+        check_value(setting.row, text, ErrorCode.INVALID_CONFIG)
+        values[name] = setting.row.parse(text)
+    for name, value in values.items():
+        setting = GROUP_SETTINGS[name]
+        if setting.least is not None and value < config[setting.least]:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f'{name}: found {value}, expected at least {setting.least}, '
+                             f'which is {config[setting.least]}')
+        if setting.most is not None and value > config[setting.most]:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f'{name}: found {value}, expected at most {setting.most}, '
+                             f'which is {config[setting.most]}')
+    for low, high in LESS_THAN:
+        smaller, larger = (values.get(name, default(config, GROUP_SETTINGS[name])) for name in (low, high))
+        if (low in values or high in values) and smaller >= larger:
+            raise KafkaError(ErrorCode.INVALID_CONFIG,
+                             f'{low}: found {smaller}, expected less than {high}, which is {larger}')
+
+
+def describe_group(config: Config, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """Return a group's entries for DescribeConfigs."""
+    return [_entry(config, setting, overrides) for setting in GROUP_SETTINGS.values()]
+
+
+def _entry(config: Config, setting: GroupSetting, overrides: Mapping[str, str]) -> ConfigEntry:
+    row = setting.row
+    if setting.broker_name is None:
+        synonyms = [Synonym(row.name, row.text(row.default), Source.DEFAULT)]
+    else:
+        synonyms = config.synonyms(setting.broker_name)
+    if row.name in overrides:
+        text: str | None = row.usual_text(overrides[row.name])
+        synonyms = [Synonym(row.name, text, Source.DYNAMIC_GROUP), *synonyms]
+    else:
+        text = row.text(default(config, setting))
+    return ConfigEntry(row.name, text, synonyms[0].source, row.type, False, row.doc, synonyms)

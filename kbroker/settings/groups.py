@@ -1,0 +1,217 @@
+"""The settings of consumer, share and streams groups: those of the broker, and those of a GROUP resource.
+
+A setting `NAME` of a GROUP resource has the default `group.NAME` of the broker, if that exists. Its value in force lies
+within `least` and `most`, two settings of the broker.
+"""
+import itertools
+import re
+
+from kbroker.base.lean_dataclasses import dataclass
+from kbroker.settings.rows import (
+    INT_MAX,
+    MIN_SEGMENT_BYTES,
+    Rule,
+    Setting,
+    Type,
+    Update,
+    boolean_row,
+    int_row,
+    string_row,
+)
+
+GROUP_KINDS = ('consumer', 'share', 'streams')
+"""The kinds of groups whose assignments the broker computes."""
+
+REBALANCE_PROTOCOLS = ('consumer', 'classic', 'share', 'streams')
+MIGRATION_POLICIES = ('disabled', 'downgrade', 'upgrade', 'bidirectional')
+
+PROTOCOLS_WITH_CLASSIC = Rule(
+    lambda value: 'classic' in value and set(value) <= set(REBALANCE_PROTOCOLS),
+    f'a list of {", ".join(REBALANCE_PROTOCOLS)} that contains classic')
+A_MIGRATION_POLICY = Rule(lambda value: value.lower() in MIGRATION_POLICIES,
+                          f'one of {", ".join(MIGRATION_POLICIES)}')
+CONSUMER_ASSIGNORS = Rule(lambda value: value != () and set(value) <= {'uniform', 'range'},
+                          'a list of uniform and range, with at least one of them')
+ONLY_SIMPLE = Rule(lambda value: value != () and set(value) == {'simple'}, 'simple, the only assignor of share groups')
+
+DURATION = (
+    r'(?P<sign>[-+]?)P(?:(?P<days>[-+]?\d+)D)?'
+    r'(?:T(?=[-+\d])(?:(?P<hours>[-+]?\d+)H)?(?:(?P<minutes>[-+]?\d+)M)?'
+    r'(?:(?P<seconds>[-+]?\d+)(?:[.,](?P<fraction>\d{0,9}))?S)?)?')
+"""Compiled when it is used first: a start does not need it."""
+BY_DURATION = 'by_duration:'
+
+
+def duration_ms(text: str) -> int:
+    """Return the milliseconds of a duration as Java writes it, `PnDTnHnMn.nS`. Raises ValueError."""
+    match = re.fullmatch(DURATION, text, re.ASCII | re.IGNORECASE)
+    if match is None or text.upper().endswith(('P', 'T')):
+        raise ValueError('a duration as PnDTnHnMn.nS')
+    parts = {unit: int(match[unit] or 0) for unit in ('days', 'hours', 'minutes', 'seconds')}
+    nanoseconds = int((match['fraction'] or '').ljust(9, '0'))
+    if (match['seconds'] or '').startswith('-'):
+        nanoseconds = -nanoseconds
+    seconds = ((parts['days'] * 24 + parts['hours']) * 60 + parts['minutes']) * 60 + parts['seconds']
+    if not -2**63 <= seconds < 2**63:
+        raise ValueError('a duration as PnDTnHnMn.nS of at most 2**63 - 1 seconds')
+    nanoseconds += seconds * 1_000_000_000
+    return (-nanoseconds if match['sign'] == '-' else nanoseconds) // 1_000_000
+
+
+def _is_offset_reset(text: str) -> bool:
+    if not text.startswith(BY_DURATION):
+        return text in ('latest', 'earliest')
+    try:
+        return duration_ms(text.removeprefix(BY_DURATION)) >= 0
+    except ValueError:
+        return False
+
+
+OFFSET_RESET = Rule(_is_offset_reset, 'latest, earliest, or by_duration:PnDTnHnMn.nS')
+
+
+def _timing(kind: str, members: str) -> tuple[Setting, ...]:
+    """Return the rows that all kinds have. `members` names the members of a group of this kind."""
+    return (
+        int_row(f'group.{kind}.session.timeout.ms', 45000,
+                f'How long, in milliseconds, {members} may be silent before they are removed.', 1),
+        int_row(f'group.{kind}.min.session.timeout.ms', 45000,
+                f'The least {kind}.session.timeout.ms of a group, in milliseconds.', 1),
+        int_row(f'group.{kind}.max.session.timeout.ms', 60000,
+                f'The largest {kind}.session.timeout.ms of a group, in milliseconds.', 1),
+        int_row(f'group.{kind}.heartbeat.interval.ms', 5000,
+                f'The interval, in milliseconds, in which {members} send heartbeats.', 1),
+        int_row(f'group.{kind}.min.heartbeat.interval.ms', 5000,
+                f'The least {kind}.heartbeat.interval.ms of a group, in milliseconds.', 1),
+        int_row(f'group.{kind}.max.heartbeat.interval.ms', 15000,
+                f'The largest {kind}.heartbeat.interval.ms of a group, in milliseconds.', 1),
+        int_row(f'group.{kind}.assignment.interval.ms', 1000,
+                f'The least interval, in milliseconds, between two assignments of a {kind} group.', 0,
+                update=Update.CLUSTER_WIDE),
+        int_row(f'group.{kind}.min.assignment.interval.ms', 0,
+                f'The least {kind}.assignment.interval.ms of a group, in milliseconds.', 0),
+        int_row(f'group.{kind}.max.assignment.interval.ms', 15000,
+                f'The largest {kind}.assignment.interval.ms of a group, in milliseconds.', 0),
+    )
+
+
+CONSUMER = (
+    *_timing('consumer', 'consumers'),
+    int_row('group.consumer.max.size', INT_MAX, 'The largest number of members in a consumer group.', 1),
+    Setting('group.consumer.assignors', Type.LIST, ('uniform', 'range'),
+            'The assignors of consumer groups. Groups whose members name none use the first.', rule=CONSUMER_ASSIGNORS),
+    string_row('group.consumer.migration.policy', 'bidirectional',
+               'The groups with members that may change their protocol. upgrade: from classic to consumer; downgrade: '
+               'from consumer to classic; bidirectional: both; disabled: none. An empty group may always change.',
+               rule=A_MIGRATION_POLICY),
+    int_row('group.consumer.regex.refresh.interval.ms', 600000,
+            'How often, in milliseconds, the topics of regular expressions are looked up again.', 10000, internal=True),
+)
+SHARE = (
+    *_timing('share', 'share consumers'),
+    int_row('group.share.max.size', 200, 'The largest number of members in a share group.', 1, high=1000),
+    Setting('group.share.assignors', Type.LIST, ('simple',), 'The assignor of share groups.', rule=ONLY_SIMPLE),
+    int_row('group.share.max.share.sessions', 2000, 'The largest number of share sessions.', 1),
+    int_row('group.share.record.lock.duration.ms', 30000,
+            'How long, in milliseconds, an acquired record belongs to its consumer.', 1000, high=3600000),
+    int_row('group.share.min.record.lock.duration.ms', 15000,
+            'The least share.record.lock.duration.ms of a group, in milliseconds.', 1000, high=30000),
+    int_row('group.share.max.record.lock.duration.ms', 60000,
+            'The largest share.record.lock.duration.ms of a group, in milliseconds.', 30000, high=3600000),
+    int_row('group.share.delivery.count.limit', 5,
+            'How often a record is delivered to a share group before it counts as failed.', 2, high=10),
+    int_row('group.share.min.delivery.count.limit', 2, 'The least share.delivery.count.limit of a group.', 2, high=5),
+    int_row('group.share.max.delivery.count.limit', 10, 'The largest share.delivery.count.limit of a group.', 5,
+            high=25),
+    int_row('group.share.partition.max.record.locks', 2000,
+            'The largest number of records in flight in a share partition.', 100, high=10000),
+    int_row('group.share.min.partition.max.record.locks', 100,
+            'The least share.partition.max.record.locks of a group.', 100, high=2000),
+    int_row('group.share.max.partition.max.record.locks', 4000,
+            'The largest share.partition.max.record.locks of a group.', 2000, high=10000),
+    int_row('share.coordinator.state.topic.num.partitions', 50,
+            'The number of partitions of __share_group_state when it is created.', 1),
+    int_row('share.coordinator.state.topic.min.isr', 1, 'min.insync.replicas of __share_group_state.', 1),
+    int_row('share.coordinator.state.topic.segment.bytes', 104857600,
+            'The segment size of __share_group_state in bytes.', MIN_SEGMENT_BYTES),
+    int_row('share.coordinator.snapshot.update.records.per.snapshot', 500,
+            'The number of updates of a share partition after which its whole state is written.', 0, high=500),
+    int_row('share.coordinator.cold.partition.snapshot.interval.ms', 300000,
+            'How often, in milliseconds, the state of an idle share partition is written.', 1, internal=True),
+    int_row('share.coordinator.state.topic.prune.interval.ms', 300000,
+            'How often, in milliseconds, __share_group_state loses the records that are no longer needed.', 1,
+            internal=True),
+)
+STREAMS = (
+    *_timing('streams', 'members of streams groups'),
+    int_row('group.streams.max.size', INT_MAX, 'The largest number of members in a streams group.', 1),
+    int_row('group.streams.num.standby.replicas', 0, 'The number of standby replicas of a task with state.', 0),
+    int_row('group.streams.max.standby.replicas', 2, 'The largest streams.num.standby.replicas of a group.', 0),
+    int_row('group.streams.initial.rebalance.delay.ms', 3000,
+            'How long, in milliseconds, a new streams group waits for more members.', 0),
+)
+
+MODERN_GROUPS = (
+    Setting('group.coordinator.rebalance.protocols', Type.LIST, ('classic', 'consumer', 'streams'),
+            'The protocols of groups that are served. Share groups depend on the feature share.version alone.',
+            rule=PROTOCOLS_WITH_CLASSIC),
+    *CONSUMER, *SHARE, *STREAMS,
+)
+"""The broker's rows."""
+
+_BROKER_ROWS = {row.name: row for row in MODERN_GROUPS}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSetting:
+    """A setting of a GROUP resource, and the broker's settings that it depends on."""
+
+    row: Setting
+    broker_name: str | None
+    """The broker's setting that holds the default."""
+    least: str | None = None
+    most: str | None = None
+
+
+def _with_default_of_the_broker(name: str, least: str | None, most: str | None) -> GroupSetting:
+    broker_name = f'group.{name}'
+    row = _BROKER_ROWS[broker_name]
+    return GroupSetting(Setting(name, row.type, row.default, row.doc, low=row.low, update=Update.CLUSTER_WIDE),
+                        broker_name, least, most)
+
+
+def _bounded(kind: str, name: str) -> GroupSetting:
+    return _with_default_of_the_broker(f'{kind}.{name}', f'group.{kind}.min.{name}', f'group.{kind}.max.{name}')
+
+
+GROUP_SETTINGS: dict[str, GroupSetting] = {setting.row.name: setting for setting in (
+    *(_bounded(kind, name) for kind in GROUP_KINDS
+      for name in ('session.timeout.ms', 'heartbeat.interval.ms', 'assignment.interval.ms')),
+    *(_bounded('share', name)
+      for name in ('record.lock.duration.ms', 'delivery.count.limit', 'partition.max.record.locks')),
+    GroupSetting(string_row('share.auto.offset.reset', 'latest',
+                            'The place at which a share group begins to read a partition: its end, its start, or the '
+                            'records of this age.', rule=OFFSET_RESET, update=Update.CLUSTER_WIDE), None),
+    GroupSetting(string_row('share.isolation.level', 'read_uncommitted',
+                            'read_committed hides the records of open and of aborted transactions from a share group.',
+                            values=('read_committed', 'read_uncommitted'), update=Update.CLUSTER_WIDE), None),
+    GroupSetting(boolean_row('share.renew.acknowledge.enable', True,
+                             'Let share consumers extend the lock of a record.', update=Update.CLUSTER_WIDE), None),
+    _with_default_of_the_broker('streams.num.standby.replicas', None, 'group.streams.max.standby.replicas'),
+    _with_default_of_the_broker('streams.initial.rebalance.delay.ms', None, None),
+)}
+"""The settings of a GROUP resource by name."""
+
+
+def _relations() -> tuple[tuple[str, str], ...]:
+    pairs: list[tuple[str, str]] = []
+    for setting in GROUP_SETTINGS.values():
+        names = [name for name in (setting.least, setting.broker_name, setting.most) if name is not None]
+        pairs += itertools.pairwise(names)
+    return *pairs, ('group.share.max.size', 'group.share.max.share.sessions')
+
+
+AT_MOST = _relations()
+"""Pairs of the broker's settings of which the first may not be larger than the second."""
+LESS_THAN = tuple((f'{kind}.heartbeat.interval.ms', f'{kind}.session.timeout.ms') for kind in GROUP_KINDS)
+"""Pairs of settings of a GROUP resource of which the first has to be less; the same holds for the broker's."""

@@ -1,0 +1,123 @@
+"""kbroker-consume: records of a topic on standard output, with the options of kafka-console-consumer.
+
+Additional options are `--json`, and `--data-dir`, which reads a log directory without a broker.
+"""
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kbroker_tools.cluster.command import SETTINGS, Command, cluster_options, json_option, version_option
+from kbroker_tools.console.line_reader import parse_properties
+from kbroker_tools.console.message_printer import Printer, report_skipped
+from kbroker_tools.console.message_source import DirectorySource, Source, Wanted, open_broker
+from kbroker_tools.console.message_text import FORMATTERS, make_formatter
+
+INT32_MAX = 2**31 - 1
+ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
+
+
+@click.command(cls=Command, context_settings=SETTINGS)
+@cluster_options
+@click.option('--topic', metavar='TOPIC', help='The topic to read.')
+@click.option('--include', metavar='REGEX', help='Read all topics whose whole name matches, without internal ones.')
+@click.option('--partition', type=click.IntRange(0, INT32_MAX), metavar='N',
+              help='The partition to read, from its end unless --offset or --from-beginning is given.')
+@click.option('--offset', metavar='earliest|latest|N', help='The first offset to read in the partition.')
+@click.option('--from-beginning', is_flag=True,
+              help='Begin with the earliest record if the group has no offset yet. A directory is always read from its '
+                   'beginning.')
+@click.option('--max-messages', type=click.IntRange(0), metavar='N', help='Stop after this many records.')
+@click.option('--timeout-ms', type=click.IntRange(0), metavar='MS', help='Stop if no record arrives for this long.')
+@click.option('--group', metavar='GROUP', help='Share the topic with the members of this group, and commit offsets.')
+@click.option('--group-protocol', type=click.Choice(['classic', 'consumer']), help='The protocol of the group. With '
+              'consumer, the broker assigns partitions and evaluates --include, which then finds internal topics too.  '
+              '[default: classic]')
+@click.option('--isolation-level', type=click.Choice(ISOLATION_LEVELS),
+              help='read_committed leaves out aborted records, and waits for open transactions.  '
+                   '[default: read_uncommitted]')
+@click.option('--formatter', default='default', metavar='NAME',
+              help=f'The format of a record: {", ".join(FORMATTERS)}; or the name of its class in Kafka.')
+@click.option('--formatter-property', '--property', 'formatter_property', multiple=True, metavar='NAME=VALUE',
+              help='The parts to show: print.timestamp, print.partition, print.offset, print.delivery, print.epoch, '
+                   'print.headers, print.key, print.value (true), key.separator (tab), line.separator, '
+                   'headers.separator (,), null.literal (null).')
+@click.option('--command-property', '--consumer-property', 'command_property', multiple=True, metavar='NAME=VALUE',
+              help="A setting of the consumer, under Kafka's name. An unknown one has no effect.")
+@click.option('--skip-message-on-error', is_flag=True, help='Report a record that cannot be shown, and continue.')
+@json_option
+@version_option
+def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None, topic: str | None,
+         include: str | None, partition: int | None, offset: str | None, from_beginning: bool,
+         max_messages: int | None, timeout_ms: int | None, group: str | None, group_protocol: str | None,
+         isolation_level: str | None, formatter: str, formatter_property: tuple[str, ...],
+         command_property: tuple[str, ...], skip_message_on_error: bool, as_json: bool) -> None:
+    """Read records of a topic and write them to standard output.
+
+    Bytes are written unchanged, as by Kafka's tool, and a terminal acts on escape sequences among them. Use --json for
+    untrusted records.
+
+    At its end, also after Ctrl-C, a member of a group commits the offsets of the records that were shown, and leaves.
+    It waits at most 30 s for the coordinator, as Kafka's tool does. A second Ctrl-C ends the wait.
+    """
+    overrides = parse_properties('--command-property', command_property)
+    if group_protocol is not None:
+        overrides['group.protocol'] = group_protocol
+    if isolation_level is not None:
+        overrides['isolation.level'] = isolation_level
+    wanted = Wanted(topic, include, partition, offset, from_beginning,
+                    overrides.get('isolation.level', 'read_uncommitted'), timeout_ms)
+    check_wanted(wanted, group)
+    shown = make_formatter(formatter, parse_properties('--formatter-property', formatter_property), as_json)
+    source = open_source(bootstrap_server, data_dir, command_config, overrides, wanted, group)
+    printer = Printer(shown, max_messages, report_skipped if skip_message_on_error else None)
+    printer.print_and_close(source)
+
+
+def check_wanted(wanted: Wanted, group: str | None) -> None:
+    """click.UsageError, in Kafka's words."""
+    offset = wanted.offset
+    problem = None
+    if (wanted.topic is None) == (wanted.include is None):
+        problem = 'Exactly one of --include/--topic is required.'
+    elif wanted.partition is not None and wanted.topic is None:
+        problem = 'The topic is required when partition is specified.'
+    elif wanted.from_beginning and offset is not None:
+        problem = 'Options from-beginning and offset cannot be specified together.'
+    elif wanted.partition is None and offset is not None:
+        problem = 'The partition is required when offset is specified.'
+    elif group is not None and wanted.partition is not None:
+        problem = 'Options group and partition cannot be specified together.'
+    elif offset is not None and offset.lower() not in ('earliest', 'latest') and not (
+            offset.isascii() and offset.isdigit() and int(offset) < 2**63):
+        problem = (f"The provided offset value '{offset}' is incorrect. Valid values are 'earliest', 'latest', or a "
+                   'non-negative long.')
+    if problem is not None:
+        raise click.UsageError(problem)
+
+
+def open_source(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None,
+                overrides: dict[str, str], wanted: Wanted, group: str | None) -> Source:
+    """click.UsageError unless exactly one of broker and directory is given; KafkaError, ClientError, OSError."""
+    if (bootstrap_server is None) == (data_dir is None):
+        raise click.UsageError('give one of --bootstrap-server HOST:PORT (a live broker) and --data-dir DIR (offline)')
+    wanted = wanted._replace(offset=wanted.offset.lower() if wanted.offset else None)
+    if data_dir is not None:
+        if group is not None:
+            raise click.UsageError('--group needs --bootstrap-server: a directory has no members')
+        from kbroker_tools.cluster.directory_view import DirectoryView
+        return DirectorySource(DirectoryView(data_dir), wanted)
+    if group is not None:
+        overrides['group.id'] = group
+    if wanted.from_beginning or wanted.offset == 'earliest':
+        found = overrides.get('auto.offset.reset', 'earliest')
+        if wanted.from_beginning and found != 'earliest':
+            raise click.UsageError(f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={found}', "
+                                   'please remove one option')
+        overrides['auto.offset.reset'] = 'earliest'
+    return open_broker(str(bootstrap_server), command_config, overrides, wanted)
+
+
+if __name__ == '__main__':
+    main(prog_name='kbroker-consume')

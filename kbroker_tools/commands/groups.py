@@ -1,0 +1,89 @@
+"""kbroker-groups: the options and columns of kafka-consumer-groups, and lag in records that will be delivered."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from kbroker_tools.base import actions
+from kbroker_tools.cluster.command import SETTINGS, Command
+from kbroker_tools.groups.command_frame import (
+    COMMON,
+    GroupCommand,
+    action_options,
+    chosen_groups,
+    execution_options,
+    export_option,
+    last_options,
+    offsets_option,
+    state_option,
+)
+
+GOES_WITH = {
+    **COMMON, 'all_groups': ('describe', 'delete', 'reset_offsets'), 'topic': ('reset_offsets', 'delete_offsets'),
+    'all_topics': ('reset_offsets',), 'type': ('list',), 'isolation_level': ('describe',),
+    'export': ('reset_offsets',), **dict.fromkeys(actions.OFFSET_SPECIFICATIONS, ('reset_offsets',)),
+}
+
+
+def check_description(options: Mapping[str, Any]) -> None:
+    """click.UsageError for options that do not fit --describe."""
+    if options['isolation_level'] and (options['members'] or options['state'] is not None):
+        raise click.UsageError('--isolation-level goes with --offsets')
+
+
+def check_change(action: str, options: Mapping[str, Any]) -> None:
+    """click.UsageError for options that do not fit a change."""
+    if action == 'delete_offsets':
+        actions.require(options, 'topic', action)
+    elif action == 'reset_offsets':
+        actions.check_at_most_one(options, ('dry_run', 'execute'))
+        actions.chosen_action(options, actions.OFFSET_SPECIFICATIONS)
+        actions.check_at_most_one(options, ('topic', 'all_topics'))
+        if not options['topic'] and not options['all_topics'] and options['from_file'] is None:
+            raise click.UsageError('--reset-offsets needs --topic or --all-topics')
+
+
+GROUPS = GroupCommand(GOES_WITH, 'tables', 'changes', check_change, check_description)
+
+
+@click.command(cls=Command, context_settings=SETTINGS)
+@action_options(
+    'consumer',
+    describe='Print the offset and the lag of the groups in each partition.',
+    delete='Delete the groups and their offsets.',
+    reset_offsets='Move the offsets of groups without members. --topic or --all-topics selects them, and one of the '
+                  'options from --to-earliest on gives the new ones.',
+    delete_offsets='Delete the offsets of a group in the topics of --topic.')
+@chosen_groups('All groups')
+@click.option('--topic', multiple=True, metavar='TOPIC[:N,...]', help='A topic, or some partitions of it; may be '
+              'repeated.')
+@click.option('--all-topics', is_flag=True, help='All partitions in which the group has offsets.')
+@offsets_option
+@click.option('--members', is_flag=True, help='Describe the members.')
+@state_option()
+@click.option('--type', is_flag=False, flag_value='', metavar='[TYPE,...]', help='With --list, print the protocol of '
+              'each group, or only the groups of these protocols: classic, consumer.')
+@click.option('--verbose', is_flag=True, help='Describe epochs and assignments too.')
+@click.option('--isolation-level', type=click.Choice(['read_uncommitted', 'read_committed']),
+              help='With read_committed, also describe the records that a read_committed consumer has yet to read, and '
+              'the transactions that hold back the rest. This reads the partitions from the offset of the group on.')
+@actions.offset_options
+@execution_options(' This is the default.')
+@export_option
+@last_options
+def main(as_json: bool, **options: Any) -> None:
+    """List and describe consumer groups, move and delete their offsets, delete groups.
+
+    The options and the columns are those of kafka-consumer-groups. --list and --describe work on a log directory too.
+
+    LAG counts offsets, as in Kafka's tools, and so includes transaction markers and aborted records.
+    --isolation-level read_committed counts records: RECORDS-LEFT can be read now, HELD once the last stable offset
+    moves, UNDECIDED once their transactions commit. HELD-BY names the transaction that holds the last stable offset.
+    """
+    GROUPS.run(as_json, options)
+
+
+if __name__ == '__main__':
+    main(prog_name='kbroker-groups')

@@ -1,0 +1,69 @@
+"""kbroker-share-consume: records of a share group on standard output, with the options of kafka-console-share-consumer.
+
+An additional option is `--json`.
+"""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kbroker.client.config import read_client_file
+from kbroker.client.share_sessions import AcknowledgeType
+from kbroker_tools.cluster.command import SETTINGS, Command, json_option, version_option
+from kbroker_tools.console.line_reader import parse_properties
+from kbroker_tools.console.message_printer import Printer
+from kbroker_tools.console.message_text import FORMATTERS, make_formatter
+from kbroker_tools.console.share_source import DEFAULT_GROUP, open_share_group
+
+
+@click.command(cls=Command, context_settings=SETTINGS)
+@click.option('--bootstrap-server', required=True, metavar='HOST:PORT,...', help='The broker to ask.')
+@click.option('--command-config', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
+              help='Settings of the consumer and of its connections (security.protocol, sasl.*, ssl.*), as properties.')
+@click.option('--topic', required=True, metavar='TOPIC', help='The topic to read.')
+@click.option('--group', metavar='GROUP', help=f'The share group.  [default: {DEFAULT_GROUP}]')
+@click.option('--release', is_flag=True, help='Release each record after it was shown, so that the group delivers it '
+              'again.')
+@click.option('--reject', is_flag=True, help='Reject each record after it was shown.')
+@click.option('--max-messages', type=click.IntRange(0), metavar='N', help='Stop after this many records.')
+@click.option('--timeout-ms', type=click.IntRange(0), metavar='MS', help='Stop if no record arrives for this long.')
+@click.option('--formatter', default='default', metavar='NAME',
+              help=f'The format of a record: {", ".join(FORMATTERS)}; or the name of its class in Kafka.')
+@click.option('--formatter-config', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
+              help='Properties of the formatter. Those of --formatter-property take precedence.')
+@click.option('--formatter-property', '--property', 'formatter_property', multiple=True, metavar='NAME=VALUE',
+              help='The parts to show: print.timestamp, print.partition, print.offset, print.delivery, print.epoch, '
+                   'print.headers, print.key, print.value (true), key.separator (tab), line.separator, '
+                   'headers.separator (,), null.literal (null).')
+@click.option('--command-property', '--consumer-property', 'command_property', multiple=True, metavar='NAME=VALUE',
+              help="A setting of the consumer, under Kafka's name. An unknown one has no effect.")
+@click.option('--reject-message-on-error', is_flag=True, help='Reject a record that cannot be shown, and continue.')
+@json_option
+@version_option
+def main(bootstrap_server: str, command_config: Path | None, topic: str, as_json: bool, **options: Any) -> None:
+    """Read records as a member of a share group and write them to standard output.
+
+    Each record that was shown is accepted, or as --release or --reject say. A new group begins at the end of the
+    topic, unless kbroker-share-groups has reset it to the start.
+    """
+    if options['release'] and options['reject']:
+        raise click.UsageError('At most one of --reject and --release may be specified.')
+    outcome = AcknowledgeType.ACCEPT
+    if options['release'] or options['reject']:
+        outcome = AcknowledgeType.RELEASE if options['release'] else AcknowledgeType.REJECT
+    properties = parse_properties('--formatter-property', options['formatter_property'])
+    if options['formatter_config'] is not None:
+        properties = read_client_file(options['formatter_config']) | properties
+    shown = make_formatter(options['formatter'], properties, as_json)
+    overrides = parse_properties('--command-property', options['command_property'])
+    if options['group'] is not None:
+        overrides['group.id'] = options['group']
+    source = open_share_group(bootstrap_server, command_config, overrides, topic, outcome, options['timeout_ms'])
+    printer = Printer(shown, options['max_messages'], source.reject if options['reject_message_on_error'] else None)
+    printer.print_and_close(source)
+
+
+if __name__ == '__main__':
+    main(prog_name='kbroker-share-consume')

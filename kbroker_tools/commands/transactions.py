@@ -1,0 +1,541 @@
+"""kbroker-transactions: show transactions, explain stuck ones, and end them.
+
+It has the commands of Kafka's own tool (KIP-664, KIP-939), and `why-stuck`, `timeline`, `history` and `finish-spark`.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.internal_topics import TRANSACTION_STATE
+from kbroker.client.descriptions import ProducerInfo, TransactionInfo
+from kbroker_tools.base.render import Column, Output, shell_word, words_for_count
+from kbroker_tools.base.view import Unreadable, View
+from kbroker_tools.cluster.command import (
+    SETTINGS,
+    Group,
+    ToolError,
+    broker_options,
+    cluster_options,
+    command_line,
+    note_incomplete,
+    note_unreadable,
+    open_view,
+    output_options,
+    version_option,
+)
+
+if TYPE_CHECKING:
+    from kbroker_tools.cluster.live_view import LiveView
+    from kbroker_tools.stuck.causes import Verdict
+    from kbroker_tools.stuck.facts import Facts
+    from kbroker_tools.stuck.gatherer import Gatherer
+    from kbroker_tools.stuck.holds import Holds
+
+ELSEWHERE = {'timeline': 'kbroker_tools.commands.timeline', 'history': 'kbroker_tools.commands.history',
+             'finish-spark': 'kbroker_tools.commands.finish_spark'}
+"""Commands in their own modules, imported when they are called."""
+OPEN = 'Ongoing'
+"""The name of the state of a transaction that is not decided yet."""
+ALSO = {'forceTerminateTransaction': 'force-terminate'}
+"""Kafka's name of a command, whose form differs from the other commands' names."""
+PROGRAM = 'kbroker-transactions'
+
+MOST_NAMED = 10
+"""The most partitions of a transaction that are named."""
+MOST_IN_FULL = 50
+"""The most partitions whose facts are gathered whether or not they are held."""
+
+TopicPartition = tuple[str, int]
+FC = TypeVar('FC', bound=Callable[..., Any])
+
+
+class Transactions(Group):
+    """A group whose own options belong to every command, so that they may stand before or behind its name."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [*super().list_commands(context), *ELSEWHERE]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name in ELSEWHERE:
+            from importlib import import_module
+            found: click.Command = getattr(import_module(ELSEWHERE[name]), name.replace('-', '_'))
+            return found
+        return super().get_command(context, ALSO.get(name, name))
+
+
+@click.group(cls=Transactions, context_settings=SETTINGS)
+@cluster_options
+@version_option
+@click.pass_context
+def main(context: click.Context, /, **common: Any) -> None:
+    """Show transactions, explain stuck ones, and end them."""
+    given = {name: value for name, value in common.items() if value is not None}
+    context.default_map = dict.fromkeys([*main.list_commands(context), *ALSO], given)
+
+
+def of_topic(required: bool) -> Callable[[FC], FC]:
+    return click.option('--topic', required=required, metavar='TOPIC', help='Name of the topic.')
+
+
+def of_partition(required: bool) -> Callable[[FC], FC]:
+    return click.option('--partition', type=click.IntRange(min=0), required=required, metavar='NUMBER',
+                        help='Number of the partition.')
+
+
+broker_id_option = click.option('--broker-id', type=int, metavar='ID', help='Ask this replica, not the leader.')
+
+
+# ---- list
+
+LISTED = [Column('transactional_id', 'TransactionalId'), Column('coordinator_id', 'Coordinator'),
+          Column('producer_id', 'ProducerId'), Column('state', 'TransactionState')]
+
+
+@main.command('list')
+@click.option('--duration-filter', type=int, default=-1, metavar='MS',
+              help='Only transactions that have run for longer than this; all if negative.')
+@click.option('--transactional-id-pattern', metavar='REGEX', help='Only ids that match this expression as a whole.')
+@click.option('--two-phase', is_flag=True,
+              help='Only open transactions of two-phase commit. They never time out.')
+@cluster_options
+@output_options
+def list_command(duration_filter: int, transactional_id_pattern: str | None, two_phase: bool, as_json: bool,
+                 **place: Any) -> None:
+    """List transactional ids and their states."""
+    view, output = open_view(**place), Output(as_json)
+    note_incomplete(output, view, TRANSACTION_STATE)
+    if view.is_live:
+        listings = [(row.transactional_id, row.coordinator_id, row.producer_id, row.state)
+                    for row in _live(view).admin.list_transactions(
+                        [OPEN] if two_phase else [], duration_filter_ms=duration_filter,
+                        transactional_id_pattern=transactional_id_pattern or None)]
+    else:
+        listings = _listed_offline(view, duration_filter, transactional_id_pattern)
+    if two_phase:
+        rows = view.transactions_of([listing[0] for listing in listings if listing[3] == OPEN])
+        listings = [listing for listing in listings if _is_two_phase(rows.get(listing[0]))]
+    output.table(LISTED, listings)
+
+
+def _listed_offline(view: View, duration_filter_ms: int, pattern_text: str | None) -> list[tuple[str, int, int, str]]:
+    """Filter as a broker does. An id without a transaction passes any duration filter."""
+    pattern = None
+    if pattern_text:
+        from kbroker.base.linear_pattern import LinearPattern, PatternError
+        try:
+            pattern = LinearPattern(pattern_text)
+        except PatternError as error:
+            raise ToolError(f'--transactional-id-pattern {pattern_text!r}: {error}') from None
+    listings = [listing for listing in view.transactions()
+                if pattern is None or pattern.matches(listing.transactional_id)]
+    if duration_filter_ms >= 0:
+        now_ms = view.now_ms()
+        rows = view.transactions_of([listing.transactional_id for listing in listings])
+
+        def duration_ms(transactional_id: str) -> int:
+            row = rows.get(transactional_id)
+            return now_ms - (-1 if row is None or row.start_timestamp_ms is None else row.start_timestamp_ms)
+
+        listings = [listing for listing in listings if duration_ms(listing.transactional_id) > duration_filter_ms]
+    return [(listing.transactional_id, listing.coordinator_id, listing.producer_id, listing.state)
+            for listing in listings]
+
+
+# ---- describe
+
+DESCRIBED = [Column('coordinator_id', 'CoordinatorId'), Column('transactional_id', 'TransactionalId'),
+             Column('producer_id', 'ProducerId'), Column('producer_epoch', 'ProducerEpoch'),
+             Column('state', 'TransactionState'), Column('timeout_ms', 'TransactionTimeoutMs'),
+             Column('start_timestamp_ms', 'CurrentTransactionStartTimeMs'),
+             Column('duration_ms', 'TransactionDurationMs'), Column('partitions', 'TopicPartitions')]
+
+
+@main.command()
+@click.option('--transactional-id', required=True, metavar='ID', help='The id to describe.')
+@cluster_options
+@output_options
+def describe(transactional_id: str, as_json: bool, **place: Any) -> None:
+    """Describe the state of a transactional id."""
+    view = open_view(**place)
+    row = _known(view, transactional_id)
+    start_ms = row.start_timestamp_ms
+    output = Output(as_json)
+    if _is_two_phase(row):
+        output.note(_two_phase_note(view, row, place['command_config']))
+    output.table(DESCRIBED, [(
+        row.coordinator_id, transactional_id, row.producer_id, row.producer_epoch, row.state, row.timeout_ms, start_ms,
+        None if start_ms is None else view.now_ms() - start_ms, _partitions(view, row, output))])
+
+
+def _is_two_phase(row: TransactionInfo | None) -> bool:
+    from kbroker.transaction.state import NEVER_TIMES_OUT_MS
+    return row is not None and row.state == OPEN and row.timeout_ms == NEVER_TIMES_OUT_MS
+
+
+def _two_phase_note(view: View, row: TransactionInfo, command_config: str | None) -> str:
+    command = command_line(PROGRAM, bootstrap_server=view.bootstrap_server or 'HOST:PORT',
+                           command_config=command_config)
+    known = (f'{row.transactional_id!r} takes part in two-phase commit: the open transaction '
+             f'{row.producer_id}:{row.producer_epoch} never times out.')
+    from kbroker_tools.stuck.causes import sink_prefix
+    prefix = sink_prefix(row.transactional_id)
+    if prefix is not None:
+        return (f'{known} Let its Spark query end it. Only if that will not run again, end it as its ledger decides: '
+                f'{command} finish-spark --prefix {shell_word(prefix)} --dry-run (with --ledger-topic if the query '
+                'sets ledgerTopic), and then without --dry-run')
+    return (f'{known} Let its external coordinator complete it. Only if no decision will come, abort it: {command} '
+            f'force-terminate --transactional-id {shell_word(row.transactional_id)}')
+
+
+def _known(view: View, transactional_id: str) -> TransactionInfo:
+    row = view.transaction(transactional_id)
+    if row is None:
+        raise ToolError(f'found no transactional id {transactional_id!r}; `list` shows those in {view.place}')
+    return row
+
+
+def _partitions(view: View, row: TransactionInfo, output: Output) -> Any:
+    """Return the partitions sorted, or in a pipe in the order of Kafka's tool."""
+    names = sorted(row.partitions)
+    if not output.as_json and not output.is_terminal:
+        from kbroker_tools.stuck.hanging import in_java_order, partition_hash
+        names = in_java_order(list(row.partitions), partition_hash)
+    found = [f'{topic}-{partition}' for topic, partition in names]
+    return found if output.as_json else ','.join(found)
+
+
+# ---- describe-producers
+
+PRODUCERS = [Column('producer_id', 'ProducerId'), Column('producer_epoch', 'ProducerEpoch'),
+             Column('coordinator_epoch', 'LatestCoordinatorEpoch'), Column('last_sequence', 'LastSequence'),
+             Column('last_timestamp_ms', 'LastTimestamp'),
+             Column('transaction_first_offset', 'CurrentTransactionStartOffset')]
+
+
+@main.command('describe-producers')
+@broker_id_option
+@of_topic(required=True)
+@of_partition(required=True)
+@cluster_options
+@output_options
+def describe_producers(broker_id: int | None, topic: str, partition: int, as_json: bool, **place: Any) -> None:
+    """Describe the producers in a partition."""
+    view = _with_brokers(open_view(**place), broker_id)
+    found = _producers_of(view, [(topic, partition)], broker_id)[topic, partition]
+    Output(as_json).table(PRODUCERS, [
+        (producer.producer_id, producer.producer_epoch, producer.coordinator_epoch, producer.last_sequence,
+         producer.last_timestamp_ms, producer.transaction_first_offset) for producer in found])
+
+
+def _with_brokers(view: View, broker_id: int | None) -> View:
+    if broker_id is not None and not view.is_live:
+        raise click.UsageError('--broker-id needs --bootstrap-server: a directory has only one broker')
+    return view
+
+
+def _producers_of(view: View, partitions: Collection[TopicPartition],
+                  broker_id: int | None) -> dict[TopicPartition, list[ProducerInfo]]:
+    if view.is_live:
+        return _live(view).producers_of(partitions, broker_id)
+    return {(topic, partition): view.producers(topic, partition) for topic, partition in partitions}
+
+
+# ---- abort
+
+@main.command()
+@of_topic(required=True)
+@of_partition(required=True)
+@click.option('--start-offset', type=int, metavar='OFFSET',
+              help='The first offset of the transaction on the partition.')
+@click.option('--producer-id', type=int, metavar='ID', help='Its producer id, instead of the offset.')
+@click.option('--producer-epoch', type=int, metavar='EPOCH', help='Its producer epoch, with --producer-id.')
+@click.option('--coordinator-epoch', type=int, metavar='EPOCH', help='Its coordinator epoch, with --producer-id.')
+@broker_options
+def abort(topic: str, partition: int, start_offset: int | None, producer_id: int | None, producer_epoch: int | None,
+          coordinator_epoch: int | None, **place: Any) -> None:
+    """Abort a hanging transaction on one partition.
+
+    For a transaction that its coordinator has, use `force-terminate`, which ends it on all its partitions.
+    """
+    if start_offset is None and producer_id is None:
+        raise click.UsageError('The transaction to abort must be identified either with --start-offset, or with '
+                               '--producer-id, --producer-epoch, and --coordinator-epoch')
+    if start_offset is None and producer_epoch is None:
+        raise click.UsageError('Missing required argument --producer-epoch')
+    if start_offset is None and coordinator_epoch is None:
+        raise click.UsageError('Missing required argument --coordinator-epoch')
+    view = _live(open_view(**place), 'abort')
+    if start_offset is not None:
+        found = next((producer for producer in view.producers(topic, partition)
+                      if producer.transaction_first_offset == start_offset), None)
+        if found is None:
+            raise ToolError(f'Could not find any open transactions starting at offset {start_offset} on partition '
+                            f'{topic}-{partition}')
+        producer_id, producer_epoch = found.producer_id, found.producer_epoch
+        coordinator_epoch = found.coordinator_epoch
+    assert producer_id is not None and producer_epoch is not None and coordinator_epoch is not None
+    # If the partition has seen no marker yet, its coordinator epoch is -1; the lowest valid one is 0.
+    view.admin.abort_transaction(topic, partition, producer_id, producer_epoch, max(0, coordinator_epoch))
+    output = Output()
+    output.note(f'wrote an abort marker of producer id {producer_id}, epoch {producer_epoch}, to {topic}-{partition}')
+    _note_holders(view, output, place, [(topic, partition)])
+
+
+# ---- find-hanging
+
+HANGING = [Column('topic', 'Topic'), Column('partition', 'Partition'), Column('producer_id', 'ProducerId'),
+           Column('producer_epoch', 'ProducerEpoch'), Column('coordinator_epoch', 'CoordinatorEpoch'),
+           Column('first_offset', 'StartOffset'), Column('last_timestamp_ms', 'LastTimestamp'),
+           Column('duration_min', 'Duration(min)')]
+
+
+@main.command('find-hanging')
+@click.option('--broker-id', type=int, metavar='ID', help='Search the replicas on this broker.')
+@click.option('--max-transaction-timeout', type=int, default=15, show_default=True, metavar='MINUTES',
+              help='The longest timeout of any transaction; those open for less are left out.')
+@of_topic(required=False)
+@of_partition(required=False)
+@cluster_options
+@output_options
+def find_hanging(broker_id: int | None, max_transaction_timeout: int, topic: str | None, partition: int | None,
+                 as_json: bool, **place: Any) -> None:
+    """Find hanging transactions, which nothing will end.
+
+    The search is Kafka's, on a topic or a broker. A directory is searched as a whole by default.
+    """
+    if broker_id is None and topic is None and place['data_dir'] is None:
+        raise click.UsageError('The `find-hanging` command requires either --topic or --broker-id to limit the scope '
+                               'of the search')
+    if partition is not None and topic is None:
+        raise click.UsageError('The --partition argument requires --topic to be provided')
+    from kbroker_tools.rows.transaction_rows import has_all_partitions
+    from kbroker_tools.stuck import hanging
+    view, output = _with_brokers(open_view(**place), broker_id), Output(as_json)
+    partitions = _to_search(view, broker_id, topic, partition)
+    unreadable = view.unreadable(partitions)
+    note_unreadable(output, unreadable)
+    partitions = [at for at in partitions if at not in unreadable]
+    opened = hanging.OpenCount(lambda some: _producers_of(view, some, broker_id))
+    found = hanging.find_hanging(view, partitions, max_transaction_timeout * 60_000, opened)
+    now_ms = view.now_ms()
+    if found and not has_all_partitions(view):
+        output.note(f'{view.place} lacks partitions of __transaction_state: other coordinators may have the listed '
+                    'transactions, so ask the cluster')
+    output.table(HANGING, [
+        (each.topic, each.partition, each.producer.producer_id, each.producer.producer_epoch,
+         each.producer.coordinator_epoch, each.producer.transaction_first_offset, each.producer.last_timestamp_ms,
+         (now_ms - each.producer.last_timestamp_ms) // 60_000) for each in found])
+    if not found and opened.transactions:
+        output.note(f'none hangs; {words_for_count(opened.transactions, "open transaction")} in '
+                    f'{words_for_count(opened.partitions, "partition")}: see {_begin(view, place)} why-stuck'
+                    f'{"" if topic is None else " " + shell_word(topic)}')
+
+
+def _to_search(view: View, broker_id: int | None, topic: str | None, partition: int | None) -> list[TopicPartition]:
+    from kbroker_tools.stuck.hanging import in_java_order, string_hash
+    if topic is not None and partition is not None:
+        return [(topic, partition)]
+    topics = view.topics()
+    if topic is not None:
+        topics = {topic: _existing(view, topic, topics.get(topic))}
+    found = [(name, each.partition) for name in in_java_order(topics, string_hash) for each in topics[name].partitions
+             if broker_id is None or broker_id in each.replicas]
+    if not found and broker_id is not None:
+        raise ToolError(f'found no replica on broker {broker_id}' + (f' of topic {topic}' if topic else ''))
+    return found
+
+
+def _existing(view: View, topic: str, found: Any) -> Any:
+    if found is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{view.place}: found no topic {topic}')
+    return found
+
+
+# ---- force-terminate
+
+@main.command('force-terminate')
+@click.option('--transactional-id', '--transactionalId', 'transactional_id', required=True, metavar='ID',
+              help='The id whose transaction to abort.')
+@broker_options
+def force_terminate(transactional_id: str, **place: Any) -> None:
+    """Abort the whole transaction of an id.
+
+    Its producer is fenced. Kafka's tool calls this forceTerminateTransaction --transactionalId, which works here too.
+    A missing id is an error; Kafka's tool creates it.
+    """
+    view = _live(open_view(**place), 'force-terminate')
+    before = _known(view, transactional_id)
+    found = view.admin.fence_producers([transactional_id])[transactional_id]
+    if isinstance(found, KafkaError):
+        raise found
+    output, partitions = Output(), sorted(before.partitions)
+    fenced = f'its producer is fenced: the id has producer id {found[0]}, epoch {found[1]} now'
+    if before.state == OPEN and partitions:
+        names = ', '.join(f'{topic}-{partition}' for topic, partition in partitions[:MOST_NAMED])
+        more = f' and {len(partitions) - MOST_NAMED} more' if len(partitions) > MOST_NAMED else ''
+        output.note(f'aborted the transaction of {transactional_id!r} on {names}{more}; {fenced}')
+        _note_holders(view, output, place, partitions[:MOST_NAMED])
+    else:
+        output.note(f'{transactional_id!r} had no open transaction ({before.state}); {fenced}')
+
+
+def _note_holders(view: View, output: Output, place: dict[str, Any], partitions: Collection[TopicPartition]) -> None:
+    """Say what holds the partitions after a change, on stderr: Kafka's tool prints nothing."""
+    from kbroker_tools.stuck.causes import judge
+    from kbroker_tools.stuck.gatherer import Gatherer
+    gatherer = Gatherer(view, _begin(view, place))
+    for topic, partition in partitions:
+        try:
+            verdict = judge(gatherer.facts(topic, partition))
+        except (KafkaError, OSError) as error:
+            output.note(f'{topic}-{partition} could not be checked: {error}')
+            continue
+        output.note(verdict.headline)
+        if verdict.is_stuck:
+            output.note(f'  do: {_begin(view, place)} why-stuck {shell_word(f"{topic}:{partition}")}')
+
+
+def _begin(view: View, place: dict[str, Any]) -> str:
+    """Return the beginning of a command line for the same cluster."""
+    return command_line(PROGRAM, bootstrap_server=view.bootstrap_server or 'HOST:PORT',
+                        command_config=place['command_config'])
+
+
+def _live(view: View, command: str = '') -> LiveView:
+    """Return the view of a cluster. click.UsageError for a directory."""
+    if not view.is_live:
+        raise click.UsageError(f'`{command}` writes through a broker: give --bootstrap-server, not --data-dir')
+    return view  # type: ignore[return-value]
+
+
+# ---- why-stuck
+
+@main.command('why-stuck')
+@click.argument('where', metavar='[TOPIC[:PARTITION]]', required=False)
+@click.option('--group', 'group_id', metavar='GROUP',
+              help='Check all partitions that a group reads, and the one with its offsets.')
+@cluster_options
+@output_options
+@click.pass_context
+def why_stuck(context: click.Context, /, where: str | None, group_id: str | None, as_json: bool,
+              **place: Any) -> None:
+    """Explain what holds a partition, and what to do. Without a topic or a group, look at all partitions.
+
+    The report names the transaction that holds the last stable offset, up to which read_committed consumers read. It
+    says since when and why, which groups wait, what will happen next and when, and which command to run. The exit
+    status is 0 if no transaction holds a partition, and 1 otherwise.
+
+    On the machine of a running kbroker, it also lists the records that members of share groups hold.
+    """
+    if where is not None and group_id is not None:
+        raise click.UsageError('give one of TOPIC, TOPIC:PARTITION and --group GROUP, or none')
+    wanted = _parse_where(where) if where is not None else None
+    view = open_view(**place)
+    from kbroker_tools.stuck.gatherer import Gatherer
+    gatherer = Gatherer(view, _begin(view, place), lambda node: _expiry_interval(view, node))
+    if wanted is not None:
+        partitions = _partitions_named(view, gatherer, *wanted)
+    elif group_id is not None:
+        partitions = _partitions_of_group(gatherer, group_id)
+    else:
+        partitions = [(name, row.partition) for name, found in gatherer.topics.items() for row in found.partitions]
+    seen, unseen = _judge(view, gatherer, partitions)
+    from kbroker_tools.stuck.holds import Wanted, find_holds
+    topic, partition = wanted or (None, None)
+    holds = find_holds(view, place['data_dir'], Wanted(topic, partition, group_id))
+    _explain(Output(as_json), where or (f'group {group_id}' if group_id is not None else 'all topics'), seen, unseen,
+             holds, len(partitions))
+    if unseen or any(verdict.is_stuck for _, verdict in seen):
+        context.exit(1)
+
+
+def _parse_where(where: str) -> tuple[str, int | None]:
+    topic, colon, number = where.partition(':')
+    if not colon:
+        return where, None
+    if not (number.isascii() and number.isdigit()):
+        raise click.UsageError(f'found partition {number!r} in {where!r}, expected a number')
+    return topic, int(number)
+
+
+def _expiry_interval(view: View, node_id: int) -> int | None:
+    """Return the interval at which the coordinator checks for expired transactions, or None if it is not reported."""
+    if not view.is_live:
+        return None
+    from kbroker_tools.stuck.expiry_interval import expiry_interval_ms
+    try:
+        return expiry_interval_ms(_live(view).admin, node_id)
+    except (KafkaError, OSError):
+        return None
+
+
+def _partitions_named(view: View, gatherer: Gatherer, topic: str, partition: int | None) -> list[TopicPartition]:
+    found = _existing(view, topic, gatherer.topics.get(topic))
+    numbers = [each.partition for each in found.partitions]
+    if partition is not None and partition not in numbers:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                         f'{view.place}: found {len(numbers)} partitions of {topic}, no {partition}')
+    return [(topic, number) for number in numbers if partition in (None, number)]
+
+
+def _partitions_of_group(gatherer: Gatherer, group_id: str | None) -> list[TopicPartition]:
+    assert group_id is not None
+    found = gatherer.group_partitions(group_id)
+    if not found:
+        raise ToolError(f'found no group {group_id!r}: it has neither members nor offsets')
+    return found
+
+
+def _judge(view: View, gatherer: Gatherer,
+           partitions: list[TopicPartition]) -> tuple[list[tuple[Facts, Verdict]], dict[str, Unreadable]]:
+    """Return the facts and the verdict of each partition, and what is wrong with those that could not be checked."""
+    from kbroker_tools.stuck.causes import judge
+    from kbroker_tools.stuck.held import held_of
+    unreadable = view.unreadable(partitions)
+    seen, unseen = [], {f'{topic}-{partition}': each for (topic, partition), each in unreadable.items()}
+    readable = [at for at in partitions if at not in unreadable]
+    for topic, partition in held_of(view, readable) if len(readable) > MOST_IN_FULL else readable:
+        try:
+            facts = gatherer.facts(topic, partition)
+            seen.append((facts, judge(facts)))
+        except (KafkaError, CorruptLogError) as error:
+            if len(partitions) == 1:
+                raise
+            unseen[f'{topic}-{partition}'] = Unreadable(f'{topic}-{partition} could not be checked: {error}')
+    return seen, unseen
+
+
+def _explain(output: Output, where: str, seen: list[tuple[Facts, Verdict]], unseen: dict[str, Unreadable],
+             holds: Holds, count: int) -> None:
+    """Show the report of one partition, or of several: `count` with those that are not held, and not in `seen`."""
+    from kbroker_tools.stuck.holds import holds_as_json, show_holds
+    from kbroker_tools.stuck.report import as_json, show, show_many
+    stuck = [(facts, verdict) for facts, verdict in seen if verdict.is_stuck]
+    if output.as_json:
+        output.row({'is_stuck': bool(stuck), 'partitions': [as_json(*each) for each in seen],
+                    'not_seen': {name: each.reason for name, each in unseen.items()},
+                    'share_groups': holds_as_json(holds)})
+        return
+    readable = count - len(unseen)
+    if len(seen) == count == 1:
+        show(output, *seen[0])
+    else:
+        held = f'{len(stuck)} of {readable} partitions are held' if stuck else 'no partition is held'
+        missed = f'{words_for_count(len(unseen), "partition")} cannot be read' if unseen else ''
+        output.line(f'{where}: {", and ".join(each for each in (held if readable else "", missed) if each)}',
+                    style='bold red' if stuck or unseen else 'bold green')
+        show_many(output, stuck)
+        for each in unseen.values():
+            output.line()
+            output.line(each.reason, style='bold red')
+            if each.advice is not None:
+                output.line(f'  do           {each.advice}')
+    show_holds(output, holds)
+
+
+if __name__ == '__main__':
+    main(prog_name=PROGRAM)

@@ -1,0 +1,234 @@
+"""The changes of kbroker-groups: offset resets, and deletion of offsets and groups."""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import click
+
+from kbroker.base.errors import KafkaError
+from kbroker.client.admin import EARLIEST, LATEST, OffsetAndMetadata
+from kbroker.settings.properties import read_text
+from kbroker_tools.base import actions
+from kbroker_tools.base.render import Output
+from kbroker_tools.cluster.command import ToolError, note_unreadable
+from kbroker_tools.groups.offset_resets import (
+    CannotReset,
+    Partition,
+    Reset,
+    csv_row,
+    parse_datetime_ms,
+    parse_duration_ms,
+    parse_scope,
+    plan,
+    read_plan,
+    within_log,
+)
+from kbroker_tools.groups.tables import cell, consumer_groups, show
+
+INACTIVE = ('Empty', 'Dead')
+KINDS = {'to_datetime': 'to_time', 'by_duration': 'to_time'}
+Check = Callable[[str, Collection[Partition], Collection[Partition]], None]
+"""A check of a group, the partitions to reset, and those with an offset. It raises ToolError."""
+NEITHER = 'No offset is changed without --execute; --dry-run silences this note.'
+
+
+class LiveOffsets:
+    """The `offset_resets.Offsets` of a cluster."""
+
+    def __init__(self, admin: Any):
+        self._admin = admin
+
+    def earliest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        return self.at_time(partitions, EARLIEST)
+
+    def latest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        return self.at_time(partitions, LATEST)
+
+    def at_time(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:
+        return {at: found.offset
+                for at, found in self._admin.list_offsets(dict.fromkeys(partitions, timestamp_ms)).items()}
+
+
+# ---- reset
+
+def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
+    """Reset the groups without members, then raise ToolError for those that have members."""
+    if not options['dry_run'] and not options['execute']:
+        output.note(NEITHER)
+    reset_groups(view, output, options, sorted(set(options['group'])) or consumer_groups(view))
+
+
+def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: Sequence[str],
+                 check: Check | None = None) -> None:
+    """Reset these groups, after `check` of the partitions that the options name."""
+    reset = specification(view, options)
+    from_file = _read_file(options, group_ids) if options['from_file'] is not None else None
+    active, rows, left_out = [], [], set()
+    for group_id in group_ids:
+        group = view.group(group_id)
+        if group is not None and group.state not in INACTIVE:
+            active.append(f"group '{group_id}' is {group.state}: offsets can be reset only while no member is active")
+            continue
+        planned, unreadable = _planned(view, output, options, group_id, reset, from_file, check)
+        rows += [(group_id, *at, offset) for at, offset in planned.items()]
+        left_out |= unreadable
+    if options['export'] and not output.as_json:
+        _export_plan(output, rows, with_group=len(group_ids) > 1)
+    else:
+        show_plan(output, rows)
+    raise_left_out(active, left_out)
+
+
+def raise_left_out(problems: list[str], left_out: Collection[Partition]) -> None:
+    """ToolError if there are problems, or partitions whose offsets stay because they cannot be read."""
+    if left_out:
+        problems = [*problems, f'the offsets of {", ".join(f"{topic}-{number}" for topic, number in sorted(left_out))} '
+                               'stay as they are']
+    if problems:
+        raise ToolError('; '.join(problems))
+
+
+def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, reset: Reset | None,
+             from_file: dict[str, dict[Partition, int]] | None,
+             check: Check | None) -> tuple[dict[Partition, int], set[Partition]]:
+    """Return the new offsets of one group, and the partitions that cannot be read. With --execute, commit them."""
+    offsets = LiveOffsets(view.admin)
+    if from_file is not None:
+        wanted = from_file.get(group_id, {})
+        _check_existing(view, wanted)
+        readable, unreadable = split_readable(view, output, wanted)
+        wanted = {at: wanted[at] for at in readable}
+        planned, notes = within_log(wanted, offsets) if wanted else ({}, [])
+    else:
+        assert reset is not None
+        committed = {at: found.offset for at, found in view.admin.list_group_offsets(group_id).items()}
+        scope = list(committed) if options['all_topics'] else in_scope(view, options['topic'], '--topic')
+        if check is not None:
+            check(group_id, scope, committed)
+        scope, unreadable = split_readable(view, output, scope)
+        try:
+            planned, notes = plan(reset, scope, committed, offsets) if scope else ({}, [])
+        except CannotReset as error:
+            raise ToolError(f"group '{group_id}': {error}") from None
+    for note in notes:
+        output.note(note)
+    if options['execute'] and planned:
+        raise_first(view.admin.alter_group_offsets(
+            group_id, {at: OffsetAndMetadata(offset) for at, offset in planned.items()}))
+    return dict(sorted(planned.items())), unreadable
+
+
+def split_readable(view: Any, output: Output,
+                   partitions: Collection[Partition]) -> tuple[list[Partition], set[Partition]]:
+    """Return the partitions that can be read, and those that cannot, which are named."""
+    unreadable = view.unreadable(partitions)
+    note_unreadable(output, unreadable)
+    return [at for at in partitions if at not in unreadable], set(unreadable)
+
+
+def specification(view: Any, options: dict[str, Any]) -> Reset | None:
+    """Return the reset that the options specify, or None with --from-file. click.BadParameter."""
+    kind = actions.chosen_action(options, [name for name in options if name.startswith('to_')
+                                           or name in ('shift_by', 'by_duration', 'from_file')])
+    value = options[kind]
+    if kind == 'from_file':
+        return None
+    try:
+        if kind == 'to_datetime':
+            value = parse_datetime_ms(value)
+        elif kind == 'by_duration':
+            value = max(view.now_ms() - parse_duration_ms(value), 0)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=actions.spelled(kind)) from None
+    return Reset(KINDS.get(kind, kind), int(value))
+
+
+def in_scope(view: Any, texts: Collection[str], option: str) -> list[Partition]:
+    """Return the partitions of `TOPIC[:N,...]`. ToolError for a missing one."""
+    try:
+        scope = parse_scope(texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+    topics = view.topics()
+    found = []
+    for topic, partitions in scope.items():
+        if topic not in topics:
+            raise ToolError(f'{view.place}: there is no topic {topic}')
+        numbers = [row.partition for row in topics[topic].partitions] if partitions is None else partitions
+        found += [(topic, number) for number in numbers]
+    _check_existing(view, found)
+    return found
+
+
+def _check_existing(view: Any, partitions: Collection[Partition]) -> None:
+    topics = view.topics()
+    for topic, partition in partitions:
+        if topic not in topics or not any(row.partition == partition for row in topics[topic].partitions):
+            raise ToolError(f'{view.place}: there is no partition {topic}-{partition}')
+
+
+def _read_file(options: dict[str, Any], group_ids: Collection[str]) -> dict[str, dict[Partition, int]]:
+    path = options['from_file']
+    try:
+        return read_plan(read_text(path), group_ids)
+    except UnicodeDecodeError:
+        raise ToolError(f'{path}: not UTF-8 text') from None
+    except ValueError as error:
+        raise ToolError(f'{path}: {error}') from None
+
+
+def _export_plan(output: Output, rows: list[tuple[str, str, int, int]], with_group: bool) -> None:
+    for row in rows:
+        output.line(csv_row(row if with_group else row[1:]))
+    output.line()
+
+
+def show_plan(output: Output, rows: list[tuple[str, str, int, int]]) -> None:
+    """Show (group, topic, partition, new offset)."""
+    if not (output.as_json or output.is_terminal):
+        output.line()
+    show(output, [cell('GROUP'), cell('TOPIC'), cell('PARTITION', 10), cell('NEW-OFFSET', None)], rows)
+
+
+# ---- delete
+
+def delete_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
+    group_id, = options['group']
+    partitions = sorted(in_scope(view, options['topic'], '--topic'))
+    results = view.admin.delete_group_offsets(group_id, partitions)
+    failed = sum(error is not None for error in results.values())
+    if not (output.as_json or output.is_terminal):
+        if not failed:
+            output.line(f'Request succeeded for deleting offsets from group {group_id}.')
+        output.line()
+    show(output, [cell('TOPIC'), cell('PARTITION', 10), cell('STATUS')],
+         [(topic, partition, 'Successful' if error is None else f'Error: {error}')
+          for (topic, partition), error in sorted(results.items())])
+    if failed:
+        raise ToolError(f"group '{group_id}': offsets of {failed} of {len(results)} partitions were not deleted")
+
+
+def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
+    group_ids = sorted(set(options['group'])) or consumer_groups(view)
+    results = view.admin.delete_groups(group_ids)
+    errors = {group_id: error for group_id, error in results.items() if error is not None}
+    deleted = [group_id for group_id in group_ids if group_id not in errors]
+    if output.as_json:
+        for group_id in group_ids:
+            output.row({'group': group_id, 'deleted': group_id in deleted})
+    elif not errors:
+        names = "', '".join(deleted)
+        output.line(f"Deletion of requested consumer groups ('{names}') was successful.")
+    elif deleted:
+        names = "', '".join(deleted)
+        output.line()
+        output.line(f"These consumer groups were deleted successfully: '{names}'")
+    if errors:
+        raise ToolError('; '.join(map(str, errors.values())))
+
+
+def raise_first(results: Mapping[Any, KafkaError | None]) -> None:
+    for error in results.values():
+        if error is not None:
+            raise error

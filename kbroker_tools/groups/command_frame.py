@@ -1,0 +1,124 @@
+"""The common part of the commands for groups: the options of all of them, the checks of options, and the actions."""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from kbroker_tools.base import actions
+from kbroker_tools.base.render import Output
+from kbroker_tools.cluster.command import cluster_options, limit_retries, open_view, output_options, version_option
+
+F = TypeVar('F', bound=Callable[..., Any])
+
+READING_ACTIONS = ('list', 'describe')
+ACTIONS = (*READING_ACTIONS, 'delete', 'reset_offsets', 'delete_offsets')
+COMMON: Mapping[str, Collection[str]] = {
+    'group': ('describe', 'delete', 'reset_offsets', 'delete_offsets'), 'members': ('describe',),
+    'offsets': ('describe',), 'state': READING_ACTIONS, 'verbose': ('describe',), 'dry_run': ('reset_offsets',),
+    'execute': ('reset_offsets',),
+}
+"""The actions that the options of all commands go with."""
+
+
+class GroupCommand(NamedTuple):
+    """A command for one kind of groups.
+
+    `goes_with` maps options to the actions that they go with. `tables` and `changes` are modules of this package, with
+    the actions that read and the others; they are imported when an action needs them. `check_change` raises
+    click.UsageError for the options of an action that changes something, `check_description` for those of --describe.
+    """
+
+    goes_with: Mapping[str, Collection[str]]
+    tables: str
+    changes: str
+    check_change: Callable[[str, Mapping[str, Any]], None]
+    check_description: Callable[[Mapping[str, Any]], None] = lambda options: None
+
+    def run(self, as_json: bool, options: dict[str, Any]) -> None:
+        """Do what the options say. click.UsageError, ToolError, KafkaError, OSError."""
+        action = actions.chosen_action(options, ACTIONS)
+        self.check_options(action, options)
+        view = open_view(options['bootstrap_server'], options['data_dir'], options['command_config'])
+        limit_retries(view, options['timeout'])
+        module, name = (self.tables, f'{action}_groups') if action in READING_ACTIONS else (self.changes, action)
+        getattr(import_module(f'{__package__}.{module}'), name)(view, Output(as_json), options)
+
+    def check_options(self, action: str, options: Mapping[str, Any]) -> None:
+        """click.UsageError for options that do not go together."""
+        actions.check_companions(action, options, self.goes_with)
+        actions.check_at_most_one(options, ('group', 'all_groups'))
+        if action == 'list':
+            return
+        takes_all = action in self.goes_with['all_groups']
+        if not options['group'] and not options['all_groups']:
+            wanted = '--group or --all-groups' if takes_all else '--group'
+            raise click.UsageError(f'{actions.spelled(action)} needs {wanted}')
+        if action == 'describe':
+            actions.check_at_most_one(options, ('members', 'offsets', 'state'))
+            self.check_description(options)
+            return
+        actions.require_broker(options, action)
+        if not takes_all and len(options['group']) > 1:
+            raise click.UsageError(f'{actions.spelled(action)} takes one --group')
+        self.check_change(action, options)
+
+
+# ---- options that several commands have, with the same text
+
+def action_options(kind: str, **texts: str) -> Callable[[F], F]:
+    """Return a decorator that adds the options of ACTIONS. `texts` has the help of all but --list."""
+    helps = {'list': f'Print the names of all {kind} groups.'} | texts
+
+    def decorate(function: F) -> F:
+        for action in reversed(ACTIONS):
+            function = click.option(actions.spelled(action), is_flag=True, help=helps[action])(function)
+        return function
+
+    return decorate
+
+
+def chosen_groups(all_groups: str, group: str = 'The group') -> Callable[[F], F]:
+    """Return the decorator of --group and --all-groups, whose help begins with these words."""
+    def decorate(function: F) -> F:
+        function = click.option('--all-groups', is_flag=True, help=f'{all_groups}.')(function)
+        return click.option('--group', multiple=True, metavar='GROUP', help=f'{group}; may be repeated.')(function)
+
+    return decorate
+
+
+def execution_options(more: str = '') -> Callable[[F], F]:
+    """Return the decorator of --dry-run and --execute. `more` ends the help of the former."""
+    def decorate(function: F) -> F:
+        function = click.option('--execute', is_flag=True, help='Change the offsets.')(function)
+        return click.option('--dry-run', is_flag=True, help=f'Print the new offsets and change nothing.{more}')(
+            function)
+
+    return decorate
+
+
+offsets_option = click.option('--offsets', is_flag=True,
+                              help='Describe offsets and lag. This is the default of --describe.')
+export_option = click.option('--export', is_flag=True, help='Print the new offsets as CSV.')
+
+
+def state_option(states: str = '') -> Callable[[F], F]:
+    """Return the decorator of --state. `states` names the states, or is empty."""
+    return click.option(
+        '--state', is_flag=False, flag_value='', metavar='[STATE,...]', help='Describe the state of the groups. With '
+        f'--list, print states, or only the groups in these states{states and ": "}{states}.')
+
+
+def last_options(function: F) -> F:
+    """Add the options that come last in each command: the time, the cluster, the form of the output."""
+    for option in (
+        version_option,
+        output_options,
+        cluster_options,
+        click.option('--timeout', type=click.IntRange(1), metavar='MS', help='The longest time to retry while a '
+                     'coordinator loads or moves.'),
+    ):
+        function = option(function)
+    return function

@@ -1,0 +1,306 @@
+"""The tables of kbroker-groups: Kafka's, and additional columns for read_committed consumers."""
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.internal_topics import CONSUMER_OFFSETS
+from kbroker.client.descriptions import GroupInfo, GroupMemberInfo
+from kbroker_tools.base.render import Column, Output, shell_word
+from kbroker_tools.base.view import GroupOffset, PartitionOffsets, View
+from kbroker_tools.cluster.command import ToolError, command_line, note_incomplete, note_unreadable
+from kbroker_tools.groups.lag import count_records_left
+
+MISSING = '-'
+STATES = ('Empty', 'Stable', 'PreparingRebalance', 'CompletingRebalance', 'Assigning', 'Reconciling', 'Dead')
+TYPES = ('Classic', 'Consumer')
+CONSUMER_TYPES = frozenset(('classic', 'consumer'))
+COMMAND_OF_TYPE = {'share': 'kbroker-share-groups', 'streams': 'kbroker-streams-groups'}
+REBALANCING = frozenset(('PreparingRebalance', 'CompletingRebalance', 'Assigning', 'Reconciling'))
+CONSUMER_PROTOCOL_TYPES = ('consumer', '')
+"""The protocol types of consumer groups, and of groups that only committed offsets."""
+
+
+class Cell(NamedTuple):
+    """A column as Kafka's tools lay it out: at least `width` wide, or unpadded at the end of a line if None."""
+
+    column: Column
+    width: int | None = 15
+
+
+def cell(title: str, width: int | None = 15, name: str | None = None) -> Cell:
+    return Cell(Column(name or title.strip('#').lower().replace('-', '_'), title), width)
+
+
+def show(output: Output, cells: Sequence[Cell], rows: Sequence[Sequence[Any]], ending: str = '') -> None:
+    """Print rows as JSON, on a terminal without empty columns, or in a pipe as Kafka's tools do."""
+    if output.is_terminal:
+        filled = [index for index in range(len(cells)) if not rows or any(row[index] is not None for row in rows)]
+        output.table([cells[index].column for index in filled], [[row[index] for index in filled] for row in rows])
+        return
+    if output.as_json:
+        output.table([each.column for each in cells], rows)
+        return
+    texts = [[each.column.title for each in cells],
+             *([MISSING if value is None else str(value) for value in row] for row in rows)]
+    widths = [0 if each.width is None else max(each.width, *(len(row[index]) for row in texts))
+              for index, each in enumerate(cells)]
+    for row in texts:
+        output.line(' '.join(text.ljust(width) for text, width in zip(row, widths, strict=True)) + ending)
+
+
+# ---- list
+
+def list_groups(view: View, output: Output, options: dict[str, Any]) -> None:
+    states, types = state_words(options['state'], STATES), _words('type', options['type'], TYPES)
+    note_incomplete(output, view, CONSUMER_OFFSETS)
+    rows = sorted(_listed(view, states, types))
+    cells = [cell('GROUP', max([15, *(len(group) for group, _, _ in rows)]) + 10)]
+    if options['type'] is not None:
+        cells.append(cell('TYPE', 20))
+    if options['state'] is not None:
+        cells.append(cell('STATE', 20))
+    shown = [[{'group': group, 'type': kind, 'state': state}[each.column.name] for each in cells]
+             for group, kind, state in rows]
+    if len(cells) == 1 and not output.as_json:
+        for group, in shown:
+            output.line(group)
+    else:
+        show(output, cells, shown)
+
+
+def state_words(text: str | None, known: Collection[str]) -> list[str]:
+    """Return the states that `--state` names. click.BadParameter for an unknown one."""
+    return _words('state', text, known)
+
+
+def _words(name: str, text: str | None, known: Collection[str]) -> list[str]:
+    """Parse a list of known words in any case. click.BadParameter for an unknown one."""
+    found = []
+    for word in (text or '').split(','):
+        match = next((each for each in known if each.lower() == word.strip().lower()), None)
+        if match is not None:
+            found.append(match)
+        elif text:
+            raise click.BadParameter(f'found {word!r}, expected some of {", ".join(known)}', param_hint=f'--{name}')
+    return found
+
+
+def _listed(view: Any, states: Collection[str] = (), types: Collection[str] = ()) -> Iterator[tuple[str, str, str]]:
+    """Yield (group, type, state) of the consumer groups."""
+    if view.is_live:
+        for row in view.admin.list_groups(states, types):
+            if row.protocol_type in CONSUMER_PROTOCOL_TYPES and row.group_type.capitalize() in (*TYPES, ''):
+                yield row.group_id, row.group_type.capitalize(), row.state
+        return
+    for group_id in view.groups():
+        group = view.group(group_id)
+        if (group is not None and group.protocol_type in CONSUMER_PROTOCOL_TYPES and group.state in (states or STATES)
+                and group.group_type.capitalize() in (types or TYPES)):
+            yield group_id, group.group_type.capitalize(), group.state
+
+
+def consumer_groups(view: View) -> list[str]:
+    """Return the groups of `--all-groups`, which leaves out Kafka Connect, share and streams groups."""
+    return sorted({group_id for group_id, _, _ in _listed(view)})
+
+
+# ---- describe
+
+def describe_groups(view: View, output: Output, options: dict[str, Any]) -> None:
+    group_ids = consumer_groups(view) if options['all_groups'] else sorted(set(options['group']))
+    if not group_ids:
+        raise ToolError(f'{view.place}: there are no groups')
+    note_incomplete(output, view, CONSUMER_OFFSETS)
+    missing, others = [], []
+    holders = Holders(view)
+    for group_id in group_ids:
+        group = view.group(group_id)
+        if group is None:
+            missing.append(group_id)
+            continue
+        if group.group_type not in CONSUMER_TYPES:
+            others.append(group)
+            continue
+        note_state(output, group)
+        if not (output.as_json or output.is_terminal):
+            output.line()
+        if options['members']:
+            show_members(output, group, options['verbose'])
+        elif options['state'] is not None:
+            show_state(view, output, group, options['verbose'])
+        else:
+            show_offsets(view, output, group, options['verbose'],
+                         holders if options['isolation_level'] == 'read_committed' else None,
+                         options['command_config'])
+    problems = [f'group {group.group_id} is a {group.protocol_type} group, see {COMMAND_OF_TYPE[group.group_type]}'
+                for group in others]
+    if missing:
+        problems.append(f'there is no group {", ".join(missing)}; --list shows the existing ones')
+    if problems:
+        raise ToolError(f'{view.place}: {"; ".join(problems)}')
+
+
+def note_state(output: Output, group: GroupInfo) -> None:
+    if group.state == 'Empty':
+        output.note(f"\nConsumer group '{group.group_id}' has no active members.")
+    elif group.state in REBALANCING:
+        output.note(f"\nWarning: Consumer group '{group.group_id}' is rebalancing.")
+
+
+def show_state(view: Any, output: Output, group: GroupInfo, verbose: bool) -> None:
+    node = view.cluster.nodes.get(group.coordinator_id) if view.is_live else None
+    where = f'{node.host}:{node.port}  ' if node is not None else ''
+    cells = [cell('GROUP'), cell('COORDINATOR (ID)', 25, 'coordinator'), cell('ASSIGNMENT-STRATEGY', 20),
+             cell('STATE', 20)]
+    row: list[Any] = [group.group_id, f'{where}({group.coordinator_id})', group.protocol or MISSING, group.state]
+    if verbose:
+        cells += [cell('GROUP-EPOCH'), cell('TARGET-ASSIGNMENT-EPOCH', 25)]
+        row += [group.epoch, group.assignment_epoch]
+    show(output, [*cells, cell('#MEMBERS', None)], [[*row, len(group.members)]])
+
+
+def show_members(output: Output, group: GroupInfo, verbose: bool) -> None:
+    has_instances = any(member.instance_id for member in group.members)
+    cells = [cell('GROUP'), cell('CONSUMER-ID'), *([cell('GROUP-INSTANCE-ID', 17)] if has_instances else []),
+             cell('HOST'), cell('CLIENT-ID'), cell('#PARTITIONS')]
+    if verbose:
+        cells += [cell('CURRENT-EPOCH'), cell('CURRENT-ASSIGNMENT', 20), cell('TARGET-EPOCH'),
+                  cell('TARGET-ASSIGNMENT', 20)]
+    rows = []
+    for member in sorted(group.members, key=lambda member: member.member_id):
+        row: list[Any] = [group.group_id, member.member_id]
+        if has_instances:
+            row.append(member.instance_id or '')
+        row += [member.client_host, member.client_id, len(member.assignment)]
+        if verbose:
+            target = member.target_assignment
+            row += [member.epoch, assignment_text(member.assignment), group.assignment_epoch,
+                    None if target is None else assignment_text(target)]
+        rows.append(row)
+    show(output, cells, rows, ending='' if verbose else ' ')
+
+
+def assignment_text(partitions: Sequence[tuple[str, int]]) -> str:
+    """Return partitions as `orders:0,1;payments:0`."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return ';'.join(f'{topic}:{",".join(map(str, numbers))}' for topic, numbers in topics.items()) or MISSING
+
+
+def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, holders: Holders | None,
+                 command_config: Any = None) -> None:
+    """Show each partition with an offset of the group or a member, then the members without a partition."""
+    place = {'bootstrap_server': view.bootstrap_server or 'HOST:PORT', 'command_config': command_config}
+    begins = {program: command_line(f'kbroker-{program}', **place) for program in ('groups', 'transactions')}
+    offsets = {(offset.topic, offset.partition): offset for offset in view.group_offsets(group.group_id)}
+    owners = {at: member for member in group.members for at in member.assignment}
+    log_ends = log_offsets(view, sorted(offsets.keys() | owners.keys()), output)
+    rows: list[list[Any]] = []
+    for at in sorted(offsets.keys() | owners.keys()):
+        committed, log = offsets.get(at), log_ends.get(at)
+        row: list[Any] = [group.group_id, *at]
+        if verbose:
+            row.append(committed.leader_epoch if committed and committed.leader_epoch >= 0 else None)
+        row += [committed and committed.offset, log and log.high_watermark,
+                log.high_watermark - committed.offset if committed and log else None, *_member_cells(owners.get(at))]
+        if committed and log:
+            note_offset(output, group.group_id, committed, log, begins)
+        if holders is not None:
+            row += holders.row(at, log, committed.offset) if committed and log else [None] * len(HELD_CELLS)
+        rows.append(row)
+    for member in group.members:
+        if not member.assignment:
+            rows.append([group.group_id, *[None] * (6 if verbose else 5), *_member_cells(member),
+                         *[None] * (0 if holders is None else len(HELD_CELLS))])
+    cells = [cell('GROUP'), cell('TOPIC'), cell('PARTITION', 10), *([cell('LEADER-EPOCH')] if verbose else []),
+             cell('CURRENT-OFFSET'), cell('LOG-END-OFFSET'), cell('LAG'), cell('CONSUMER-ID'), cell('HOST'),
+             cell('CLIENT-ID', None if holders is None else 15)]
+    show(output, cells if holders is None else [*cells, *HELD_CELLS], rows)
+
+
+def note_offset(output: Output, group_id: str, committed: GroupOffset, log: PartitionOffsets,
+                begins: dict[str, str]) -> None:
+    """Say what the lag does not show: that the log ends below an offset, or that a transaction holds consumers there.
+
+    `begins` has the beginnings of command lines.
+    """
+    name = f'{committed.topic}-{committed.partition}'
+    where = shell_word(f'{committed.topic}:{committed.partition}')
+    if committed.offset > log.high_watermark:
+        output.note(f'{name} ends at {log.high_watermark}, below offset {committed.offset} of group {group_id}: it '
+                    'lost records, or the topic was created again. The group needs a reset once it has no members')
+        output.note(f'  do: {begins["groups"]} --reset-offsets --group {shell_word(group_id)} --topic {where} '
+                    '--to-latest --execute')
+    elif log.last_stable_offset < log.high_watermark:
+        output.note_once(f'{name} is held at offset {log.last_stable_offset} by an open transaction: consumers that '
+                         'read committed records only wait there')
+        output.note_once(f'  do: {begins["transactions"]} why-stuck {where}')
+
+
+def _member_cells(member: GroupMemberInfo | None) -> list[str | None]:
+    return [None] * 3 if member is None else [member.member_id, member.client_host, member.client_id]
+
+
+HELD_CELLS = (cell('LAST-STABLE-OFFSET'), cell('RECORDS-LEFT'), cell('HELD'), cell('UNDECIDED'), cell('HELD-BY', None))
+
+
+def log_offsets(view: Any, partitions: list[tuple[str, int]],
+                output: Output) -> dict[tuple[str, int], PartitionOffsets]:
+    """Return the offsets of the existing partitions: a group may have offsets in deleted topics.
+
+    Partitions that cannot be read from here are left out, and named.
+    """
+    topics = view.topics()
+    there = [(topic, partition) for topic, partition in partitions
+             if topic in topics and any(row.partition == partition for row in topics[topic].partitions)]
+    unreadable = view.unreadable(there)
+    note_unreadable(output, unreadable)
+    there = [at for at in there if at not in unreadable]
+    if not view.is_live:
+        return {at: view.partition_offsets(*at) for at in there}
+    from kbroker.client.admin import EARLIEST, LATEST, IsolationLevel
+    starts = view.admin.list_offsets(dict.fromkeys(there, EARLIEST))
+    stable = view.admin.list_offsets(dict.fromkeys(there, LATEST), IsolationLevel.READ_COMMITTED)
+    ends = view.admin.list_offsets(dict.fromkeys(there, LATEST))
+    return {at: PartitionOffsets(starts[at].offset, ends[at].offset, stable[at].offset) for at in there}
+
+
+class Holders:
+    """The columns about the transactions that hold last stable offsets, and what read_committed consumers wait for."""
+
+    def __init__(self, view: View):
+        self._view = view
+        self._transactional_ids: dict[int, str] | None = None
+        self._names: dict[tuple[str, int], str] = {}
+
+    def row(self, at: tuple[str, int], log: PartitionOffsets, position: int) -> list[Any]:
+        """Return the cells for HELD_CELLS."""
+        left = count_records_left(self._view.batches(at[0], at[1], position, log.high_watermark), position,
+                                  log.last_stable_offset)
+        holder = self._holder(at) if log.last_stable_offset < log.high_watermark else None
+        return [log.last_stable_offset, left.committed, left.held, left.undecided, holder]
+
+    def _holder(self, at: tuple[str, int]) -> str | None:
+        if at not in self._names:
+            open_ones = [producer for producer in self._view.producers(*at)
+                         if producer.transaction_first_offset is not None]
+            first = min(open_ones, key=lambda producer: producer.transaction_first_offset or 0, default=None)
+            if first is None:
+                return None
+            self._names[at] = self._name_of(first.producer_id)
+        return self._names[at]
+
+    def _name_of(self, producer_id: int) -> str:
+        if self._transactional_ids is None:
+            self._transactional_ids = {}
+            try:
+                self._transactional_ids = {row.producer_id: row.transactional_id for row in self._view.transactions()}
+            except KafkaError as error:
+                if error.code != ErrorCode.UNSUPPORTED_VERSION:
+                    raise
+        return self._transactional_ids.get(producer_id, f'producer-id {producer_id}')

@@ -1,0 +1,59 @@
+"""The final read of a log: from its start to its end, by a reader that survives failures of its client."""
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from kbroker_tools.verify.clients.face import ClientFailure, Getter
+from kbroker_tools.verify.recorder import Recorder
+
+POLL_S = 0.3
+PAUSE_AFTER_FAILURE_S = 0.2
+
+
+class PositionedGetter(Getter, Protocol):
+    """A consumer that also knows its positions."""
+
+    def position(self, partition: int) -> int:
+        """Return the offset of the next fetch, behind markers and hidden records."""
+
+
+def read_to_ends(recorder: Recorder, reader: int, getter: PositionedGetter, ends: Mapping[int, int],
+                 patience_s: float) -> dict[int, int]:
+    """Read each partition from its start to its end, and record the polls and how far they got.
+
+    A poll that fails is repeated where the last one ended. After `patience_s` without a record, the last failure is
+    raised. Without a failure, the read just ends: the broker has answered, and the end cannot be reached.
+    Returns the number of records by partition.
+    """
+    counts = dict.fromkeys(ends, 0)
+    reached = dict.fromkeys(ends, 0)
+    failure: ClientFailure | None = ClientFailure('no poll was made')
+    sought: list[int] = []
+    deadline = time.monotonic() + patience_s
+    try:
+        while any(reached[index] < end for index, end in ends.items()) and time.monotonic() < deadline:
+            try:
+                if failure is not None:
+                    sought = [number for pair in reached.items() for number in pair]
+                    getter.seek(reached)
+                    failure = None
+                at = recorder.now()
+                reads = getter.poll(POLL_S)
+                if reads:
+                    for index, offsets, _ in reads:
+                        counts[index] += len(offsets)
+                    reached |= {index: offsets[-1] + 1 for index, offsets, _ in reads}
+                    recorder.poll(reader, at, reads, seek=sought)
+                    sought = []
+                    deadline = time.monotonic() + patience_s
+                reached |= {index: getter.position(index) for index in ends}
+            except ClientFailure as error:
+                failure = error
+                time.sleep(PAUSE_AFTER_FAILURE_S)   # a broker sends no event when it can answer again
+    finally:
+        recorder.end(reader, [number for index, end in ends.items() for number in (index, reached[index], end)])
+    if failure is not None and any(reached[index] < end for index, end in ends.items()):
+        raise failure
+    return counts

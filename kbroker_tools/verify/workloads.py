@@ -1,0 +1,429 @@
+"""The workloads: what the clients of a run do until it stops. Each runs in a thread of its own.
+
+A worker records each transaction when it ends, also if it failed, and makes new clients after a failure that they do
+not survive. It never guesses: a commit that was requested and not confirmed has an unknown end.
+"""
+from __future__ import annotations
+
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker.base.errors import KafkaError
+from kbroker_tools.verify.clients.face import (
+    ClientFailure,
+    Getter,
+    InstanceFailure,
+    Maker,
+    Member,
+    Membership,
+    Place,
+    Writer,
+)
+from kbroker_tools.verify.lines import NOT_ACKNOWLEDGED, READ_COMMITTED, Outcome
+from kbroker_tools.verify.recorder import Reads, Recorder
+
+POLL_S = 0.1
+PAUSE_AFTER_FAILURE_S = 0.2
+ABORTED_SHARE = 0.25
+READING_SHARE = 0.3
+LONGEST_PAUSE_S = 0.03
+MOST_WRITES = 6
+RESEEK_SHARE = 0.01
+MEMBERSHIP_S = (2, 10)
+"""How long a member stays in its group."""
+LONGEST_ABSENCE_S = 2
+
+
+@dataclass
+class Setting:
+    """The parts that all workers of a run share."""
+
+    recorder: Recorder
+    stop: threading.Event
+    places: Sequence[Place]
+    committed_offsets: Callable[[str], Mapping[int, int]]
+    """Returns the committed offsets of a group, by partition, once no transaction holds them."""
+
+    def indexes(self, topic: str) -> list[int]:
+        """Return the partitions of a topic."""
+        return [index for index, place in enumerate(self.places) if place.topic == topic]
+
+
+class Worker(ABC):
+    """A thread with a workload. `error` is what ended it before the run did: a fault of this program."""
+
+    def __init__(self, name: str, setting: Setting, rng: random.Random):
+        self.name = name
+        self.error: BaseException | None = None
+        self._setting = setting
+        self._recorder = setting.recorder
+        self._stop = setting.stop
+        self._rng = rng
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end. Returns False if the worker goes on."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                try:
+                    self.work()
+                except (ClientFailure, KafkaError, OSError):
+                    self._stop.wait(PAUSE_AFTER_FAILURE_S)
+        except BaseException as error:
+            self.error = error
+
+    @abstractmethod
+    def work(self) -> None:
+        """Work with new clients until the run stops or a client fails."""
+
+
+class Attempt:
+    """A transaction under way, as it will be recorded."""
+
+    def __init__(self, recorder: Recorder, producer: int, writer: Writer):
+        self.number = recorder.new_transaction()
+        self._recorder = recorder
+        self._producer = producer
+        self._writer = writer
+        self._begin = recorder.now()
+        self._commit: int | None = None
+        self._writes: list[int] = []
+        self.transform: dict[str, Any] = {}
+
+    def send(self, partition: int) -> int:
+        number = self._recorder.new_record()
+        self._writes += [number, partition, NOT_ACKNOWLEDGED, self._recorder.now()]
+        self._writer.send(partition, number)
+        return number
+
+    def commit(self) -> None:
+        """Commit and record. A failure leaves the end unknown."""
+        self._commit = self._recorder.now()
+        self._writer.commit()
+        self.record(Outcome.COMMITTED)
+
+    def abort(self) -> None:
+        self._writer.abort()
+        self.record(Outcome.ABORTED if self._commit is None else Outcome.UNKNOWN)
+
+    def fail(self) -> bool:
+        """Abort after a failure, if the producer can, and record. Returns True if the producer can go on."""
+        try:
+            self.abort()
+            return True
+        except ClientFailure:
+            self.record(Outcome.UNKNOWN)
+            return False
+
+    def record(self, outcome: Outcome) -> None:
+        acknowledged = self._writer.acknowledged
+        for index in range(0, len(self._writes), 4):
+            self._writes[index + 2] = acknowledged.get(self._writes[index], NOT_ACKNOWLEDGED)
+        acknowledged.clear()
+        self._recorder.transaction(self.number, self._producer, self._begin, self._commit, outcome, self._writes,
+                                   **self.transform)
+
+
+class Session:
+    """A reader's client, with the number under which its polls are recorded.
+
+    A poll that fails may have taken records with it. The next one begins where the last one that succeeded ended.
+    """
+
+    def __init__(self, recorder: Recorder, maker: Maker, isolation: str):
+        self._recorder = recorder
+        self._getter: Getter = maker.getter(isolation)
+        self._number = recorder.reader(isolation, maker.name)
+        self._positions: dict[int, int] = {}
+        self._has_failed = False
+        self._sought: list[int] = []
+
+    def seek(self, positions: Mapping[int, int]) -> None:
+        self._getter.seek(positions)
+        self._positions = dict(positions)
+        self._has_failed = False
+        self._sought = [number for pair in positions.items() for number in pair]
+
+    def poll(self, timeout_s: float, transaction: int | None = None) -> Sequence[tuple[int, list[int], list[int]]]:
+        begin = self._recorder.now()
+        if self._has_failed:
+            self.seek(self._positions)
+        try:
+            reads = self._getter.poll(timeout_s)
+        except ClientFailure:
+            self._has_failed = True
+            raise
+        self._positions |= {partition: offsets[-1] + 1 for partition, offsets, _ in reads}
+        if reads:
+            self._recorder.poll(self._number, begin, reads, seek=self._sought, transaction=transaction)
+            self._sought = []
+        return reads
+
+    def close(self) -> None:
+        self._getter.close()
+
+
+def claimed(recorder: Recorder, maker: Maker, transactional_id: str | None) -> tuple[int, Writer]:
+    """Return a new producer that has its transactional id. ClientFailure."""
+    begin, writer = recorder.now(), maker.writer(transactional_id)
+    try:
+        if transactional_id is not None:
+            writer.claim()
+    except BaseException:
+        writer.close()
+        raise
+    number = recorder.new_producer()
+    recorder.producer(number, transactional_id, maker.name, begin)
+    return number, writer
+
+
+class ListAppender(Worker):
+    """Transactions that append to several partitions of a topic and read from it; some are aborted."""
+
+    def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, topic: str):
+        super().__init__(name, setting, rng)
+        self._maker = maker
+        self._partitions = setting.indexes(topic)
+
+    def work(self) -> None:
+        producer, writer = claimed(self._recorder, self._maker, self.name)
+        with closing(writer), closing(Session(self._recorder, self._maker, READ_COMMITTED)) as session:
+            session.seek(dict.fromkeys(self._partitions, 0))
+            while not self._stop.is_set():
+                self._transact(producer, writer, session)
+
+    def _transact(self, producer: int, writer: Writer, session: Session) -> None:
+        writer.begin()
+        attempt = Attempt(self._recorder, producer, writer)
+        try:
+            for _ in range(self._rng.randint(1, MOST_WRITES)):
+                attempt.send(self._rng.choice(self._partitions))
+                if self._rng.random() < READING_SHARE:
+                    writer.flush()
+                    self._stop.wait(self._rng.uniform(0, LONGEST_PAUSE_S))
+                    session.poll(0, attempt.number)
+            writer.flush()
+            self._stop.wait(self._rng.uniform(0, LONGEST_PAUSE_S))
+            if self._rng.random() < ABORTED_SHARE:
+                attempt.abort()
+            else:
+                attempt.commit()
+        except ClientFailure:
+            if not attempt.fail():
+                raise
+
+
+class Sender(Worker):
+    """Records outside transactions, by an idempotent producer: the input of the transforms."""
+
+    def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, topic: str):
+        super().__init__(name, setting, rng)
+        self._maker = maker
+        self._partitions = setting.indexes(topic)
+
+    def work(self) -> None:
+        producer, writer = claimed(self._recorder, self._maker, None)
+        try:
+            while not self._stop.is_set():
+                self._send(producer, writer)
+                self._stop.wait(self._rng.uniform(0, 4 * LONGEST_PAUSE_S))
+        finally:
+            writer.close()
+
+    def _send(self, producer: int, writer: Writer) -> None:
+        writes: list[int] = []
+        try:
+            for _ in range(self._rng.randint(1, MOST_WRITES)):
+                number, partition = self._recorder.new_record(), self._rng.choice(self._partitions)
+                writes += [number, partition, NOT_ACKNOWLEDGED, self._recorder.now()]
+                writer.send(partition, number)
+            writer.flush()
+        finally:
+            for index in range(0, len(writes), 4):
+                writes[index + 2] = writer.acknowledged.get(writes[index], NOT_ACKNOWLEDGED)
+            writer.acknowledged.clear()
+            self._recorder.sends(producer, writes)
+
+
+class Transforming(Worker):
+    """Consume, transform, produce: one output for each input, and the offsets in the same transaction."""
+
+    def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, group: str, output: str):
+        super().__init__(name, setting, rng)
+        self._maker = maker
+        self._group = group
+        self._outputs = setting.indexes(output)
+
+    def _transform(self, producer: int, writer: Writer, reads: Reads, positions: Mapping[int, int],
+                   committer: Any) -> Mapping[int, int] | None:
+        """Transform what was read. Returns the offsets behind it, None if the transaction was aborted.
+
+        `positions` has the first offset that is not yet transformed of each partition, and `committer` the group as
+        `Writer.send_offsets` takes it. ClientFailure leaves the end unknown.
+        """
+        writer.begin()
+        attempt = Attempt(self._recorder, producer, writer)
+        sources: list[int] = []
+        after = {partition: offsets[-1] + 1 for partition, offsets, _ in reads}
+        attempt.transform = {'group': self._group, 'sources': sources, 'consumed': [
+            number for partition, end in after.items() for number in (partition, positions[partition], end)]}
+        try:
+            for partition, offsets, _ in reads:
+                for offset in offsets:
+                    sources += [attempt.send(self._rng.choice(self._outputs)), partition, offset]
+            writer.flush()
+            writer.send_offsets(committer, after)
+            self._stop.wait(self._rng.uniform(0, LONGEST_PAUSE_S))
+            if self._rng.random() < ABORTED_SHARE:
+                attempt.abort()
+                return None
+            attempt.commit()
+        except ClientFailure as error:
+            attempt.fail()
+            raise ClientFailure('the position is not known') from error
+        return after
+
+
+class Transformer(Transforming):
+    """A transform of fixed partitions. It keeps its positions, and asks for the committed ones after a failure."""
+
+    def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, group: str, output: str,
+                 inputs: Sequence[int]):
+        super().__init__(name, setting, rng, maker, group, output)
+        self._inputs = inputs
+
+    def work(self) -> None:
+        producer, writer = claimed(self._recorder, self._maker, self.name)
+        with closing(writer), closing(Session(self._recorder, self._maker, READ_COMMITTED)) as session:
+            committed = self._setting.committed_offsets(self._group)
+            positions = {partition: committed.get(partition, 0) for partition in self._inputs}
+            session.seek(positions)
+            while not self._stop.is_set():
+                reads = session.poll(POLL_S)
+                if not reads:
+                    continue
+                after = self._transform(producer, writer, reads, positions, self._group)
+                if after is None:
+                    session.seek(positions)
+                else:
+                    positions |= after
+
+
+class MovingTransformer(Transforming):
+    """A transform by a member of a group, which joins and leaves again and again, so that partitions move.
+
+    Each assignment is a reader of its own in the history: it begins at the committed offsets, wherever these are.
+    """
+
+    def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, membership: Membership,
+                 output: str):
+        super().__init__(name, setting, rng, maker, membership.group, output)
+        self._membership = membership
+
+    def work(self) -> None:
+        producer, writer = claimed(self._recorder, self._maker, self.name)
+        with closing(writer):
+            while not self._stop.is_set():
+                with closing(self._maker.member(self._membership)) as member:
+                    self._belong(member, producer, writer)
+                self._stop.wait(self._rng.uniform(0, LONGEST_ABSENCE_S))
+
+    def _belong(self, member: Member, producer: int, writer: Writer) -> None:
+        """Work as a member for a while. ClientFailure after a failure, which a member does not survive."""
+        end = time.monotonic() + self._rng.uniform(*MEMBERSHIP_S)
+        reader, changes = -1, -1
+        sought: list[int] = []
+        while not self._stop.is_set() and time.monotonic() < end:
+            begin = self._recorder.now()
+            reads = member.poll(POLL_S)
+            if not reads:
+                continue
+            if changes != member.changes:
+                reader, changes, sought = self._recorder.reader(READ_COMMITTED, self._maker.name), member.changes, []
+            self._recorder.poll(reader, begin, reads, seek=sought)
+            sought = []
+            positions = {partition: offsets[0] for partition, offsets, _ in reversed(reads)}
+            if self._transform(producer, writer, reads, positions, member.metadata()) is None:
+                member.rewind(positions)
+                sought = [number for pair in positions.items() for number in pair]
+
+
+class Fencer(Worker):
+    """One transactional id, claimed by one producer after the other. A fenced one goes on writing, and has to fail."""
+
+    def __init__(self, name: str, setting: Setting, rng: random.Random, makers: Sequence[Maker], topic: str):
+        super().__init__(name, setting, rng)
+        self._makers = makers
+        self._partitions = setting.indexes(topic)
+
+    def work(self) -> None:
+        producer, writer = claimed(self._recorder, self._rng.choice(self._makers), self.name)
+        try:
+            while not self._stop.is_set():
+                producer, writer = self._replace(producer, writer)
+        finally:
+            writer.close()
+
+    def _replace(self, producer: int, writer: Writer) -> tuple[int, Writer]:
+        """Begin a transaction, let a new producer claim the id, and go on with the fenced one. Return the new one."""
+        writer.begin()
+        attempt = Attempt(self._recorder, producer, writer)
+        try:
+            for _ in range(2):
+                attempt.send(self._rng.choice(self._partitions))
+            writer.flush()
+            successor, following = claimed(self._recorder, self._rng.choice(self._makers), self.name)
+        except ClientFailure:
+            attempt.fail()
+            raise
+        try:
+            for _ in range(2):
+                attempt.send(self._rng.choice(self._partitions))
+            writer.flush()
+            attempt.commit()
+        except ClientFailure as error:
+            if isinstance(error, InstanceFailure):
+                attempt.record(Outcome.UNKNOWN)
+            else:
+                attempt.fail()
+        finally:
+            writer.close()
+        self._stop.wait(self._rng.uniform(0, 4 * LONGEST_PAUSE_S))
+        return successor, following
+
+
+class Tail(Worker):
+    """A reader of all partitions, which begins at the start, and sometimes again in the middle."""
+
+    def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, isolation: str):
+        super().__init__(name, setting, rng)
+        self._maker = maker
+        self._isolation = isolation
+        self._positions = dict.fromkeys(range(len(setting.places)), 0)
+
+    def work(self) -> None:
+        session = Session(self._recorder, self._maker, self._isolation)
+        try:
+            session.seek(self._positions)
+            while not self._stop.is_set():
+                for partition, offsets, _ in session.poll(POLL_S):
+                    self._positions[partition] = offsets[-1] + 1
+                if self._rng.random() < RESEEK_SHARE:
+                    self._positions = {partition: self._rng.randint(0, end)
+                                       for partition, end in self._positions.items()}
+                    session.seek(self._positions)
+        finally:
+            session.close()
