@@ -140,8 +140,9 @@ class LogMachine(RuleBasedStateMachine):
     def restart_cleanly(self):
         self.log.close()
         assert check_partition(self.fs, self.log.directory) == []
-        self.recovery_point = self.restarted_at = self.log.log_end_offset
+        self.recovery_point = self.log.log_end_offset
         self.open(clean=True)
+        self.forget_what_a_snapshot_does_not_hold()
 
     @rule()
     def restart_after_a_kill(self):
@@ -165,7 +166,7 @@ class LogMachine(RuleBasedStateMachine):
         self.forget_what_a_snapshot_does_not_hold()
 
     def forget_what_a_snapshot_does_not_hold(self):
-        """Drop from the reference the batches that the snapshot used by recovery does not hold.
+        """Drop from the reference the batches that the snapshot used by the start does not hold.
 
         Duplicates of these batches are no longer recognised. The log's own state shows which snapshot it used.
         """

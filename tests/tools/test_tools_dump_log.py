@@ -151,7 +151,7 @@ def test_a_file_name_that_is_not_utf8_is_shown_as_it_is(tmp_path):
 
 def test_statistics_of_a_file_name_that_is_not_utf8_are_shown(tmp_path):
     path = segment(tmp_path / 't\udcff-0', encode_batch(RECORDS))
-    done = subprocess.run(command_line('dump.start', tmp_path, '--stats'), cwd=ROOT, capture_output=True, check=True,
+    done = subprocess.run(command_line('dump_log_start', tmp_path, '--stats'), cwd=ROOT, capture_output=True, check=True,
                           env=os.environ | {'PYTHONIOENCODING': 'utf-8:strict'})
     assert str(path).replace('\udcff', '\ufffd').encode() in done.stdout
 
@@ -159,7 +159,7 @@ def test_statistics_of_a_file_name_that_is_not_utf8_are_shown(tmp_path):
 @pytest.mark.parametrize('options', [('--json',), ('--json', '--stats')])
 def test_json_is_utf8_whatever_the_file_name_is(options, tmp_path):
     segment(tmp_path / 't\udcff-0', encode_batch(RECORDS))
-    done = subprocess.run(command_line('dump.start', tmp_path, *options), cwd=ROOT, capture_output=True, check=True,
+    done = subprocess.run(command_line('dump_log_start', tmp_path, *options), cwd=ROOT, capture_output=True, check=True,
                           env=os.environ | {'PYTHONIOENCODING': 'utf-8:strict'})
     rows = [json.loads(line) for line in done.stdout.decode().splitlines()]
     assert rows and {row['file'] for row in rows} == {f'{tmp_path}/t\ufffd-0/{NAME}'}
@@ -275,7 +275,7 @@ def test_a_file_that_may_not_be_read_is_reported(tmp_path):
     ('--max-bytes', str(1 << 31), 'x.log'), ('--follow', '--stats', 'x.log'), ('--follow', 'x.index'),
     ('--json', '--verify-index-only', 'x.index')])
 def test_wrong_usage_ends_with_2(arguments):
-    for name in ('dump-log', 'dump.start'):
+    for name in ('dump-log', 'dump_log_start'):
         done = run_command(name, *arguments)
         assert done.returncode == 2, done
         assert 'Traceback' not in done.stderr
@@ -283,7 +283,7 @@ def test_wrong_usage_ends_with_2(arguments):
 
 def test_a_reader_that_goes_away_ends_it_quietly(tmp_path):
     path = segment(tmp_path / 't-0', *[encode_batch(RECORDS * 100, base_offset=600 * i) for i in range(200)])
-    for name in ('dump-log', 'dump.start'):
+    for name in ('dump-log', 'dump_log_start'):
         process = subprocess.Popen(command_line(name, '--print-data-log', path), cwd=ROOT, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE)
         process.stdout.readline()
@@ -295,7 +295,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path):
 
 def test_interrupted_it_ends_with_130(tmp_path):
     path = segment(tmp_path / 't-0', encode_batch(RECORDS))
-    for name in ('dump-log', 'dump.start'):
+    for name in ('dump-log', 'dump_log_start'):
         process = subprocess.Popen(command_line(name, '--follow', path), cwd=ROOT, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE)
         process.stdout.readline()
@@ -309,7 +309,7 @@ def test_interrupted_it_ends_with_130(tmp_path):
 def test_a_full_disk_is_reported(tmp_path):
     path = segment(tmp_path / 't-0', encode_batch(RECORDS))
     with open('/dev/full', 'wb') as full:
-        done = subprocess.run(command_line('dump.start', path), cwd=ROOT, stdout=full, stderr=subprocess.PIPE,
+        done = subprocess.run(command_line('dump_log_start', path), cwd=ROOT, stdout=full, stderr=subprocess.PIPE,
                               text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.endswith('No space left on device\n') and len(done.stderr.splitlines()) == 1
@@ -341,8 +341,8 @@ def test_a_bar_is_shown_on_a_terminal_unless_the_result_is(shown, stdout, tmp_pa
 
 def test_a_closed_output_is_reported(tmp_path):
     path = segment(tmp_path / 't-0', encode_batch(RECORDS))
-    for command in (command_line('dump.start', path), command_line('dump_log', path),
-                    command_line('dump.start', '--stats', path)):
+    for command in (command_line('dump_log_start', path), command_line('dump_log', path),
+                    command_line('dump_log_start', '--stats', path)):
         done = subprocess.run(['sh', '-c', f'{shlex.join(command)} >&-'], cwd=ROOT, capture_output=True, text=True,
                               check=False)
         assert (done.returncode, done.stderr.partition(': ')[2]) == (1, 'the output is closed\n')
