@@ -10,8 +10,8 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / 'tests'))
 
-from support.in_process_broker import InProcessBroker
-from support.message_builder import build
+from support.brokers.in_process_broker import InProcessBroker
+from support.messages.message_builder import build
 
 from kbroker.protocol.codec import encode
 

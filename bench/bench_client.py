@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support.broker_process import ROOT, BrokerProcess
+from support.brokers.broker_process import ROOT, BrokerProcess
 
 from kbroker.client import Admin
 

@@ -14,7 +14,7 @@ from kafka.protocol.metadata.metadata import MetadataResponse as KafkaPythonMeta
 from kafka.protocol.producer.produce import ProduceRequest as KafkaPythonProduceRequest
 from kafka.protocol.producer.transaction import EndTxnRequest as KafkaPythonEndTxnRequest
 from reference import codec as reference
-from support.message_strategies import as_values
+from support.messages.message_strategies import as_values
 
 from kbroker.protocol.codec import decode, encode, encode_segments
 from kbroker.protocol.messages import (

@@ -2,7 +2,7 @@
 from collections import deque
 
 import pytest
-from support.in_memory_view import InMemoryLog
+from support.worlds.in_memory_view import InMemoryLog
 
 from kbroker.record.batch import iter_batches
 from kbroker_tools.timeline.transactions_of_partition import replay

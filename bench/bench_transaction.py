@@ -8,7 +8,7 @@ import time
 from itertools import count
 
 import pytest
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
 
 from kbroker.protocol.messages import EndTxnRequest, InitProducerIdRequest, ProduceRequest
 from kbroker.record.batch import encode_batch

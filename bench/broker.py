@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'tests'))
 
-from support.broker_process import BrokerProcess
+from support.brokers.broker_process import BrokerProcess
 
 TICKS_PER_S = os.sysconf('SC_CLK_TCK')
 VALUE = os.urandom(512).hex().encode()

@@ -26,7 +26,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).p
 from client_loads import Work  # noqa: E402
 from peer_brokers import DELETE_AT_ONCE  # noqa: E402
 from stopping import workplace  # noqa: E402
-from support.broker_process import BrokerProcess  # noqa: E402
+from support.brokers.broker_process import BrokerProcess  # noqa: E402
 
 from kbroker.client import Admin, Producer  # noqa: E402
 

@@ -27,8 +27,8 @@ import click
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / 'tests'))
 
-from support.apache_kafka import classpath
-from support.broker_process import ROOT
+from support.brokers.broker_process import ROOT
+from support.kafka.apache_kafka import classpath
 
 from kbroker.record.batch import encode_batch, set_base_offset
 

@@ -35,7 +35,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).p
 from broker import Stopwatch  # noqa: E402
 from peer_brokers import Site  # noqa: E402
 from rounds import GroupError, play, spread  # noqa: E402
-from support.in_process_broker import frame_of, read_answer  # noqa: E402
+from support.brokers.in_process_broker import frame_of, read_answer  # noqa: E402
 
 from kbroker.base.errors import ErrorCode  # noqa: E402
 from kbroker.protocol.messages import (  # noqa: E402

@@ -25,9 +25,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
 
 from load_generator import OUT, LoadError, Measurement, build_floor, has_tls, run  # noqa: E402
 from stopping import Stopped  # noqa: E402
-from support.apache_kafka import KafkaProcess, classpath  # noqa: E402
-from support.broker_process import BrokerProcess, Process  # noqa: E402
-from support.certificates import make_certificates  # noqa: E402
+from support.brokers.broker_process import BrokerProcess, Process  # noqa: E402
+from support.clients.certificates import make_certificates  # noqa: E402
+from support.kafka.apache_kafka import KafkaProcess, classpath  # noqa: E402
 
 ADMIN_LIMIT_S = 300
 READY_LIMIT_S = 120

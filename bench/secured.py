@@ -35,10 +35,10 @@ from load_generator import Measurement, run  # noqa: E402
 from peer_brokers import DELETE_AT_ONCE  # noqa: E402
 from peer_cells import BATCH, SMALL_RECORD, Cell, Fill, fetch, produce, transactions  # noqa: E402
 from stopping import workplace  # noqa: E402
-from support.authorized_kafka import authorization_settings  # noqa: E402
-from support.broker_process import BrokerProcess  # noqa: E402
-from support.free_ports import free_port  # noqa: E402
-from support.raw_client import RawClient  # noqa: E402
+from support.brokers.broker_process import BrokerProcess  # noqa: E402
+from support.clients.raw_client import RawClient  # noqa: E402
+from support.kafka.authorized_kafka import authorization_settings  # noqa: E402
+from support.runner.free_ports import free_port  # noqa: E402
 
 from kbroker.client import Acl, Admin  # noqa: E402
 from kbroker.client.cluster import Cluster  # noqa: E402

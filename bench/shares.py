@@ -30,8 +30,8 @@ from broker import Stopwatch  # noqa: E402
 from groups import LIMIT_S, Peer, check, find_coordinator  # noqa: E402
 from peer_brokers import Site  # noqa: E402
 from rounds import GroupError, play, spread  # noqa: E402
-from support.in_process_broker import frame_of, read_answer  # noqa: E402
-from support.message_builder import build  # noqa: E402
+from support.brokers.in_process_broker import frame_of, read_answer  # noqa: E402
+from support.messages.message_builder import build  # noqa: E402
 
 from kbroker.base.errors import ErrorCode  # noqa: E402
 

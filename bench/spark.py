@@ -44,8 +44,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'tests'), str(ROOT / 'bench')]
 import spark_writing  # noqa: E402
 from broker import TICKS_PER_S, machine_cpu_s, process_cpu_s  # noqa: E402
 from spark_topics import KEY_BYTES, Filler, Topic, value_of  # noqa: E402
-from support.apache_kafka import KafkaProcess  # noqa: E402
-from support.broker_process import BrokerProcess  # noqa: E402
+from support.brokers.broker_process import BrokerProcess  # noqa: E402
+from support.kafka.apache_kafka import KafkaProcess  # noqa: E402
 
 from kbroker.record.compression import Compression  # noqa: E402
 

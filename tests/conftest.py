@@ -13,15 +13,15 @@ pytest.register_assert_rewrite('support', 'behaviours')
 settings.register_profile('any machine', deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile('any machine')
 
-from support import attempts, leftovers  # noqa: E402
-from support.apache_kafka import KafkaProcess  # noqa: E402
-from support.broker_process import PROMPT, BrokerProcess  # noqa: E402
-from support.interrupts import give_children_the_default_interrupt  # noqa: E402
-from support.machine_requirements import check_tools  # noqa: E402
-from support.packages_without_wheels import SkipImports, packages_left_out  # noqa: E402
-from support.quick_run import is_quick  # noqa: E402
-from support.soak_share import left_out, sample, share_of, soak_share_of_text  # noqa: E402
-from support.soak_totals import KINDS, PROPERTY, add_to, counts_of  # noqa: E402
+from support.brokers.broker_process import PROMPT, BrokerProcess  # noqa: E402
+from support.kafka.apache_kafka import KafkaProcess  # noqa: E402
+from support.runner import attempts, leftovers  # noqa: E402
+from support.runner.interrupts import give_children_the_default_interrupt  # noqa: E402
+from support.runner.machine_requirements import check_tools  # noqa: E402
+from support.runner.packages_without_wheels import SkipImports, packages_left_out  # noqa: E402
+from support.runner.quick_run import is_quick  # noqa: E402
+from support.runner.soak_share import left_out, sample, share_of, soak_share_of_text  # noqa: E402
+from support.runner.soak_totals import KINDS, PROPERTY, add_to, counts_of  # noqa: E402
 
 sys.meta_path.append(SkipImports(packages_left_out()))
 
@@ -74,14 +74,14 @@ def pytest_collection_modifyitems(config, items):
     leave_out(config, items, left_out([item.nodeid for item in items if item.get_closest_marker('soak')],
                                       config.getoption('soak_share'), config.getoption('soak_seed')))
     if hasattr(config, 'workerinput'):
-        from support.xdist_scheduling import priority
+        from support.runner.xdist_scheduling import priority
         items.sort(key=lambda item: priority(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Return the scheduler that distributes tests over processes (-n 2)."""
-    from support.xdist_scheduling import Scheduler
+    from support.runner.xdist_scheduling import Scheduler
     return Scheduler(config, log)
 
 

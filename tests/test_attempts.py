@@ -3,13 +3,13 @@ import subprocess
 import sys
 
 import pytest
-from support.alone import TESTS
+from support.runner.alone import TESTS
 
 CONFTEST = f"""
 import sys
 sys.path.insert(0, {str(TESTS)!r})
 import pytest
-from support import attempts
+from support.runner import attempts
 
 def pytest_runtest_protocol(item, nextitem):
     attempts.run_in_attempts(item, nextitem)
@@ -33,7 +33,7 @@ def outcome(tmp_path):
     def outcome(body):
         (tmp_path / 'conftest.py').write_text(CONFTEST)
         (tmp_path / 'test_it.py').write_text(
-            f'from support.attempts import TooSlow, assert_within\n\ndef test_it(run):\n    {body}\n')
+            f'from support.runner.attempts import TooSlow, assert_within\n\ndef test_it(run):\n    {body}\n')
         return subprocess.run([sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', str(tmp_path)],
                               cwd=tmp_path, capture_output=True, text=True, check=False).stdout
     return outcome

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.broker_process import ROOT, BrokerProcess
-from support.spark_machine import quick_start
+from support.brokers.broker_process import ROOT, BrokerProcess
+from support.spark.spark_machine import quick_start
 
 sys.path.append(str(ROOT / 'bench'))
 

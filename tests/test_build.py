@@ -6,8 +6,8 @@ import sys
 import tomllib
 
 import pytest
-from support.broker_process import ROOT
-from support.packages_without_wheels import packages_left_out
+from support.brokers.broker_process import ROOT
+from support.runner.packages_without_wheels import packages_left_out
 
 COMPILER = str(ROOT / 'packaging' / 'compiler.py')
 
@@ -78,7 +78,7 @@ def test_a_test_of_a_package_without_a_wheel_is_skipped_with_the_reason(tmp_path
     (tmp_path / 'conftest.py').write_text(
         'import sys\n'
         f'sys.path.insert(0, {str(ROOT / "tests")!r})\n'
-        'from support.packages_without_wheels import SkipImports\n'
+        'from support.runner.packages_without_wheels import SkipImports\n'
         "sys.meta_path.append(SkipImports({'no_such_module': 'no-such-package'}))\n")
     (tmp_path / 'test_file.py').write_text('import no_such_module\n\ndef test_one():\n    pass\n')
     (tmp_path / 'test_inside.py').write_text('def test_two():\n    import no_such_module\n')

@@ -1,7 +1,7 @@
 """Compaction in a complete broker: the internal topics stay small, and their state survives a restart."""
 
 import pytest
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
 
 from kbroker.log.check import Severity, check_partition
 from kbroker.protocol.messages import (

@@ -3,7 +3,7 @@ import os
 import subprocess
 
 import pytest
-from support.command_runner import ROOT, SCRIPTS, install_programs
+from support.runner.command_runner import ROOT, SCRIPTS, install_programs
 
 LINES = {
     'bash': '''source {file}

@@ -15,7 +15,7 @@ import pytest
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
-from support.filled_messages import filled
+from support.messages.filled_messages import filled
 
 from kbroker.protocol import messages, schema
 from kbroker.protocol.api_keys import ApiKey

@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 from mkdocs.exceptions import Abort
-from support.command_runner import SCRIPTS, install_programs
-from support.pages import PAGES, ROOT, blocks, rows_of_table, text_of
+from support.runner.command_runner import SCRIPTS, install_programs
+from support.runner.pages import PAGES, ROOT, blocks, rows_of_table, text_of
 
 import kbroker.client
 from kbroker.apis.serving.served import served_apis

@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import pytest
-from support.crash_points import findings_of_check
-from support.release_broker import ReleaseBroker, names_of_directories, unpack
+from support.brokers.release_broker import ReleaseBroker, names_of_directories, unpack
+from support.disk.crash_points import findings_of_check
 
 NAMES = names_of_directories()
 
@@ -21,7 +21,7 @@ def test_a_directory_of_an_earlier_release_opens_with_everything_and_its_transac
 
 @pytest.mark.soak
 def test_the_directories_of_the_next_release_can_be_made(tmp_path):
-    from support.release_directory import make
+    from support.brokers.release_directory import make
 
     make('next', tmp_path)
     for end in ('killed', 'stopped'):

@@ -10,10 +10,10 @@ import tomllib
 
 import pytest
 from confluent_kafka import Producer
-from support.broker_process import PROMPT, BrokerProcess
-from support.command_runner import SCRIPTS, install_programs, main_of
-from support.pages import PAGES, ROOT, blocks, text_of
-from support.spark_machine import quick_start
+from support.brokers.broker_process import PROMPT, BrokerProcess
+from support.runner.command_runner import SCRIPTS, install_programs, main_of
+from support.runner.pages import PAGES, ROOT, blocks, text_of
+from support.spark.spark_machine import quick_start
 
 from kbroker.daemon.main import serve
 from kbroker_tools.spark.sink.options import LEDGER_TOPIC

@@ -6,7 +6,7 @@ import sys
 import tempfile
 
 import pytest
-from support.certificates import make_certificates
+from support.clients.certificates import make_certificates
 
 from kbroker.base.errors import ConfigError
 from kbroker.settings.file_modes import check_data_directory, check_secret_file, holds_secrets

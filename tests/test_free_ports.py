@@ -1,7 +1,7 @@
 """A port that a test reserves stays free for the test's server."""
 import socket
 
-from support.free_ports import free_port
+from support.runner.free_ports import free_port
 
 
 def test_a_server_may_listen_on_a_reserved_port():

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-from support.in_process_broker import InProcessBroker
-from support.message_builder import build
+from support.brokers.in_process_broker import InProcessBroker
+from support.messages.message_builder import build
 
 from kbroker.base.garbage import REQUESTS_BETWEEN, THRESHOLDS, YoungSearch, exempting_the_old
 from kbroker.protocol.messages import CreatePartitionsRequest, CreateTopicsRequest, MetadataRequest

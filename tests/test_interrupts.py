@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from support.broker_process import ROOT, BrokerProcess
+from support.brokers.broker_process import ROOT, BrokerProcess
 
 IGNORING = ['sh', '-c', 'trap "" INT; exec "$@"', 'sh']
 INTERRUPTED_INGEST = """

@@ -11,10 +11,10 @@ import time
 from typing import Any
 
 import pytest
-from support.broker_process import BrokerProcess
-from support.in_process_broker import frame_of, read_answer
-from support.message_builder import batch_of
-from support.raw_client import RawClient
+from support.brokers.broker_process import BrokerProcess
+from support.brokers.in_process_broker import frame_of, read_answer
+from support.clients.raw_client import RawClient
+from support.messages.message_builder import batch_of
 
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import CreateTopicsRequest, FetchRequest, ListOffsetsRequest, ProduceRequest

@@ -11,7 +11,7 @@ import types
 
 import pytest
 from click.testing import CliRunner
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
 
 from kbroker import __version__
 from kbroker.base.clock import ManualClock, Timers

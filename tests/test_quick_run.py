@@ -1,7 +1,7 @@
 """`make quick` leaves out what it names, and nothing by mistake."""
 import pytest
-from support.broker_process import ROOT
-from support.quick_run import SLOW
+from support.brokers.broker_process import ROOT
+from support.runner.quick_run import SLOW
 
 
 @pytest.mark.parametrize('place', SLOW)

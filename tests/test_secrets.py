@@ -18,9 +18,9 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from support.certificates import make_certificates
-from support.free_ports import free_port
-from support.secured_kafka import PLAIN, SCRAM
+from support.clients.certificates import make_certificates
+from support.kafka.secured_kafka import PLAIN, SCRAM
+from support.runner.free_ports import free_port
 
 SECRETS = {name: f'marker-{name}-secret' for name in
            ('key-password', 'plain-admin', 'plain-other', 'scram', 'wrong', 'changed', 'refused', 'misspelt')}

@@ -2,7 +2,7 @@
 from argparse import ArgumentTypeError
 
 import pytest
-from support.soak_share import left_out, sample, share_of, soak_share_of_text
+from support.runner.soak_share import left_out, sample, share_of, soak_share_of_text
 
 CASES = ['crash.py::test_cut[a]', 'crash.py::test_cut[b]', 'crash.py::test_cut[c]', 'crash.py::test_cut[d]',
          'crash.py::test_kill', 'late.py::test_cut[a]']

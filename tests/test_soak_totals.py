@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from support.broker_process import ROOT
-from support.soak_totals import KINDS, PROPERTY, added, counts_of
+from support.brokers.broker_process import ROOT
+from support.runner.soak_totals import KINDS, PROPERTY, added, counts_of
 
 PAGE = 'Before\n\n| done | total |\n|---|--:|\n| power cuts | 1,234 |\n| fuzz runs | 7 |\n\nAfter\n'
 

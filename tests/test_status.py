@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from support.broker_process import ROOT, BrokerProcess
+from support.brokers.broker_process import ROOT, BrokerProcess
 
 from kbroker.base.clock import Clock, Timers
 from kbroker.base.long_work import LongWork

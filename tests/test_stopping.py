@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support.broker_process import ROOT
+from support.brokers.broker_process import ROOT
 
 from kbroker.daemon import stopping
 from kbroker.daemon.stopping import STALL_LIMIT_S, SYNC_LIMIT_S, StopProgress

@@ -1,8 +1,8 @@
 """Files that virtual machines leave when tests kill them are deleted with the tests."""
 import pathlib
 
-from support.alone import run_alone
-from support.apache_kafka import temporary_files
+from support.kafka.apache_kafka import temporary_files
+from support.runner.alone import run_alone
 
 
 def leave_a_library(directory):

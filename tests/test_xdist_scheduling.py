@@ -4,7 +4,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from support.xdist_scheduling import LONG_RUN, LONGEST, SESSION, Scheduler, priority
+from support.runner.xdist_scheduling import LONG_RUN, LONGEST, SESSION, Scheduler, priority
 
 TESTS = pathlib.Path(__file__).parent
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.in_process_broker import InProcessBroker, InProcessConnection
-from support.message_builder import batch_of, build
+from support.brokers.in_process_broker import InProcessBroker, InProcessConnection
+from support.messages.message_builder import batch_of, build
 
 from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import iter_batches

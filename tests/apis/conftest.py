@@ -1,8 +1,8 @@
 """Fixtures: an in-process broker for each test, a disk whose syncs the test may hold, and a client."""
 import pytest
 from api_client import ApiClient, TransactionalClient
-from support.held_disk import HeldDisk
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
+from support.disk.held_disk import HeldDisk
 
 FEW = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.partitions': '1'}
 

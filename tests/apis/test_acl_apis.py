@@ -3,9 +3,9 @@ import uuid
 
 import pytest
 from api_client import ApiClient
-from support.in_process_broker import frame_of
-from support.message_builder import build
-from support.stepwise_work import StepwiseWork
+from support.brokers.in_process_broker import frame_of
+from support.messages.message_builder import build
+from support.worlds.stepwise_work import StepwiseWork
 
 from kbroker.base.errors import ErrorCode
 from kbroker.daemon.ledger import access_lines

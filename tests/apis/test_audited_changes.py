@@ -2,8 +2,8 @@
 import json
 
 import pytest
-from support.in_process_broker import InProcessBroker
-from support.pages import blocks
+from support.brokers.in_process_broker import InProcessBroker
+from support.runner.pages import blocks
 
 from kbroker.apis.serving.audited_changes import CHANGES
 from kbroker.protocol import messages

@@ -2,9 +2,9 @@
 import json
 
 import pytest
-from support.in_process_broker import InProcessBroker
-from support.login_client import LoginClient
-from support.secured_broker import MECHANISMS, OAUTH_JAAS, PASSWORD, PLAIN_JAAS, unsecured_token
+from support.brokers.in_process_broker import InProcessBroker
+from support.brokers.secured_broker import MECHANISMS, OAUTH_JAAS, PASSWORD, PLAIN_JAAS, unsecured_token
+from support.clients.login_client import LoginClient
 
 from kbroker.client.sasl import conversation
 from kbroker.security.audit import MOST_OF_A_FIELD, AuditLog

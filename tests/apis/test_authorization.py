@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from api_client import ApiClient
-from support.authorization_cases import ADMIN, CASES, SUPER_USER, Run, World, acls_of, prepare, runs_of
+from support.kafka.authorization_cases import ADMIN, CASES, SUPER_USER, Run, World, acls_of, prepare, runs_of
 
 from kbroker.apis.serving.served import served_apis
 from kbroker.base.errors import ErrorCode
@@ -29,7 +29,7 @@ DENIED_TO_ALL = {'produce-without-id', 'add-partitions'}
 @pytest.fixture(scope='module')
 def answers(tmp_path_factory):
     """The answers of all runs, by case name, scenario and version."""
-    from support.in_process_broker import InProcessBroker
+    from support.brokers.in_process_broker import InProcessBroker
 
     settings = {'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1'}
     runs = [run for case in CASES for run in runs_of(case, every_version=True)]

@@ -7,10 +7,10 @@ import tempfile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.faulty_file_systems import FailingFileSystem
-from support.in_process_broker import InProcessBroker, frame_of, read_answer
-from support.message_builder import batch_of, build
-from support.socket_peers import Peer, frame
+from support.brokers.in_process_broker import InProcessBroker, frame_of, read_answer
+from support.clients.socket_peers import Peer, frame
+from support.disk.faulty_file_systems import FailingFileSystem
+from support.messages.message_builder import batch_of, build
 
 from kbroker.apis.serving.dispatch import Dispatcher
 from kbroker.apis.serving.served import served_apis

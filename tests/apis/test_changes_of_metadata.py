@@ -3,9 +3,9 @@ import errno
 import random
 
 import pytest
-from support.faulty_file_systems import FreezingFileSystem
-from support.in_process_broker import InProcessBroker
-from support.message_builder import build
+from support.brokers.in_process_broker import InProcessBroker
+from support.disk.faulty_file_systems import FreezingFileSystem
+from support.messages.message_builder import build
 
 from kbroker.base.errors import ErrorCode
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 from api_client import ApiClient, values_of
-from support.attempts import assert_within
-from support.in_process_broker import frame_of
+from support.brokers.in_process_broker import frame_of
+from support.runner.attempts import assert_within
 
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import FetchRequest

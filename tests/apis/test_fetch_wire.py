@@ -2,7 +2,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.filled_messages import filled
+from support.messages.filled_messages import filled
 
 from kbroker.apis.fetch import request as fetch_request
 from kbroker.base.errors import ProtocolError

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from support.group_coordinator import GROUP, OFFSETS_TOPIC, World, subscription
-from support.in_process_broker import InProcessConnection, frame_of, read_answer
+from support.brokers.in_process_broker import InProcessConnection, frame_of, read_answer
+from support.worlds.group_coordinator import GROUP, OFFSETS_TOPIC, World, subscription
 
 from kbroker.apis import (
     delete_groups,

@@ -5,8 +5,8 @@ import pytest
 from api_client import ApiClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.in_process_broker import InProcessBroker, frame_of
-from support.message_builder import build
+from support.brokers.in_process_broker import InProcessBroker, frame_of
+from support.messages.message_builder import build
 
 from kbroker.apis import consumer_group_heartbeat, share_group_heartbeat, streams_group_heartbeat
 from kbroker.apis.serving.dispatch import Dispatcher

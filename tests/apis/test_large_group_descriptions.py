@@ -1,7 +1,7 @@
 """Descriptions of groups of many members, most of which have nothing assigned: they are made in short parts."""
 import pytest
 from api_client import ApiClient
-from support.stepwise_work import StepwiseWork
+from support.worlds.stepwise_work import StepwiseWork
 
 MEMBERS = 400
 FEWEST_PARTS = 20

@@ -9,9 +9,9 @@ import sys
 from collections import Counter
 
 import pytest
-from support.in_process_broker import InProcessBroker
-from support.login_client import LoginClient
-from support.secured_broker import PLAIN_JAAS
+from support.brokers.in_process_broker import InProcessBroker
+from support.brokers.secured_broker import PLAIN_JAAS
+from support.clients.login_client import LoginClient
 
 import kbroker
 from kbroker.base.errors import ErrorCode

@@ -2,9 +2,9 @@
 import hashlib
 
 import pytest
-from support.in_process_broker import InProcessBroker, frame_of
-from support.login_client import LoginClient, versions
-from support.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS, unsecured_token
+from support.brokers.in_process_broker import InProcessBroker, frame_of
+from support.brokers.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS, unsecured_token
+from support.clients.login_client import LoginClient, versions
 
 from kbroker.apis.serving.served import served_apis
 from kbroker.base.errors import ErrorCode

@@ -4,9 +4,9 @@ import time
 
 import pytest
 from api_client import ApiClient
-from support.attempts import assert_within
-from support.in_process_broker import frame_of
-from support.message_builder import build
+from support.brokers.in_process_broker import frame_of
+from support.messages.message_builder import build
+from support.runner.attempts import assert_within
 
 from kbroker.apis.serving import long_answers
 from kbroker.base.errors import ErrorCode

@@ -1,9 +1,9 @@
 """Commits of many offsets: their rows are made in parts, and are appended as one batch."""
 import pytest
 from api_client import TransactionalClient
-from support.in_process_broker import frame_of
-from support.message_builder import build
-from support.stepwise_work import StepwiseWork
+from support.brokers.in_process_broker import frame_of
+from support.messages.message_builder import build
+from support.worlds.stepwise_work import StepwiseWork
 
 from kbroker.base.errors import ErrorCode
 

@@ -3,9 +3,9 @@ import random
 
 import pytest
 from api_client import values_of
-from support.in_process_broker import frame_of, read_answer
-from support.message_builder import build
-from support.socket_peers import LateWorker
+from support.brokers.in_process_broker import frame_of, read_answer
+from support.clients.socket_peers import LateWorker
+from support.messages.message_builder import build
 
 from kbroker.base.errors import ErrorCode
 from kbroker.record.compression import Compression

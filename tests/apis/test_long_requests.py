@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from support.in_process_broker import InProcessBroker, frame_of
+from support.brokers.in_process_broker import InProcessBroker, frame_of
 
 from kbroker.apis.serving.request import LONGEST_FRAME_BYTES
 from kbroker.protocol.messages import DeleteTopicsRequest, MetadataRequest, OffsetFetchRequest

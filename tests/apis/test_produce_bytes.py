@@ -4,7 +4,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.filled_messages import filled
+from support.messages.filled_messages import filled
 
 from kbroker.apis.produce.produce import API, as_read, as_written
 from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError

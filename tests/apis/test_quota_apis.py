@@ -2,8 +2,8 @@
 import math
 
 import pytest
-from support.in_process_broker import InProcessBroker, InProcessConnection
-from support.message_builder import build
+from support.brokers.in_process_broker import InProcessBroker, InProcessConnection
+from support.messages.message_builder import build
 
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import DescribeClientQuotasRequest

@@ -5,9 +5,9 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from support.attempts import assert_within
-from support.in_process_broker import frame_of
-from support.message_builder import build
+from support.brokers.in_process_broker import frame_of
+from support.messages.message_builder import build
+from support.runner.attempts import assert_within
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import PART

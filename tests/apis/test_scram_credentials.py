@@ -4,7 +4,7 @@ import hashlib
 import pathlib
 
 import pytest
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.added_scram import parse_add_scram

@@ -6,7 +6,7 @@ import gc
 import pytest
 from api_client import ApiClient
 from share_client import ACCEPT, REJECT, RELEASE, RENEW, ShareClient, ranges
-from support.message_builder import batch_of
+from support.messages.message_builder import batch_of
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.share.rows import ShareKey

@@ -6,8 +6,8 @@ import time
 
 import pytest
 from share_client import ACCEPT, RELEASE, ShareClient, ranges
-from support.attempts import assert_within
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
+from support.runner.attempts import assert_within
 
 from kbroker.base.errors import ErrorCode
 from kbroker.base.turn_watch import TurnWatch

@@ -5,10 +5,10 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from support.in_process_broker import InProcessBroker
-from support.message_builder import batch_of, build
-from support.transaction_coordinator import STATE_TOPIC, World, code_to
-from support.tv1_producer import InProcessPeer, create_topics, error_codes
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.tv1_producer import InProcessPeer, create_topics, error_codes
+from support.messages.message_builder import batch_of, build
+from support.worlds.transaction_coordinator import STATE_TOPIC, World, code_to
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.transaction.state import set_of

@@ -1,7 +1,7 @@
 """Throttling: what the answers of clients above their quotas say, and for how long the connection is muted."""
 import pytest
 from share_client import ACCEPT, ShareClient, ranges
-from support.message_builder import build
+from support.messages.message_builder import build
 
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol.codec import encode

@@ -4,9 +4,9 @@ import json
 import pytest
 from joserfc import jws
 from joserfc.jwk import ECKey
-from support.in_process_broker import InProcessBroker
-from support.login_client import LoginClient
-from support.socket_peers import LateWorker
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.login_client import LoginClient
+from support.clients.socket_peers import LateWorker
 
 from kbroker.apis.serving import token_checks
 from kbroker.base.errors import ErrorCode

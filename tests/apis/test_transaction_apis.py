@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.in_process_broker import InProcessConnection, frame_of, read_answer
-from support.transaction_coordinator import STATE_TOPIC, World
+from support.brokers.in_process_broker import InProcessConnection, frame_of, read_answer
+from support.worlds.transaction_coordinator import STATE_TOPIC, World
 
 from kbroker.apis.serving.dispatch import Dispatcher
 from kbroker.base.errors import ErrorCode, KafkaError

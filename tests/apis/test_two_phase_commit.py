@@ -1,7 +1,7 @@
 """Two-phase commit (KIP-939) through the wire formats: the setting, the rights, and what a kept transaction refuses."""
 import pytest
 from api_client import ApiClient, TransactionalClient, values_of
-from support.message_builder import build
+from support.messages.message_builder import build
 
 from kbroker.apis.serving.request import Api
 from kbroker.apis.serving.served import apis_under, served_apis

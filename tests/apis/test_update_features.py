@@ -3,7 +3,7 @@ from typing import NamedTuple
 
 import pytest
 from api_client import ApiClient
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
 
 from kbroker.apis.serving.group_protocols import FEATURES, require_group_protocol
 from kbroker.apis.update_features import MOST_UPDATES

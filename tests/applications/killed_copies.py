@@ -5,7 +5,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 
-from support.apache_kafka import compiled, temporary_files
+from support.kafka.apache_kafka import compiled, temporary_files
 
 from kbroker.client import Admin, Consumer, NewTopic
 

@@ -10,7 +10,7 @@ import confluent_loop
 import pytest
 from confluent_loop import GROUP, INPUT, OUTPUT, result_of
 from killed_copies import PARTITIONS, WAIT_S, KilledProcess, await_markers, create_topics
-from support.committed_records import committed_records
+from support.clients.committed_records import committed_records
 
 from kbroker.client import Admin, Producer
 

@@ -10,8 +10,8 @@ import urllib.request
 
 import pytest
 from killed_copies import OUTPUT, ROUNDS, Application, check_copies, create_topics, java
-from support.broker_process import BrokerProcess
-from support.free_ports import free_port
+from support.brokers.broker_process import BrokerProcess
+from support.runner.free_ports import free_port
 
 pytestmark = [pytest.mark.jvm, pytest.mark.soak, pytest.mark.timeout(3600)]
 

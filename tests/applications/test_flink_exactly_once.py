@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 from killed_copies import OUTPUT, PARTITIONS, ROUNDS, Application, check_copies, create_topics, java
-from support.broker_process import BrokerProcess
+from support.brokers.broker_process import BrokerProcess
 
 from kbroker.client import Producer
 

@@ -1,6 +1,6 @@
 """The bound of buffer.memory: over many partitions, for columns, and where a broker takes nothing."""
 import pytest
-from support.fake_cluster import FakeCluster
+from support.brokers.fake_cluster import FakeCluster
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode, KafkaError

@@ -5,8 +5,8 @@ import uuid
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from support.apache_kafka import KafkaProcess
-from support.broker_process import BrokerProcess
+from support.brokers.broker_process import BrokerProcess
+from support.kafka.apache_kafka import KafkaProcess
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import (

@@ -2,8 +2,8 @@
 import threading
 
 import pytest
-from support.free_ports import free_port
-from support.scripted_broker import ScriptedBroker, running, serving
+from support.brokers.scripted_broker import ScriptedBroker, running, serving
+from support.runner.free_ports import free_port
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode, KafkaError

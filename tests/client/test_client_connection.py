@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
-from support.free_ports import free_port
-from support.scripted_broker import NAMES, ScriptedBroker, exactly, running, serving
+from support.brokers.scripted_broker import NAMES, ScriptedBroker, exactly, running, serving
+from support.runner.free_ports import free_port
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode, KafkaError

@@ -4,8 +4,8 @@ from collections import Counter
 from contextlib import ExitStack, closing, suppress
 
 import pytest
-from support.copying_members import LIMIT_MS, PATIENT, CopyingMember, Fates
-from support.cutting_proxy import CuttingProxy
+from support.clients.copying_members import LIMIT_MS, PATIENT, CopyingMember, Fates
+from support.proxies.cutting_proxy import CuttingProxy
 
 from kbroker.client import (
     Admin,

@@ -6,7 +6,7 @@ import threading
 import typing
 
 import pytest
-from support.fake_cluster import FakeCluster
+from support.brokers.fake_cluster import FakeCluster
 
 import kbroker.client
 from kbroker.base.errors import ErrorCode

@@ -1,6 +1,6 @@
 """Batches of a partition from brokers that change, lag behind and send invalid answers."""
 import pytest
-from support.scripted_broker import ScriptedBroker, running
+from support.brokers.scripted_broker import ScriptedBroker, running
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode, KafkaError

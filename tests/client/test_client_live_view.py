@@ -5,9 +5,9 @@ from contextlib import closing
 
 import click
 import pytest
-from support.broker_process import ROOT
-from support.free_ports import free_port
-from support.scripted_broker import ScriptedBroker, running, serving
+from support.brokers.broker_process import ROOT
+from support.brokers.scripted_broker import ScriptedBroker, running, serving
+from support.runner.free_ports import free_port
 
 from kbroker.client.config import ClientConfig
 from kbroker.client.descriptions import GroupInfo

@@ -6,7 +6,7 @@ import threading
 from urllib.parse import parse_qs
 
 import pytest
-from support.scripted_broker import exactly, serving
+from support.brokers.scripted_broker import exactly, serving
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ConfigError, KafkaError

@@ -2,7 +2,7 @@
 import re
 
 import pytest
-from support.pages import rows_of_table, text_of
+from support.runner.pages import rows_of_table, text_of
 
 from kbroker.client import Consumer, Producer
 from kbroker.client.config import CONNECTION_SETTINGS, ClientConfig

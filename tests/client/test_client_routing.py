@@ -1,6 +1,6 @@
 """Requests reach the right broker in a cluster of two, and follow leaders and coordinators that move."""
 import pytest
-from support.scripted_broker import ScriptedBroker, running
+from support.brokers.scripted_broker import ScriptedBroker, running
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode, KafkaError

@@ -4,8 +4,8 @@ import ssl
 from contextlib import contextmanager
 
 import pytest
-from support.certificates import make_certificates, make_revocation_list
-from support.scripted_broker import ScriptedBroker, serving
+from support.brokers.scripted_broker import ScriptedBroker, serving
+from support.clients.certificates import make_certificates, make_revocation_list
 
 from kbroker.base.errors import ConfigError
 from kbroker.client.config import ClientConfig

@@ -3,7 +3,7 @@ from contextlib import closing
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from support.secured_kafka import OAUTH, PASSWORD, PLAIN, REAUTHENTICATION_MS, SCRAM, SecuredKafka, jaas
+from support.kafka.secured_kafka import OAUTH, PASSWORD, PLAIN, REAUTHENTICATION_MS, SCRAM, SecuredKafka, jaas
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode, KafkaError

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from support.scripted_broker import ScriptedBroker, running
+from support.brokers.scripted_broker import ScriptedBroker, running
 
 from kbroker.base.errors import ErrorCode
 from kbroker.client import ConsumedBatch, Consumer, KafkaError, Record

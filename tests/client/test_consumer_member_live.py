@@ -4,8 +4,8 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from support.broker_process import serving
-from support.command_runner import run_in_process
+from support.brokers.broker_process import serving
+from support.runner.command_runner import run_in_process
 
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.client.admin import Admin, NewTopic

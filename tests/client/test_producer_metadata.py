@@ -1,6 +1,6 @@
 """Topics that change while a producer writes to them: partitions are added, or the topic is deleted and made again."""
 import pytest
-from support.fake_cluster import FakeCluster
+from support.brokers.fake_cluster import FakeCluster
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode, KafkaError

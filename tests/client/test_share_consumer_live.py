@@ -2,7 +2,7 @@
 import time
 
 import pytest
-from support.broker_process import serving
+from support.brokers.broker_process import serving
 
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.client.admin import Admin, NewTopic

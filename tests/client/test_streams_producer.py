@@ -1,6 +1,6 @@
 """The producer with scripted brokers: order, retries, lost sequence numbers, transactions."""
 import pytest
-from support.fake_cluster import LOST, FakeCluster
+from support.brokers.fake_cluster import LOST, FakeCluster
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode, KafkaError

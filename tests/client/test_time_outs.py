@@ -8,8 +8,8 @@ from contextlib import closing
 from itertools import pairwise
 
 import pytest
-from support.scripted_broker import ScriptedBroker, running, serving
-from support.tcp_proxy import TcpProxy, read_exactly
+from support.brokers.scripted_broker import ScriptedBroker, running, serving
+from support.proxies.tcp_proxy import TcpProxy, read_exactly
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import KafkaError

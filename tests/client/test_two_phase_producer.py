@@ -1,6 +1,6 @@
 """The producer's side of two-phase commit (KIP-939), with a scripted broker: prepare, complete, wrong calls."""
 import pytest
-from support.fake_cluster import FakeCluster
+from support.brokers.fake_cluster import FakeCluster
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode

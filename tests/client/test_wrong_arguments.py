@@ -2,7 +2,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from support.fake_cluster import FakeCluster
+from support.brokers.fake_cluster import FakeCluster
 
 from kbroker.client import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer
 from kbroker.record.records import decode_records

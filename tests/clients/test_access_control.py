@@ -14,8 +14,8 @@ from confluent_kafka.admin import (
 )
 from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern
 from kafka.admin import ResourceType as KafkaPythonType
-from support.authorized_kafka import AuthorizedBroker, login_settings, password_of
-from support.broker_process import PROMPT
+from support.brokers.broker_process import PROMPT
+from support.kafka.authorized_kafka import AuthorizedBroker, login_settings, password_of
 
 from kbroker.base import errors
 from kbroker.client import Acl, Admin

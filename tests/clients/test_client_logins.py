@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
 from kafka.errors import KafkaError as KafkaPythonError
-from support.secured_broker import PASSWORD, SecuredBroker, unsecured_token
+from support.brokers.secured_broker import PASSWORD, SecuredBroker, unsecured_token
 
 PROTOCOLS = ('SASL_PLAINTEXT', 'SASL_SSL')
 WITH_PASSWORD = ('PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512')

@@ -11,9 +11,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from joserfc import jwt
 from joserfc.jwk import ECKey
-from support.certificates import make_certificates
-from support.free_ports import free_port
-from support.secured_broker import MODULES
+from support.brokers.secured_broker import MODULES
+from support.clients.certificates import make_certificates
+from support.runner.free_ports import free_port
 
 from kbroker.base.errors import KafkaError
 from kbroker.client.cluster import Cluster

@@ -3,7 +3,7 @@ from contextlib import contextmanager
 
 import pytest
 from behaviours import fresh, until
-from support.late_requests import (
+from support.clients.late_requests import (
     COMMITTED_AFTER_LATE_REQUEST,
     COMMITTED_AFTER_LOST_ANSWER,
     LATE,

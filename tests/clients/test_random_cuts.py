@@ -9,9 +9,9 @@ from contextlib import closing
 
 import pytest
 import random_transactions
-from support.broker_process import PROMPT, serving
-from support.late_requests import create_topic, refused
-from support.random_cuts import RandomCutProxy
+from support.brokers.broker_process import PROMPT, serving
+from support.clients.late_requests import create_topic, refused
+from support.proxies.random_cuts import RandomCutProxy
 
 from kbroker.client import Consumer
 

@@ -11,8 +11,8 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from support.authorized_kafka import AuthorizedBroker, login_settings
-from support.broker_process import PROMPT
+from support.brokers.broker_process import PROMPT
+from support.kafka.authorized_kafka import AuthorizedBroker, login_settings
 
 LIMIT_S = 120
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.BROKER

@@ -18,9 +18,9 @@ from joserfc.jwk import ECKey, RSAKey
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError as KafkaPythonError
 from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
-from support.command_runner import run_in_process
-from support.free_ports import free_port
-from support.secured_broker import MODULES, PASSWORD, PLAIN_JAAS
+from support.brokers.secured_broker import MODULES, PASSWORD, PLAIN_JAAS
+from support.runner.command_runner import run_in_process
+from support.runner.free_ports import free_port
 
 from kbroker.base.errors import KafkaError as OurError
 from kbroker.client.admin import LATEST, Admin, NewTopic

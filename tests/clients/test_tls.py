@@ -5,8 +5,8 @@ import subprocess
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.certificates import make_certificates
-from support.free_ports import free_port
+from support.clients.certificates import make_certificates
+from support.runner.free_ports import free_port
 
 
 @pytest.fixture(scope='module')

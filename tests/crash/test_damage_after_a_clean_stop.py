@@ -9,10 +9,10 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
-from support.damages import PLAIN, SETTINGS, TRANSACTIONS, TRIMMED, Loud, View, build, view_of
-from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
-from support.in_process_broker import InProcessBroker
-from support.promises import READ_UNCOMMITTED, Client, Promises
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import READ_UNCOMMITTED, Client, Promises
+from support.disk.damages import PLAIN, SETTINGS, TRANSACTIONS, TRIMMED, Loud, View, build, view_of
+from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.log.checkpoints import LOG_START_OFFSET_FILE

@@ -10,8 +10,8 @@ import sys
 import tarfile
 
 import pytest
-from support.in_process_broker import InProcessBroker
-from support.promises import READ_UNCOMMITTED, TOPIC, Client, Promises, findings_in
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import READ_UNCOMMITTED, TOPIC, Client, Promises, findings_in
 
 from kbroker.base.errors import CorruptLogError, LogDirectoryError
 from kbroker.log.damage_report import accept_damage

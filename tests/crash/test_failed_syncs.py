@@ -8,8 +8,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from support.crash_points import spread
-from support.crash_stories import CASES
+from support.disk.crash_points import spread
+from support.disk.crash_stories import CASES
 
 POINTS = 3
 

@@ -8,8 +8,8 @@ import itertools
 import shutil
 
 import pytest
-from support.crash_points import FAULTS, spread
-from support.crash_stories import CASES
+from support.disk.crash_points import FAULTS, spread
+from support.disk.crash_stories import CASES
 
 POINTS = 6
 KINDS = list(itertools.product(FAULTS, (True, False)))

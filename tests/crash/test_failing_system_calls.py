@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import confluent_kafka
 import pytest
-from support.broker_process import BrokerProcess
-from support.crash_points import findings_of_check
+from support.brokers.broker_process import BrokerProcess
+from support.disk.crash_points import findings_of_check
 
 pytestmark = pytest.mark.strace
 NEVER_MS = '3600000'

@@ -9,10 +9,10 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from support.broker_process import BrokerProcess
-from support.faulty_file_systems import FailingFileSystem
-from support.in_process_broker import InProcessBroker
-from support.promises import GROUP, TOPIC, TRANSACTIONAL_ID, Client, Promises, findings_in
+from support.brokers.broker_process import BrokerProcess
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import GROUP, TOPIC, TRANSACTIONAL_ID, Client, Promises, findings_in
+from support.disk.faulty_file_systems import FailingFileSystem
 
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import (

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.broker_process import BrokerProcess
-from support.promises import findings_in
+from support.brokers.broker_process import BrokerProcess
+from support.clients.promises import findings_in
 
 DEFAULT_ROUNDS = 25
 SOAK_ROUNDS = 500

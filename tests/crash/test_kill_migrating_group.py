@@ -10,11 +10,11 @@ import threading
 from typing import Any
 
 import pytest
-from support.broker_process import BrokerProcess
-from support.in_process_broker import frame_of
-from support.message_builder import build
-from support.promises import findings_in
-from support.raw_client import RawClient
+from support.brokers.broker_process import BrokerProcess
+from support.brokers.in_process_broker import frame_of
+from support.clients.promises import findings_in
+from support.clients.raw_client import RawClient
+from support.messages.message_builder import build
 
 from kbroker.base.errors import ErrorCode
 from kbroker.client.assignor import decode_assignment, encode_assignment, encode_subscription

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support.broker_process import BrokerProcess
-from support.in_process_broker import InProcessBroker
-from support.message_builder import batch_of, build
-from support.promises import findings_in
-from support.raw_client import RawClient
+from support.brokers.broker_process import BrokerProcess
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import findings_in
+from support.clients.raw_client import RawClient
+from support.messages.message_builder import batch_of, build
 
 from kbroker.group.share.rows import ShareKey
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.broker_process import PROMPT
-from support.killing_broker import (
+from support.brokers.broker_process import PROMPT
+from support.brokers.killing_broker import (
     COMPLETE,
     EMPTY,
     KEPT,
@@ -28,9 +28,9 @@ from support.killing_broker import (
     KillingBroker,
     Point,
 )
-from support.promises import findings_in
-from support.raw_client import RawClient
-from support.two_phase_application import LIMIT_S, OFFSET, TOPIC, TwoPhaseApplication, find_coordinators
+from support.clients.promises import findings_in
+from support.clients.raw_client import RawClient
+from support.clients.two_phase_application import LIMIT_S, OFFSET, TOPIC, TwoPhaseApplication, find_coordinators
 
 from kbroker.client import Admin, Consumer, Producer
 from kbroker.client.admin import IsolationLevel, NewTopic

@@ -7,8 +7,8 @@ import shutil
 import socket
 
 import pytest
-from support.in_process_broker import InProcessBroker
-from support.promises import TOPIC, Client, Promises
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import TOPIC, Client, Promises
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.log.inventory import INVENTORY_FILE

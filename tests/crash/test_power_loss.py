@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from support.crash_points import spread
-from support.crash_stories import CASES
+from support.disk.crash_points import spread
+from support.disk.crash_stories import CASES
 
 POINTS, RECOVERIES, POINTS_OF_RECOVERY = 48, 2, 6
 SOAK_SEEDS, SOAK_RECOVERIES, SOAK_POINTS_OF_RECOVERY = 3, 12, 30

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from support.faulty_file_systems import FreezingFileSystem
-from support.group_promises import NEVER, PARTITIONS, GroupPromises, Members, Step, prepare
-from support.in_process_broker import InProcessBroker
-from support.promises import findings_in
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import findings_in
+from support.disk.faulty_file_systems import FreezingFileSystem
+from support.worlds.group_promises import NEVER, PARTITIONS, GroupPromises, Members, Step, prepare
 
 SETTINGS = {
     'offsets.topic.num.partitions': '1', 'share.coordinator.state.topic.num.partitions': '2',

@@ -8,10 +8,10 @@ import gc
 import random
 
 import pytest
-from support.crash_points import Judge, Moment, findings_of_check, spread
-from support.faulty_file_systems import FreezingFileSystem
-from support.promises import Promises
-from support.release_broker import ReleaseBroker, names_of_directories, unpack
+from support.brokers.release_broker import ReleaseBroker, names_of_directories, unpack
+from support.clients.promises import Promises
+from support.disk.crash_points import Judge, Moment, findings_of_check, spread
+from support.disk.faulty_file_systems import FreezingFileSystem
 
 POINTS, SOAK_SEEDS = 8, 4
 

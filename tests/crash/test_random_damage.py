@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from support.damages import SETTINGS, Loud, View, build, damage, view_of
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
+from support.disk.damages import SETTINGS, Loud, View, build, damage, view_of
 
 from kbroker.base.errors import CorruptLogError, KafkaError, LogDirectoryError
 from kbroker.log import inventory

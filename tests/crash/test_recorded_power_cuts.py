@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 import confluent_kafka.admin
 import pytest
-from support.broker_process import BrokerProcess
-from support.crash_points import findings_of_check
-from support.in_process_broker import InProcessBroker
-from support.promises import READ_COMMITTED, READ_UNCOMMITTED, TRANSACTIONAL_ID, Client, Promises
+from support.brokers.broker_process import BrokerProcess
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import READ_COMMITTED, READ_UNCOMMITTED, TRANSACTIONAL_ID, Client, Promises
+from support.disk.crash_points import findings_of_check
 from traced_disk import TracedDisk, strace_of
 
 pytestmark = [pytest.mark.strace, pytest.mark.usefixtures('many_brokers')]

@@ -11,8 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from unittest import mock
 
 import pytest
-from support.crash_points import findings_of_check
-from support.simulated_applications import World
+from support.clients.simulated_applications import World
+from support.disk.crash_points import findings_of_check
 
 SETTINGS = {
     'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '2',

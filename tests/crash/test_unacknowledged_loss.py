@@ -10,8 +10,8 @@ import pathlib
 import random
 
 import pytest
-from support.directory_with_cleaner import DirectoryWithCleaner, write
-from support.faulty_file_systems import FreezingFileSystem
+from support.disk.directory_with_cleaner import DirectoryWithCleaner, write
+from support.disk.faulty_file_systems import FreezingFileSystem
 
 from kbroker.base.clock import ManualClock
 from kbroker.log.check import Severity

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from support.counted_broker import Count
+from support.brokers.counted_broker import Count
 
 MORE_OBJECTS = 100
 """How many more objects of a type are no leak: fetch sessions stay, now with more partitions and now with fewer. In an

@@ -31,7 +31,7 @@ from endurance.writers import (  # noqa: E402
     check_kept,
     create_topics,
 )
-from support.raw_client import RawClient  # noqa: E402
+from support.clients.raw_client import RawClient  # noqa: E402
 
 from kbroker.client import Admin  # noqa: E402
 from kbroker_tools.verify import workloads as verifying  # noqa: E402

@@ -24,9 +24,9 @@ from types import SimpleNamespace
 import pytest
 from endurance import comparison, log_lines
 from endurance.phase import READY, delete_groups
-from support.broker_process import ROOT
-from support.counted_broker import Count, CountedBroker
-from support.promises import findings_in
+from support.brokers.broker_process import ROOT
+from support.brokers.counted_broker import Count, CountedBroker
+from support.clients.promises import findings_in
 
 from kbroker.base.errors import ErrorCode, KafkaError
 

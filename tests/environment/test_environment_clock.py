@@ -2,9 +2,9 @@
 from contextlib import closing
 
 import pytest
-from support.committed_records import committed_records
-from support.confined_broker import BrokerClock, ConfinedBroker, until
-from support.secured_broker import SecuredSettings, unsecured_token
+from support.brokers.confined_broker import BrokerClock, ConfinedBroker, until
+from support.brokers.secured_broker import SecuredSettings, unsecured_token
+from support.clients.committed_records import committed_records
 
 from kbroker.client import Admin, Consumer, KafkaError, Producer, ProducerFencedError
 from kbroker.client.admin import EARLIEST, NewTopic

@@ -3,9 +3,9 @@ import os
 import subprocess
 
 import pytest
-from support.broker_process import PROMPT, BrokerProcess
-from support.committed_records import committed_records
-from support.machine_requirements import do_without
+from support.brokers.broker_process import PROMPT, BrokerProcess
+from support.clients.committed_records import committed_records
+from support.runner.machine_requirements import do_without
 
 from kbroker.client import Admin, KafkaError, Producer
 from kbroker.client.admin import NewTopic

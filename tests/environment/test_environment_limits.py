@@ -4,8 +4,8 @@ import socket
 from contextlib import ExitStack, closing
 
 import pytest
-from support.committed_records import committed_records
-from support.confined_broker import ConfinedBroker, until
+from support.brokers.confined_broker import ConfinedBroker, until
+from support.clients.committed_records import committed_records
 
 from kbroker.client import Admin, Producer
 from kbroker.client.admin import NewTopic

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from fuzz.frames import Frames
 from joserfc.jwk import ECKey
-from support.exchanges import answer_of
-from support.filled_messages import filled
-from support.in_process_broker import InProcessBroker
-from support.login_mechanisms import TOKENS, every_mechanism, write_key_set
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.exchanges import answer_of
+from support.clients.login_mechanisms import TOKENS, every_mechanism, write_key_set
+from support.messages.filled_messages import filled
 
 from kbroker.apis.serving.served import apis_under
 from kbroker.base.errors import ConfigError, CorruptLogError, KafkaError, LogDirectoryError, ProtocolError

@@ -10,7 +10,7 @@ import tracemalloc
 
 import pytest
 from fuzz.frames import Frames
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
 
 from kbroker.apis.serving.served import apis_under, served_apis
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from fuzz.frames import Frames
-from support.in_process_broker import InProcessBroker, InProcessConnection, frame_of
-from support.secured_broker import PLAIN_JAAS
+from support.brokers.in_process_broker import InProcessBroker, InProcessConnection, frame_of
+from support.brokers.secured_broker import PLAIN_JAAS
 
 from kbroker.apis.serving.served import served_apis
 from kbroker.protocol.api_keys import ApiKey

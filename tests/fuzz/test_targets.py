@@ -9,7 +9,7 @@ import pytest
 from fuzz import run
 from fuzz.corpus import chosen, kept_inputs
 from fuzz.targets import TARGETS, close
-from support.broker_process import ROOT
+from support.brokers.broker_process import ROOT
 
 FAULTS = pathlib.Path(__file__).parent / 'faults'
 """Inputs that once were faults: a folder for each target."""

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
 
 from callgrind import count_from_now_on  # noqa: E402
-from support.fake_cluster import FakeCluster  # noqa: E402
+from support.brokers.fake_cluster import FakeCluster  # noqa: E402
 
 from kbroker.base.clock import ManualClock  # noqa: E402
 from kbroker.client.consumed import FetchedPartition, FetchedRecords  # noqa: E402

@@ -2,7 +2,7 @@
 import sys
 
 import pytest
-from support.broker_process import ROOT
+from support.brokers.broker_process import ROOT
 
 from kbroker.wire import crc32c
 

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from support.in_process_broker import read_answer
-from support.message_builder import batch_of
+from support.brokers.in_process_broker import read_answer
+from support.messages.message_builder import batch_of
 
 from kbroker.protocol.messages import (
     AddPartitionsToTxnRequest,

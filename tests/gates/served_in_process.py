@@ -22,7 +22,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(__file_
 
 from callgrind import count_from_now_on  # noqa: E402
 from request_work import SETTINGS, WORKS, Work, assert_answered  # noqa: E402
-from support.in_process_broker import InProcessBroker, InProcessConnection, frame_of  # noqa: E402
+from support.brokers.in_process_broker import InProcessBroker, InProcessConnection, frame_of  # noqa: E402
 
 from kbroker.protocol.messages import AccessControlEntryRecord  # noqa: E402
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType  # noqa: E402

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 from callgrind import COUNTS_LATER, LIMIT_S, callgrind, read_total, run_program
-from support.attempts import TooSlow
+from support.runner.attempts import TooSlow
 
 RECORDS = 10_000
 INSTRUCTIONS = {(3, 11): {'send': 3_800, 'send_batch': 360, 'consume': 750}}  # 3,411, 325 and 695

@@ -24,7 +24,7 @@ from paired import cpu_ratio
 from reference import record as reference
 from reference.log import Batch as ReferenceBatch
 from reference.log import ReferenceLog
-from support.attempts import TooSlow
+from support.runner.attempts import TooSlow
 
 from kbroker.base.clock import Clock
 from kbroker.log.fs import FileSystem

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 import pytest
 from callgrind import COUNTS_LATER, LIMIT_S, callgrind, read_total, run_program
 from request_work import SETTINGS, WORKS, Work, assert_answered
-from support.attempts import TooSlow
-from support.broker_process import BrokerProcess
-from support.in_process_broker import frame_of, read_answer
-from support.machine_requirements import do_without
+from support.brokers.broker_process import BrokerProcess
+from support.brokers.in_process_broker import frame_of, read_answer
+from support.runner.attempts import TooSlow
+from support.runner.machine_requirements import do_without
 
 COUNT = 200
 SYSTEM_CALL_COUNT = 200

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 from callgrind import LIMIT_S, callgrind, read_total, run_program
-from support.attempts import TooSlow
+from support.runner.attempts import TooSlow
 
 INSTRUCTIONS = {(3, 11): 617_000_000}  # 604,728,680
 """The most instructions of a start on an empty directory with compiled bytecode, by version of Python."""

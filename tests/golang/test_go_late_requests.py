@@ -4,10 +4,10 @@ import subprocess
 from contextlib import closing
 
 import pytest
-from support.broker_process import PROMPT, ROOT, serving
-from support.late_requests import LATE, broker_behind_proxy, check_of_lines, create_topic, run_transaction
-from support.line_producer import LineProducer
-from support.machine_requirements import JUDGES, fetching
+from support.brokers.broker_process import PROMPT, ROOT, serving
+from support.clients.late_requests import LATE, broker_behind_proxy, check_of_lines, create_topic, run_transaction
+from support.clients.line_producer import LineProducer
+from support.runner.machine_requirements import JUDGES, fetching
 
 from kbroker.client import Consumer
 from kbroker.protocol.api_keys import ApiKey

@@ -2,7 +2,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.stepwise_work import StepwiseWork
+from support.worlds.stepwise_work import StepwiseWork
 
 from kbroker.base.long_work import run_to_end
 from kbroker.group.assignors import range as range_assignor

@@ -1,10 +1,10 @@
 """Bad input to consumer groups: each row gets Kafka's error, and changes and allocates nothing."""
 
 import pytest
-from support.consumer_groups import Consumer, consumer_group
-from support.group_coordinator import GROUP, Client, World, subscription
-from support.share_groups import Sharer
-from support.streams_groups import StreamsClient
+from support.worlds.consumer_groups import Consumer, consumer_group
+from support.worlds.group_coordinator import GROUP, Client, World, subscription
+from support.worlds.share_groups import Sharer
+from support.worlds.streams_groups import StreamsClient
 
 from kbroker.base.errors import ErrorCode
 from kbroker.base.long_work import run_to_end

@@ -1,8 +1,8 @@
 """Consumer groups (KIP-848): static members, regular expressions, and groups that change their type."""
 
 import pytest
-from support.consumer_groups import Consumer, batches_of_types, consumer_group, last_batch, told
-from support.group_coordinator import GROUP, Client, World, stable_group
+from support.worlds.consumer_groups import Consumer, batches_of_types, consumer_group, last_batch, told
+from support.worlds.group_coordinator import GROUP, Client, World, stable_group
 
 from kbroker.base.errors import ErrorCode, KafkaError
 

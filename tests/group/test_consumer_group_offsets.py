@@ -1,8 +1,8 @@
 """Offsets of consumer groups: commits and fetches by member epoch, deletion, expiry."""
 
 import pytest
-from support.consumer_groups import Consumer, consumer_group, last_batch, told
-from support.group_coordinator import GROUP, World
+from support.worlds.consumer_groups import Consumer, consumer_group, last_batch, told
+from support.worlds.group_coordinator import GROUP, World
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError

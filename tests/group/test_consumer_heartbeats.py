@@ -1,8 +1,8 @@
 """Consumer groups (KIP-848): the heartbeat, step by step."""
 
 import pytest
-from support.consumer_groups import Consumer, batches_of_types, consumer_group, last_batch, told
-from support.group_coordinator import World
+from support.worlds.consumer_groups import Consumer, batches_of_types, consumer_group, last_batch, told
+from support.worlds.group_coordinator import World
 
 from kbroker.base.errors import ErrorCode, KafkaError
 

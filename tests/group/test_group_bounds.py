@@ -1,7 +1,7 @@
 """The memory that clients take in groups has a bound, at which honest clients go on."""
 
 import pytest
-from support.group_coordinator import GROUP, Client, World, stable_group, subscription
+from support.worlds.group_coordinator import GROUP, Client, World, stable_group, subscription
 
 from kbroker.base.errors import ErrorCode
 from kbroker.group.classic.encoder import group_row

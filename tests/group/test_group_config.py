@@ -1,6 +1,6 @@
 """The configs in force for a group: its own within the bounds of the broker, else those of the broker."""
 import pytest
-from support.group_coordinator import World
+from support.worlds.group_coordinator import World
 
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.group.config import MOST_KEPT, GroupConfig, GroupConfigs, Timing

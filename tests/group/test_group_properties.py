@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from support.group_coordinator import Client, World
+from support.worlds.group_coordinator import Client, World
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError

@@ -5,7 +5,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.held_partitions import HeldRegistry
+from support.worlds.held_partitions import HeldRegistry
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.completion import Callback

@@ -5,9 +5,9 @@ import pathlib
 from collections import Counter
 
 import pytest
-from support.faulty_file_systems import FailingFileSystem
-from support.in_process_broker import InProcessBroker, InProcessConnection, frame_of, read_answer
-from support.message_builder import build
+from support.brokers.in_process_broker import InProcessBroker, InProcessConnection, frame_of, read_answer
+from support.disk.faulty_file_systems import FailingFileSystem
+from support.messages.message_builder import build
 
 from kbroker.base.errors import ErrorCode
 

@@ -1,8 +1,8 @@
 """Groups in a complete broker on a real log, with crashes."""
 
 import pytest
-from support.group_coordinator import subscription
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
+from support.worlds.group_coordinator import subscription
 
 from kbroker.protocol.messages import (
     CreateTopicsRequest,

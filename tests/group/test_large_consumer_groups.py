@@ -4,9 +4,9 @@ The members act outside of the turns, which do the work of their heartbeats in p
 thread, so the load of the machine does not count.
 """
 import pytest
-from support.attempts import assert_within
-from support.consumer_groups import Consumer, consumer_group
-from support.measured_world import LONGEST_TURN_S, large_world
+from support.runner.attempts import assert_within
+from support.worlds.consumer_groups import Consumer, consumer_group
+from support.worlds.measured_world import LONGEST_TURN_S, large_world
 
 TOPICS = 30_000
 

@@ -3,9 +3,9 @@
 Times are processor times of this thread, so the load of the machine does not count.
 """
 import pytest
-from support.attempts import assert_within
-from support.group_coordinator import GROUP, Answer, Client, World, subscription
-from support.measured_world import LONGEST_TURN_S, large_world
+from support.runner.attempts import assert_within
+from support.worlds.group_coordinator import GROUP, Answer, Client, World, subscription
+from support.worlds.measured_world import LONGEST_TURN_S, large_world
 
 from kbroker.base.errors import ErrorCode
 from kbroker.group.classic.group import MOST_MEMBERS

@@ -6,10 +6,10 @@ about three thousand members. Times are processor times of this thread, so the l
 import gc
 
 import pytest
-from support.attempts import assert_within
-from support.consumer_groups import Consumer, consumer_group
-from support.group_coordinator import GROUP
-from support.measured_world import MeasuredWorld
+from support.runner.attempts import assert_within
+from support.worlds.consumer_groups import Consumer, consumer_group
+from support.worlds.group_coordinator import GROUP
+from support.worlds.measured_world import MeasuredWorld
 
 from kbroker.base.errors import ErrorCode
 from kbroker.client.assignor import decode_assignment, encode_assignment, encode_subscription

@@ -4,9 +4,9 @@ The members act outside of the turns, which do the work of their heartbeats in p
 thread, so the load of the machine does not count.
 """
 import pytest
-from support.attempts import assert_within
-from support.measured_world import LONGEST_TURN_S, large_world
-from support.streams_groups import StreamsClient, streams_group, told_active, topology
+from support.runner.attempts import assert_within
+from support.worlds.measured_world import LONGEST_TURN_S, large_world
+from support.worlds.streams_groups import StreamsClient, streams_group, told_active, topology
 
 TASKS = 20_000
 

@@ -1,8 +1,8 @@
 """Migration between the classic and the consumer protocol, member by member, and groups of both."""
 
 import pytest
-from support.consumer_groups import Consumer, batches_of_types, consumer_group, last_batch, told
-from support.group_coordinator import GROUP, Client, World, stable_group
+from support.worlds.consumer_groups import Consumer, batches_of_types, consumer_group, last_batch, told
+from support.worlds.group_coordinator import GROUP, Client, World, stable_group
 
 from kbroker.base.errors import ErrorCode
 from kbroker.client.assignor import decode_assignment, encode_assignment, encode_subscription

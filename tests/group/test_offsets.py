@@ -1,7 +1,7 @@
 """Committed offsets: visibility, permission to commit, deletion and expiry."""
 
 import pytest
-from support.group_coordinator import GROUP, Answer, Client, World, stable_group, subscription
+from support.worlds.group_coordinator import GROUP, Answer, Client, World, stable_group, subscription
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError

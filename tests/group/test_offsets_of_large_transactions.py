@@ -7,8 +7,8 @@ import random
 import time
 
 import pytest
-from support.attempts import assert_within
-from support.group_coordinator import GROUP, Answer, World
+from support.runner.attempts import assert_within
+from support.worlds.group_coordinator import GROUP, Answer, World
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode

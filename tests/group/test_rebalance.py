@@ -1,7 +1,7 @@
 """Stories of classic groups: members join, sync, leave, crash and return."""
 
 import pytest
-from support.group_coordinator import GROUP, Client, World, stable_group, subscription
+from support.worlds.group_coordinator import GROUP, Client, World, stable_group, subscription
 
 from kbroker.base.errors import ErrorCode
 from kbroker.group.classic.group import TRANSITIONS, ClassicGroup, GroupState

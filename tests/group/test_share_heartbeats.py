@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import pytest
-from support.consumer_groups import Consumer, batches_of_types, last_batch, told
-from support.group_coordinator import GROUP, Answer, World
-from support.share_groups import Sharer, share_group
+from support.worlds.consumer_groups import Consumer, batches_of_types, last_batch, told
+from support.worlds.group_coordinator import GROUP, Answer, World
+from support.worlds.share_groups import Sharer, share_group
 
 from kbroker.base.errors import ErrorCode
 from kbroker.group.commits import Commit

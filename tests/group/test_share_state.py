@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.held_partitions import HeldRegistry
+from support.worlds.held_partitions import HeldRegistry
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import ErrorCode, KafkaError

@@ -1,7 +1,7 @@
 """Static members (KIP-345) are identified by their group.instance.id, not by their member id."""
 
 import pytest
-from support.group_coordinator import GROUP, Client, World, stable_group, subscription
+from support.worlds.group_coordinator import GROUP, Client, World, stable_group, subscription
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import LeaveGroupRequest

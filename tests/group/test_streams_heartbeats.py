@@ -1,9 +1,9 @@
 """Streams groups (KIP-1071): the heartbeat, step by step."""
 
 import pytest
-from support.consumer_groups import Consumer, batches_of_types, last_batch
-from support.group_coordinator import GROUP, Answer, World
-from support.streams_groups import StreamsClient, statuses, streams_group, told_active, topology
+from support.worlds.consumer_groups import Consumer, batches_of_types, last_batch
+from support.worlds.group_coordinator import GROUP, Answer, World
+from support.worlds.streams_groups import StreamsClient, statuses, streams_group, told_active, topology
 
 from kbroker.base.errors import ErrorCode
 from kbroker.group.streams.topology import Status

@@ -1,6 +1,6 @@
 """Topologies of streams groups, configured by the topics that exist."""
 import pytest
-from support.stepwise_work import StepwiseWork
+from support.worlds.stepwise_work import StepwiseWork
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import run_to_end

@@ -7,7 +7,7 @@ With a user, it logs in by SCRAM-SHA-512 first.
 It produces one record at a time, idempotently and with acks=all, and fetches each back over a second connection.
 Between two records it waits in a Fetch at the end of the partition. When its standard input ends, it prints its
 measurements as JSON: the wall time and the adjusted time of each operation in microseconds, and the processor times of
-the reference work of `support/attempts`, which it does in between.
+the reference work of `support/runner/attempts`, which it does in between.
 
 The load of the machine does not count in the adjusted time: it is the wall time without the times in which this client
 or the broker's loop waited for a processor, or the processor time that the broker used meanwhile, if that is less.
@@ -26,10 +26,10 @@ from typing import Any
 
 sys.path[:0] = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(__file__).parents[2])]
 
-from support.attempts import reference_s  # noqa: E402
-from support.in_process_broker import frame_of, read_answer  # noqa: E402
-from support.message_builder import batch_of  # noqa: E402
-from support.raw_client import RawClient  # noqa: E402
+from support.brokers.in_process_broker import frame_of, read_answer  # noqa: E402
+from support.clients.raw_client import RawClient  # noqa: E402
+from support.messages.message_builder import batch_of  # noqa: E402
+from support.runner.attempts import reference_s  # noqa: E402
 
 from kbroker.client.sasl import conversation  # noqa: E402
 from kbroker.protocol.messages import (  # noqa: E402

@@ -1,10 +1,10 @@
 """A broker under attack with a listener that requires logins, and the frames of its attackers."""
 from __future__ import annotations
 
-from support.free_ports import free_port
-from support.in_process_broker import frame_of, read_answer
-from support.raw_client import RawClient
-from support.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS
+from support.brokers.in_process_broker import frame_of, read_answer
+from support.brokers.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS
+from support.clients.raw_client import RawClient
+from support.runner.free_ports import free_port
 
 from kbroker.daemon.status import read_status
 from kbroker.protocol.messages import MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest

@@ -15,9 +15,9 @@
 - the broker left no objects that only the garbage collector could free
 - the broker's resident memory was never above `rss_mb`
 
-The limits hold for a processor as fast as that of `support/attempts`. Beside the attack, the good client measures how
-much slower this one is. An attack that exceeds a limit on time runs again on a fresh broker. It is judged by the best
-of three runs: a long turn that the attack causes is there each time.
+The limits hold for a processor as fast as that of `support/runner/attempts`. During the attack, the good client
+measures how much slower this one is. An attack that exceeds a limit on time runs again on a fresh broker. It is judged
+by the best of three runs: a long turn that the attack causes is there each time.
 
 An attack whose mend is still missing is marked as `xfail(strict=True)` with the reason. A long form of an attack is
 marked as `soak`. `-s` prints what was measured, the wall time too.
@@ -42,9 +42,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hostile.attack_measurements import Measurement
-from support.attempts import TooSlow, slowness
-from support.broker_process import PROMPT, ROOT, BrokerProcess
-from support.raw_client import RawClient
+from support.brokers.broker_process import PROMPT, ROOT, BrokerProcess
+from support.clients.raw_client import RawClient
+from support.runner.attempts import TooSlow, slowness
 
 from kbroker.protocol.messages import CreateTopicsRequest
 

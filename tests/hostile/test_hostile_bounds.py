@@ -9,8 +9,8 @@ import pytest
 from hostile.guarded import Guarded
 from hostile.siege import create, replies_to
 from hostile.test_hostile_groups import find_coordinator
-from support.in_process_broker import frame_of, read_answer
-from support.message_builder import build
+from support.brokers.in_process_broker import frame_of, read_answer
+from support.messages.message_builder import build
 
 from kbroker.base.errors import ErrorCode
 from kbroker.daemon.status import read_status

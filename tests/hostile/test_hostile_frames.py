@@ -6,7 +6,7 @@ import itertools
 import selectors
 
 from hostile.siege import many_connections, replies_to
-from support.in_process_broker import frame_of
+from support.brokers.in_process_broker import frame_of
 
 from kbroker.protocol.messages import MetadataRequest, OffsetFetchRequest
 

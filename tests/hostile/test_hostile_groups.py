@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 from hostile.siege import many_connections, replies_to
-from support.in_process_broker import frame_of, read_answer
+from support.brokers.in_process_broker import frame_of, read_answer
 
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import FindCoordinatorRequest, JoinGroupRequest

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 from hostile.guarded import HANDSHAKE, WRONG, Guarded, framed, token
 from hostile.siege import GOOD_CLIENT, Operations, many_connections
-from support.broker_process import ROOT
-from support.in_process_broker import frame_of
+from support.brokers.broker_process import ROOT
+from support.brokers.in_process_broker import frame_of
 
 from kbroker.network.newcomers import MAX_LOGINS
 from kbroker.protocol.messages import AlterUserScramCredentialsRequest, SaslAuthenticateRequest, SaslHandshakeRequest

@@ -7,8 +7,8 @@ import random
 import pytest
 from hostile.guarded import GOOD, HANDSHAKE, WRONG, Guarded, framed, token
 from hostile.siege import many_connections
-from support.in_process_broker import frame_of, read_answer
-from support.secured_broker import MECHANISMS
+from support.brokers.in_process_broker import frame_of, read_answer
+from support.brokers.secured_broker import MECHANISMS
 
 from kbroker.base.errors import ErrorCode
 from kbroker.network.newcomers import MAX_LOGINS

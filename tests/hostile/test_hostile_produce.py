@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from hostile.siege import BesiegedBroker, create
-from support.message_builder import batch_of
-from support.raw_client import RawClient
+from support.clients.raw_client import RawClient
+from support.messages.message_builder import batch_of
 
 from kbroker.apis.produce.parts import MAX_PARTITIONS
 from kbroker.apis.produce.produce import MAX_REQUEST_DECOMPRESSED_BYTES

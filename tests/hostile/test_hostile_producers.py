@@ -7,8 +7,8 @@ from itertools import repeat
 
 import pytest
 from hostile.siege import create, replies_to
-from support.in_process_broker import frame_of, read_answer
-from support.message_builder import batch_of
+from support.brokers.in_process_broker import frame_of, read_answer
+from support.messages.message_builder import batch_of
 
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import InitProducerIdRequest, ProduceRequest

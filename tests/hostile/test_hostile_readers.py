@@ -6,8 +6,8 @@ import time
 
 import pytest
 from hostile.siege import create, many_connections
-from support.in_process_broker import frame_of
-from support.message_builder import batch_of
+from support.brokers.in_process_broker import frame_of
+from support.messages.message_builder import batch_of
 
 from kbroker.protocol.messages import FetchRequest, MetadataRequest, ProduceRequest
 

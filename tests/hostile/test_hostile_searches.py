@@ -6,9 +6,9 @@ import time
 import pytest
 from hostile.siege import BesiegedBroker, create, many_connections, replies_to
 from hostile.test_hostile_produce import MIB, produce
-from support.in_process_broker import frame_of
-from support.message_builder import batch_of
-from support.raw_client import RawClient
+from support.brokers.in_process_broker import frame_of
+from support.clients.raw_client import RawClient
+from support.messages.message_builder import batch_of
 
 from kbroker.protocol.messages import ListOffsetsRequest, ProduceRequest
 from kbroker.record.compression import Compression

@@ -5,8 +5,8 @@ import time
 
 import pytest
 from hostile.siege import create, many_connections
-from support.in_process_broker import frame_of, read_answer
-from support.message_builder import batch_of
+from support.brokers.in_process_broker import frame_of, read_answer
+from support.messages.message_builder import batch_of
 
 from kbroker.protocol.messages import FetchRequest, ProduceRequest
 

@@ -6,9 +6,9 @@ import ssl
 
 import pytest
 from hostile.siege import many_connections
-from support.certificates import make_certificates
-from support.free_ports import free_port
-from support.raw_client import RawClient
+from support.clients.certificates import make_certificates
+from support.clients.raw_client import RawClient
+from support.runner.free_ports import free_port
 
 
 @pytest.fixture(scope='module')

@@ -1,7 +1,7 @@
 """The records of files as text, from Kafka's dump tool and from kbroker's decoders."""
 import re
 
-from support.apache_kafka import run_tools
+from support.kafka.apache_kafka import run_tools
 
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records

@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis.errors import UnsatisfiedAssumption
 from raw_peer import DAY_MS, NOW_MS, RawPeer
-from support.beside_kafka import at_once
+from support.kafka.beside_kafka import at_once
 
 from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import iter_batches

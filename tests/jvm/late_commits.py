@@ -2,7 +2,7 @@
 from contextlib import ExitStack, closing
 
 from raw_peer import NOW_MS, RawPeer
-from support.message_builder import batch_of
+from support.messages.message_builder import batch_of
 
 from kbroker.base.errors import ErrorCode
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import group_histories
 from group_histories import Join, Side
-from support.in_process_broker import frame_of, read_answer
-from support.message_builder import build
-from support.raw_client import RawClient
+from support.brokers.in_process_broker import frame_of, read_answer
+from support.clients.raw_client import RawClient
+from support.messages.message_builder import build
 
 from kbroker.base.errors import ErrorCode
 from kbroker.client.assignor import Member, assign_ranges, decode_assignment, encode_assignment

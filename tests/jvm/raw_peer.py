@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from support.message_builder import batch_of, build
+from support.messages.message_builder import batch_of, build
 
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol import messages

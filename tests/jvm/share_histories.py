@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from raw_peer import DAY_MS, NOW_MS, RawPeer
-from support.beside_kafka import at_once
-from support.message_builder import batch_of, build
-from support.raw_client import RawClient
+from support.clients.raw_client import RawClient
+from support.kafka.beside_kafka import at_once
+from support.messages.message_builder import batch_of, build
 
 from kbroker.base.errors import ErrorCode
 from kbroker.base.internal_topics import SHARE_GROUP_STATE

@@ -14,7 +14,7 @@ from typing import Any
 import group_histories
 from group_histories import LONG_SESSION_MS, SET, SHARE_STATES, SHORT_SESSION_MS, MemberCrash, Side
 from raw_peer import NOW_MS
-from support.message_builder import batch_of
+from support.messages.message_builder import batch_of
 
 from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import iter_batches

@@ -1,8 +1,8 @@
 """kbroker-acls compared with kafka-acls, on kbroker and on Apache Kafka; ACLs in directories that go back and forth."""
 import pytest
-from support.apache_kafka import KafkaProcess, dump_log, run_several_tools
-from support.broker_process import PROMPT, BrokerProcess
-from support.command_runner import run_command, run_in_process, run_until
+from support.brokers.broker_process import PROMPT, BrokerProcess
+from support.kafka.apache_kafka import KafkaProcess, dump_log, run_several_tools
+from support.runner.command_runner import run_command, run_in_process, run_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

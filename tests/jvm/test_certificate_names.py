@@ -2,8 +2,8 @@
 import json
 
 import pytest
-from support.apache_kafka import run_several_tools
-from support.certificate_names import MAPPINGS, NAMES, REFUSED
+from support.clients.certificate_names import MAPPINGS, NAMES, REFUSED
+from support.kafka.apache_kafka import run_several_tools
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

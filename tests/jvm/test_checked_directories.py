@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import pytest
-from support.apache_kafka import KafkaProcess
-from support.broker_process import BrokerProcess
-from support.command_runner import run_command
-from support.well_used_directory import SETTINGS, Work, create_topics
+from support.brokers.broker_process import BrokerProcess
+from support.disk.well_used_directory import SETTINGS, Work, create_topics
+from support.kafka.apache_kafka import KafkaProcess
+from support.runner.command_runner import run_command
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

@@ -3,8 +3,8 @@
 import pathlib
 
 import pytest
-from support.apache_kafka import dump_log
-from support.directory_with_cleaner import DirectoryWithCleaner, end, write
+from support.disk.directory_with_cleaner import DirectoryWithCleaner, end, write
+from support.kafka.apache_kafka import dump_log
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

@@ -3,11 +3,11 @@ import time
 
 import pytest
 from raw_peer import RawPeer
-from support.apache_kafka import run_several_tools
-from support.beside_kafka import both_brokers
-from support.broker_process import PROMPT
-from support.command_runner import run_in_process
-from support.message_builder import batch_of
+from support.brokers.broker_process import PROMPT
+from support.kafka.apache_kafka import run_several_tools
+from support.kafka.beside_kafka import both_brokers
+from support.messages.message_builder import batch_of
+from support.runner.command_runner import run_in_process
 
 from kbroker.apis.serving.served import served_apis
 from kbroker.base.errors import ErrorCode

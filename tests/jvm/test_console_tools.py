@@ -4,8 +4,8 @@ import threading
 import time
 
 import pytest
-from support.apache_kafka import KafkaProcess, java
-from support.command_runner import ROOT, command_line
+from support.kafka.apache_kafka import KafkaProcess, java
+from support.runner.command_runner import ROOT, command_line
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster

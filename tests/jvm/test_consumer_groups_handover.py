@@ -1,9 +1,9 @@
 """A directory with consumer groups goes from one broker to the other and back, and the members go on."""
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.apache_kafka import KafkaProcess
-from support.broker_process import BrokerProcess
-from support.raw_client import RawClient
+from support.brokers.broker_process import BrokerProcess
+from support.clients.raw_client import RawClient
+from support.kafka.apache_kafka import KafkaProcess
 
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol import messages

@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 from decoded import kafkas_text, our_text
-from support.filled_messages import filled
+from support.messages.filled_messages import filled
 
 from kbroker.protocol import messages, schema
 from kbroker.protocol.codec import encode

@@ -20,8 +20,8 @@ import cases_waiting
 import nullable_texts
 import pytest
 from raw_peer import RawPeer, comparable, differences
-from support.beside_kafka import both_brokers, unexplained_lines
-from support.broker_process import ROOT
+from support.brokers.broker_process import ROOT
+from support.kafka.beside_kafka import both_brokers, unexplained_lines
 
 from kbroker.settings import table as settings
 

@@ -1,7 +1,7 @@
 """The same requests of the same users go to Apache Kafka 4.3 with its StandardAuthorizer and to kbroker.
 
-`support/authorization_cases.py` has the requests and the rights. Each user logs in by SASL/PLAIN. The answers agree,
-field by field; Kafka is right in every difference without its reason here.
+`support/kafka/authorization_cases.py` has the requests and the rights. Each user logs in by SASL/PLAIN. The answers
+agree, field by field; Kafka is right in every difference without its reason here.
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 
 import pytest
 from raw_peer import UNPREPARED, RawPeer, comparable, differences, error_codes
-from support.authorization_cases import (
+from support.kafka.authorization_cases import (
     ADMIN,
     CASES,
     SUPER_USER,
@@ -21,8 +21,8 @@ from support.authorization_cases import (
     runs_of,
     users_of,
 )
-from support.authorized_kafka import AuthorizedBroker, AuthorizedKafka, password_of
-from support.beside_kafka import running
+from support.kafka.authorized_kafka import AuthorizedBroker, AuthorizedKafka, password_of
+from support.kafka.beside_kafka import running
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

@@ -12,10 +12,10 @@ import re
 import pytest
 from cases_records import fetch, produce
 from raw_peer import CLOSED, NOW_MS, RawPeer
-from support.apache_kafka import run_tool
-from support.beside_kafka import both_brokers
-from support.framings import CODECS, GZIP, LZ4, SNAPPY, damaged_framings, framings
-from support.odd_records import batch_of_records, finished, framed, null_record, odd_records, record, varint
+from support.kafka.apache_kafka import run_tool
+from support.kafka.beside_kafka import both_brokers
+from support.messages.framings import CODECS, GZIP, LZ4, SNAPPY, damaged_framings, framings
+from support.messages.odd_records import batch_of_records, finished, framed, null_record, odd_records, record, varint
 
 from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import iter_batches

@@ -13,7 +13,7 @@ from group_histories import Ask, Beat, ChangeTopic, Commit, Crash, FetchOffsets,
 from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import LongRun
-from support.beside_kafka import both_brokers, repeated, unexplained_lines
+from support.kafka.beside_kafka import both_brokers, repeated, unexplained_lines
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

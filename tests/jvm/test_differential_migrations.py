@@ -24,7 +24,7 @@ from migration_histories import (
     Convert,
     JoinDuringRebalance,
 )
-from support.beside_kafka import both_brokers, repeated, unexplained_lines
+from support.kafka.beside_kafka import both_brokers, repeated, unexplained_lines
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from support.apache_kafka import KafkaProcess
-from support.broker_process import BrokerProcess
-from support.in_process_broker import InProcessBroker
-from support.message_builder import batch_of, build
-from support.raw_client import RawClient
+from support.brokers.broker_process import BrokerProcess
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.raw_client import RawClient
+from support.kafka.apache_kafka import KafkaProcess
+from support.messages.message_builder import batch_of, build
 
 from kbroker.base.errors import ErrorCode
 from kbroker.base.internal_topics import SHARE_GROUP_STATE

@@ -28,7 +28,7 @@ from share_histories import (
     Said,
     Say,
 )
-from support.beside_kafka import both_brokers, repeated, unexplained_lines
+from support.kafka.beside_kafka import both_brokers, repeated, unexplained_lines
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

@@ -30,7 +30,7 @@ from share_member_histories import (
     ShareLeave,
     ShareSide,
 )
-from support.beside_kafka import both_brokers, repeated, unexplained_step
+from support.kafka.beside_kafka import both_brokers, repeated, unexplained_step
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

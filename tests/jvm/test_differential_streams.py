@@ -23,7 +23,7 @@ from streams_histories import (
     StreamsLeave,
     StreamsSide,
 )
-from support.beside_kafka import both_brokers, repeated, soaked, unexplained_step
+from support.kafka.beside_kafka import both_brokers, repeated, soaked, unexplained_step
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

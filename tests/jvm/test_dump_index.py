@@ -2,8 +2,8 @@
 import io
 
 import pytest
-from support.apache_kafka import run_tools
-from support.segment_files import damaged_copies, damaged_snapshots, two_segments
+from support.disk.segment_files import damaged_copies, damaged_snapshots, two_segments
+from support.kafka.apache_kafka import run_tools
 
 from kbroker.base.errors import CorruptLogError
 from kbroker_tools.dump.index import (

@@ -4,10 +4,10 @@ import sys
 import tarfile
 
 import pytest
-from support.apache_kafka import TOOL_LIMIT_S, KafkaProcess, run_tools
-from support.broker_process import ROOT, BrokerProcess
-from support.sample_topic import sample_topic
-from support.segment_corpus import corpus, damaged
+from support.brokers.broker_process import ROOT, BrokerProcess
+from support.clients.sample_topic import sample_topic
+from support.disk.segment_corpus import corpus, damaged
+from support.kafka.apache_kafka import TOOL_LIMIT_S, KafkaProcess, run_tools
 
 from kbroker.record.batch import encode_batch
 

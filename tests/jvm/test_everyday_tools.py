@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.apache_kafka import KafkaProcess, run_several_tools
-from support.broker_process import PROMPT, BrokerProcess
-from support.command_runner import run_in_process, run_until
+from support.brokers.broker_process import PROMPT, BrokerProcess
+from support.kafka.apache_kafka import KafkaProcess, run_several_tools
+from support.runner.command_runner import run_in_process, run_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

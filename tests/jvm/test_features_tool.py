@@ -1,7 +1,7 @@
 """Kafka's kafka-features changes the levels of features, on Apache Kafka and on kbroker with the same output."""
 import pytest
-from support.apache_kafka import KafkaProcess, run_tools
-from support.broker_process import BrokerProcess
+from support.brokers.broker_process import BrokerProcess
+from support.kafka.apache_kafka import KafkaProcess, run_tools
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 

@@ -9,10 +9,10 @@ import streams_histories
 from decoded import kafkas_text, our_text
 from group_histories import Commit
 from streams_histories import Standbys, StreamsBeat, StreamsJoin, StreamsLeave, StreamsSide
-from support.apache_kafka import KafkaProcess, run_tools
-from support.broker_process import BrokerProcess
-from support.command_runner import run_command
-from support.sample_topic import LIMIT_S, sample_topic
+from support.brokers.broker_process import BrokerProcess
+from support.clients.sample_topic import LIMIT_S, sample_topic
+from support.kafka.apache_kafka import KafkaProcess, run_tools
+from support.runner.command_runner import run_command
 
 from kbroker.record.records import decode_records
 from kbroker_tools.cluster.directory_view import DirectoryView

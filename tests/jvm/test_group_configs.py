@@ -1,8 +1,8 @@
 """Kafka's kafka-configs and our kbroker-configs set and print the configs of groups, on Apache Kafka and on kbroker."""
 import pytest
-from support.apache_kafka import KafkaProcess, run_tools
-from support.broker_process import BrokerProcess
-from support.command_runner import run_in_process
+from support.brokers.broker_process import BrokerProcess
+from support.kafka.apache_kafka import KafkaProcess, run_tools
+from support.runner.command_runner import run_in_process
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 

@@ -7,11 +7,11 @@ import confluent_kafka
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.apache_kafka import KafkaProcess, dump_log
-from support.broker_process import BrokerProcess
-from support.message_builder import build
-from support.raw_client import RawClient
-from support.sample_topic import LIMIT_S, sample_topic
+from support.brokers.broker_process import BrokerProcess
+from support.clients.raw_client import RawClient
+from support.clients.sample_topic import LIMIT_S, sample_topic
+from support.kafka.apache_kafka import KafkaProcess, dump_log
+from support.messages.message_builder import build
 
 from kbroker.client.admin import Admin
 from kbroker.client.cluster import Cluster

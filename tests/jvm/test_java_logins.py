@@ -3,8 +3,8 @@ import json
 import subprocess
 
 import pytest
-from support.apache_kafka import java
-from support.secured_broker import MECHANISMS, MODULES, PASSWORD, SecuredBroker
+from support.brokers.secured_broker import MECHANISMS, MODULES, PASSWORD, SecuredBroker
+from support.kafka.apache_kafka import java
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

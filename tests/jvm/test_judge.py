@@ -3,7 +3,7 @@ import json
 import subprocess
 
 import pytest
-from support.apache_kafka import java
+from support.kafka.apache_kafka import java
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

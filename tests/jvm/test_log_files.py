@@ -2,7 +2,7 @@
 import pathlib
 
 import pytest
-from support.apache_kafka import dump_log
+from support.kafka.apache_kafka import dump_log
 
 from kbroker.base.clock import ManualClock
 from kbroker.log.fs import FileSystem

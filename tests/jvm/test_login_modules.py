@@ -4,7 +4,7 @@ import random
 import subprocess
 
 import pytest
-from support.apache_kafka import TOOL_LIMIT_S, java
+from support.kafka.apache_kafka import TOOL_LIMIT_S, java
 
 from kbroker.settings.jaas import JaasError, parse_jaas
 

@@ -4,7 +4,7 @@ import re
 import zipfile
 
 import pytest
-from support.apache_kafka import classpath
+from support.kafka.apache_kafka import classpath
 
 from kbroker.protocol import schema
 from kbroker.protocol.json import kafka_name

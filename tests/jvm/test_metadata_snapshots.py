@@ -6,9 +6,9 @@ import time
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
-from support.apache_kafka import KafkaProcess, dump_log
-from support.broker_process import BrokerProcess
-from support.command_runner import run_command
+from support.brokers.broker_process import BrokerProcess
+from support.kafka.apache_kafka import KafkaProcess, dump_log
+from support.runner.command_runner import run_command
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

@@ -1,8 +1,8 @@
 """A directory with groups of every kind goes from one broker to the other and back, and all members go on."""
 import pytest
 from raw_peer import RawPeer, batch
-from support.apache_kafka import KafkaProcess
-from support.broker_process import BrokerProcess
+from support.brokers.broker_process import BrokerProcess
+from support.kafka.apache_kafka import KafkaProcess
 
 from kbroker.base.errors import ErrorCode
 from kbroker.client.assignor import encode_assignment, encode_subscription

@@ -3,9 +3,9 @@ import functools
 import subprocess
 
 import pytest
-from support.apache_kafka import classpath
-from support.late_requests import LATE, broker_behind_proxy, check_of_lines
-from support.machine_requirements import JUDGES, fetching
+from support.clients.late_requests import LATE, broker_behind_proxy, check_of_lines
+from support.kafka.apache_kafka import classpath
+from support.runner.machine_requirements import JUDGES, fetching
 
 pytestmark = [pytest.mark.jvm, pytest.mark.soak, pytest.mark.timeout(600)]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.apache_kafka import KafkaProcess, run_tool
-from support.command_runner import run_command
-from support.in_process_broker import InProcessBroker
-from support.promises import Client, Promises
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import Client, Promises
+from support.kafka.apache_kafka import KafkaProcess, run_tool
+from support.runner.command_runner import run_command
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

@@ -4,8 +4,8 @@ import json
 import time
 
 import pytest
-from support.raw_client import RawClient
-from support.secured_kafka import MECHANISMS, PASSWORD, SecuredKafka
+from support.clients.raw_client import RawClient
+from support.kafka.secured_kafka import MECHANISMS, PASSWORD, SecuredKafka
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode

@@ -2,9 +2,9 @@
 import subprocess
 
 import pytest
-from support.apache_kafka import java, run_tools
-from support.broker_process import PROMPT, BrokerProcess
-from support.secured_broker import MODULES, PASSWORD, SecuredSettings
+from support.brokers.broker_process import PROMPT, BrokerProcess
+from support.brokers.secured_broker import MODULES, PASSWORD, SecuredSettings
+from support.kafka.apache_kafka import java, run_tools
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

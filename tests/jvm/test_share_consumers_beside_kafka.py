@@ -4,9 +4,9 @@ import subprocess
 import time
 
 import pytest
-from support.apache_kafka import java, run_tools
-from support.beside_kafka import both_brokers
-from support.command_runner import run_command, run_in_process
+from support.kafka.apache_kafka import java, run_tools
+from support.kafka.beside_kafka import both_brokers
+from support.runner.command_runner import run_command, run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster

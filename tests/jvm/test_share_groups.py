@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.apache_kafka import run_tool
+from support.kafka.apache_kafka import run_tool
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 

@@ -3,8 +3,8 @@ import subprocess
 import time
 
 import pytest
-from support.apache_kafka import KafkaProcess, java, run_tools
-from support.command_runner import run_in_process
+from support.kafka.apache_kafka import KafkaProcess, java, run_tools
+from support.runner.command_runner import run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster, KeyType

@@ -10,8 +10,8 @@ import time
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.apache_kafka import java, run_tool
-from support.broker_process import BrokerProcess
+from support.brokers.broker_process import BrokerProcess
+from support.kafka.apache_kafka import java, run_tool
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

@@ -11,9 +11,9 @@ from streams_histories import (
     internal,
     part,
 )
-from support.apache_kafka import KafkaProcess, run_tools
-from support.broker_process import BrokerProcess
-from support.command_runner import run_in_process
+from support.brokers.broker_process import BrokerProcess
+from support.kafka.apache_kafka import KafkaProcess, run_tools
+from support.runner.command_runner import run_in_process
 
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig

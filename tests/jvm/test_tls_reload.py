@@ -6,10 +6,10 @@ import socket
 import ssl
 
 import pytest
-from support.apache_kafka import KafkaProcess, run_tools
-from support.broker_process import BrokerProcess
-from support.certificates import make_certificates
-from support.free_ports import free_port
+from support.brokers.broker_process import BrokerProcess
+from support.clients.certificates import make_certificates
+from support.kafka.apache_kafka import KafkaProcess, run_tools
+from support.runner.free_ports import free_port
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 CONFIGS = 'kafka.admin.ConfigCommand'

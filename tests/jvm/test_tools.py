@@ -3,8 +3,8 @@ import json
 import re
 
 import pytest
-from support.apache_kafka import dump_log, run_tool
-from support.sample_topic import sample_topic
+from support.clients.sample_topic import sample_topic
+from support.kafka.apache_kafka import dump_log, run_tool
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

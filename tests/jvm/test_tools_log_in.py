@@ -3,10 +3,10 @@ import subprocess
 import sys
 
 import pytest
-from support.apache_kafka import run_several_tools
-from support.broker_process import PROMPT, ROOT, BrokerProcess
-from support.command_runner import run_in_process
-from support.secured_broker import MODULES, PASSWORD, SecuredSettings
+from support.brokers.broker_process import PROMPT, ROOT, BrokerProcess
+from support.brokers.secured_broker import MODULES, PASSWORD, SecuredSettings
+from support.kafka.apache_kafka import run_several_tools
+from support.runner.command_runner import run_in_process
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 from click.testing import CliRunner
-from support.apache_kafka import KafkaProcess, run_tools
-from support.broker_process import BrokerProcess
-from support.tv1_producer import SocketPeer, Tv1Producer, create_topics
+from support.brokers.broker_process import BrokerProcess
+from support.clients.tv1_producer import SocketPeer, Tv1Producer, create_topics
+from support.kafka.apache_kafka import KafkaProcess, run_tools
 
 from kbroker_tools.commands.transactions import PROGRAM, main
 

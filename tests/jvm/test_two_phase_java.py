@@ -15,12 +15,12 @@ from late_commits import (
     effect_of_late_offsets,
 )
 from raw_peer import RawPeer
-from support.apache_kafka import KafkaProcess, run_several_tools, run_tools
-from support.broker_process import PROMPT, serving
-from support.killing_broker import PREPARE, KillingBroker, Point
-from support.raw_client import RawClient
-from support.sample_topic import LIMIT_S
-from support.two_phase_application import TwoPhaseApplication, find_coordinators
+from support.brokers.broker_process import PROMPT, serving
+from support.brokers.killing_broker import PREPARE, KillingBroker, Point
+from support.clients.raw_client import RawClient
+from support.clients.sample_topic import LIMIT_S
+from support.clients.two_phase_application import TwoPhaseApplication, find_coordinators
+from support.kafka.apache_kafka import KafkaProcess, run_several_tools, run_tools
 
 from kbroker.client import Producer
 

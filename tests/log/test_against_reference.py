@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from reference.log import CLIENT, COORDINATOR, Batch, ReferenceLog, Refused
-from support.faulty_file_systems import FreezingFileSystem
+from support.disk.faulty_file_systems import FreezingFileSystem
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import KafkaError

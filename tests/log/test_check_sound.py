@@ -4,7 +4,7 @@ import struct
 
 import pytest
 from batches import T, data_batch, marker_batch
-from support.directory_with_cleaner import DirectoryWithCleaner, end, write
+from support.disk.directory_with_cleaner import DirectoryWithCleaner, end, write
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.long_work import run_to_end

@@ -6,9 +6,9 @@ import os
 
 import pytest
 from batches import T
-from support.directory_with_cleaner import BACKOFF_MS, DirectoryWithCleaner, end, markers_of, records_of, write
-from support.faulty_file_systems import FailingFileSystem
-from support.held_disk import HeldDisk
+from support.disk.directory_with_cleaner import BACKOFF_MS, DirectoryWithCleaner, end, markers_of, records_of, write
+from support.disk.faulty_file_systems import FailingFileSystem
+from support.disk.held_disk import HeldDisk
 
 from kbroker.base.long_work import run_to_end
 from kbroker.log.check import Severity, check_partition

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from reference.compaction import Rules, Stored, committed_values, compact
-from support.faulty_file_systems import FreezingFileSystem
+from support.disk.faulty_file_systems import FreezingFileSystem
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.long_work import run_to_end

@@ -5,8 +5,8 @@ import os
 import random
 import shutil
 
-from support.directory_with_cleaner import DirectoryWithCleaner, end, write
-from support.faulty_file_systems import FreezingFileSystem
+from support.disk.directory_with_cleaner import DirectoryWithCleaner, end, write
+from support.disk.faulty_file_systems import FreezingFileSystem
 
 from kbroker.log.check import Severity, check_partition
 from kbroker.record.abort_filter import AbortFilter

@@ -3,7 +3,7 @@ import gc
 import time
 
 from batches import T, snapshot_of
-from support.directory_with_cleaner import BACKOFF_MS, DirectoryWithCleaner, records_of, write
+from support.disk.directory_with_cleaner import BACKOFF_MS, DirectoryWithCleaner, records_of, write
 
 from kbroker.log.producer_state import MOST_PRODUCERS_OF_PARTITION
 

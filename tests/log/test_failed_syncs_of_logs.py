@@ -4,7 +4,7 @@ import os
 
 import pytest
 from batches import data_batch
-from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
+from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import CorruptLogError, KafkaError

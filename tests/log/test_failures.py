@@ -3,7 +3,7 @@ import errno
 
 import pytest
 from batches import T, data_batch, marker_batch
-from support.faulty_file_systems import FailingFileSystem, fail_nth
+from support.disk.faulty_file_systems import FailingFileSystem, fail_nth
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.log.check import check_partition

@@ -10,8 +10,8 @@ import time
 
 import pytest
 from batches import T, data_batch, marker_batch, snapshot_of
-from support.attempts import assert_within
-from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
+from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem
+from support.runner.attempts import assert_within
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.long_work import LongWork

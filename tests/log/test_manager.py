@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 from batches import T, data_batch
-from support.attempts import assert_within
-from support.faulty_file_systems import FailingFileSystem
-from support.held_disk import HeldDisk
-from support.stepwise_work import StepwiseWork
+from support.disk.faulty_file_systems import FailingFileSystem
+from support.disk.held_disk import HeldDisk
+from support.runner.attempts import assert_within
+from support.worlds.stepwise_work import StepwiseWork
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import ErrorCode, KafkaError, LogDirectoryError

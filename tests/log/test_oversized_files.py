@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.command_runner import ROOT, run_in_process
-from support.segment_files import SECOND, two_segments
+from support.disk.segment_files import SECOND, two_segments
+from support.runner.command_runner import ROOT, run_in_process
 
 from kbroker.base.errors import CorruptLogError
 from kbroker.log.checkpoints import LOG_START_OFFSET_FILE, read_partition_offsets

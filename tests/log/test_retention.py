@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 from batches import T, data_batch, marker_batch
-from support.faulty_file_systems import FailingFileSystem, fail_nth
+from support.disk.faulty_file_systems import FailingFileSystem, fail_nth
 
 from kbroker.base.clock import Timers
 from kbroker.base.errors import ErrorCode, KafkaError

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from batches import data_batch, marker_batch
-from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem, fail_nth
+from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem, fail_nth
 
 from kbroker.base.errors import KafkaError
 from kbroker.log.check import check_partition

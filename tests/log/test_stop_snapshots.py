@@ -6,7 +6,7 @@ import pytest
 from batches import T, data_batch, marker_batch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
+from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.log.check import check_partition

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 from batches import T, data_batch
-from support.stepwise_work import StepwiseWork
+from support.worlds.stepwise_work import StepwiseWork
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.log.fs import FileSystem, InterposedFile

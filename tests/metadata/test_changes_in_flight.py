@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from controller_directory import ControllerDirectory
 from reference.kraft import read_log
-from support.faulty_file_systems import FailingFile, FailingFileSystem, FreezingFileSystem
-from support.held_disk import HeldDisk
+from support.disk.faulty_file_systems import FailingFile, FailingFileSystem, FreezingFileSystem
+from support.disk.held_disk import HeldDisk
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import ErrorCode, KafkaError

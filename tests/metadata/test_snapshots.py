@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from controller_directory import DIRECTORIES, ControllerDirectory, alter_configs, create_topics, delete_topic
-from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem
-from support.held_disk import HeldDisk
-from support.stepwise_work import StepwiseWork
+from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem
+from support.disk.held_disk import HeldDisk
+from support.worlds.stepwise_work import StepwiseWork
 
 from kbroker.base.long_work import run_to_end
 from kbroker.log.fs import FileSystem

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pathlib
 import resource
 
-from support.socket_peers import Peer, commons_for, frame
+from support.clients.socket_peers import Peer, commons_for, frame
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.network.reactor import Reactor

@@ -1,6 +1,6 @@
 """Fixtures: a reactor with a manual clock, and peers on socket pairs."""
 import pytest
-from support.socket_peers import Peer
+from support.clients.socket_peers import Peer
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.network.reactor import Reactor

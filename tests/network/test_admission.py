@@ -3,7 +3,7 @@ import socket
 from contextlib import ExitStack
 
 import pytest
-from support.socket_peers import CallingServer, echo, frame
+from support.clients.socket_peers import CallingServer, echo, frame
 
 from kbroker.network.admission import ListenerLimits
 from kbroker.network.limits import Limits

@@ -5,7 +5,7 @@ import socket
 import sys
 
 import pytest
-from support.socket_peers import (
+from support.clients.socket_peers import (
     CallingServer,
     ColdFile,
     DeferringHandler,

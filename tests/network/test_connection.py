@@ -11,7 +11,7 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.socket_peers import DeferringHandler, Peer, echo, frame
+from support.clients.socket_peers import DeferringHandler, Peer, echo, frame
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import ProtocolError

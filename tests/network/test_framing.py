@@ -2,7 +2,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.socket_peers import Peer, commons_for, frame
+from support.clients.socket_peers import Peer, commons_for, frame
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.network.reactor import Reactor

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.socket_peers import DeferringHandler, Peer, commons_for, echo, frame
+from support.clients.socket_peers import DeferringHandler, Peer, commons_for, echo, frame
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.log.fs import File

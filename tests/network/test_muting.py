@@ -1,5 +1,5 @@
 """Muted connections: held back by a quota for a time, and read again afterwards (KIP-219)."""
-from support.socket_peers import DeferringHandler, frame
+from support.clients.socket_peers import DeferringHandler, frame
 
 from kbroker.network.connection import Commons
 

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from support.attempts import assert_within
-from support.certificates import make_certificates
-from support.socket_peers import ColdFile, DeferringHandler, LateWorker, Peer, Slice, commons_for, echo, frame
-from support.tls13_records import ClientRecords
+from support.clients.certificates import make_certificates
+from support.clients.socket_peers import ColdFile, DeferringHandler, LateWorker, Peer, Slice, commons_for, echo, frame
+from support.clients.tls13_records import ClientRecords
+from support.runner.attempts import assert_within
 
 from kbroker.base.errors import ConfigError
 from kbroker.network.connection import Connection

@@ -1,6 +1,6 @@
 """Connections without a login: their number, their time and their frames are bounded."""
 import pytest
-from support.socket_peers import Peer, commons_for, frame
+from support.clients.socket_peers import Peer, commons_for, frame
 
 from kbroker.network.newcomers import LOGIN_LIMIT_MS, MAX_LOGINS
 

@@ -6,7 +6,7 @@ import tempfile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.socket_peers import DeferringHandler, Peer, Slice, frame
+from support.clients.socket_peers import DeferringHandler, Peer, Slice, frame
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.log.fs import Directory, File

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.socket_peers import CallingServer, DeferringHandler, echo, frame
+from support.clients.socket_peers import CallingServer, DeferringHandler, echo, frame
 
 from kbroker.network.connection import Connection
 from kbroker.network.limits import Limits

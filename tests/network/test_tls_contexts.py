@@ -5,8 +5,8 @@ import shutil
 import ssl
 
 import pytest
-from support.certificates import make_certificates, make_revocation_list
-from support.socket_peers import LateWorker
+from support.clients.certificates import make_certificates, make_revocation_list
+from support.clients.socket_peers import LateWorker
 
 from kbroker.base.errors import ConfigError, KafkaError
 from kbroker.network.tls import server_context

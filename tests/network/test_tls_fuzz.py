@@ -5,8 +5,8 @@ import socket
 import ssl
 
 import pytest
-from support.certificates import make_certificates
-from support.socket_peers import commons_for, echo, frame
+from support.clients.certificates import make_certificates
+from support.clients.socket_peers import commons_for, echo, frame
 
 from kbroker.network.connection import Connection
 from kbroker.network.tls import TlsTransport, server_context

@@ -3,8 +3,8 @@ import itertools
 
 import pytest
 from network.closed_frame import LONG, PART_MIB, held_mib_in_turns, the_frame_is_freed_in_parts
-from support.alone import run_alone
-from support.socket_peers import commons_for, frame
+from support.clients.socket_peers import commons_for, frame
+from support.runner.alone import run_alone
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pathlib
 import shutil
 import subprocess
 
-from support.machine_requirements import JUDGES
+from support.runner.machine_requirements import JUDGES
 
 SOURCES = pathlib.Path(__file__).parent
 

@@ -1,4 +1,4 @@
-// A transactional producer of kafkajs for tests/support/line_producer.py. `node producer.js BOOTSTRAP ID`.
+// A transactional producer of kafkajs for tests/support/clients/line_producer.py. `node producer.js BOOTSTRAP ID`.
 'use strict';
 
 const readline = require('node:readline');

@@ -1,7 +1,7 @@
 """Requests of kafkajs that a network delays until its next transaction, and answers that it loses."""
 import pytest
 from kafkajs import script
-from support.late_requests import LATE, broker_behind_proxy, check_of_lines
+from support.clients.late_requests import LATE, broker_behind_proxy, check_of_lines
 
 from kbroker.protocol.api_keys import ApiKey
 

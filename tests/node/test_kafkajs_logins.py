@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 from kafkajs import script
-from support.secured_broker import MECHANISMS, PASSWORD, SecuredBroker, unsecured_token
+from support.brokers.secured_broker import MECHANISMS, PASSWORD, SecuredBroker, unsecured_token
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference import codec as reference
-from support.message_strategies import NAMES, as_values, messages_and_versions, versions_of
+from support.messages.message_strategies import NAMES, as_values, messages_and_versions, versions_of
 
 from kbroker.base.errors import ProtocolError
 from kbroker.protocol import messages

@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.filled_messages import filled
+from support.messages.filled_messages import filled
 
 from kbroker.protocol import messages, schema
 from kbroker.protocol.json import JsonWriter, double_text, json_text, kafka_name, string_text

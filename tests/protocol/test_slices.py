@@ -5,8 +5,8 @@ import time
 
 import pytest
 from hypothesis import given, settings
-from support.attempts import assert_within
-from support.message_strategies import NAMES, messages_and_versions
+from support.messages.message_strategies import NAMES, messages_and_versions
+from support.runner.attempts import assert_within
 
 from kbroker.base.errors import ProtocolError
 from kbroker.protocol import messages

@@ -3,8 +3,8 @@
 The verdicts are those of Apache Kafka, with the exceptions that tests/jvm/test_differential_batches.py names.
 """
 import pytest
-from support.framings import CODECS, INDEPENDENT, framings, lz4_blocks, lz4_descriptor
-from support.odd_records import framed, record, varint
+from support.messages.framings import CODECS, INDEPENDENT, framings, lz4_blocks, lz4_descriptor
+from support.messages.odd_records import framed, record, varint
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.produced import ProduceRules, prepare_produced

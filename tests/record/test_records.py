@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from reference import record as reference
-from support.odd_records import batch_of_records, null_record
+from support.messages.odd_records import batch_of_records, null_record
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.batch import CorruptBatchError, encode_batch, read_header

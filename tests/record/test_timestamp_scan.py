@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.message_builder import batch_of
+from support.messages.message_builder import batch_of
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.batch import CorruptBatchError, encode_batch

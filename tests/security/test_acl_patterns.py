@@ -5,7 +5,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.attempts import assert_within
+from support.runner.attempts import assert_within
 
 from kbroker.base.long_work import PART, Pace
 from kbroker.protocol.messages import AccessControlEntryRecord

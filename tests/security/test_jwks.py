@@ -8,7 +8,7 @@ import logging
 import pytest
 from joserfc import jws
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
-from support.exchanges import answer_of
+from support.clients.exchanges import answer_of
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import ConfigError

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from joserfc.jwk import ECKey
-from support.certificates import make_certificates
-from support.exchanges import answer_of
-from support.login_mechanisms import JAAS, OAUTH, TOKENS, every_mechanism, made, write_key_set
+from support.clients.certificates import make_certificates
+from support.clients.exchanges import answer_of
+from support.clients.login_mechanisms import JAAS, OAUTH, TOKENS, every_mechanism, made, write_key_set
 
 from kbroker.base.errors import ConfigError
 from kbroker.client.sasl import conversation

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.certificate_names import APP, MAPPINGS, NAMES, REFUSED, REFUSED_HERE, element
+from support.clients.certificate_names import APP, MAPPINGS, NAMES, REFUSED, REFUSED_HERE, element
 
 from kbroker.security.distinguished_names import DistinguishedNameError, name_text, subject_text
 from kbroker.security.principal import Principal, parse_principals

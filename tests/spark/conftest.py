@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from support.broker_process import ROOT
-from support.machine_requirements import JUDGES, fetching
-from support.spark_machine import quick_start
+from support.brokers.broker_process import ROOT
+from support.runner.machine_requirements import JUDGES, fetching
+from support.spark.spark_machine import quick_start
 
 HERE = pathlib.Path(__file__).parent
 CACHE = JUDGES / 'spark'

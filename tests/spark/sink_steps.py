@@ -4,7 +4,7 @@ import pickle
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
-from support.committed_records import committed_records
+from support.clients.committed_records import committed_records
 
 from kbroker.client import Admin
 from kbroker.client.admin import LATEST, NewTopic

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-from support.directory_with_cleaner import DirectoryWithCleaner
+from support.disk.directory_with_cleaner import DirectoryWithCleaner
 
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch

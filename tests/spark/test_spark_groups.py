@@ -5,9 +5,9 @@ import time
 
 import pytest
 from spark_rows import rows
-from support.broker_process import BrokerProcess
-from support.command_runner import run_in_process
-from support.streams_groups import topology
+from support.brokers.broker_process import BrokerProcess
+from support.runner.command_runner import run_in_process
+from support.worlds.streams_groups import topology
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster, KeyType

@@ -17,7 +17,7 @@ from ingest_topics import (
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from spark_rows import LogFiles
-from support import pages
+from support.runner import pages
 
 from kbroker_tools.spark.failures import one_line
 from kbroker_tools.spark.ingest import CODECS, IngestJob, Written

@@ -13,10 +13,10 @@ import threading
 import pytest
 from ingest_topics import LIMIT_S, Writer, consumed, create_topic, ingested
 from spark_rows import LogFiles
-from support.broker_process import ROOT
-from support.command_runner import command_line, run_command
-from support.spark_cluster import SPARK, SparkCluster, settings
-from support.spark_machine import quick_start
+from support.brokers.broker_process import ROOT
+from support.runner.command_runner import command_line, run_command
+from support.spark.spark_cluster import SPARK, SparkCluster, settings
+from support.spark.spark_machine import quick_start
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode, KafkaError

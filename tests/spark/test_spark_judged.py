@@ -8,8 +8,8 @@ import time
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.apache_kafka import KafkaProcess
-from support.broker_process import BrokerProcess
+from support.brokers.broker_process import BrokerProcess
+from support.kafka.apache_kafka import KafkaProcess
 
 from kbroker_tools.spark.options import parse_options
 from kbroker_tools.spark.tasks import open_place

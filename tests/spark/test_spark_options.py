@@ -1,6 +1,6 @@
 """Options: accepted values, errors for other values, and the places that accept each option."""
 import pytest
-from support.broker_process import ROOT
+from support.brokers.broker_process import ROOT
 
 from kbroker.client.config import ClientConfig
 from kbroker_tools.spark.options import ROWS, OptionError, check_use, client_options, parse_bytes, parse_options

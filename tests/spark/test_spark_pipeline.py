@@ -2,8 +2,8 @@
 import json
 
 import pytest
-from support.committed_records import committed_records
-from support.pages import blocks
+from support.clients.committed_records import committed_records
+from support.runner.pages import blocks
 
 from kbroker.client import Admin, Producer
 from kbroker.client.admin import NewTopic

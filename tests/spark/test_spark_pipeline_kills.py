@@ -10,13 +10,13 @@ import threading
 from collections import Counter
 
 import pytest
-from support.broker_process import PROMPT, BrokerProcess
-from support.committed_records import committed_records
-from support.pages import blocks
-from support.process_sessions import children_of, kill_session
-from support.sink_place import DECISION, DRIVER, KBROKER, PREPARED, STEPS, SinkPlace
-from support.spark_cluster import VARIABLES, SparkCluster, settings
-from support.spark_machine import quick_start
+from support.brokers.broker_process import PROMPT, BrokerProcess
+from support.clients.committed_records import committed_records
+from support.runner.pages import blocks
+from support.runner.process_sessions import children_of, kill_session
+from support.spark.sink_place import DECISION, DRIVER, KBROKER, PREPARED, STEPS, SinkPlace
+from support.spark.spark_cluster import VARIABLES, SparkCluster, settings
+from support.spark.spark_machine import quick_start
 
 from kbroker.client import Admin, Producer
 from kbroker.client.admin import NewTopic

@@ -3,8 +3,8 @@ import re
 from collections import Counter
 
 import pytest
-from support.committed_records import committed_records
-from support.sink_query import COMMIT_RAISES_AFTER, COMMIT_RAISES_BEFORE, ROWS, THE_END, error_of, start_query
+from support.clients.committed_records import committed_records
+from support.spark.sink_query import COMMIT_RAISES_AFTER, COMMIT_RAISES_BEFORE, ROWS, THE_END, error_of, start_query
 
 from kbroker.client import Admin
 from kbroker.client.admin import NewTopic

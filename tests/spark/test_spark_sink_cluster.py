@@ -4,12 +4,12 @@ import signal
 import socket
 
 import pytest
-from support.process_sessions import pid_of_port, virtual_machine_above
-from support.sink_place import APACHE_KAFKA, DECISION, DRIVER, KBROKER, PREPARED, SinkRun, serving
-from support.sink_query import TASK_WAITS, THE_END
-from support.spark_cluster import SparkCluster, settings
-from support.spark_driver import SparkDriver
-from support.stopping_proxy import LIMIT_S
+from support.proxies.stopping_proxy import LIMIT_S
+from support.runner.process_sessions import pid_of_port, virtual_machine_above
+from support.spark.sink_place import APACHE_KAFKA, DECISION, DRIVER, KBROKER, PREPARED, SinkRun, serving
+from support.spark.sink_query import TASK_WAITS, THE_END
+from support.spark.spark_cluster import SparkCluster, settings
+from support.spark.spark_driver import SparkDriver
 
 pytestmark = [pytest.mark.jvm, pytest.mark.soak, pytest.mark.timeout(900)]
 WRITERS = [DRIVER, PREPARED]

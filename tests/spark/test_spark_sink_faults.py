@@ -6,8 +6,8 @@ dies that it belongs to. The source of a query ends after some micro-batches, wi
 import shutil
 
 import pytest
-from support.sink_place import APACHE_KAFKA, DECISION, DRIVER, KBROKER, PREPARED, STEPS, SinkRun, serving
-from support.sink_query import (
+from support.spark.sink_place import APACHE_KAFKA, DECISION, DRIVER, KBROKER, PREPARED, STEPS, SinkRun, serving
+from support.spark.sink_query import (
     COMMIT_RAISES_AFTER,
     COMMIT_RAISES_BEFORE,
     ROWS,
@@ -18,7 +18,7 @@ from support.sink_query import (
     run_job,
     start_query,
 )
-from support.spark_driver import SparkDriver
+from support.spark.spark_driver import SparkDriver
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 BATCHES = 3

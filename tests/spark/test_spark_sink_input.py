@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 from sink_steps import VALUE, batch, commit, create, end_offset, options, planned, staged, values_in
-from support.broker_process import ROOT
+from support.brokers.broker_process import ROOT
 
 from kbroker.base.errors import ConfigError
 from kbroker.client import Admin, FatalProducerError, KafkaError, Producer

@@ -1,7 +1,7 @@
 """The protocol of the sink in memory: random schedules of planners, attempts, commits, aborts, deaths and zombies."""
 import pytest
-from support.sink_model import Coordinator, MemoryStore, Process
-from support.sink_schedule import Schedule
+from support.spark.sink_model import Coordinator, MemoryStore, Process
+from support.spark.sink_schedule import Schedule
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.producer_id import ProducerIdAndEpoch

@@ -5,8 +5,8 @@ from contextlib import closing, nullcontext
 import pytest
 from click.testing import CliRunner
 from sink_steps import VALUE, batch, commit, create, options, planned, staged, values_in
-from support.apache_kafka import KafkaProcess
-from support.broker_process import PROMPT, BrokerProcess
+from support.brokers.broker_process import PROMPT, BrokerProcess
+from support.kafka.apache_kafka import KafkaProcess
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client import Admin, Consumer, Producer, TransactionInfo

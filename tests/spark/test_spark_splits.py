@@ -8,7 +8,7 @@ import random
 import shutil
 
 import pytest
-from support.directory_with_cleaner import DirectoryWithCleaner
+from support.disk.directory_with_cleaner import DirectoryWithCleaner
 
 from kbroker.log.origin import Origin
 from kbroker.record.abort_filter import AbortFilter

@@ -8,7 +8,7 @@ import venv
 
 import pytest
 from spark_rows import LogFiles
-from support.broker_process import ROOT
+from support.brokers.broker_process import ROOT
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.errors import ClientError

@@ -3,9 +3,9 @@ import json
 import os
 
 import pytest
-from support.broker_process import BrokerProcess
-from support.command_runner import run_in_process
-from support.in_process_broker import InProcessBroker
+from support.brokers.broker_process import BrokerProcess
+from support.brokers.in_process_broker import InProcessBroker
+from support.runner.command_runner import run_in_process
 
 from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.security.principal import parse_principal

@@ -2,8 +2,8 @@
 import json
 
 import pytest
-from support.broker_process import PROMPT, BrokerProcess
-from support.command_runner import run_command
+from support.brokers.broker_process import PROMPT, BrokerProcess
+from support.runner.command_runner import run_command
 
 from kbroker.client import Admin, Producer
 

@@ -8,11 +8,11 @@ import subprocess
 import threading
 
 import pytest
-from support.certificates import make_certificates
-from support.command_runner import ROOT, command_line, run_command, run_in_process
-from support.free_ports import free_port
-from support.handwritten_directory import HandwrittenDirectory
-from support.scripted_broker import ScriptedBroker, running, serving
+from support.brokers.scripted_broker import ScriptedBroker, running, serving
+from support.clients.certificates import make_certificates
+from support.disk.handwritten_directory import HandwrittenDirectory
+from support.runner.command_runner import ROOT, command_line, run_command, run_in_process
+from support.runner.free_ports import free_port
 
 from kbroker.log.fs import ReadOnlyFileSystem
 from kbroker.protocol import messages

@@ -15,9 +15,9 @@ A verification that crosses a marker (KAFKA-14884) leaves the bytes of a late wr
 import shutil
 
 import pytest
-from support.handwritten_directory import HandwrittenDirectory
-from support.in_process_broker import InProcessBroker
-from support.tv1_producer import InProcessPeer, Tv1Producer, create_topics
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.tv1_producer import InProcessPeer, Tv1Producer, create_topics
+from support.disk.handwritten_directory import HandwrittenDirectory
 
 from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.log.damage_report import accept_damage

@@ -6,10 +6,10 @@ import subprocess
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from support.broker_process import BrokerProcess
-from support.command_runner import install_programs, run_command, run_in_process
-from support.free_ports import free_port
-from support.pages import blocks
+from support.brokers.broker_process import BrokerProcess
+from support.runner.command_runner import install_programs, run_command, run_in_process
+from support.runner.free_ports import free_port
+from support.runner.pages import blocks
 
 from kbroker.settings.config import Config
 from kbroker.settings.properties import read_properties

@@ -15,10 +15,10 @@ import tarfile
 
 import pytest
 from click.testing import CliRunner
-from support.command_runner import ROOT, command_line, run_command
-from support.faulty_file_systems import FailingFileSystem, FreezingFileSystem, fail_nth
-from support.in_process_broker import InProcessBroker
-from support.promises import Client, Promises
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import Client, Promises
+from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem, fail_nth
+from support.runner.command_runner import ROOT, command_line, run_command
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.internal_topics import TRANSACTION_STATE

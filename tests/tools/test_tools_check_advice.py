@@ -3,9 +3,9 @@ import re
 import shutil
 
 import pytest
-from support.command_runner import run_command, run_in_process
-from support.in_process_broker import InProcessBroker
-from support.promises import Client, Promises
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import Client, Promises
+from support.runner.command_runner import run_command, run_in_process
 
 from kbroker.base.errors import LogDirectoryError
 from kbroker.log.inventory import INVENTORY_FILE

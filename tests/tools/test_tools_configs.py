@@ -4,7 +4,7 @@ import json
 import click
 import pytest
 from click.testing import CliRunner
-from support.command_runner import run_command
+from support.runner.command_runner import run_command
 
 from kbroker_tools.cluster.client_configs import quota_of
 from kbroker_tools.cluster.command import ToolError

@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
-from support.command_runner import ROOT, command_line, run_command
+from support.runner.command_runner import ROOT, command_line, run_command
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import Admin, NewTopic

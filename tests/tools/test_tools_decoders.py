@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.filled_messages import filled
+from support.messages.filled_messages import filled
 
 from kbroker.base.errors import CorruptLogError
 from kbroker.protocol import messages

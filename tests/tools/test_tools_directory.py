@@ -7,9 +7,9 @@ import shutil
 import tarfile
 
 import pytest
-from support.in_process_broker import InProcessBroker
-from support.message_builder import build
-from support.promises import GROUP, TRANSACTIONAL_ID, Client, Promises
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import GROUP, TRANSACTIONAL_ID, Client, Promises
+from support.messages.message_builder import build
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.log.fs import ReadOnlyFileSystem

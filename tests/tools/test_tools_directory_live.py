@@ -6,9 +6,9 @@ import time
 
 import confluent_kafka
 import pytest
-from support.apache_kafka import KafkaProcess
-from support.broker_process import BrokerProcess
-from support.sample_topic import LIMIT_S, sample_topic
+from support.brokers.broker_process import BrokerProcess
+from support.clients.sample_topic import LIMIT_S, sample_topic
+from support.kafka.apache_kafka import KafkaProcess
 
 from kbroker.base.lean_dataclasses import replace
 from kbroker.client.config import ClientConfig

@@ -1,6 +1,6 @@
 """--follow shows later batches and later segments. The test acts whenever the command would wait."""
 import pytest
-from support.segment_corpus import T
+from support.disk.segment_corpus import T
 from test_tools_dump_log import dumped, offsets, segment
 
 from kbroker.base.errors import CorruptLogError

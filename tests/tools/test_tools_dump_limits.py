@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from support.command_runner import ROOT, run_command
-from support.segment_corpus import T, corpus, damaged, patched
+from support.disk.segment_corpus import T, corpus, damaged, patched
+from support.runner.command_runner import ROOT, run_command
 from test_tools_dump_log import dumped, segment
 
 from kbroker.record.batch import encode_batch

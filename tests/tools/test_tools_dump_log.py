@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from support.command_runner import ROOT, command_line, run_command
-from support.segment_corpus import RECORDS, T, corpus, damaged, patched, transactions
-from support.segment_files import two_segments
+from support.disk.segment_corpus import RECORDS, T, corpus, damaged, patched, transactions
+from support.disk.segment_files import two_segments
+from support.runner.command_runner import ROOT, command_line, run_command
 
 from kbroker.record.batch import encode_batch
 from kbroker_tools.dump.options import BY_NAME, OPTIONS, DumpOptions, read_plainly
@@ -151,8 +151,8 @@ def test_a_file_name_that_is_not_utf8_is_shown_as_it_is(tmp_path):
 
 def test_statistics_of_a_file_name_that_is_not_utf8_are_shown(tmp_path):
     path = segment(tmp_path / 't\udcff-0', encode_batch(RECORDS))
-    done = subprocess.run(command_line('dump_log_start', tmp_path, '--stats'), cwd=ROOT, capture_output=True, check=True,
-                          env=os.environ | {'PYTHONIOENCODING': 'utf-8:strict'})
+    done = subprocess.run(command_line('dump_log_start', tmp_path, '--stats'), cwd=ROOT, capture_output=True,
+                          check=True, env=os.environ | {'PYTHONIOENCODING': 'utf-8:strict'})
     assert str(path).replace('\udcff', '\ufffd').encode() in done.stdout
 
 

@@ -2,7 +2,7 @@
 import itertools
 
 import pytest
-from support.segment_corpus import T, transactions
+from support.disk.segment_corpus import T, transactions
 from test_tools_dump_log import dumped, offsets, segment
 
 from kbroker.base.clock import ManualClock

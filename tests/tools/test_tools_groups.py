@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command_runner import run_command
+from support.runner.command_runner import run_command
 
 from kbroker.client import Admin
 from kbroker.client import Producer as KbrokerProducer

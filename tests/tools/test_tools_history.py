@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.command_runner import run_command
-from support.in_memory_view import START_MS, InMemoryView
-from support.written_transactions import producer_of, transact, write_transactions
+from support.clients.written_transactions import producer_of, transact, write_transactions
+from support.runner.command_runner import run_command
+from support.worlds.in_memory_view import START_MS, InMemoryView
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker_tools.base.render import Output

@@ -2,7 +2,7 @@
 import json
 
 import pytest
-from support.command_runner import run_in_process
+from support.runner.command_runner import run_in_process
 
 from kbroker.client import Admin, Consumer, Producer
 from kbroker.client.admin import NewTopic

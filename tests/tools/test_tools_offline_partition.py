@@ -5,8 +5,8 @@ Once, a consumer of a damaged and a healthy partition printed nothing, forgot it
 import json
 
 import pytest
-from support.broker_process import PROMPT, BrokerProcess
-from support.command_runner import run_command
+from support.brokers.broker_process import PROMPT, BrokerProcess
+from support.runner.command_runner import run_command
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError

@@ -3,9 +3,9 @@ import json
 import shutil
 
 import pytest
-from support.command_runner import run_command
-from support.in_process_broker import InProcessBroker
-from support.promises import Client, Promises
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import Client, Promises
+from support.runner.command_runner import run_command
 
 from kbroker.base.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 

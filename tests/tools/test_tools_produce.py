@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command_runner import ROOT, command_line, run_command
+from support.runner.command_runner import ROOT, command_line, run_command
 
 from kbroker.client.admin import LATEST, Admin, NewTopic
 from kbroker.client.cluster import Cluster

@@ -5,8 +5,8 @@ import signal
 import subprocess
 
 import pytest
-from support.broker_process import serving
-from support.command_runner import ROOT, command_line, run_command, run_in_process
+from support.brokers.broker_process import serving
+from support.runner.command_runner import ROOT, command_line, run_command, run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster

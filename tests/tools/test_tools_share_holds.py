@@ -5,8 +5,8 @@ import re
 import shutil
 
 import pytest
-from support.broker_process import serving
-from support.command_runner import run_in_process
+from support.brokers.broker_process import serving
+from support.runner.command_runner import run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.producer import Producer

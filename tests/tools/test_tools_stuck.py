@@ -3,7 +3,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from support.in_memory_view import InMemoryLog
+from support.worlds.in_memory_view import InMemoryLog
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.lean_dataclasses import replace as changed

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.browser import OpenPage, dump_dom, screenshot
-from support.command_runner import run_command, run_in_process
-from support.in_memory_view import START_MS, InMemoryLog, InMemoryView
-from support.written_transactions import write_transactions
+from support.clients.written_transactions import write_transactions
+from support.runner.browser import OpenPage, dump_dom, screenshot
+from support.runner.command_runner import run_command, run_in_process
+from support.worlds.in_memory_view import START_MS, InMemoryLog, InMemoryView
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode, KafkaError

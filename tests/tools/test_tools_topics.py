@@ -4,8 +4,8 @@ import os
 
 import pytest
 from click.testing import CliRunner
-from support.command_runner import run_command
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
+from support.runner.command_runner import run_command
 
 from kbroker.protocol.messages import CreateTopicsRequest
 from kbroker_tools.cluster.topic_descriptions import PartitionDescription, TopicDescription, in_java_order

@@ -6,11 +6,11 @@ import types
 import confluent_kafka
 import pytest
 from click.testing import CliRunner
-from support.command_runner import run_command
-from support.free_ports import free_port
-from support.handwritten_directory import HandwrittenDirectory
-from support.scripted_broker import ScriptedBroker, running
-from support.tv1_producer import SocketPeer, Tv1Producer, create_topics
+from support.brokers.scripted_broker import ScriptedBroker, running
+from support.clients.tv1_producer import SocketPeer, Tv1Producer, create_topics
+from support.disk.handwritten_directory import HandwrittenDirectory
+from support.runner.command_runner import run_command
+from support.runner.free_ports import free_port
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.producer_id import ProducerIdAndEpoch

@@ -12,8 +12,8 @@ import subprocess
 
 import confluent_kafka
 import pytest
-from support.command_runner import ROOT, command_line, run_command
-from support.free_ports import free_port
+from support.runner.command_runner import ROOT, command_line, run_command
+from support.runner.free_ports import free_port
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import CorruptLogError

@@ -1,6 +1,6 @@
 """Fixtures of the topics tests: a partition on a real log, and a disk whose syncs the test finishes."""
 import pytest
-from support.held_disk import HeldDisk
+from support.disk.held_disk import HeldDisk
 
 from kbroker.base.clock import ManualClock
 from kbroker.log.fs import FileSystem

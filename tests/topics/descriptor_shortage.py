@@ -5,7 +5,7 @@ import logging
 import os
 import resource
 
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
 from topics.produced import produce, record
 
 from kbroker.base.clock import ManualClock

@@ -1,5 +1,5 @@
 """Produce requests with one record, for a broker in the process of the test."""
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
 
 from kbroker.protocol.messages import ProduceRequest
 from kbroker.record.batch import encode_batch

@@ -2,9 +2,9 @@
 import logging
 
 import pytest
-from support.in_process_broker import InProcessBroker
-from support.message_builder import build
-from support.promises import TURN_MS, Client, Promises
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import TURN_MS, Client, Promises
+from support.messages.message_builder import build
 
 SETTINGS = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.partitions': '1'}
 TURNS = 100

@@ -2,9 +2,9 @@
 import pathlib
 
 import pytest
-from support.in_process_broker import InProcessBroker
-from support.message_builder import build
-from support.stepwise_work import StepwiseWork
+from support.brokers.in_process_broker import InProcessBroker
+from support.messages.message_builder import build
+from support.worlds.stepwise_work import StepwiseWork
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.log.origin import Origin

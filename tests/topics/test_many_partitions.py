@@ -3,10 +3,10 @@ import os
 import resource
 
 import pytest
-from support.alone import run_alone
-from support.broker_process import BrokerProcess
-from support.in_process_broker import InProcessBroker
-from support.stepwise_work import StepwiseWork
+from support.brokers.broker_process import BrokerProcess
+from support.brokers.in_process_broker import InProcessBroker
+from support.runner.alone import run_alone
+from support.worlds.stepwise_work import StepwiseWork
 from topics.descriptor_shortage import a_sync_is_made_later, requests_are_refused_and_the_directory_stays_online
 from topics.produced import record
 

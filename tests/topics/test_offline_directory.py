@@ -1,6 +1,6 @@
 """An offline log directory refuses requests without growing: its error stays, and keeps no request."""
-from support.in_process_broker import InProcessBroker
-from support.message_builder import batch_of, build
+from support.brokers.in_process_broker import InProcessBroker
+from support.messages.message_builder import batch_of, build
 
 from kbroker.base.errors import ErrorCode
 

@@ -1,6 +1,6 @@
 """The registry of topics: changes by clients, the join of metadata and files, and restarts."""
 import pytest
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE

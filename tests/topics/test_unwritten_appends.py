@@ -2,10 +2,10 @@
 import errno
 
 import pytest
-from support.faulty_file_systems import FailingFileSystem
-from support.held_disk import HeldDisk
-from support.in_process_broker import InProcessBroker, frame_of, read_answer
-from support.message_builder import batch_of, build
+from support.brokers.in_process_broker import InProcessBroker, frame_of, read_answer
+from support.disk.faulty_file_systems import FailingFileSystem
+from support.disk.held_disk import HeldDisk
+from support.messages.message_builder import batch_of, build
 
 from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import iter_batches

@@ -7,8 +7,8 @@ from collections import defaultdict
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.held_partitions import HeldPartition
-from support.transaction_coordinator import STATE_TOPIC, World, markers_of
+from support.worlds.held_partitions import HeldPartition
+from support.worlds.transaction_coordinator import STATE_TOPIC, World, markers_of
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError

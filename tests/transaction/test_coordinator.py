@@ -1,6 +1,6 @@
 """Producers and the coordinator: initialisation, partitions, endings, fences and timeouts."""
 import pytest
-from support.transaction_coordinator import STATE_TOPIC, World, code_to, producer_to
+from support.worlds.transaction_coordinator import STATE_TOPIC, World, code_to, producer_to
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError

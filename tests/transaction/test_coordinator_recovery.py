@@ -2,7 +2,7 @@
 import itertools
 
 import pytest
-from support.transaction_coordinator import STATE_TOPIC, World, producer_of
+from support.worlds.transaction_coordinator import STATE_TOPIC, World, producer_of
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError

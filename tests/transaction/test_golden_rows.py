@@ -1,6 +1,6 @@
 """The rows of whole transactions are byte for byte those that Kafka 4.3 writes."""
 import pytest
-from support.transaction_coordinator import STATE_TOPIC, World, producer_to
+from support.worlds.transaction_coordinator import STATE_TOPIC, World, producer_to
 
 from kbroker.base.errors import ErrorCode
 from kbroker.transaction.state import MAX_PRODUCER_EPOCH, TransactionMetadata, TransactionRow, TransactionState

@@ -1,8 +1,8 @@
 """Transactions of thousands of partitions, and thousands of transactions: the loop serves others in between."""
 import pytest
-from support.in_process_broker import InProcessBroker
-from support.message_builder import build
-from support.stepwise_work import StepwiseWork
+from support.brokers.in_process_broker import InProcessBroker
+from support.messages.message_builder import build
+from support.worlds.stepwise_work import StepwiseWork
 
 from kbroker.base.errors import ErrorCode
 from kbroker.transaction.end_transaction import MARKERS_AT_ONCE

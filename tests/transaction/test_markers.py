@@ -1,6 +1,6 @@
 """A decided transaction reaches each of its partitions despite any failure."""
 import pytest
-from support.transaction_coordinator import STATE_TOPIC, World, markers_of
+from support.worlds.transaction_coordinator import STATE_TOPIC, World, markers_of
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.batch import iter_batches, set_base_offset, set_partition_leader_epoch

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from support.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker
 
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol import messages

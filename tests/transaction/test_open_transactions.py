@@ -1,6 +1,6 @@
 """The index of open transactions: a question about them does not visit idle ids, however many there are."""
 import pytest
-from support.transaction_coordinator import World
+from support.worlds.transaction_coordinator import World
 
 from kbroker.apis import list_transactions
 from kbroker.base.errors import ErrorCode

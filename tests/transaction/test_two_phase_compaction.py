@@ -3,8 +3,8 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from support.in_process_broker import InProcessBroker
-from support.message_builder import batch_of, build
+from support.brokers.in_process_broker import InProcessBroker
+from support.messages.message_builder import batch_of, build
 
 from kbroker.base.errors import ErrorCode
 from kbroker.record.records import decode_records

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from support.transaction_coordinator import World
+from support.worlds.transaction_coordinator import World
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.transaction.state import TransactionState

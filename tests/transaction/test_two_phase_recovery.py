@@ -1,6 +1,6 @@
 """A machine that stops around each step of a kept transaction (KIP-939), and what the next start makes of it."""
 import pytest
-from support.transaction_coordinator import STATE_TOPIC, World
+from support.worlds.transaction_coordinator import STATE_TOPIC, World
 
 from kbroker.base.errors import ErrorCode
 from kbroker.transaction.state import TransactionState

@@ -1,6 +1,6 @@
 """Each request of a client in each state of a transactional.id, kept transactions included (KIP-939)."""
 import pytest
-from support.transaction_coordinator import STATE_TOPIC, World, code_to
+from support.worlds.transaction_coordinator import STATE_TOPIC, World, code_to
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError

@@ -1,6 +1,6 @@
 """The coordinator's answer to a Produce or TxnOffsetCommit before its first write."""
 import pytest
-from support.transaction_coordinator import STATE_TOPIC, World
+from support.worlds.transaction_coordinator import STATE_TOPIC, World
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode

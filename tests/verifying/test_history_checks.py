@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.modelled_histories import GROUPS, INPUT, LISTS, ModelledRun
+from support.worlds.modelled_histories import GROUPS, INPUT, LISTS, ModelledRun
 
 from kbroker_tools.verify.anomalies import Kind
 from kbroker_tools.verify.checker import check

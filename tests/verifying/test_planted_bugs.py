@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import confluent_kafka  # noqa: F401 # the sessions of the clients need it
 import pytest
-from support.broker_process import ROOT
-from support.free_ports import free_port
-from support.planted_bugs import BUGS, build
+from support.brokers.broker_process import ROOT
+from support.brokers.planted_bugs import BUGS, build
+from support.runner.free_ports import free_port
 
 from kbroker_tools.verify.anomalies import Kind
 from kbroker_tools.verify.broker_command import BrokerCommand
@@ -71,7 +71,7 @@ def test_late_requests_do_no_harm_to_the_broker_as_it_is(tmp_path):
 
 
 def test_an_acknowledged_write_that_a_power_cut_takes_is_found(tmp_path):
-    program = [str(ROOT / 'tests' / 'support' / 'power_cut.py'), str(tmp_path / 'data'), 'input', '--']
+    program = [str(ROOT / 'tests' / 'support' / 'brokers' / 'power_cut.py'), str(tmp_path / 'data'), 'input', '--']
     with broker(tmp_path, program=program) as (servers, command):
         find(tmp_path, servers, command, {Kind.LOST_WRITE}, seconds=2, nemesis=('kill',), workloads=('transform',),
              clients=('kbroker',), pause_s=(0.3, 0.6))
@@ -80,7 +80,7 @@ def test_an_acknowledged_write_that_a_power_cut_takes_is_found(tmp_path):
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_writes_that_are_acknowledged_before_their_sync_are_found(tmp_path):
-    program = [str(ROOT / 'tests' / 'support' / 'power_cut.py'), str(tmp_path / 'data'), '', '--']
+    program = [str(ROOT / 'tests' / 'support' / 'brokers' / 'power_cut.py'), str(tmp_path / 'data'), '', '--']
     with broker(tmp_path, {'kbroker.durability': 'page-cache'}, program=program) as (servers, command):
         find(tmp_path, servers, command, {Kind.LOST_WRITE}, seconds=10, nemesis=('kill',), pause_s=(0.3, 0.6),
              patience_s=5)

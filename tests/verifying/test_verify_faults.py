@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from click import ClickException
-from support.free_ports import free_port
-from support.machine_requirements import do_without
+from support.runner.free_ports import free_port
+from support.runner.machine_requirements import do_without
 
 from kbroker_tools.commands import verify
 from kbroker_tools.verify.broker_command import CLOCK_FILES, BrokerCommand, BrokerCommandError

@@ -3,7 +3,7 @@ from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
-from support.apache_kafka import classpath
+from support.kafka.apache_kafka import classpath
 
 from kbroker_tools.commands.verify import main
 from kbroker_tools.verify.checker import check

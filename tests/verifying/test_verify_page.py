@@ -4,8 +4,8 @@ import re
 
 import pytest
 from click.testing import CliRunner
-from support.browser import dump_dom
-from support.modelled_histories import ModelledRun
+from support.runner.browser import dump_dom
+from support.worlds.modelled_histories import ModelledRun
 
 from kbroker_tools.commands.verify import main
 

@@ -1,4 +1,4 @@
-// Transactional producers of Go clients for tests/support/line_producer.py: `producers CLIENT BOOTSTRAP ID`.
+// Transactional producers of Go clients for tests/support/clients/line_producer.py: `producers CLIENT BOOTSTRAP ID`.
 package main
 
 import (

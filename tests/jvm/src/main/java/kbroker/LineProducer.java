@@ -10,7 +10,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.StringSerializer;
 
-/** A transactional producer for tests/support/line_producer.py. The arguments are the broker and the transactional id. */
+/** A transactional producer for tests/support/clients/line_producer.py. The arguments are the broker and the transactional id. */
 public final class LineProducer {
     private LineProducer() { }
 

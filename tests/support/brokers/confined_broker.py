@@ -1,0 +1,55 @@
+"""A broker process in an environment of its own: a clock that tests set, or limits of the system."""
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import click
+from support.brokers.broker_process import PROMPT, BrokerProcess
+from support.runner.machine_requirements import do_without
+
+from kbroker_tools.commands.verify import fake_time
+
+LIMIT_S = 120
+PAUSE_S = 0.05
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for a change of the broker that sends no event."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(PAUSE_S)     # the broker acts at intervals of its own
+
+
+class ConfinedBroker(BrokerProcess):
+    """A broker that another program starts, which becomes the broker: `env` or `prlimit`, with its arguments."""
+
+    def __init__(self, directory: pathlib.Path, settings: Mapping[str, str], starter: Sequence[str]):
+        super().__init__(directory, PROMPT | settings)
+        self._starter = list(starter)
+
+    def launch(self, arguments: list[str]) -> None:
+        super().launch([*self._starter, *arguments])
+
+
+class BrokerClock:
+    """The wall clock of a broker process, by libfaketime. Its monotonic clock is that of the machine."""
+
+    def __init__(self, file: pathlib.Path):
+        self._file = file
+        try:
+            self._variables = fake_time(file)
+        except click.ClickException as error:
+            do_without('faketime', error.message)
+
+    @property
+    def starter(self) -> list[str]:
+        return ['env', *(f'{name}={value}' for name, value in self._variables.items())]
+
+    def set(self, hours: float) -> None:
+        """Set the wall clock, in hours after the time of the machine. The file changes at once: it is renamed."""
+        fresh = self._file.with_suffix('.new')
+        fresh.write_text(f'{round(hours * 3600):+d}\n')
+        fresh.rename(self._file)

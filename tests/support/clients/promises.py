@@ -1,0 +1,499 @@
+"""A client of an in-process broker that records each acknowledgement, and checks that later brokers kept them all."""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.brokers.in_process_broker import InProcessBroker, InProcessConnection
+
+from kbroker.base.errors import ErrorCode
+from kbroker.log.check import check_partition
+from kbroker.log.directory_names import METADATA_DIRECTORY, parse_directory_name
+from kbroker.log.fs import FileSystem
+from kbroker.log.swap import DELETED_SUFFIX
+from kbroker.protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    EndTxnRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    InitProducerIdRequest,
+    MetadataRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+)
+from kbroker.record.abort_filter import AbortFilter
+from kbroker.record.batch import encode_batch, iter_batches
+from kbroker.record.records import decode_records
+
+TRANSACTIONAL_ID = 'tx'
+GROUP = 'group'
+TOPIC = 'orders'
+LONGEST_WAIT_TURNS = 60
+TURN_MS = 20
+STEP_MS = 5
+RETRIABLE = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+             ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+FENCED = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+
+TopicPartition = tuple[str, int]
+Step = tuple[str, tuple[Any, ...]]
+"""A method of Client and its arguments."""
+
+
+@dataclass
+class Transaction:
+    """A transaction. `outcome` is open, committing, committed, aborting or aborted; -ing means not answered yet."""
+
+    values: dict[TopicPartition, list[str]] = field(default_factory=lambda: defaultdict(list))
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    outcome: str = 'open'
+
+
+@dataclass
+class Promises:
+    """Everything the broker has acknowledged to the client. A copy is the state at one moment."""
+
+    topics: dict[str, bytes | None] = field(default_factory=dict)
+    """Ids of the topics that were created, None for one that was deleted."""
+    doubtful_topics: set[str] = field(default_factory=set)
+    """Topics whose creation or deletion is not answered."""
+    records: dict[TopicPartition, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
+    """The acknowledged values by offset."""
+    sent: dict[TopicPartition, set[str]] = field(default_factory=lambda: defaultdict(set))
+    transactions: list[Transaction] = field(default_factory=list)
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    """Offsets that the group committed without a transaction, before all transactions."""
+    doubtful_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    producer: tuple[int, int] | None = None
+    """Id and epoch of the transactional producer."""
+    plain_producer: tuple[int, int] | None = None
+    """Id and epoch of the idempotent producer."""
+    sequences: dict[tuple[int, int, TopicPartition], int] = field(default_factory=dict)
+    tables: dict[TopicPartition, dict[str, set[str | None]]] = field(default_factory=dict)
+    """The values that a key may have: one, or several if its last write is not answered. None is no value."""
+    configs: dict[tuple[str, str], set[str | None]] = field(default_factory=dict)
+    """The values that the config of a topic may have, by topic and name. None is no value of its own."""
+    producer_ids: set[int] = field(default_factory=set)
+    """Every producer id that the broker allocated."""
+
+
+class RefusedError(AssertionError):
+    """The broker refused with `code`, or did not answer (None). A refusal breaks no promise on a failing disk."""
+
+    def __init__(self, text: str, code: ErrorCode | None = None):
+        super().__init__(text)
+        self.code = code
+
+
+class NotingConnection(InProcessConnection):
+    """A connection that reports a reply when it leaves, which may be before the tick ends."""
+
+    def __init__(self, connection_id: int):
+        super().__init__(connection_id)
+        self.on_reply: Callable[[], None] = lambda: None
+
+    def reply(self, sequence: int, segments: list[Any] | None) -> None:
+        super().reply(sequence, segments)
+        self.on_reply()
+
+
+class Client:
+    """One application. It sends one request at a time, and its steps can be repeated after a crash."""
+
+    def __init__(self, broker: InProcessBroker, promises: Promises, transaction_version: int = 2):
+        self.broker = broker
+        self.promises = promises
+        self.transaction_version = transaction_version
+        self.configs_of_new_topics: Mapping[str, str] = {}
+
+    def do(self, step: Step) -> None:
+        self.broker.clock.advance(STEP_MS)
+        name, arguments = step
+        getattr(self, name)(*arguments)
+
+    def ask(self, request: Any, version: int, code_of: Callable[[Any], int],
+            noted: Callable[[Any], None] = lambda answer: None) -> ErrorCode:
+        """Ask until the answer is not retriable. `noted` is called with a successful answer when it leaves."""
+        for _ in range(LONGEST_WAIT_TURNS):
+            answer = self._answer(request, version, code_of, noted)
+            if (code := ErrorCode(code_of(answer))) not in RETRIABLE:
+                return code
+            self.pass_time()
+        raise RefusedError(f'{type(request).__name__} is answered with {code.name} for ever', code)
+
+    def expect(self, request: Any, version: int, code_of: Callable[[Any], int],
+               noted: Callable[[Any], None] = lambda answer: None) -> None:
+        """Ask until the answer is not retriable. Raise RefusedError if it is an error."""
+        accept(self.ask(request, version, code_of, noted))
+
+    def _answer(self, request: Any, version: int, code_of: Callable[[Any], int],
+                noted: Callable[[Any], None]) -> Any:
+        connection = NotingConnection(0)
+        answers: list[Any] = []
+
+        def on_reply() -> None:
+            answers.append(self.broker.answer_to(connection, request, version))
+            if code_of(answers[0]) == ErrorCode.NONE:
+                noted(answers[0])
+
+        connection.on_reply = on_reply
+        self.broker.begin(request, version, connection)
+        for _ in range(LONGEST_WAIT_TURNS):
+            if answers:
+                return answers[0]
+            self.pass_time()
+        raise RefusedError(f'{type(request).__name__} v{version} is never answered; {connection.closed}')
+
+    def pass_time(self) -> None:
+        self.broker.clock.advance(TURN_MS)
+        self.broker.turn()
+
+    # ---- steps ----
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        promises = self.promises
+        request = CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=1, configs=[
+                CreateTopicsRequest.CreatableTopicConfig(name=config, value=value)
+                for config, value in self.configs_of_new_topics.items()])], timeout_ms=1000)
+        is_repeated = name in promises.doubtful_topics
+        promises.doubtful_topics.add(name)
+
+        def noted(answer: Any) -> None:
+            promises.topics[name] = answer.topics[0].topic_id
+            promises.doubtful_topics.discard(name)
+
+        code = self.ask(request, 7, lambda answer: answer.topics[0].error_code, noted)
+        if code is ErrorCode.TOPIC_ALREADY_EXISTS and is_repeated:
+            promises.topics[name] = self.topic_ids()[name]
+            promises.doubtful_topics.discard(name)
+        else:
+            accept(code)
+
+    def delete_topic(self, name: str) -> None:
+        promises = self.promises
+        request = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name=name)], timeout_ms=1000)
+        is_repeated = name in promises.doubtful_topics
+        promises.doubtful_topics.add(name)
+
+        def noted(answer: Any) -> None:
+            promises.topics[name] = None
+            promises.doubtful_topics.discard(name)
+            for known in (promises.records, promises.sent):
+                for topic, partition in list(known):
+                    if topic == name:
+                        del known[topic, partition]  # type: ignore[attr-defined]
+
+        code = self.ask(request, 6, lambda answer: answer.responses[0].error_code, noted)
+        if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and is_repeated:
+            noted(None)
+        else:
+            accept(code)
+
+    def delete_records(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Delete the records below `offset`. A crash may undo this: the log start is written at intervals."""
+        topic, partition = topic_partition
+        records = self.promises.records[topic_partition]
+        for deleted in [found for found in records if found < offset]:
+            del records[deleted]
+        wanted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
+        request = DeleteRecordsRequest(topics=[
+            DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[wanted])])
+        self.expect(request, 2, lambda answer: answer.topics[0].partitions[0].error_code)
+
+    def let_pass(self, ms: int) -> None:
+        """Advance the clock by `ms`, then run enough ticks to complete the periodic work that is due."""
+        self.broker.clock.advance(ms)
+        for _ in range(LONGEST_WAIT_TURNS):
+            self.broker.turn()
+
+    def find_coordinators(self) -> None:
+        for key_type, key in ((0, GROUP), (1, TRANSACTIONAL_ID)):
+            request = FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
+            self.expect(request, 4, lambda answer: answer.coordinators[0].error_code)
+
+    def init_idempotent(self) -> None:
+        def noted(answer: Any) -> None:
+            assert answer.producer_id not in self.promises.producer_ids, 'a producer id was handed out twice'
+            self.promises.producer_ids.add(answer.producer_id)
+            self.promises.plain_producer = answer.producer_id, answer.producer_epoch
+
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
+        self.expect(request, 5, lambda answer: answer.error_code, noted)
+
+    def init_transactions(self) -> None:
+        def noted(answer: Any) -> None:
+            promises = self.promises
+            found = answer.producer_id, answer.producer_epoch
+            if promises.producer is None or promises.producer[0] != answer.producer_id:
+                assert answer.producer_id not in promises.producer_ids, 'a producer id was handed out twice'
+            else:
+                assert found > promises.producer, 'the producer epoch went back'
+            promises.producer_ids.add(answer.producer_id)
+            promises.producer = found
+
+        request = InitProducerIdRequest(transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=60_000)
+        self.expect(request, 5, lambda answer: answer.error_code, noted)
+
+    def begin(self) -> None:
+        self.promises.transactions.append(Transaction())
+
+    def produce(self, values: dict[TopicPartition, list[str]]) -> None:
+        """Send one request of the idempotent producer."""
+        assert self.promises.plain_producer is not None
+        accept(self._produce(values, self.promises.plain_producer, None, 12))
+
+    def produce_in_transaction(self, values: dict[TopicPartition, list[str]]) -> None:
+        producer = self.promises.producer
+        assert producer is not None
+        version = 12
+        if self.transaction_version < 2:
+            version = 11
+            topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[partition])
+                      for topic, partition in values]
+            request = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=TRANSACTIONAL_ID, v3_and_below_producer_id=producer[0],
+                v3_and_below_producer_epoch=producer[1], v3_and_below_topics=topics)
+            self.expect(request, 3, lambda answer: max(
+                partition.partition_error_code for topic in answer.results_by_topic_v3_and_below
+                for partition in topic.results_by_partition))
+        transaction = self.promises.transactions[-1]
+        for topic_partition, added in values.items():
+            known = transaction.values[topic_partition]
+            known += [value for value in added if value not in known]
+        accept(self._produce(values, producer, TRANSACTIONAL_ID, version))
+
+    def _produce(self, values: dict[TopicPartition, list[str]], producer: tuple[int, int], transactional_id: str | None,
+                 version: int) -> ErrorCode:
+        promises = self.promises
+        for topic_partition, added in values.items():
+            promises.sent[topic_partition].update(added)
+
+        def noted(answer: Any) -> None:
+            for topic in answer.responses:
+                for partition in topic.partition_responses:
+                    topic_partition = topic.name, partition.index
+                    added = values[topic_partition]
+                    sequence = self._sequence(producer, topic_partition)
+                    promises.sequences[*producer, topic_partition] = sequence + len(added)
+                    promises.records[topic_partition].update(enumerate(added, partition.base_offset))
+
+        now_ms = self.broker.clock.wall_ms()
+        topics = []
+        for (topic, partition), added in values.items():
+            batch = encode_batch([(now_ms, None, value.encode()) for value in added], producer_id=producer[0],
+                                 producer_epoch=producer[1], base_sequence=self._sequence(producer, (topic, partition)),
+                                 transactional=transactional_id is not None)
+            topics.append(ProduceRequest.TopicProduceData(name=topic, partition_data=[
+                ProduceRequest.PartitionProduceData(index=partition, records=bytes(batch))]))
+        request = ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=1000, topic_data=topics)
+        return self.ask(request, version, lambda answer: max(
+            partition.error_code for topic in answer.responses for partition in topic.partition_responses), noted)
+
+    def _sequence(self, producer: tuple[int, int], topic_partition: TopicPartition) -> int:
+        return self.promises.sequences.get((*producer, topic_partition), 0)
+
+    def commit_offsets(self, offsets: dict[TopicPartition, int]) -> None:
+        promises = self.promises
+        promises.doubtful_offsets.update(offsets)
+
+        def noted(answer: Any) -> None:
+            promises.offsets.update(offsets)
+            promises.doubtful_offsets.clear()
+
+        topics = [OffsetCommitRequest.OffsetCommitRequestTopic(
+            name=topic, partitions=[OffsetCommitRequest.OffsetCommitRequestPartition(
+                partition_index=partition, committed_offset=offset)]) for (topic, partition), offset in offsets.items()]
+        request = OffsetCommitRequest(group_id=GROUP, topics=topics)
+        self.expect(request, 9, _offset_commit_code, noted)
+
+    def send_offsets(self, offsets: dict[TopicPartition, int]) -> None:
+        producer = self.promises.producer
+        assert producer is not None
+        self.promises.transactions[-1].offsets.update(offsets)
+        version = 5
+        if self.transaction_version < 2:
+            version = 4
+            add = AddOffsetsToTxnRequest(transactional_id=TRANSACTIONAL_ID, producer_id=producer[0],
+                                         producer_epoch=producer[1], group_id=GROUP)
+            self.expect(add, 3, lambda answer: answer.error_code)
+        topics = [TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
+            name=topic, partitions=[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
+                partition_index=partition, committed_offset=offset)]) for (topic, partition), offset in offsets.items()]
+        request = TxnOffsetCommitRequest(transactional_id=TRANSACTIONAL_ID, group_id=GROUP, producer_id=producer[0],
+                                         producer_epoch=producer[1], topics=topics)
+        self.expect(request, version, _offset_commit_code)
+
+    def end(self, committed: bool) -> None:
+        promises = self.promises
+        transaction = promises.transactions[-1]
+        if transaction.outcome in ('committed', 'aborted'):
+            return      # answered, and then the power failed while the markers were written
+        transaction.outcome = 'committing' if committed else 'aborting'
+        assert promises.producer is not None
+
+        def noted(answer: Any) -> None:
+            transaction.outcome = 'committed' if committed else 'aborted'
+            if self.transaction_version >= 2:
+                promises.producer = answer.producer_id, answer.producer_epoch
+
+        accept(self._end(promises.producer, committed, noted))
+
+    def _end(self, producer: tuple[int, int], committed: bool,
+             noted: Callable[[Any], None] = lambda answer: None) -> ErrorCode:
+        request = EndTxnRequest(transactional_id=TRANSACTIONAL_ID, producer_id=producer[0], producer_epoch=producer[1],
+                                committed=committed)
+        return self.ask(request, 5 if self.transaction_version >= 2 else 4, lambda answer: answer.error_code, noted)
+
+    # ---- reading ----
+
+    def topic_ids(self) -> dict[str, bytes]:
+        answer = self.broker.ask(MetadataRequest(topics=None), 12)
+        return {topic.name: topic.topic_id for topic in answer.topics if not topic.is_internal}
+
+    def read(self, topic_partition: TopicPartition, isolation: int) -> dict[int, str]:
+        """Return the values by offset that a consumer sees."""
+        return {record.offset: bytes(record.value).decode() for batch in self.batches(topic_partition, isolation)
+                for record in decode_records(batch)}
+
+    def batches(self, topic_partition: TopicPartition, isolation: int) -> Iterator[memoryview]:
+        """Yield the batches with records that a consumer sees."""
+        topic, partition = topic_partition
+        offset = self.broker.topics.get(topic, partition).log_start_offset
+        while True:
+            answer = self.broker.ask(FetchRequest(
+                max_wait_ms=0, min_bytes=0, isolation_level=isolation, topics=[FetchRequest.FetchTopic(
+                    topic=topic, partitions=[FetchRequest.FetchPartition(
+                        partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)])]), 12)
+            data = answer.responses[0].partitions[0]
+            assert data.error_code == ErrorCode.NONE, ErrorCode(data.error_code)
+            batches = list(iter_batches(bytes(data.records or b'')))
+            if not batches:
+                return
+            abort_filter = AbortFilter([(row.producer_id, row.first_offset) for row in data.aborted_transactions or ()])
+            for header, batch in batches:
+                if abort_filter.admits(header, batch) and not header.is_control:
+                    yield batch
+                offset = header.last_offset + 1
+
+    def fetch_offsets(self, partitions: set[TopicPartition], group: str = GROUP) -> dict[TopicPartition, int]:
+        """Return the committed offsets of the group. The request sets require_stable, so none is undecided."""
+        topics = [OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
+                  for topic, partition in sorted(partitions)]
+        request = OffsetFetchRequest(groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=topics)],
+                                     require_stable=True)
+        answer = self.broker.ask(request, 9).groups[0]
+        assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
+        found = {}
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                assert partition.error_code == ErrorCode.NONE, ErrorCode(partition.error_code)
+                if partition.committed_offset >= 0:
+                    found[topic.name, partition.partition_index] = partition.committed_offset
+        return found
+
+    # ---- checking ----
+
+    def check_topics(self) -> None:
+        found = self.topic_ids()
+        for name, topic_id in self.promises.topics.items():
+            if name not in self.promises.doubtful_topics:
+                assert found.get(name) == topic_id, f'topic {name}'
+        assert set(found) <= set(self.promises.topics) | self.promises.doubtful_topics
+
+    def check_records(self) -> None:
+        """Check that acknowledged records kept their offsets, and that nothing is foreign or duplicated."""
+        topics = self.topic_ids()
+        for topic_partition, sent in self.promises.sent.items():
+            if topic_partition[0] not in topics:
+                continue        # check_topics has judged that
+            found = self.read(topic_partition, READ_UNCOMMITTED)
+            for offset, value in self.promises.records[topic_partition].items():
+                assert found.get(offset) == value, f'{topic_partition}: acknowledged {value} at {offset}'
+            values = list(found.values())
+            assert len(values) == len(set(values)), f'{topic_partition}: duplicate records in {values}'
+            assert set(values) <= sent
+
+    def check_transactions(self) -> None:
+        """Check that each transaction is visible as a whole or not at all, as it was answered.
+
+        A transaction covers its records in all partitions and its offsets.
+        """
+        committed_view = {topic_partition: set(self.read(topic_partition, READ_COMMITTED).values())
+                          for topic_partition in self.promises.sent if topic_partition[0] in self.topic_ids()}
+        offsets = dict(self.promises.offsets)
+        for transaction in self.promises.transactions:
+            shows = {value in committed_view[topic_partition]
+                     for topic_partition, values in transaction.values.items() for value in values}
+            assert len(shows) <= 1, f'a transaction is only partly visible: {committed_view}'
+            if shows == {True}:
+                assert transaction.outcome in ('committed', 'committing'), f'{transaction} is visible'
+                offsets.update(transaction.offsets)
+            else:
+                assert transaction.outcome != 'committed', f'{transaction} is not visible'
+        wanted = set(offsets) | {key for transaction in self.promises.transactions for key in transaction.offsets}
+        if wanted:
+            found = self.fetch_offsets(wanted)
+            assert found in (offsets, {**offsets, **self.promises.doubtful_offsets})
+
+    def check_stable_offsets(self) -> None:
+        """Check that no partition holds back its readers: every transaction has ended."""
+        for topic in self.broker.topics.topics():
+            for partition in topic.partitions:
+                place = f'{topic.name}-{partition.partition}'
+                offsets = partition.last_stable_offset, partition.high_watermark, partition.log_end_offset
+                assert len(set(offsets)) == 1, f'{place}: last stable offset, high watermark, end: {offsets}'
+
+    def replace(self) -> None:
+        """Start a new instance with the transactional.id. It aborts the open transaction and fences the old one."""
+        promises = self.promises
+        old = promises.producer
+        self.init_transactions()
+        assert promises.producer is not None
+        assert old is None or promises.producer > old
+        if old is None:
+            return
+        topic_partition = next(iter(promises.records), None)
+        for _ in range(2):
+            assert self._end(old, True) in FENCED, 'a zombie could commit'
+        if topic_partition is not None:
+            code = self._produce_as_zombie(old, topic_partition)
+            assert code in FENCED, f'a zombie could write: {code.name}'
+
+    def _produce_as_zombie(self, producer: tuple[int, int], topic_partition: TopicPartition) -> ErrorCode:
+        before = {key: set(values) for key, values in self.promises.sent.items()}
+        try:
+            return self._produce({topic_partition: ['from a zombie']}, producer, TRANSACTIONAL_ID, 12)
+        finally:
+            self.promises.sent = defaultdict(set, before)
+
+
+def accept(code: ErrorCode) -> None:
+    """Raise RefusedError if a request was answered with an error."""
+    if code is not ErrorCode.NONE:
+        raise RefusedError(f'answered with {code.name}', code)
+
+
+def _offset_commit_code(answer: Any) -> int:
+    return max(partition.error_code for topic in answer.topics for partition in topic.partitions)
+
+
+def findings_in(directory: str) -> list[str]:
+    """Return the findings in the partition directories of a stopped broker, except files that are being deleted."""
+    fs = FileSystem()
+    found = []
+    for name in fs.listdir(directory):
+        parsed = parse_directory_name(name)
+        if parsed and not parsed.state and name != METADATA_DIRECTORY:
+            found += [str(finding) for finding in check_partition(fs, f'{directory}/{name}')
+                      if not finding.file.endswith(DELETED_SUFFIX)]
+    return found

@@ -1,0 +1,738 @@
+"""Applications with transactions, their network and their disk, all under the control of one random generator.
+
+A `World` makes one small step at a time: an application sends, a frame arrives, a sync ends, a connection breaks, a
+second instance takes over, records are deleted, a topic is deleted or created again, the clock moves. The power fails,
+or the broker is killed, in the middle of a step. So requests of several applications and syncs of several partitions
+interleave in any order, and each order comes again with its seed.
+
+The applications know only what was answered to them. `World.check` compares the broker with it.
+"""
+from __future__ import annotations
+
+import collections
+import copy
+import pathlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.promises import READ_COMMITTED, READ_UNCOMMITTED, Client, NotingConnection, Promises
+from support.disk.faulty_file_systems import FreezingFileSystem
+from support.disk.held_disk import HeldDisk
+from support.messages.message_builder import build
+
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode
+from kbroker.log.fs import sync_inline
+from kbroker.record.batch import encode_batch
+
+TOPIC, SOURCE, GROUP = 'orders', 'source', 'group'
+PARTITIONS = 3
+BRIEF = 'brief', 0
+"""The partition of a topic that is deleted and created again. What it has of a transaction may go at any time."""
+OLD_ID, TWO_PHASE_ID = 'old', 'two-phase'
+IDS = ('first', 'second', OLD_ID, TWO_PHASE_ID)
+"""The transactional ids. The applications of OLD_ID are from before KIP-890. Those of TWO_PHASE_ID take part in
+two-phase commit (KIP-939): they go on with the transaction of the instance before.
+"""
+PLAIN = 'plain'
+"""The name of the idempotent producer without transactions."""
+TURN_MS = 20
+TIMEOUT_MS = 60_000
+LONGEST_WAIT_TURNS = 500
+WEIGHTS = {'work': 12, 'arrive': 12, 'sync': 12, 'time': 4, 'break': 1, 'take_over': 0.2, 'read': 0.5, 'late': 0.02,
+           'delete_records': 0.1, 'replace_topic': 0.3}
+"""The kinds of steps, and how often each is made: these are methods of `World`."""
+RETRIABLE = {
+    ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}
+
+NO_PRODUCER = -1, -1
+TopicPartition = tuple[str, int]
+Producer = tuple[int, int]
+"""Producer id and epoch."""
+
+
+@dataclass
+class Transaction:
+    """`outcome` is open, committing, committed, aborting or aborted; -ing means that the end arrived unanswered."""
+
+    transactional_id: str
+    producer: Producer
+    values: dict[TopicPartition, list[str]] = field(default_factory=dict)
+    offset: int | None = None
+    outcome: str = 'open'
+    is_known: bool = False
+    """Something of it was acknowledged, so the broker has it."""
+    decision: bool | None = None
+    """In two-phase commit: whether it is to be committed, once all of it was acknowledged."""
+    may_be_aborted: bool = False
+    """An instance that does not keep it was initialized, or may have been."""
+
+
+@dataclass
+class Call:
+    """A request as an application sends it: also again, until it is answered."""
+
+    api: str
+    version: int
+    fields: dict[str, Any]
+    values: dict[TopicPartition, list[str]] = field(default_factory=dict)
+
+
+@dataclass
+class Instance:
+    """An instance of an application. It has at most one call in progress."""
+
+    name: str
+    producer: Producer | None = None
+    sequences: dict[tuple[Producer, TopicPartition], int] = field(default_factory=dict)
+    transaction: int | None = None
+    """The place of its transaction among all."""
+    todo: list[tuple[str, Any]] = field(default_factory=list)
+    """The rest of the transaction: `add`, `produce`, `add_offsets`, `send_offsets`, `prepare`, `end`, each with an
+    argument.
+    """
+    call: Call | None = None
+    is_dead: bool = False
+
+    @property
+    def is_old(self) -> bool:
+        return self.name == OLD_ID
+
+
+@dataclass
+class Knowledge:
+    """Everything that was answered to the applications and readers. A copy is the state at one moment."""
+
+    instances: list[Instance] = field(default_factory=list)
+    transactions: list[Transaction] = field(default_factory=list)
+    records: dict[TopicPartition, dict[int, str]] = field(
+        default_factory=lambda: collections.defaultdict(dict))
+    """The values that were acknowledged, or read, by offset."""
+    sent: dict[TopicPartition, set[str]] = field(default_factory=lambda: collections.defaultdict(set))
+    """The values that arrived at the broker."""
+    deleted: dict[TopicPartition, int] = field(default_factory=lambda: collections.defaultdict(int))
+    """The offset below which records were to be deleted. A power cut may undo this."""
+    brief: str = 'absent'
+    """The state of the topic BRIEF: absent, creating, present or deleting. In -ing, a request waits for its answer."""
+    deletions: int = 0
+    """How often it was deleted."""
+    forbidden: set[str] = field(default_factory=set)
+    """Values that arrived from a fenced instance."""
+    newest: dict[str, Producer] = field(default_factory=dict)
+    """The highest producer id and epoch of each transactional id."""
+    producer_ids: set[int] = field(default_factory=set)
+    count: int = 0
+    """The number of the last value or offset."""
+
+    @property
+    def brief_number(self) -> int | None:
+        """Which topic BRIEF is there: the records that it acknowledges stay until it is deleted."""
+        return self.deletions if self.brief == 'present' else None
+
+    def is_fenced(self, instance: Instance) -> bool:
+        newest = self.newest.get(instance.name)
+        return instance.producer is not None and newest is not None and instance.producer < newest
+
+
+class RandomDisk(HeldDisk):
+    """A disk whose syncs end in any order. A sync that has not ended may have reached the disk, or not."""
+
+    def __init__(self, rng: random.Random):
+        super().__init__(is_held=False)
+        self._rng = rng
+
+    def sync(self, files: Any, done: Callable[[OSError | None], None]) -> None:
+        if self.is_held and self._rng.random() < 0.5:
+            results: list[OSError | None] = []
+            sync_inline(files, results.append)
+            files, done = (), partial(self._report, done, results[0])
+        super().sync(files, done)
+
+    @staticmethod
+    def _report(done: Callable[[OSError | None], None], result: OSError | None, _: OSError | None) -> None:
+        done(result)
+
+    def finish_one(self) -> None:
+        """End a sync that was chosen by chance."""
+        self.jobs.insert(0, self.jobs.pop(self._rng.randrange(len(self.jobs))))
+        self.finish()
+
+
+class Connection:
+    """A connection of an instance: frames that are under way, and the broker's side."""
+
+    def __init__(self, instance: Instance, connection_id: int):
+        self.instance = instance
+        self.under_way: collections.deque[Call] = collections.deque()
+        self.sink = NotingConnection(connection_id)
+        self.is_given_up = False
+
+
+class PowerCut(Exception):
+    """The power has failed: the world goes on with another directory."""
+
+
+class Kill(BaseException):
+    """The process is killed: no change of the disk takes effect any more. What it wrote is there for the next one."""
+
+
+class World:
+    """One broker, its directory and its clients. `directory` changes with each power cut."""
+
+    def __init__(self, base: pathlib.Path, rng: random.Random, settings: dict[str, str]):
+        self.rng = rng
+        self.base = base
+        self.settings = settings
+        self.clock = ManualClock()
+        self.knowledge = Knowledge()
+        self.directory = base / 'start'
+        self.directory.mkdir()
+        self.lives = 0
+        self.steps: collections.Counter[str] = collections.Counter()
+        """How often each kind of step was made."""
+        self._connections: list[Connection] = []
+        self._changes_left = -1
+        self._on_change: Callable[[], None] = lambda: None
+        """Called when `_changes_left` changes of the disk have taken effect, and for each later one."""
+        self._cut: tuple[pathlib.Path, Knowledge] | None = None
+        self._connection_ids = 0
+        self._is_replacing = False
+        """A deletion or creation of BRIEF is in progress."""
+
+    # ---- lives of the broker
+
+    def prepare(self) -> None:
+        """Create the topics."""
+        with InProcessBroker(self.directory, self.settings, clock=self.clock) as broker:
+            client = Client(broker, Promises())
+            client.create_topic(TOPIC, PARTITIONS)
+            client.create_topic(SOURCE, len(IDS))
+            client.find_coordinators()
+        self._fs = FreezingFileSystem(self.directory, self._before_change)
+
+    def live(self, steps: int) -> None:
+        """Start the broker and make this many steps. Then it is stopped or killed, or the power fails."""
+        self.lives += 1
+        end = self.rng.choice(['stop', 'kill', 'cut_power', 'cut_power'])
+        self.steps[end] += 1
+        self._disk = disk = RandomDisk(self.rng)
+        self.broker = InProcessBroker(self.directory, self.settings, clock=self.clock, fs=self._fs, sync=disk.sync)
+        try:
+            with self.broker:
+                disk.kick = self.broker.flusher.kick
+                self._begin_life()
+                disk.is_held = True
+                for _ in range(steps):
+                    self._step()
+                if end == 'stop':
+                    disk.release()
+                else:
+                    self._end_within_steps(self._kill if end == 'kill' else self._cut_power)
+        except (PowerCut, Kill):
+            pass
+        finally:
+            self._on_change = lambda: None
+            self._connections.clear()
+            self._is_replacing = False
+        if self._cut is not None:
+            (self.directory, self.knowledge), self._cut = self._cut, None
+            self._fs = FreezingFileSystem(self.directory, self._before_change)
+
+    def _end_within_steps(self, end: Callable[[], None]) -> None:
+        """Let the life end before one of the next changes of the disk."""
+        try:
+            self._changes_left, self._on_change = self.rng.randrange(12), end
+            for _ in range(200):
+                self._step()
+            end()
+            self._turn()
+        finally:
+            self.broker.crash()
+
+    def _before_change(self, change: str, path: str) -> None:
+        if self._changes_left <= 0:
+            self._on_change()
+        self._changes_left -= 1
+
+    def _kill(self) -> None:
+        raise Kill
+
+    def _cut_power(self) -> None:
+        """Write the directory that a power cut leaves now. From here on, the applications learn nothing."""
+        if self._cut is None:
+            directory = self.base / f'life{self.lives}'
+            self._fs.crash(directory, self.rng)
+            self._cut = directory, copy.deepcopy(self.knowledge)
+
+    def _turn(self, ms: int = 0) -> None:
+        self.clock.advance(ms)
+        self.broker.turn()
+        if self._cut is not None:
+            raise PowerCut
+
+    def _begin_life(self) -> None:
+        """All connections are new. An instance repeats its call, or has died with the machine."""
+        for instance in self.knowledge.instances:
+            if self.rng.random() < 0.3:
+                instance.is_dead = True
+            if instance.call is not None and not instance.is_dead:
+                self._send(instance, instance.call)
+
+    # ---- steps
+
+    def _step(self) -> None:
+        kind, = self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
+        self.steps[kind] += 1
+        getattr(self, f'_{kind}')()
+        self._turn()
+
+    def _work(self) -> None:
+        """Let an instance send its next call."""
+        idle = [instance for instance in self.knowledge.instances if not instance.is_dead and instance.call is None]
+        if idle:
+            self._send_next(self.rng.choice(idle))
+
+    def _arrive(self) -> None:
+        """Let a frame arrive. Frames of one connection keep their order. Now and then it is one of a connection that
+        its client has given up.
+        """
+        is_late = self.rng.random() < 0.05
+        waiting = [found for found in self._connections if found.under_way and found.is_given_up == is_late]
+        if waiting:
+            self._deliver(self.rng.choice(waiting))
+
+    def _sync(self) -> None:
+        """End a sync, and begin those that follow from it."""
+        if self._disk.jobs:
+            self._disk.finish_one()
+
+    def _time(self) -> None:
+        self._turn(self.rng.choice([1, TURN_MS, 200]))
+
+    def _late(self) -> None:
+        """Let transactions time out."""
+        self._turn(TIMEOUT_MS)
+        for _ in range(50):
+            self._turn(TURN_MS)
+
+    def _break(self) -> None:
+        """A client gives up its connection, and repeats its call on a new one. What was under way may still arrive."""
+        alive = [connection for connection in self._connections if not connection.is_given_up]
+        if not alive:
+            return
+        slow = [connection for connection in alive if connection.under_way]
+        connection = self.rng.choice(slow or alive)
+        connection.is_given_up = True
+        if self.rng.random() < 0.3:
+            connection.under_way.clear()
+        if connection.instance.call is not None and not connection.instance.is_dead:
+            self._send(connection.instance, connection.instance.call)
+
+    def _take_over(self) -> None:
+        """Start an instance beside those with its name, which do not know of it."""
+        name = self.rng.choice([*IDS, PLAIN])
+        if name == PLAIN and any(found.name == PLAIN and not found.is_dead for found in self.knowledge.instances):
+            return
+        self.knowledge.instances.append(Instance(name))
+
+    def _read(self) -> None:
+        place = TOPIC, self.rng.randrange(PARTITIONS)
+        self._check_records(place)
+        self._check_visible(place)
+        if self.knowledge.brief == 'present':
+            self._check_records(BRIEF)
+
+    def _delete_records(self) -> None:
+        """Delete the first few records of a partition: most have to stay, to tell what became of their transactions.
+
+        Sometimes all of them are deleted, of open transactions, too.
+        """
+        place = TOPIC, self.rng.randrange(PARTITIONS)
+        self._check_records(place)
+        offsets = sorted(offset for offset in self.knowledge.records[place] if offset >= self.knowledge.deleted[place])
+        if not offsets:
+            return
+        self.knowledge.deleted[place] = offset = self.rng.choice(offsets[:5] if self.rng.random() < 0.9 else offsets)
+        self.broker.begin(build('DeleteRecordsRequest', topics=[dict(name=place[0], partitions=[
+            dict(partition_index=place[1], offset=offset)])]), 2)
+
+    def _replace_topic(self) -> None:
+        """Delete the topic BRIEF, or create it. What a life before has begun is asked for again."""
+        knowledge, (name, _) = self.knowledge, BRIEF
+        if self._is_replacing:
+            return
+        self._is_replacing = True
+        if knowledge.brief in ('absent', 'creating'):
+            knowledge.brief, then = 'creating', 'present'
+            request, version = build('CreateTopicsRequest', topics=[dict(
+                name=name, num_partitions=1, replication_factor=1)], timeout_ms=TIMEOUT_MS), 7
+        else:
+            knowledge.brief, then = 'deleting', 'absent'
+            knowledge.deletions += 1
+            knowledge.records[BRIEF].clear()
+            request, version = build('DeleteTopicsRequest', topics=[dict(name=name)], timeout_ms=TIMEOUT_MS), 6
+        sink = NotingConnection(0)
+
+        def on_reply() -> None:
+            code = _codes('topics' if then == 'present' else 'responses', 'error_code')(
+                self.broker.answer_to(sink, request, version))
+            assert code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if self._cut is None:
+                knowledge.brief, self._is_replacing = then, False
+
+        sink.on_reply = on_reply
+        self.broker.begin(request, version, sink)
+
+    # ---- an instance
+
+    def _send_next(self, instance: Instance) -> None:
+        if instance.producer is None:
+            self._initialize(instance)
+        elif instance.name == PLAIN:
+            self._produce(instance, {place: [self._new_value()] for place in self._some_partitions()})
+        else:
+            if instance.transaction is None:
+                self._begin_transaction(instance)
+            kind, argument = instance.todo[0]
+            getattr(self, f'_{kind}')(instance, argument)
+
+    def _initialize(self, instance: Instance) -> None:
+        fields: dict[str, Any] = dict(transactional_id=None if instance.name == PLAIN else instance.name,
+                                      transaction_timeout_ms=TIMEOUT_MS)
+        if instance.name == TWO_PHASE_ID:
+            fields |= dict(enable2_pc=True, keep_prepared_txn=self.rng.random() < 0.9)
+        version = {OLD_ID: 4, TWO_PHASE_ID: 6}.get(instance.name, 5)
+        self._send(instance, Call('InitProducerId', version, fields))
+
+    def _some_partitions(self) -> list[TopicPartition]:
+        some = [(TOPIC, partition) for partition in sorted(
+            self.rng.sample(range(PARTITIONS), self.rng.randint(1, PARTITIONS)))]
+        return some + [BRIEF] * (self.knowledge.brief == 'present' and self.rng.random() < 0.3)
+
+    def _new_value(self) -> str:
+        self.knowledge.count += 1
+        return f'value {self.knowledge.count}'
+
+    def _begin_transaction(self, instance: Instance) -> None:
+        instance.transaction = len(self.knowledge.transactions)
+        assert instance.producer is not None
+        self.knowledge.transactions.append(Transaction(instance.name, instance.producer))
+        for _ in range(self.rng.randint(1, 3)):
+            if self.rng.random() < 0.3:
+                self.knowledge.count += 1
+                instance.todo += [('add_offsets', None)] * instance.is_old
+                instance.todo.append(('send_offsets', self.knowledge.count))
+            else:
+                values = {place: [self._new_value()] for place in self._some_partitions()}
+                instance.todo += [('add', list(values))] * instance.is_old
+                instance.todo.append(('produce', values))
+        is_commit = self.rng.random() < 0.7
+        if instance.name == TWO_PHASE_ID:
+            instance.todo.append(('prepare', is_commit))
+        instance.todo.append(('end', is_commit))
+
+    def _transaction_of(self, instance: Instance) -> Transaction:
+        assert instance.transaction is not None
+        return self.knowledge.transactions[instance.transaction]
+
+    @staticmethod
+    def _identity(instance: Instance) -> dict[str, Any]:
+        assert instance.producer is not None
+        return dict(producer_id=instance.producer[0], producer_epoch=instance.producer[1])
+
+    def _add(self, instance: Instance, places: list[TopicPartition]) -> None:
+        identity = {f'v3_and_below_{name}': value for name, value in self._identity(instance).items()}
+        self._send(instance, Call('AddPartitionsToTxn', 3, dict(
+            v3_and_below_transactional_id=instance.name, **identity,
+            v3_and_below_topics=[dict(name=topic, partitions=[partition]) for topic, partition in places])))
+
+    def _produce(self, instance: Instance, values: dict[TopicPartition, list[str]]) -> None:
+        assert instance.producer is not None
+        producer, is_plain = instance.producer, instance.name == PLAIN
+        topic_data = [dict(name=topic, partition_data=[dict(index=partition, records=bytes(encode_batch(
+            [(self.clock.wall_ms(), None, value.encode()) for value in added], producer_id=producer[0],
+            producer_epoch=producer[1], transactional=not is_plain,
+            base_sequence=instance.sequences.get((producer, (topic, partition)), 0))))])
+            for (topic, partition), added in values.items()]
+        self._send(instance, Call('Produce', 11 if instance.is_old else 12, dict(
+            transactional_id=None if is_plain else instance.name, acks=-1, timeout_ms=10 * TIMEOUT_MS,
+            topic_data=topic_data), values))
+
+    def _add_offsets(self, instance: Instance, _: None) -> None:
+        self._send(instance, Call('AddOffsetsToTxn', 3, dict(
+            transactional_id=instance.name, group_id=GROUP, **self._identity(instance))))
+
+    def _send_offsets(self, instance: Instance, offset: int) -> None:
+        self._send(instance, Call('TxnOffsetCommit', 4 if instance.is_old else 5, dict(
+            transactional_id=instance.name, group_id=GROUP, **self._identity(instance), topics=[dict(
+                name=SOURCE, partitions=[dict(partition_index=IDS.index(instance.name), committed_offset=offset)])])))
+
+    def _prepare(self, instance: Instance, is_commit: bool) -> None:
+        """Store the decision. The broker learns nothing of it. Now and then another instance has to end it."""
+        self._transaction_of(instance).decision = is_commit
+        instance.todo.pop(0)
+        if self.rng.random() < 0.3:
+            instance.is_dead = True
+            self.knowledge.instances.append(Instance(instance.name))
+
+    def _end(self, instance: Instance, is_commit: bool) -> None:
+        self._send(instance, Call('EndTxn', 4 if instance.is_old else 5, dict(
+            transactional_id=instance.name, committed=is_commit, **self._identity(instance))))
+
+    # ---- the network
+
+    def _send(self, instance: Instance, call: Call) -> None:
+        instance.call = call
+        connection = next((found for found in self._connections
+                           if found.instance is instance and not found.is_given_up), None)
+        if connection is None:
+            self._connection_ids += 1
+            connection = Connection(instance, self._connection_ids)
+            self._connections.append(connection)
+        connection.under_way.append(call)
+        if self.rng.random() < 0.7:
+            self._deliver(connection)
+
+    def _deliver(self, connection: Connection) -> None:
+        call, instance = connection.under_way.popleft(), connection.instance
+        request = build(f'{call.api}Request', **call.fields)
+        self._note_arrival(instance, call)
+        brief_number = self.knowledge.brief_number
+
+        def on_reply() -> None:
+            answer = self.broker.answer_to(connection.sink, request, call.version)
+            if not connection.is_given_up and not instance.is_dead and instance.call is call and self._cut is None:
+                instance.call = None
+                self._answered(instance, call, answer, brief_number)
+
+        connection.sink.on_reply = on_reply
+        self.broker.begin(request, call.version, connection.sink)
+        assert connection.sink.closed is None, connection.sink.closed
+
+    def _note_arrival(self, instance: Instance, call: Call) -> None:
+        """Note what may come of a call from now on. `forbidden` values have first arrived from a fenced instance."""
+        knowledge = self.knowledge
+        is_fenced = instance.name != PLAIN and knowledge.is_fenced(instance)
+        for place, added in call.values.items():
+            if is_fenced:
+                knowledge.forbidden.update(set(added) - knowledge.sent[place])
+            else:
+                knowledge.sent[place].update(added)
+        if call.api == 'EndTxn' and not is_fenced and instance.call is call:
+            transaction = self._transaction_of(instance)
+            if transaction.outcome == 'open':
+                transaction.outcome = 'committing' if call.fields['committed'] else 'aborting'
+        if call.api == 'InitProducerId' and not call.fields.get('keep_prepared_txn'):
+            for transaction in knowledge.transactions:
+                transaction.may_be_aborted |= transaction.transactional_id == instance.name
+
+    # ---- answers
+
+    def _answered(self, instance: Instance, call: Call, answer: Any, brief_number: int | None) -> None:
+        """Note what an answer means. `brief_number` is from the time when the call arrived."""
+        if call.api == 'Produce':
+            self._produced(instance, call, answer, brief_number)
+            return
+        code = CODES[call.api](answer)
+        if code in RETRIABLE:
+            return
+        if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED):
+            self._leave_out_brief(instance)
+        elif code != ErrorCode.NONE:
+            instance.is_dead = True
+        elif call.api == 'InitProducerId':
+            self._initialized(instance, answer)
+        else:
+            if call.api == 'TxnOffsetCommit':
+                self._transaction_of(instance).offset = instance.todo[0][1]
+                self._transaction_of(instance).is_known = True
+            elif call.api == 'EndTxn':
+                self._ended(instance, call, answer)
+            instance.todo.pop(0)
+
+    @staticmethod
+    def _leave_out_brief(instance: Instance) -> None:
+        """Add and produce the same, but nothing to BRIEF, which was deleted."""
+        (_, added), (_, values) = instance.todo[:2]
+        assert BRIEF in added, f'{added} cannot be added'
+        added.remove(BRIEF)
+        del values[BRIEF]
+
+    def _initialized(self, instance: Instance, answer: Any) -> None:
+        knowledge, found = self.knowledge, (answer.producer_id, answer.producer_epoch)
+        newest = knowledge.newest.get(instance.name)
+        if newest is None or newest[0] != found[0] or instance.name == PLAIN:
+            assert found[0] not in knowledge.producer_ids, f'producer id {found[0]} was returned twice'
+            knowledge.producer_ids.add(found[0])
+        else:
+            # An older instance may get its answer after a newer one: then it is fenced already.
+            assert found != newest, f'{instance.name}: epoch {found[1]} was returned twice'
+        instance.producer = found
+        if instance.name != PLAIN:
+            knowledge.newest[instance.name] = max(found, newest or found)
+        if instance.name == TWO_PHASE_ID:
+            self._keep(instance, (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch))
+
+    def _keep(self, instance: Instance, ongoing: Producer) -> None:
+        """Go on with the transaction that the answer names. Without a decision it is aborted."""
+        for place, transaction in enumerate(self.knowledge.transactions):
+            if transaction.transactional_id == instance.name and transaction.producer == ongoing:
+                instance.transaction = place
+                instance.todo = [('end', bool(transaction.decision))]
+            elif transaction.transactional_id == instance.name:
+                assert transaction.outcome != 'open' or not transaction.is_known or transaction.may_be_aborted, (
+                    f'{transaction} was to be kept, found {ongoing}')
+        assert ongoing == NO_PRODUCER or instance.transaction is not None, f'{ongoing} is of no transaction'
+
+    def _produced(self, instance: Instance, call: Call, answer: Any, brief_number: int | None) -> None:
+        """Note what was acknowledged, and leave the rest to the next call."""
+        assert instance.producer is not None
+        rows = {(topic.name, row.index): row for topic in answer.responses for row in topic.partition_responses}
+        left = {}
+        for place, added in call.values.items():
+            row = rows[place]
+            if row.error_code == ErrorCode.NONE:
+                if place != BRIEF or (brief_number is not None and brief_number == self.knowledge.brief_number):
+                    self.knowledge.records[place].update(enumerate(added, row.base_offset))
+                key = instance.producer, place
+                instance.sequences[key] = instance.sequences.get(key, 0) + len(added)
+                if instance.transaction is not None and place != BRIEF:
+                    self._transaction_of(instance).values.setdefault(place, []).extend(added)
+                    self._transaction_of(instance).is_known = True
+            elif row.error_code in RETRIABLE:
+                left[place] = added
+            elif place != BRIEF or row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                instance.is_dead = True
+        if instance.name != PLAIN:
+            if left:
+                instance.todo[0] = 'produce', left
+            else:
+                instance.todo.pop(0)
+        elif left and not instance.is_dead:
+            self._produce(instance, left)
+
+    def _ended(self, instance: Instance, call: Call, answer: Any) -> None:
+        transaction = self._transaction_of(instance)
+        transaction.outcome = 'committed' if call.fields['committed'] else 'aborted'
+        instance.transaction = None
+        if not instance.is_old:
+            instance.producer = answer.producer_id, answer.producer_epoch
+            self.knowledge.producer_ids.add(answer.producer_id)
+            self.knowledge.newest[instance.name] = max(self.knowledge.newest[instance.name], instance.producer)
+
+    # ---- checks
+
+    def settle(self) -> None:
+        """Start a broker on what is left, end all transactions, and check everything."""
+        with InProcessBroker(self.directory, self.settings, clock=self.clock, fs=self._fs) as self.broker:
+            client = Client(self.broker, Promises())
+            for name in IDS:
+                last = Instance(name)
+                self.knowledge.instances.append(last)
+                for _ in range(LONGEST_WAIT_TURNS):
+                    if last.call is None:
+                        self._send_next(last)
+                    while waiting := [found for found in self._connections if found.under_way]:
+                        self._deliver(waiting[0])
+                    self._turn(TURN_MS)
+                    if last.producer is not None and last.transaction is None:
+                        break
+                    assert not last.is_dead, f'{name} is fenced'
+                assert last.producer is not None and last.transaction is None, f'{name} is never initialized'
+            for instance in self.knowledge.instances:
+                instance.is_dead = True
+            for _ in range(10):
+                self._turn(TURN_MS)
+            for _ in range(LONGEST_WAIT_TURNS):
+                if self.knowledge.brief == 'present':
+                    break
+                self._replace_topic()
+                self._turn(TURN_MS)
+            assert self.knowledge.brief == 'present', f'a topic stays {self.knowledge.brief}'
+            client.check_stable_offsets()
+            self.check()
+            self._connections.clear()
+
+    def check(self) -> None:
+        """Check all records, and that each transaction is visible as a whole or not at all, as it was answered."""
+        views = {}
+        for partition in range(PARTITIONS):
+            place = TOPIC, partition
+            self._check_records(place)
+            views[place] = self._check_visible(place)
+        self._check_records(BRIEF)
+        deleted = {value for place, offset in self.knowledge.deleted.items()
+                   for found, value in self.knowledge.records[place].items() if found < offset}
+        offsets = {}
+        for transaction in self.knowledge.transactions:
+            shows = {value in views[place] for place, added in transaction.values.items()
+                     for value in added if value not in deleted}
+            assert len(shows) <= 1, f'{transaction} is only partly visible'
+            if transaction.outcome == 'committed':
+                assert shows != {False}, f'{transaction} is not visible'
+            if transaction.outcome in ('open', 'aborting', 'aborted'):
+                assert shows != {True}, f'{transaction} is visible'
+            self._note_offset(transaction, shows, offsets)
+        found = Client(self.broker, Promises()).fetch_offsets(
+            {(SOURCE, number) for number in range(len(IDS))}, GROUP)
+        for number, name in enumerate(IDS):
+            allowed = offsets.get(name, {None})
+            assert found.get((SOURCE, number)) in allowed, f'{name}: offset {found}, expected one of {allowed}'
+
+    @staticmethod
+    def _note_offset(transaction: Transaction, shows: set[bool], offsets: dict[str, set[int | None]]) -> None:
+        """Note the offsets that the group may have after a transaction."""
+        if transaction.offset is None:
+            return
+        allowed = offsets.setdefault(transaction.transactional_id, {None})
+        if transaction.outcome == 'committed' or shows == {True}:
+            allowed.clear()
+            allowed.add(transaction.offset)
+        elif transaction.outcome == 'committing' and not shows:
+            allowed.add(transaction.offset)
+
+    def _check_records(self, place: TopicPartition) -> None:
+        knowledge = self.knowledge
+        found = self._values(place, READ_UNCOMMITTED)
+        values = list(found.values())
+        assert len(values) == len(set(values)), f'{place}: duplicates in {values}'
+        assert not knowledge.forbidden & set(values), f'{place}: values of a zombie in {values}'
+        assert set(values) <= knowledge.sent[place], f'{place}: foreign values in {values}'
+        for offset, value in knowledge.records[place].items():
+            if offset in found or offset >= knowledge.deleted[place]:
+                assert found.get(offset) == value, f'{place}: {found.get(offset)} at {offset}, not {value}'
+        knowledge.records[place].update(found)
+
+    def _check_visible(self, place: TopicPartition) -> set[str]:
+        """Return the values that a read_committed consumer gets. None may be of a transaction that is not committed."""
+        view = set(self._values(place, READ_COMMITTED).values())
+        for transaction in self.knowledge.transactions:
+            if transaction.outcome not in ('committed', 'committing'):
+                early = view & set(transaction.values.get(place, ()))
+                assert not early, f'{early} of {transaction} are visible'
+        return view
+
+    def _values(self, place: TopicPartition, isolation: int) -> dict[int, str]:
+        return Client(self.broker, Promises()).read(place, isolation)
+
+
+def _codes(*path: str) -> Callable[[Any], int]:
+    def rows(answer: Any, path: tuple[str, ...]) -> Iterator[int]:
+        if len(path) == 1:
+            yield getattr(answer, path[0])
+        else:
+            for row in getattr(answer, path[0]):
+                yield from rows(row, path[1:])
+
+    return lambda answer: max(rows(answer, path))
+
+
+CODES = {
+    'InitProducerId': _codes('error_code'), 'AddOffsetsToTxn': _codes('error_code'), 'EndTxn': _codes('error_code'),
+    'AddPartitionsToTxn': _codes('results_by_topic_v3_and_below', 'results_by_partition', 'partition_error_code'),
+    'TxnOffsetCommit': _codes('topics', 'partitions', 'error_code')}

@@ -1,0 +1,305 @@
+"""Runs of a story whose power fails, or whose disk fails, at a change of the disk; and the broker that comes after."""
+from __future__ import annotations
+
+import copy
+import errno
+import gc
+import os
+import pathlib
+import random
+import shutil
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from support.brokers.in_process_broker import InProcessBroker
+from support.clients.busy_client import BusyClient
+from support.clients.promises import TOPIC, Promises, RefusedError, Step
+from support.disk.faulty_file_systems import FreezingFileSystem, ShortWriteError
+
+from kbroker.base.clock import ManualClock
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.log.fs import FileSystem
+from kbroker.log.swap import DELETED_SUFFIX
+from kbroker_tools.check.directory_check import DirectoryCheck, check_one
+
+STOP: Step = ('stop', ())
+"""In a story: a clean stop and a new start."""
+FAULTS = ('ENOSPC', 'EIO', 'EINTR', 'short write')
+REFUSALS = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_COORDINATOR,
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+"""The answers of a broker whose log directory is offline."""
+SOURCE = ('source', 0)
+OUT_OF_USE = DELETED_SUFFIX, '-delete', '-stray'
+
+
+def transaction(number: int, committed: bool) -> list[Step]:
+    """Return the steps of a transaction over three partitions with offsets."""
+    a, b, c = ((TOPIC, partition) for partition in range(3))
+    return [
+        ('begin', ()),
+        ('produce_in_transaction', ({a: [f'{number}-a0', f'{number}-a1']},)),
+        ('produce_in_transaction', ({b: [f'{number}-b'], c: [f'{number}-c']},)),
+        ('send_offsets', ({SOURCE: 10 * number},)),
+        ('produce_in_transaction', ({a: [f'{number}-a2']},)),
+        ('end', (committed,)),
+    ]
+
+
+@dataclass
+class Moment:
+    """The directory that a failure left at one change, and the acknowledgements until then."""
+
+    directory: pathlib.Path
+    what: str
+    step: int
+    promises: Promises
+    wall_ms: int
+
+
+class Judge:
+    """Judges moments while a broker runs, which must not see the errors. It keeps the first one."""
+
+    def __init__(self, hold: Callable[[Moment], None]):
+        self._hold = hold
+        self._count = 0
+        self._error: BaseException | None = None
+
+    def hold(self, moment: Moment) -> None:
+        if self._error is None:
+            try:
+                self._hold(moment)
+            except BaseException as error:
+                self._error = error
+        shutil.rmtree(moment.directory)
+        self._count += 1
+
+    def count(self) -> int:
+        """Return how many moments there were. Raise the first error."""
+        if self._error is not None:
+            raise self._error
+        return self._count
+
+
+@dataclass
+class Run:
+    """A run of a story over a file system. `step` is the step in progress."""
+
+    case: Case
+    root: pathlib.Path
+    clock: ManualClock
+    promises: Promises
+    step: int = 0
+
+    def go(self, fs: FileSystem) -> None:
+        """Run the story to its end, and end the broker without a clean stop."""
+        story = self.case.story
+        while True:
+            with InProcessBroker(self.root, self.case.settings, clock=self.clock, fs=fs) as broker:
+                try:
+                    client = BusyClient(broker, self.promises, self.case.transaction_version)
+                    while self.step < len(story) and story[self.step] != STOP:
+                        client.do(story[self.step])
+                        self.step += 1
+                except BaseException:
+                    broker.crash()
+                    raise
+                if self.step == len(story):
+                    broker.crash()
+                    return
+            self.step += 1
+
+    def restart(self, fs: FileSystem) -> None:
+        """Start the broker again, check every promise, and run the story to its end, without its stops."""
+        with InProcessBroker(self.root, self.case.settings, clock=self.clock, fs=fs) as broker:
+            try:
+                client = BusyClient(broker, self.promises, self.case.transaction_version)
+                self.case.check(client, self.step, goes_on=True)
+            finally:
+                broker.crash()
+        self.step = len(self.case.story)
+
+    def moment(self, directory: pathlib.Path, what: str) -> Moment:
+        return Moment(directory, f'{what}, in {self.case.story[self.step:self.step + 1]}', self.step,
+                      copy.deepcopy(self.promises), self.clock.wall_ms())
+
+
+@dataclass
+class Case:
+    """A story, the steps that made its directory before, and the settings of the broker."""
+
+    story: list[Step]
+    transaction_version: int
+    settings: dict[str, str]
+    before: list[Step] = field(default_factory=list)
+
+    def begin(self, root: pathlib.Path) -> Run:
+        root.mkdir()
+        run = Run(self, root, ManualClock(), Promises())
+        if self.before:
+            with InProcessBroker(root, self.settings, clock=run.clock) as broker:
+                client = BusyClient(broker, run.promises, self.transaction_version)
+                for step in self.before:
+                    client.do(step)
+        return run
+
+    def list_changes(self, base: pathlib.Path) -> list[str]:
+        """Run the story to its end. Return the changes that it makes to the disk."""
+        changes: list[str] = []
+        run = self.begin(base / 'counted')
+        run.go(FreezingFileSystem(run.root, lambda change, path: changes.append(change)))
+        shutil.rmtree(run.root)
+        return changes
+
+    def count_changes(self, base: pathlib.Path) -> int:
+        """Run the story to its end. Return how many changes it makes to the disk, and one for the end."""
+        return len(self.list_changes(base)) + 1
+
+    def cut_power(self, base: pathlib.Path, chosen: Collection[int], seeds: int,
+                  hold: Callable[[Moment], None]) -> int:
+        """Run the story to its end. Pass `seeds` possible power cuts before each chosen change to `hold`.
+
+        Return their number.
+        """
+        changes = 0
+        run = self.begin(base / 'running')
+        judge = Judge(hold)
+
+        def freeze(change: str, path: str) -> None:
+            nonlocal changes
+            changes += 1
+            for seed in range(seeds if changes - 1 in chosen else 0):
+                directory = base / f'{changes - 1}-{seed}'
+                fs.crash(directory, random.Random(f'{changes - 1} {seed}'))
+                where = pathlib.Path(path).relative_to(run.root)
+                judge.hold(run.moment(directory, f'change {changes - 1}, {change} of {where}, seed {seed}'))
+
+        fs = FreezingFileSystem(run.root, freeze)
+        run.go(fs)
+        freeze('the end', str(run.root))
+        shutil.rmtree(run.root)
+        return judge.count()
+
+    def cut_power_in_recovery(self, first: Moment, choose: Callable[[int], bool],
+                              hold: Callable[[Moment], None]) -> int:
+        """Open what a power cut left. Pass a second power cut before each chosen change to `hold`."""
+        changes = 0
+        judge = Judge(hold)
+
+        def freeze(change: str, path: str) -> None:
+            nonlocal changes
+            changes += 1
+            if not choose(changes - 1):
+                return
+            directory = first.directory.with_name(f'{first.directory.name}-{changes - 1}')
+            fs.crash(directory, random.Random(changes - 1))
+            what = f'{first.what}; then in the recovery, change {changes - 1}, {change} of {path}'
+            judge.hold(Moment(directory, what, first.step, copy.deepcopy(first.promises), first.wall_ms))
+
+        fs = FreezingFileSystem(first.directory, freeze)
+        with InProcessBroker(first.directory, self.settings, clock=ManualClock(first.wall_ms), fs=fs) as broker:
+            broker.crash()
+        return judge.count()
+
+    def fail_change(self, base: pathlib.Path, number: int, fault: str, *, lasts: bool = False,
+                    restarts: bool = False) -> Moment | None:
+        """Run the story until the change with this number fails, and as far as it goes on. Then the power fails.
+
+        If the fault `lasts`, all later changes fail, too. If the broker `restarts`, the story first continues to its
+        end on the same machine, whose memory still has what the disk may lack. Return None if the story ended before.
+        """
+        run = self.begin(base / f'failing-{number}')
+        changes = 0
+        failed: list[str] = []
+        faults: list[OSError] = []
+
+        def fail(change: str, path: str) -> None:
+            nonlocal changes
+            changes += 1
+            if changes - 1 == number or (lasts and changes > number):
+                failed.append(f'{change} of {pathlib.Path(path).relative_to(run.root)}')
+                if (fault, change) != ('EINTR', 'write'):       # `File` repeats an interrupted write
+                    faults.append(fault_of(fault, path, is_write=change == 'write'))
+                    raise faults[-1]
+
+        fs = FreezingFileSystem(run.root, fail)
+        fs.fate_of_failed_syncs = random.Random(number) if number % 2 else None
+        refused = ''
+        try:
+            run.go(fs)
+        except (RefusedError, OSError, KafkaError) as error:
+            if not is_effect(error, faults):
+                raise
+            refused = repr(error)
+        if not failed:
+            return None
+        directory = base / f'failed-{number}'
+        fs.before_change = lambda change, path: None
+        if restarts:
+            run.restart(fs)
+        fs.crash(directory, random.Random(number))
+        shutil.rmtree(run.root)
+        return run.moment(directory, f'change {number}, {failed[0]}, failed with {fault}; {refused}')
+
+    def hold(self, moment: Moment, *, goes_on: bool) -> None:
+        """Open the rest and check every promise. Then the client continues, or a new one replaces it."""
+        try:
+            with InProcessBroker(moment.directory, self.settings, clock=ManualClock(moment.wall_ms)) as broker:
+                self.check(BusyClient(broker, moment.promises, self.transaction_version), moment.step, goes_on=goes_on)
+            assert findings_of_check(str(moment.directory)) == []
+            gc.collect()    # a broker is a reference cycle, and holds its files open until it is collected
+        except BaseException as error:
+            error.add_note(moment.what)
+            raise
+
+    def check(self, client: BusyClient, step: int, *, goes_on: bool) -> None:
+        """Check every promise at a step of the story, and again after its rest or after a new client's transaction."""
+        client.pass_time()
+        client.check_topics()
+        client.check_records()
+        client.check_everything_else()
+        if goes_on:
+            steps = [following for following in self.story[step:] if following != STOP]
+        elif client.promises.producer is not None:
+            client.replace()
+            steps = transaction(9, committed=True) if TOPIC in client.promises.topics else []
+        else:
+            steps = []
+        for following in steps:
+            client.do(following)
+        client.pass_time()
+        client.check_topics()
+        client.check_records()
+        client.check_transactions()
+        client.check_everything_else()
+        client.check_stable_offsets()
+
+
+def fault_of(fault: str, path: str, *, is_write: bool) -> OSError:
+    """Return the error of a fault. Only a write can be short: it ends with a full disk."""
+    code = {'EIO': errno.EIO, 'EINTR': errno.EINTR}.get(fault, errno.ENOSPC)
+    kind = ShortWriteError if fault == 'short write' and is_write else OSError
+    return kind(code, os.strerror(code), path)
+
+
+def is_effect(error: RefusedError | OSError | KafkaError, faults: list[OSError]) -> bool:
+    """Return whether an error is one of the faults, or what the broker makes of it."""
+    if isinstance(error, RefusedError):
+        return bool(faults) and error.code in REFUSALS
+    if isinstance(error, KafkaError):
+        return error.code is ErrorCode.KAFKA_STORAGE_ERROR and any(str(fault) in str(error) for fault in faults)
+    return error in faults
+
+
+def spread(count: int, most: int) -> range:
+    """Return up to about `most` of the numbers below `count`, at equal distances, with the last one."""
+    return range(count - 1, -1, -max(1, count // most))
+
+
+def findings_of_check(directory: str) -> list[str]:
+    """Return what `kbroker-check` finds in the directory of a stopped broker, besides what waits for its removal."""
+    fs = FileSystem()
+    check = DirectoryCheck(fs, directory)
+    check.list_tasks()
+    for task in check.tasks:
+        check.add(task, check_one(fs, task))
+    return [str(finding) for finding in check.conclude() if not finding.file.endswith(OUT_OF_USE)]

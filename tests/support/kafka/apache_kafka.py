@@ -1,0 +1,234 @@
+"""Apache Kafka from Maven Central: its tools check the broker's files, and its broker checks the tests themselves."""
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from support.brokers.broker_process import PROMPT, ROOT, Process
+from support.runner.class_archive import archive_options
+from support.runner.free_ports import free_port
+from support.runner.machine_requirements import JUDGES, fetching
+
+SOURCES = ROOT / 'tests' / 'jvm'
+CACHE = JUDGES / 'jvm'
+MAVEN_LIMIT_S = 900
+TRAINING_LIMIT_S = 500
+TOOL_LIMIT_S = 120
+
+
+def classpath() -> str:
+    """Return the class path of Kafka's jars and the compiled judge."""
+    return compiled(SOURCES)
+
+
+@functools.cache
+def compiled(place: pathlib.Path) -> str:
+    """Return the class path of a directory's sources, compiled, and of the jars in its pom.xml.
+
+    Fetches and compiles when one of these files has changed.
+    """
+    sources = sorted(place.rglob('*.java'))
+    digest = hashlib.sha256(b''.join(path.read_bytes() for path in [place / 'pom.xml', *sources])).hexdigest()
+    directory = CACHE / digest[:16]
+    listing = directory / 'classpath'
+    with fetching():
+        if not listing.exists():
+            classes = directory / 'classes'
+            classes.mkdir(parents=True, exist_ok=True)
+            jars = directory / 'jars'
+            _run(['mvn', '-q', '-B', '-f', str(place / 'pom.xml'), 'dependency:build-classpath',
+                  f'-Dmdep.outputFile={jars}'], MAVEN_LIMIT_S)
+            if sources:
+                _run(['javac', '-d', str(classes), '-cp', jars.read_text(), *map(str, sources)], TOOL_LIMIT_S)
+            _run(['jar', '--create', '--file', str(directory / 'judge.jar'), '-C', str(classes), '.'], TOOL_LIMIT_S)
+            listing.write_text(f'{directory / "judge.jar"}:{jars.read_text()}')
+    return listing.read_text()
+
+
+def java(main_class: str, *arguments: str, log_level: str = 'error') -> list[str]:
+    """Return the command that runs a class of Kafka, or the judge, in a small virtual machine."""
+    return _java(_archive(), log_level, main_class, *arguments)
+
+
+def _java(options: Sequence[str], log_level: str, main_class: str, *arguments: str) -> list[str]:
+    return ['java', *options, '-Xmx512m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
+            '-Djava.net.preferIPv4Stack=true', f'-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}',
+            temporary_files(), '-cp', classpath(), main_class, *arguments]
+
+
+@functools.cache
+def temporary_files() -> str:
+    """Return the option for the directory of a virtual machine's temporary files. This process deletes it at its end.
+
+    A machine that is killed leaves its files, such as a native library of 15 MB for each instance of Kafka Streams.
+    """
+    directory = tempfile.mkdtemp(prefix='kbroker-java-')
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return f'-Djava.io.tmpdir={directory}'
+
+
+@functools.cache
+def _archive() -> list[str]:
+    return archive_options(CACHE, [pathlib.Path(jar) for jar in classpath().split(':')], _train)
+
+
+def _train(options: list[str]) -> None:
+    """Run a program that uses a broker, clients and tools, in one virtual machine."""
+    with tempfile.TemporaryDirectory() as directory:
+        kafka = KafkaProcess(pathlib.Path(directory) / 'data', PROMPT)
+        _run(_java(options, 'error', 'kbroker.Training', str(kafka.write_settings()), str(kafka.directory),
+                   kafka.address), TRAINING_LIMIT_S)
+
+
+def run_tool(main_class: str, *arguments: str) -> str:
+    """Run one of Kafka's tools and return what it wrote to either stream. Raise AssertionError if it fails."""
+    done, = run_tools(main_class, arguments)
+    assert done.code == 0, f'{main_class} exited with {done.code}:\n{done.output}{done.errors}'
+    return done.output + done.errors
+
+
+class ToolRun(NamedTuple):
+    code: int
+    output: str
+    errors: str
+
+
+def run_tools(main_class: str, *runs: Sequence[str]) -> list[ToolRun]:
+    """Run one of Kafka's tools several times in one virtual machine. A failing run raises nothing."""
+    return run_several_tools([[main_class, *run] for run in runs])
+
+
+def run_several_tools(runs: Sequence[Sequence[str]]) -> list[ToolRun]:
+    """Do as `run_tools`, for runs that begin with the class of their tool."""
+    machine = _tool_machine()
+    return [machine.run(run) for run in runs]
+
+
+class ToolMachine:
+    """A virtual machine that runs tools one after the other. The first run is slow: it loads the common classes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._complaints = tempfile.TemporaryFile('w+')  # noqa: SIM115
+        self._process = subprocess.Popen(java('kbroker.ToolRuns'), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         stderr=self._complaints, text=True)
+
+    def run(self, run: Sequence[str]) -> ToolRun:
+        """Run a tool. Raise AssertionError if the machine ends. A run that takes too long ends the machine."""
+        with self._lock:
+            return self._run(run)
+
+    def _run(self, run: Sequence[str]) -> ToolRun:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        watch = threading.Timer(TOOL_LIMIT_S, self._process.kill)
+        watch.start()
+        try:
+            with contextlib.suppress(BrokenPipeError):      # the machine has ended, so the answer is empty
+                self._process.stdin.write(json.dumps(list(run)) + '\n')
+                self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        finally:
+            watch.cancel()
+        if not answer:
+            _tool_machine.cache_clear()
+            self.close()
+            self._complaints.seek(0)
+            raise AssertionError(f'{run} ended with the virtual machine:\n{self._complaints.read()}')
+        return ToolRun(**json.loads(answer))
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@functools.cache
+def _tool_machine() -> ToolMachine:
+    machine = ToolMachine()
+    atexit.register(machine.close)
+    return machine
+
+
+def dump_log(*files: pathlib.Path, decode: str | None = None) -> str:
+    """Run kafka-dump-log on files of a partition; `decode` is transaction-log, offsets or cluster-metadata."""
+    options = ['--print-data-log', '--deep-iteration', *([f'--{decode}-decoder'] if decode else [])]
+    return run_tool('org.apache.kafka.tools.DumpLogSegments', *options, '--files', ','.join(map(str, files)))
+
+
+def _run(command: list[str], limit_s: int) -> str:
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=limit_s, check=False)
+    assert done.returncode == 0, f'{command[0]} exited with {done.returncode}:\n{done.stdout}'
+    return done.stdout
+
+
+class KafkaProcess(Process):
+    """Apache Kafka as one broker and controller, with the interface of `BrokerProcess`."""
+
+    def __init__(self, directory: pathlib.Path, settings: Mapping[str, str] | None = None):
+        super().__init__()
+        self.directory = directory
+        self.settings = {name: value for name, value in (settings or {}).items() if not name.startswith('kbroker.')}
+        self.address = f'127.0.0.1:{free_port()}'
+        self._controller = f'127.0.0.1:{free_port()}'
+
+    def start(self) -> None:
+        """Start on the directory. Format a new one first."""
+        file = self.write_settings()
+        if not (self.directory / 'meta.properties').exists():
+            formatted, = run_tools('kafka.tools.StorageTool', ['format', '--cluster-id', 'a2Jyb2tlci1qdWRnZXMtMA',
+                                                               '--config', str(file)])
+            assert formatted.code == 0, formatted
+        self.launch(java('kafka.Kafka', str(file), log_level='info'))
+
+    def write_settings(self) -> pathlib.Path:
+        """Write the file of settings beside the directory. Return its path."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        file = self.directory.parent / f'{self.directory.name}.properties'
+        file.write_text(''.join(f'{name}={value}\n' for name, value in self._properties().items()))
+        return file
+
+    def _properties(self) -> dict[str, str]:
+        return {
+            'process.roles': 'broker,controller', 'node.id': '1',
+            'controller.quorum.voters': f'1@{self._controller}', 'controller.listener.names': 'CONTROLLER',
+            'listeners': f'PLAINTEXT://{self.address},CONTROLLER://{self._controller}',
+            'log.dirs': str(self.directory), 'offsets.topic.replication.factor': '1',
+            'transaction.state.log.replication.factor': '1', 'transaction.state.log.min.isr': '1',
+            'share.coordinator.state.topic.replication.factor': '1', 'share.coordinator.state.topic.min.isr': '1',
+            **self.settings,
+        }
+
+    def is_ready_line(self, line: str) -> bool:
+        return 'Kafka Server started' in line
+
+    def stop(self) -> None:
+        """Shut down cleanly; Java exits with 143 after SIGTERM."""
+        code = self.end_by(signal.SIGTERM)
+        assert code in (0, 143), f'exit code {code}:\n' + ''.join(self.lines[-50:])
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def errors(self) -> list[str]:
+        """Return the lines of errors in the log.
+
+        The controller registers with itself while it starts. It logs an error, and tries again, if it is not active
+        yet: on a slow machine only.
+        """
+        return [line for line in self.lines if ' ERROR ' in line and 'apiKey=CONTROLLER_REGISTRATION' not in line]
+
+    def tracebacks(self) -> list[str]:
+        """Return nothing: these tests do not judge Apache Kafka's own log."""
+        return []

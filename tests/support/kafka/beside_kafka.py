@@ -1,0 +1,66 @@
+"""The frame of the tests that compare kbroker with Apache Kafka: both brokers, their options, the known differences."""
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, Phase, settings
+from support.brokers.broker_process import BrokerProcess
+from support.kafka.apache_kafka import KafkaProcess
+
+Given = TypeVar('Given')
+Done = TypeVar('Done')
+PHASES = (Phase.explicit, Phase.generate)
+OPTIONS: dict[str, Any] = dict(deadline=None, database=None, suppress_health_check=[
+    HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+
+
+@contextlib.contextmanager
+def both_brokers(directory: pathlib.Path, chosen: Mapping[str, str]) -> Iterator[list[KafkaProcess | BrokerProcess]]:
+    """Run Kafka and kbroker, in this order, with these settings."""
+    with running(KafkaProcess(directory / 'kafka', chosen), BrokerProcess(directory / 'kbroker', chosen)) as brokers:
+        yield brokers
+
+
+@contextlib.contextmanager
+def running(kafka: KafkaProcess, ours: BrokerProcess) -> Iterator[list[KafkaProcess | BrokerProcess]]:
+    """Run the brokers. kbroker may log no traceback."""
+    with contextlib.ExitStack() as stack:
+        for broker in (kafka, ours):
+            stack.callback(broker.kill9)
+            broker.start()
+        yield [kafka, ours]
+        assert ours.tracebacks() == []
+
+
+def at_once(work: Callable[[Given], Done], given: Sequence[Given]) -> list[Done]:
+    """Do work for both brokers at the same time: each mostly waits for its broker. Return the results.
+
+    An exception is raised once neither works any more.
+    """
+    with ThreadPoolExecutor(len(given)) as pool:
+        return list(pool.map(work, given))
+
+
+def repeated(examples: int) -> settings:
+    """Return the options of a test that runs the same histories every time."""
+    return settings(max_examples=examples, derandomize=True, phases=PHASES, **OPTIONS)
+
+
+def soaked(examples: int) -> settings:
+    """Return the options of a test that runs other histories every time, shrinks one that fails, and prints it."""
+    return settings(max_examples=examples, print_blob=True, phases=(*PHASES, Phase.shrink), **OPTIONS)
+
+
+def unexplained_lines(lines: Iterable[str], reasons: Iterable[str]) -> list[str]:
+    """Return the differences in whose text none of the patterns is found."""
+    return [line for line in lines if not any(re.search(pattern, line, re.DOTALL) for pattern in reasons)]
+
+
+def unexplained_step(lines: list[str], reasons: Iterable[str]) -> list[str]:
+    """Return the differences of a step, or none if a pattern explains one of them: the others follow from it."""
+    return lines if len(unexplained_lines(lines, reasons)) == len(lines) else []

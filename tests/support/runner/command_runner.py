@@ -1,0 +1,60 @@
+"""Functions that run the commands of kbroker_tools: as a process with pipes, as a user would, or in this process."""
+import importlib
+import pathlib
+import subprocess
+import sys
+import time
+import tomllib
+
+from click.testing import CliRunner
+
+ROOT = pathlib.Path(__file__).parents[3]
+SCRIPTS = {name: place.partition(':')[0]
+           for name, place in tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['scripts'].items()}
+"""The entry point modules by the command names that users type."""
+
+LIMIT_S = 30
+
+
+def run_command(name, *arguments, stdin='', timeout=180, env=None):
+    """Run `kbroker-<name>` with these arguments to its end. Return stdout, stderr and returncode."""
+    return subprocess.run(command_line(name, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout,
+                          check=False, cwd=ROOT, env=env)
+
+
+def run_in_process(name, *arguments):
+    """Run a command within this process, which is many times faster, where a separate process is not needed."""
+    done = CliRunner().invoke(main_of(name), list(map(str, arguments)), prog_name=f'kbroker-{name}')
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return subprocess.CompletedProcess((name, *arguments), done.exit_code, done.stdout, done.stderr)
+
+
+def run_until(is_expected, name, *arguments):
+    """Run a command that changes nothing until its output is expected, or time is up. Return the last result.
+
+    Apache Kafka acknowledges a change of its metadata a moment before its broker shows it.
+    """
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        done = run_in_process(name, *arguments)
+        if is_expected(done.stdout) or time.monotonic() > deadline:
+            return done
+
+
+def main_of(name):
+    return importlib.import_module(f'kbroker_tools.commands.{name.replace("-", "_")}').main
+
+
+def command_line(name, *arguments):
+    return [sys.executable, '-m', f'kbroker_tools.commands.{name.replace("-", "_")}', *map(str, arguments)]
+
+
+def install_programs(directory):
+    """Write a program for each command into the directory, as `pip install` would."""
+    directory.mkdir()
+    for name, module in SCRIPTS.items():
+        program = directory / name
+        module = 'kbroker' if name == 'kbroker' else module
+        program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m {module} "$@"\n')
+        program.chmod(0o755)

@@ -1,0 +1,50 @@
+"""The programs that tests need besides Python, and the lock under which one process fetches and compiles."""
+from __future__ import annotations
+
+import fcntl
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import pytest
+from support.brokers.broker_process import ROOT
+
+JUDGES = ROOT / 'build' / 'judges'
+"""The directory that keeps fetched and compiled judges between runs."""
+
+TOOLS = {'jvm': ('java', 'javac', 'mvn'), 'node': ('node', 'npm'), 'go': ('go',), 'browser': ('chromium',),
+         'valgrind': ('valgrind',), 'strace': ('strace',), 'fish': ('fish',), 'zsh': ('zsh',), 'mandoc': ('mandoc',)}
+"""The programs that a test needs, by its marker."""
+
+
+def check_tools(item: pytest.Item) -> None:
+    for marker in {mark.name for mark in item.iter_markers()} & TOOLS.keys():
+        missing = [tool for tool in TOOLS[marker] if shutil.which(tool) is None]
+        if missing:
+            do_without(marker, f'{", ".join(missing)} not found')
+
+
+def do_without(marker: str, reason: str) -> NoReturn:
+    """Skip the test with the reason. Fail instead if KBROKER_REQUIRE, such as `jvm,node`, lists the marker."""
+    if marker in os.environ.get('KBROKER_REQUIRE', '').split(','):
+        pytest.fail(f'{marker}: {reason}', pytrace=False)
+    pytest.skip(f'{marker}: {reason}')
+
+
+@contextmanager
+def locked(path: pathlib.Path) -> Iterator[None]:
+    """Hold the lock of a file, which this makes. One process at a time does, the others wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, 'w') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def fetching() -> Iterator[None]:
+    """Hold the lock under which one process fetches or compiles a judge. The other processes then find the result."""
+    with locked(JUDGES / 'lock'):
+        yield

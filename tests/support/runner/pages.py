@@ -1,0 +1,22 @@
+"""The documents as tests read them: pages, fenced blocks, tables."""
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).parents[3]
+PAGES = ['README.md', *(str(path.relative_to(ROOT)) for path in sorted((ROOT / 'docs').glob('*.md')))]
+"""The pages for users."""
+
+
+def text_of(page):
+    return (ROOT / page).read_text()
+
+
+def blocks(page, language):
+    """Return the fenced blocks of a page that are in this language."""
+    return re.findall(rf'^```{language}\n(.*?)^```', text_of(page), re.MULTILINE | re.DOTALL)
+
+
+def rows_of_table(page, head):
+    """Return the cells of the one table of a page whose first column has this head."""
+    table, = re.findall(rf'^\| {re.escape(head)} \|.*\n\|[-:|]+\n((?:\|.*\n)*)', text_of(page), re.MULTILINE)
+    return [[cell.strip() for cell in line.strip('|').split('|')] for line in table.splitlines()]

@@ -1,0 +1,101 @@
+"""Members of consumer groups (KIP-848) on a coordinator whose clock and disk a test controls."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from support.worlds.group_coordinator import GROUP, Answer, World
+
+from kbroker.base.completion import Callback
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.group.consumer.group import ConsumerGroup
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, Call
+from kbroker.group.records import GroupRow, read_row
+from kbroker.protocol.messages import ConsumerGroupHeartbeatRequest
+from kbroker.record.records import decode_records
+
+Partitions = Mapping[str, set[int]]
+
+
+def everything(_topic: str) -> bool:
+    return True
+
+
+class Consumer:
+    """A member that acts as a test tells it: each call sends one heartbeat and returns its Answer."""
+
+    def __init__(self, world: World, member_id: str, *, names: list[str] | None = None, regex: str | None = None,
+                 instance: str | None = None, group_id: str = GROUP, assignor: str | None = None,
+                 rebalance_timeout_ms: int = 300_000, may_describe: Callable[[str], bool] = everything):
+        self.world, self.member_id, self.instance, self.group_id = world, member_id, instance, group_id
+        self.names, self.regex, self.assignor = names, regex, assignor
+        self.rebalance_timeout_ms, self.may_describe = rebalance_timeout_ms, may_describe
+        self.epoch = JOIN_EPOCH
+
+    def send(self, **fields: Any) -> Answer:
+        """Send a heartbeat with these fields, and adopt the epoch of the answer."""
+        request = ConsumerGroupHeartbeatRequest(**{
+            'group_id': self.group_id, 'member_id': self.member_id, 'member_epoch': self.epoch,
+            'instance_id': self.instance, **fields})
+        names = request.subscribed_topic_names
+        call = Call(request, None if names is None else frozenset(names), self.member_id, '/127.0.0.1',
+                    self.may_describe)
+        answer = Answer()
+
+        def done(error: KafkaError | None, response: Any) -> None:
+            answer.complete(error, response)
+            if error is None:
+                self.epoch = response.member_epoch
+
+        answer.attempt(lambda: self.world.groups.consumer_heartbeat(call, Callback(done)))
+        if self.world.topics.immediate:
+            self.world.run_due()
+        return answer
+
+    def join(self, **fields: Any) -> Answer:
+        return self.send(**{
+            'member_epoch': JOIN_EPOCH, 'rebalance_timeout_ms': self.rebalance_timeout_ms, 'topic_partitions': [],
+            'subscribed_topic_names': self.names if self.regex is None else None, 'subscribed_topic_regex': self.regex,
+            'server_assignor': self.assignor, **fields})
+
+    def heartbeat(self, owned: Partitions | None = None, **fields: Any) -> Answer:
+        """Heartbeat, and report the partitions that the member owns, if there are any given."""
+        if owned is not None:
+            topic_class = ConsumerGroupHeartbeatRequest.TopicPartitions
+            fields['topic_partitions'] = [
+                topic_class(topic_id=self.world.topics.topic(name).topic_id, partitions=sorted(partitions))
+                for name, partitions in owned.items()]
+        return self.send(**fields)
+
+    def leave(self) -> Answer:
+        return self.send(member_epoch=LEAVE_EPOCH)
+
+    def leave_for_a_while(self) -> Answer:
+        return self.send(member_epoch=LEAVE_FOR_A_WHILE_EPOCH)
+
+
+def consumer_group(world: World, group_id: str = GROUP) -> ConsumerGroup:
+    return world.groups.describe(group_id, 'consumer')      # type: ignore[no-any-return]
+
+
+def told(world: World, answer: Answer) -> dict[str, set[int]] | None:
+    """Return the assignment in an answer by the names of the topics, None without one."""
+    assert answer.code is ErrorCode.NONE, answer.error
+    if answer.value.assignment is None:
+        return None
+    return {world.topics.topic_by_id(topic.topic_id).name: set(topic.partitions)
+            for topic in answer.value.assignment.topic_partitions}
+
+
+def batches_of_types(world: World) -> list[list[str]]:
+    """Return the rows of groups in the log: a list for each batch, of the type of a row and a T for a tombstone."""
+    found = []
+    for batch in world.partition.stored:
+        rows = [read_row(record.key, record.value, record.offset) for record in decode_records(batch)]
+        found.append([f'{"T" if row.value is None else ""}{row.key.row_type}'
+                      for row in rows if isinstance(row, GroupRow)])
+    return [batch for batch in found if batch]
+
+
+def last_batch(world: World) -> list[str]:
+    return batches_of_types(world)[-1]

@@ -1,0 +1,39 @@
+"""Long work of which the test runs the parts, one by one, and measures them."""
+from __future__ import annotations
+
+import gc
+import time
+
+from support.runner.attempts import assert_within
+
+from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.long_work import LongWork
+
+PART_S = 0.010
+
+
+class StepwiseWork(LongWork):
+    """Does the first part of a work at once, as LongWork does. The rest waits for `step` or `finish`."""
+
+    def __init__(self, timers: Timers | None = None) -> None:
+        super().__init__(Timers(ManualClock()) if timers is None else timers, 0)
+        self._longest_s = 0.0
+
+    def run_slice(self) -> None:
+        """Leave the works alone: the turns of the loop call this."""
+
+    def step(self) -> None:
+        """Do the next part of the work whose turn it is."""
+        gc.disable()        # the heap of the tests is not the broker's
+        began = time.thread_time()
+        super().run_slice()
+        self._longest_s = max(self._longest_s, time.thread_time() - began)
+        gc.enable()
+
+    def assert_parts_were_short(self) -> None:
+        """Raise TooSlow if a part so far took more than PART_S of processor time."""
+        assert_within(self._longest_s, PART_S)
+
+    def finish(self) -> None:
+        while len(self):
+            self.step()
