@@ -15,9 +15,10 @@ from kbroker.apis.serving.dispatch import Dispatcher
 from kbroker.apis.serving.served import apis_under
 from kbroker.base.clock import Clock, Timers
 from kbroker.base.garbage import YoungSearch, log_garbage
+from kbroker.base.ledger import Line
 from kbroker.base.turn_watch import TurnWatch
 from kbroker.daemon.clock_watch import LOOK_INTERVAL_MS, ClockWatch
-from kbroker.daemon.ledger import Line, ledger_of
+from kbroker.daemon.ledger import ledger_of
 from kbroker.daemon.node import Node
 from kbroker.daemon.status import MOST_PEERS, Report, StatusSocket
 from kbroker.daemon.stopping import StopProgress

@@ -10,9 +10,10 @@ from kbroker.base.clock import Clock, Timers
 from kbroker.base.completion import Callback, Completion, complete
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS
+from kbroker.base.ledger import Line
 from kbroker.base.long_work import LongWork
 from kbroker.group.classic.membership import Membership
-from kbroker.group.classic.pending_members import PendingMembers
+from kbroker.group.classic.pending_members import MOST_PENDING_MEMBERS, PendingMembers
 from kbroker.group.commits import NO_TOPIC_ID, Commit
 from kbroker.group.config import GroupConfig, GroupConfigs, OverridesOf
 from kbroker.group.consumer.classic_members import ClassicMembers, Join
@@ -140,6 +141,17 @@ class GroupCoordinator:
     @property
     def memory(self) -> GroupMemory:
         return self._shared.memory
+
+    def ledger(self) -> list[Line]:
+        return [
+            Line('groups with members and offsets', 'bytes', lambda: self.memory.held_bytes,
+                 lambda: self.memory.most_bytes, 'kbroker.group.memory.max.bytes'),
+            Line('member ids not used yet', '', lambda: len(self.pending_members), lambda: MOST_PENDING_MEMBERS,
+                 'the oldest is forgotten'),
+            Line('deadlines of members', '', lambda: self.deadlines_count, lambda: self.most_deadlines,
+                 'one a group and four a member'),
+            Line('groups whose regular expressions are resolved', '', lambda: len(self.regexes),
+                 lambda: len(self.list_groups()), 'one at a time')]
 
     @property
     def pending_members(self) -> PendingMembers:

@@ -10,6 +10,7 @@ from typing import Any
 
 from kbroker.base.clock import Clock, Timers
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.ledger import Line
 from kbroker.base.long_work import LongWork, run_to_end
 from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
@@ -26,7 +27,7 @@ from kbroker.log.directory_names import (
     name_out_of_use,
     parse_directory_name,
 )
-from kbroker.log.fs import File, FileSystem, is_shortage, sync_inline
+from kbroker.log.fs import File, FileSystem, is_shortage, shared_open_files, sync_inline
 from kbroker.log.inventory import Inventory, read_clean_shutdown
 from kbroker.log.jobs import Submit, Sync, run_inline, synced
 from kbroker.log.log import Log
@@ -329,6 +330,13 @@ class LogManager:
         for log in recovered:
             log.rewrite_recovered()
         return False
+
+    def ledger(self) -> list[Line]:
+        return [
+            Line('producers of partitions', '', lambda: self.producer_room.held, lambda: self.producer_room.most,
+                 '100,000 a partition; producer.id.expiration.ms makes room'),
+            Line('open files', '', lambda: len(shared_open_files()), lambda: None,
+                 'three quarters of the descriptors')]
 
     def past(self) -> Past:
         """Return what the directory proves about its metadata log. Raises OSError, CorruptLogError."""

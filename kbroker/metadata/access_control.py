@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kbroker.base.ledger import Line
 from kbroker.base.long_work import LongWork
+from kbroker.metadata.batches import MAX_RECORDS
 from kbroker.metadata.changes import Steps
 from kbroker.metadata.controller import MetadataController
 from kbroker.protocol.messages import AccessControlEntryRecord, RemoveAccessControlEntryRecord
@@ -38,6 +40,10 @@ class AclFollower:
     def __len__(self) -> int:
         """Return the number of records that are not in force yet."""
         return len(self._pending)
+
+    def ledger(self) -> list[Line]:
+        return [Line('changes of ACLs that are not in force yet', '', lambda: len(self), lambda: MAX_RECORDS,
+                     'one request at a time')]
 
     def _adopt(self, records: Sequence[Any]) -> None:
         ordered = self._in_order(records)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.ledger import Line
 from kbroker.base.long_work import run_to_end
 from kbroker.log.fs import FileSystem, sync_inline
 from kbroker.log.jobs import Sync
@@ -57,6 +58,7 @@ from kbroker.metadata.image import (
 )
 from kbroker.metadata.lost_log import proof_of_loss, way_back
 from kbroker.metadata.quorum_log import QuorumLog
+from kbroker.metadata.scram_records import MOST_CREDENTIALS
 from kbroker.metadata.snapshots import bootstrap_records
 from kbroker.metadata.topic_names import check_collision, check_topic_name
 from kbroker.protocol.messages import (
@@ -256,6 +258,10 @@ class MetadataController:
     def end_offset(self) -> int:
         """The offset behind the last record of the metadata log."""
         return self._log.end_offset
+
+    def ledger(self) -> list[Line]:
+        return [Line('SCRAM credentials', '', lambda: len(self.image.scram_credentials), lambda: MOST_CREDENTIALS,
+                     'fixed')]
 
     def close(self) -> None:
         """Close the log as a crash would, without a clean shutdown."""

@@ -1,3 +1,4 @@
+from kbroker.base.ledger import Line
 from kbroker.network.reactor import EventHandler, Reactor
 from kbroker.wire.frames import KeptFrame
 
@@ -8,6 +9,7 @@ class MemoryHolder(EventHandler):
     framed_bytes: int
 
 class ConnectionMemory:
+    def ledger(self) -> list[Line]: ...
     held_bytes: int
     max_held_bytes: int
     def __init__(self, reactor: Reactor, max_held_bytes: int) -> None: ...

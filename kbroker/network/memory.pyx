@@ -15,6 +15,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uintptr_t
 
 from kbroker.network.reactor cimport EventHandler, Reactor
 from kbroker.wire.frames cimport KeptFrame
+from kbroker.base.ledger import Line
 
 
 cdef extern from 'Python.h':
@@ -77,6 +78,11 @@ cdef class ConnectionMemory:
         self.max_held_bytes = max_held_bytes if max_held_bytes > 0 else INT64_MAX
         self.in_line = OrderedDict()
         self.leaving = deque()
+
+    def ledger(self):
+        return [Line('requests and replies', 'bytes', lambda: self.held_bytes,
+                     lambda: None if self.max_held_bytes == INT64_MAX else self.max_held_bytes,
+                     'queued.max.request.bytes')]
 
     cdef bint is_full(self) noexcept:
         return self.held_bytes >= self.max_held_bytes

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from kbroker.base.clock import Clock, Timers
+from kbroker.base.ledger import Line
 
 if TYPE_CHECKING:
     from kbroker.network.connection import Connection
@@ -35,6 +36,11 @@ class Newcomers:
         """The connections without a login, the oldest first, with the time in ms at which each is late."""
         self._awaits_late = False
         """`_close_late` is scheduled."""
+
+    def ledger(self) -> list[Line]:
+        return [
+            Line('TLS handshakes', '', lambda: self.handshakes, lambda: MAX_HANDSHAKES, 'the oldest gives way'),
+            Line('logins in progress', '', lambda: self.logins, lambda: self.max_logins, 'the oldest gives way')]
 
     @property
     def handshakes(self) -> int:

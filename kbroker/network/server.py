@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kbroker.base.clock import Timer
+from kbroker.base.ledger import Line
 from kbroker.network.admission import Admission
 from kbroker.network.connection import Commons, Connection
 from kbroker.network.limits import Limits, SocketOptions
@@ -93,6 +94,13 @@ class Server:
         self._stop_sweeping: Callable[[], None] | None = None
         if limits.max_idle_ms >= 0:
             self._stop_sweeping = reactor.timers.every(Commons.sweep_interval_ms(limits.max_idle_ms), self._sweep)
+
+    def ledger(self) -> list[Line]:
+        return [
+            Line('connections', '', lambda: len(self.connections), lambda: self.max_connections, 'max.connections'),
+            *self.traffic.newcomers.ledger(), *self.traffic.memory.ledger(),
+            Line('connections held for a quota', '', lambda: len(self.held), lambda: MOST_HELD,
+                 'more are closed at once')]
 
     def limit(self, max_connections: int, max_connections_per_ip: int) -> None:
         """Change how many connections are admitted; those that are open stay."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode
+from kbroker.base.ledger import Line
 from kbroker.security.acl_codes import name_of
 from kbroker.security.escape import json_line, shown
 
@@ -67,6 +68,10 @@ class Audit:
     def waiting_bytes(self) -> int:
         """The size of the lines that are not written yet."""
         return 0
+
+    def ledger(self) -> list[Line]:
+        return [Line('lines of the audit that wait', 'bytes', lambda: self.waiting_bytes, lambda: QUEUE_BYTES,
+                     'later lines are counted')]
 
     def write(self, event: str, **fields: Any) -> None:
         """Write one line. Texts are capped in length; fields that are None are left out."""

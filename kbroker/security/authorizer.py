@@ -9,9 +9,10 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable
 from weakref import WeakValueDictionary
 
+from kbroker.base.ledger import Line
 from kbroker.security.access import Access, DecisionCaches
 from kbroker.security.acl_codes import WILDCARD, Operation, PatternType, Permission
-from kbroker.security.acl_index import AclIndex, Decision, Entry, owners_of
+from kbroker.security.acl_index import MOST_ACL_BYTES, AclIndex, Decision, Entry, owners_of
 from kbroker.security.acl_patterns import decide
 from kbroker.security.decision_log import DecisionLog
 from kbroker.security.hosts import host_key
@@ -54,6 +55,13 @@ class Authorizer:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def ledger(self) -> list[Line]:
+        return [
+            Line('ACLs', 'bytes', lambda: self.index.held_bytes, lambda: MOST_ACL_BYTES, 'fixed'),
+            Line('remembered decisions', 'bytes', lambda: self.caches.held_bytes, lambda: self.caches.most_bytes,
+                 'the oldest client\'s are forgotten'),
+            *self.log.ledger()]
 
     @property
     def generation(self) -> int:

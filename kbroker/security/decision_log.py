@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.base.clock import Timers
+from kbroker.base.ledger import Line
 from kbroker.base.object_memory import memory_of
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType, name_of
 from kbroker.security.escape import shown
@@ -45,6 +46,10 @@ class DecisionLog:
     def __len__(self) -> int:
         """Return the number of different denials that are counted."""
         return len(self._counts)
+
+    def ledger(self) -> list[Line]:
+        return [Line('different denials in the log', 'bytes', lambda: self.held_bytes, lambda: 2 * MOST_DENIAL_BYTES,
+                     'later ones are counted together')]
 
     @property
     def logs_allowed(self) -> bool:

@@ -9,6 +9,7 @@ import ipaddress
 from collections import OrderedDict
 
 from kbroker.base.clock import Clock
+from kbroker.base.ledger import Line
 
 MOST_AT_ONCE = 10
 REFILL_MS = 6_000
@@ -43,6 +44,10 @@ class FailedLogins:
 
     def __len__(self) -> int:
         return len(self._by_network)
+
+    def ledger(self) -> list[Line]:
+        return [Line('addresses of failed logins', '', lambda: len(self), lambda: MOST_ADDRESSES,
+                     'the oldest is forgotten')]
 
     def note(self, address: str) -> None:
         """Count a failed login."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.ledger import Line
 from kbroker.base.object_memory import RecentEntries
 from kbroker.protocol.messages import ClientQuotaRecord
 
@@ -245,6 +246,13 @@ class ClientQuotas:
         """Functions that get this object when the first quota of a client comes, and None when the last one goes."""
         self._meters: RecentEntries[tuple[str, str], Meter | None] = RecentEntries(MOST_METER_BYTES, MOST_METERS,
                                                                                    METER_BYTES)
+
+    def ledger(self) -> list[Line]:
+        return [
+            Line('counters of quotas', 'bytes', lambda: self.counters.held_bytes, lambda: MOST_COUNTER_BYTES,
+                 'the one used longest ago is forgotten'),
+            Line('clients with quotas', 'bytes', lambda: self.meters_bytes, lambda: MOST_METER_BYTES,
+                 'the one used longest ago is looked up again')]
 
     def adopt(self, quotas: Mapping[Entity, Mapping[str, float]]) -> None:
         """Put all quotas of a metadata image into effect, at the start."""

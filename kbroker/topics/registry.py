@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GROUP_STATE
 from kbroker.base.lean_dataclasses import dataclass, field
+from kbroker.base.ledger import Line
 from kbroker.base.long_work import Pace, run_to_end
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
@@ -49,6 +50,9 @@ class TopicRegistry:
     by_id: dict[bytes, Topic] = field(default_factory=dict)
     _leaving: set[str] = field(default_factory=set)
     """The deleted topics whose directories are not renamed yet."""
+
+    def ledger(self) -> list[Line]:
+        return [Line('partitions', '', lambda: len(self.log_manager.logs), lambda: self.most_partitions, '10 KB each')]
 
     def open_all(self) -> None:
         """Open every topic of the metadata image. Recovery runs here for a directory that was not stopped cleanly."""

@@ -24,6 +24,7 @@ from kbroker.transaction.state cimport (
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import TRANSACTION_STATE
+from kbroker.base.ledger import Line
 from kbroker.record.batch import encode_batch
 from kbroker.topics.append_errors import APPEND_ERRORS
 from kbroker.transaction import state_log
@@ -136,6 +137,15 @@ cdef class TransactionStore:
     @property
     def is_loading(self):
         return any(owned.is_loading for owned in self._owned)
+
+    def ledger(self):
+        return [
+            Line('transactional ids and open transactions', 'bytes', lambda: self.id_bytes, lambda: self.most_id_bytes,
+                 'transactional.id.expiration.ms makes room'),
+            Line('transactions that a client keeps as prepared', '', lambda: self.kept_count,
+                 lambda: self.most_id_bytes // ID_OVERHEAD_BYTES, 'one a transactional id'),
+            Line('groups of transactional producers', '', lambda: self.stale_requests.groups_count,
+                 lambda: self.stale_requests.most_groups, 'the least recently used is forgotten')]
 
     @property
     def kept_count(self):

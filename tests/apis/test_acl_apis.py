@@ -8,7 +8,6 @@ from support.messages.message_builder import build
 from support.worlds.stepwise_work import StepwiseWork
 
 from kbroker.base.errors import ErrorCode
-from kbroker.daemon.ledger import access_lines
 from kbroker.metadata import access_control
 from kbroker.protocol.metadata_records import encode_metadata_record
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
@@ -279,7 +278,7 @@ def test_the_ledger_has_what_access_control_holds(node, admin):
     access = node.authorizer.access_of(ALICE, HERE)
     access.may(Operation.READ, ResourceType.TOPIC, 'orders')
     access.may(Operation.READ, ResourceType.TOPIC, 'other')
-    lines = {line.what: (line.now(), line.bound()) for line in access_lines(node)}
+    lines = {line.what: (line.now(), line.bound()) for line in (*node.authorizer.ledger(), *node.acls.ledger())}
     assert all(now <= bound for now, bound in lines.values())
     assert {what: now > 0 for what, (now, _) in lines.items()} == {
         'ACLs': True, 'changes of ACLs that are not in force yet': False, 'remembered decisions': True,

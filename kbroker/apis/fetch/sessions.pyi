@@ -3,6 +3,7 @@ from collections.abc import Generator
 
 from kbroker.apis.serving.waiting import WaitingRoom
 from kbroker.base.clock import Clock
+from kbroker.base.ledger import Line
 from kbroker.base.long_work import LongWork
 from kbroker.topics.partition import FetchWaiter
 
@@ -28,5 +29,6 @@ class FetchSessions:
     sessions: dict[int, FetchSession]
     held: int
     def __init__(self, slots: int, clock: Clock, room: WaitingRoom, long_work: LongWork) -> None: ...
+    def ledger(self) -> list[Line]: ...
     def work_on_queue(self) -> Generator[None]: ...
     def __len__(self) -> int: ...

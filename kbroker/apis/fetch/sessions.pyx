@@ -25,6 +25,7 @@ from kbroker.apis.serving.waiting cimport Waiter, WaitingRoom
 from kbroker.base.clock cimport Clock
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work cimport LongWork
+from kbroker.base.ledger import Line
 from kbroker.protocol.schema import first_version
 from kbroker.security.access cimport Access
 from kbroker.topics.partition cimport FetchWaiter, Partition
@@ -342,6 +343,13 @@ cdef class FetchSessions:
 
     def __len__(self):
         return len(self.sessions)
+
+    def ledger(self):
+        return [
+            Line('fetch sessions', '', lambda: len(self.sessions), lambda: self.slots,
+                 'max.incremental.fetch.session.cache.slots'),
+            Line('partitions of fetch sessions and waiting fetches', '', lambda: self.held,
+                 lambda: MOST_HELD_PARTITIONS, 'fixed')]
 
     cdef FetchSession begin(self, FetchRequest *request):
         """Return the session of a request, which is to take over the partitions. A fetch without one gets its own.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from kbroker.base.ledger import Line
 from kbroker.security.mechanism import Check
 from kbroker.security.surroundings import Submit
 
@@ -29,6 +30,9 @@ class TokenChecks:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def ledger(self) -> list[Line]:
+        return [Line('tokens that wait for a check', '', lambda: len(self), lambda: MOST_WAITING, 'more are refused')]
 
     def add(self, check: Check, done: Callable[[Any], None], is_wanted: Callable[[], bool]) -> bool:
         """Run `check()`, then `done(its result, or its exception)` on the loop, unless `is_wanted` is false by then.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.ledger import Line
 from kbroker.base.object_memory import memory_of
 
 FIRST_EPOCH = 0
@@ -71,6 +72,13 @@ class ShareSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def ledger(self) -> list[Line]:
+        return [
+            Line('share sessions', '', lambda: len(self), lambda: self.most, 'group.share.max.share.sessions'),
+            Line('group and member ids of share sessions', 'bytes', lambda: self.name_bytes, lambda: MOST_NAME_BYTES,
+                 'fixed'),
+            Line('partitions of share sessions', '', lambda: self.held, lambda: MOST_HELD, 'fixed')]
 
     def __contains__(self, key: SessionKey) -> bool:
         return key in self._sessions

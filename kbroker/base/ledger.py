@@ -1,0 +1,18 @@
+"""A line of the ledger of memory. Each room writes the lines of what clients can grow there; `daemon` collects them."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Line(NamedTuple):
+    """A structure: `now` returns its size, `bound` the largest size, or None if only the disk bounds it.
+
+    `limit` is the name of the setting or of the rule behind the bound.
+    """
+
+    what: str
+    unit: str
+    now: Callable[[], int]
+    bound: Callable[[], int | None]
+    limit: str
