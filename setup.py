@@ -32,6 +32,8 @@ SHARED_CODE = 'kbroker._shared'
 
 STARTUP_FILE = 'kbroker_tools/spark/autoload/kbroker_spark.pth'
 
+PACKAGES = ('kbroker', 'kbroker_tools')
+
 KERNELS = ('kbroker.record.', 'kbroker.wire.', 'kbroker.log.', 'kbroker.client.partitioner',
            'kbroker.client.columns_to_send')
 """Modules with loops over bytes, compiled at -O2."""
@@ -76,6 +78,8 @@ class BuildExtensions(build_ext):
 
     def run(self):
         check_compiler()
+        if self.inplace:
+            remove_left_extensions()
         super().run()
 
     def build_extensions(self):
@@ -121,13 +125,21 @@ class BuildModules(build_py):
         return [*super().get_source_files(), STARTUP_FILE]
 
 
+def remove_left_extensions():
+    """Remove what earlier builds left in the tree for modules that have moved since. The broker would import it."""
+    for path in [path for package in PACKAGES for path in pathlib.Path(package).rglob('*.so')]:
+        source = path.with_name(path.name.partition('.')[0]).with_suffix('.pyx')
+        if not source.exists() and path.name.partition('.')[0] != '_shared':
+            path.unlink()
+
+
 def check_compiler():
     """End with one line if there is no compiler. pip shows it instead of the errors of each file."""
     runpy.run_path('packaging/compiler.py')['check']()
 
 
 def main():
-    sources = sorted(source for package in ('kbroker', 'kbroker_tools')
+    sources = sorted(source for package in PACKAGES
                      for source in pathlib.Path(package).rglob('*.pyx'))
     setup(
         cmdclass={'build': Build, 'build_ext': BuildExtensions, 'build_py': BuildModules},

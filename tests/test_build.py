@@ -97,3 +97,14 @@ def test_the_lowest_versions_are_those_that_pyproject_names():
     for each in [*project['dependencies'], *project['optional-dependencies']['spark']]:
         assert each.replace('>=', '==') in lines and '>=' in each
     assert len(lines) == len(set(lines))
+
+
+def test_a_build_in_place_removes_the_extensions_of_modules_that_have_moved(tmp_path, monkeypatch):
+    """After a pull, the old `apis/dispatch` lay beside `apis/serving/dispatch`, and the broker imported both."""
+    monkeypatch.chdir(tmp_path)
+    for name in ('kbroker/_shared.x.so', 'kbroker/log/log.x.so', 'kbroker/log/log.pyx', 'kbroker/apis/moved.x.so',
+                 'kbroker_tools/moved.x.so'):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    runpy.run_path(str(ROOT / 'setup.py'))['remove_left_extensions']()
+    assert sorted(path.name for path in tmp_path.rglob('*.so')) == ['_shared.x.so', 'log.x.so']
