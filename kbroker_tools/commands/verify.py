@@ -178,8 +178,9 @@ def fake_time(clock_file: Path) -> Mapping[str, str]:
     if not libraries:
         raise ToolError('--nemesis clock: found no libfaketime.so.1, expected the library of the package libfaketime')
     clock_file.write_text('+0\n')
+    # Without the last one, waits of a Java process end at once, and its threads take the processors from each other.
     return {'LD_PRELOAD': libraries[0], 'FAKETIME_TIMESTAMP_FILE': str(clock_file.resolve()), 'FAKETIME_NO_CACHE': '1',
-            'FAKETIME_DONT_FAKE_MONOTONIC': '1'}
+            'FAKETIME_DONT_FAKE_MONOTONIC': '1', 'FAKETIME_FORCE_MONOTONIC_FIX': '0'}
 
 
 @contextmanager

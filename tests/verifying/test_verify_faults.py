@@ -1,7 +1,9 @@
 """The faults of kbroker-verify that concern the broker's process and its clock."""
 import io
+import os
 import random
 import socket
+import subprocess
 import sys
 import threading
 from contextlib import ExitStack, closing
@@ -142,6 +144,29 @@ def test_a_broker_that_was_killed_leaves_no_files_of_its_clock(tmp_path):
     assert [file for file in files if not file.exists()] == []
     broker.kill()
     assert [file for file in files if file.exists()] == []
+
+
+WAIT = """public class Wait {
+    public static void main(String[] arguments) throws Exception {
+        long start = System.nanoTime();
+        java.util.concurrent.locks.LockSupport.parkNanos(100_000_000L);
+        System.out.print((System.nanoTime() - start) / 1_000_000);
+    }
+}
+"""
+
+
+@pytest.mark.jvm
+def test_a_java_process_waits_as_long_as_it_asks_with_the_clock_of_a_run(tmp_path):
+    """Its waits once ended at once. So Apache Kafka kept all processors busy, and did not start."""
+    try:
+        environment = verify.fake_time(tmp_path / 'clock')
+    except ClickException as error:
+        do_without('faketime', error.message)
+    (tmp_path / 'Wait.java').write_text(WAIT)
+    done = subprocess.run(['java', str(tmp_path / 'Wait.java')], env=os.environ | environment, capture_output=True,
+                          text=True, check=True)
+    assert int(done.stdout) >= 100
 
 
 def test_the_clock_needs_libfaketime(tmp_path, monkeypatch):
