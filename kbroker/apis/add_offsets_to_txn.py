@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.serving.authorization import require
-from kbroker.apis.serving.producer_fencing import told_to_producer
+from kbroker.apis.serving.producer_fencing import fencing_code
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -38,7 +38,7 @@ def handle(request: Request, body: Any) -> None:
 
 
 def respond(code: ErrorCode, version: int) -> Any:
-    return AddOffsetsToTxnResponse(error_code=told_to_producer(code, version, FIRST_VERSION_WITH_FENCED))
+    return AddOffsetsToTxnResponse(error_code=fencing_code(code, version, FIRST_VERSION_WITH_FENCED))
 
 
 def error_response(_body: Any, code: ErrorCode, _message: str, version: int) -> Any:

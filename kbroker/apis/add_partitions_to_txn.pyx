@@ -31,7 +31,7 @@ from kbroker.wire.bytes cimport (
 
 from kbroker.apis.serving.authorization import refusal, require
 from kbroker.apis.serving.long_answers import Pace, each_topic
-from kbroker.apis.serving.producer_fencing import told_to_producer
+from kbroker.apis.serving.producer_fencing import fencing_code
 from kbroker.apis.serving.request import reply_in_slices
 from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.base.internal_topics import INTERNAL_TOPICS
@@ -177,7 +177,7 @@ cdef class AddingUnderWay(Completion):
 
     cdef uint8_t *put(self, uint8_t *at, object code, dict results) except NULL:
         cdef bint flexible = self.request.version >= FLEXIBLE_VERSION
-        cdef int16_t told = 0 if code is NONE else self.told(code)
+        cdef int16_t sent = 0 if code is NONE else self.code_to_send(code)
         cdef const uint8_t *text = NULL
         cdef Py_ssize_t length, topics, partitions, number = 0
         cdef Cursor cursor
@@ -199,7 +199,7 @@ cdef class AddingUnderWay(Completion):
             at = put_count(at + length, partitions, flexible)
             for _ in range(partitions):
                 memcpy(at, take(&cursor, 4), 4)
-                write_int16(at + 4, told if results is None else self.told(results[self.wanted[number]]))
+                write_int16(at + 4, sent if results is None else self.code_to_send(results[self.wanted[number]]))
                 at = put_no_tags(at + 6, flexible)
                 number += 1
             if flexible:
@@ -207,8 +207,8 @@ cdef class AddingUnderWay(Completion):
                 at = put_no_tags(at, True)
         return put_no_tags(at, flexible)
 
-    cdef int16_t told(self, object code) except? -2:
-        return told_to_producer(code, self.request.version, FIRST_VERSION_WITH_FENCED)
+    cdef int16_t code_to_send(self, object code) except? -2:
+        return fencing_code(code, self.request.version, FIRST_VERSION_WITH_FENCED)
 
 
 cdef int check_count(Py_ssize_t named) except -1:
@@ -337,7 +337,7 @@ def all_or_nothing(wanted, refused):
 
 def topic_results(topics, results, version):
     return [TopicResult(name=topic.name, results_by_partition=[
-        PartitionResult(partition_index=partition, partition_error_code=told_to_producer(
+        PartitionResult(partition_index=partition, partition_error_code=fencing_code(
             results[topic.name, partition], version, FIRST_VERSION_WITH_FENCED))
         for partition in topic.partitions]) for topic in topics]
 
@@ -345,10 +345,10 @@ def topic_results(topics, results, version):
 def error_response(body, code, _message, version):
     if version >= FIRST_BATCHED:
         return AddPartitionsToTxnResponse(error_code=int(code), results_by_transaction=[])
-    told = told_to_producer(code, version, FIRST_VERSION_WITH_FENCED)
+    sent = fencing_code(code, version, FIRST_VERSION_WITH_FENCED)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=(yield from each_topic(
         body.v3_and_below_topics, 'partitions',
-        lambda index: PartitionResult(partition_index=index, partition_error_code=told),
+        lambda index: PartitionResult(partition_index=index, partition_error_code=sent),
         lambda topic, results: TopicResult(name=topic.name, results_by_partition=results), Pace())))
 
 

@@ -20,7 +20,7 @@ from kbroker.transaction.state cimport EPOCH_BUMPS_FROM, NO_PRODUCER_EPOCH, NO_P
 from kbroker.wire.bytes cimport Cursor, read_int16, read_int64, take, write_int16, write_int32, write_int64
 
 from kbroker.apis.serving.authorization import refusal
-from kbroker.apis.serving.producer_fencing import told_to_producer
+from kbroker.apis.serving.producer_fencing import fencing_code
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import EndTxnResponse
@@ -52,7 +52,7 @@ cdef class EndTxnUnderWay(Completion):
         cdef TransactionRow row
         if error is not None:
             return self.request.send(encoded(
-                self.request, told_to_producer(error.code, self.request.version, VERSION_WITH_FENCED),
+                self.request, fencing_code(error.code, self.request.version, VERSION_WITH_FENCED),
                 NO_PRODUCER_ID, NO_PRODUCER_EPOCH))
         row = result
         return self.request.send(encoded(self.request, 0, row.producer_id, row.producer_epoch))
@@ -102,7 +102,7 @@ cdef class EndTxnHandler(Handler):
 
 def error_response(body, code, message, int version):
     """Return the answer to a request that failed as a whole, by an unexpected error."""
-    return EndTxnResponse(error_code=told_to_producer(code, version, VERSION_WITH_FENCED))
+    return EndTxnResponse(error_code=fencing_code(code, version, VERSION_WITH_FENCED))
 
 
 API = Api(ApiKey.END_TXN, 0, 5, EndTxnHandler(), error_response)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.serving.authorization import require, require_idempotent_write
-from kbroker.apis.serving.producer_fencing import told_to_producer
+from kbroker.apis.serving.producer_fencing import fencing_code
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -53,7 +53,7 @@ def respond(error: KafkaError | None, row: TransactionRow, version: int) -> Any:
 
 
 def error_response(_body: Any, code: ErrorCode, _message: str, version: int) -> Any:
-    return InitProducerIdResponse(error_code=told_to_producer(code, version, FIRST_VERSION_WITH_FENCED),
+    return InitProducerIdResponse(error_code=fencing_code(code, version, FIRST_VERSION_WITH_FENCED),
                                   producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
 
 

@@ -124,7 +124,7 @@ class PartitionCheck:
 
     def run(self) -> PartitionReport:
         names = sorted(self.fs.listdir(self.directory))
-        self.told: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.is_recovered = False
         """True while checking a segment that the next opening recovers."""
         self._check_names(names)
@@ -417,10 +417,10 @@ class PartitionCheck:
         severity = Severity.ERROR
         if self.is_recovered if is_recovered is None else is_recovered:
             severity, message = Severity.WARNING, f'{message}; the next start repairs it'
-        self.told[name] += 1
-        if self.told[name] == MOST_FINDINGS:
+        self.counts[name] += 1
+        if self.counts[name] == MOST_FINDINGS:
             message = f'{message}; further problems in this file are not listed'
-        elif self.told[name] > MOST_FINDINGS:
+        elif self.counts[name] > MOST_FINDINGS:
             return
         self.findings.append(Finding.of(severity, os.path.join(self.directory, name), position, message, remedy))
 

@@ -16,15 +16,15 @@ LARGEST_NAME_BYTES = 1024
 
 
 class AuthenticationError(Exception):
-    """A login failed. `told` is the text for the client; None stands for the generic text, `generic_text`.
+    """A login failed. `client_text` is for the client; None stands for the generic text, `generic_text`.
 
     `reason` is for the log. Neither contains a part of a password, proof or bearer token. `claimed_name` is the name
     that the client tried, without a proof. It is None if the client failed before it sent one.
     """
 
-    def __init__(self, told: str | None, reason: str, claimed_name: str | None = None):
+    def __init__(self, client_text: str | None, reason: str, claimed_name: str | None = None):
         super().__init__(reason)
-        self.told = told
+        self.client_text = client_text
         self.reason = reason
         self.claimed_name = claimed_name
 

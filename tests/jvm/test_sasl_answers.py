@@ -118,7 +118,7 @@ def of_kbroker(mechanism, case):
             return 0, '', exchange.step(token)
         except AuthenticationError as error:
             return (int(ErrorCode.SASL_AUTHENTICATION_FAILED),
-                    generic_text(mechanism.name) if error.told is None else error.told, b'')
+                    generic_text(mechanism.name) if error.client_text is None else error.client_text, b'')
     return conversed(case, ask)
 
 

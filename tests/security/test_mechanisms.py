@@ -193,7 +193,7 @@ def bombard(mechanisms, chance, count):
                                     b'c=biws,%b,p=%b' % (answer.partition(b',')[0], b'A' * 42 + b'A=')))
             answer_of(exchange, mutated(chance, second))
         except AuthenticationError as error:
-            assert 'horse' not in f'{error} {error.told}' and len(error.reason) < LARGEST_TOKEN_BYTES * 8
+            assert 'horse' not in f'{error} {error.client_text}' and len(error.reason) < LARGEST_TOKEN_BYTES * 8
         if exchange.outcome is not None:
             assert exchange.outcome.name.encode()
 

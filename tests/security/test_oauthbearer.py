@@ -67,14 +67,14 @@ def test_forms_of_the_message(first):
     f'n,,\x01auth=Bearer {VECTOR}#\x01\x01',
 ])
 def test_a_message_that_is_none_fails_without_a_hint(first):
-    assert refused(first.encode()).told is None
+    assert refused(first.encode()).client_text is None
 
 
 def test_an_authorization_id_has_to_be_the_principal():
-    assert refused(message(VECTOR, 'a=bob')).told == (
+    assert refused(message(VECTOR, 'a=bob')).client_text == (
         'Authentication failed: Client requested an authorization id (bob) that is different from the token\'s '
         'principal name (alice)')
-    assert refused(b'n,a=\xff' + message(VECTOR)[2:]).told is None
+    assert refused(b'n,a=\xff' + message(VECTOR)[2:]).client_text is None
 
 
 def test_a_refused_token_is_answered_in_json_and_the_login_fails_when_the_client_gives_up():
@@ -82,7 +82,7 @@ def test_a_refused_token_is_answered_in_json_and_the_login_fails_when_the_client
     assert answer == INVALID and exchange.outcome is None
     with pytest.raises(AuthenticationError) as caught:
         exchange.step(b'\x01')
-    assert caught.value.told == INVALID.decode() and caught.value.reason.startswith('the token is refused: ')
+    assert caught.value.client_text == INVALID.decode() and caught.value.reason.startswith('the token is refused: ')
 
 
 def test_after_a_refusal_a_client_may_try_again_a_few_times():

@@ -13,8 +13,8 @@ def refused(token):
     exchange = MECHANISM.begin()
     with pytest.raises(AuthenticationError) as caught:
         exchange.step(token)
-    assert exchange.outcome is None and 'horse' not in f'{caught.value} {caught.value.told}'
-    return caught.value.told
+    assert exchange.outcome is None and 'horse' not in f'{caught.value} {caught.value.client_text}'
+    return caught.value.client_text
 
 
 @pytest.mark.parametrize(('token', 'name'), [

@@ -77,7 +77,7 @@ def log_in(mechanism, username, password):
 def refused(exchange, message):
     with pytest.raises(AuthenticationError) as caught:
         exchange.step(message)
-    assert 'horse' not in f'{caught.value} {caught.value.told}'
+    assert 'horse' not in f'{caught.value} {caught.value.client_text}'
     with pytest.raises(AuthenticationError, match='after the end'):
         exchange.step(message)
     assert exchange.outcome is None
@@ -139,13 +139,14 @@ def test_our_client_logs_in_with_any_name_and_password(name, user, password):
     b' n,,n=alice,r=x', b'n,,n=' + b'n' * 1025 + b',r=x', b'n,,n=alice,r=' + b'x' * 8192,
 ])
 def test_a_first_message_that_is_none_fails_without_a_hint(first):
-    assert refused(ONE_USER.begin(), first).told is None
+    assert refused(ONE_USER.begin(), first).client_text is None
 
 
 def test_a_user_may_not_log_in_as_another():
     error = refused(ONE_USER.begin(), b'n,a=bob,n=alice,r=x')
-    assert error.told == ('Authentication failed: Client requested an authorization id that is different from username')
-    assert refused(ONE_USER.begin(), b'n,a=bob,n=carol,r=x').told == error.told
+    assert error.client_text == (
+        'Authentication failed: Client requested an authorization id that is different from username')
+    assert refused(ONE_USER.begin(), b'n,a=bob,n=carol,r=x').client_text == error.client_text
     assert ONE_USER.begin().step(b'n,a=alice,n=alice,r=x').startswith(b'r=x')
 
 
@@ -164,7 +165,7 @@ def test_a_user_may_not_log_in_as_another():
 def test_a_changed_final_message_fails_without_a_hint(change):
     exchange, (first, _, final, _) = exchange_of('RFC 7677')
     exchange.step(first)
-    assert refused(exchange, change(final)).told is None
+    assert refused(exchange, change(final)).client_text is None
 
 
 def test_extensions_of_both_messages_are_part_of_the_proof():
@@ -198,7 +199,7 @@ def test_a_credential_that_changes_during_the_login_is_out_of_force(later):
     talk, exchange = conversation('SCRAM-SHA-256', 'alice', 'horse'), mechanism.begin()
     final = talk.send(exchange.step(next(talk)))
     in_force['SCRAM-SHA-256', 'alice'] = later
-    assert refused(exchange, final).told is None
+    assert refused(exchange, final).client_text is None
 
 
 def test_a_finished_exchange_takes_nothing_more():
@@ -224,7 +225,7 @@ def test_an_unknown_user_gets_the_same_challenge_each_time_and_fails_at_the_end(
     unknown = refused(exchange, message)
     with pytest.raises(AuthenticationError) as caught:
         log_in(mechanism, 'alice', 'wrong')
-    assert (unknown.told, caught.value.told) == (None, None)
+    assert (unknown.client_text, caught.value.client_text) == (None, None)
     assert unknown.reason.replace('bob', 'alice') == caught.value.reason
 
 

@@ -31,8 +31,8 @@ cdef class WantedPartition(FetchWaiter):
     cdef int64_t fetch_offset
     cdef int32_t current_leader_epoch
     cdef int32_t last_fetched_epoch
-    cdef int64_t told_high_watermark
-    cdef int64_t told_log_start_offset
+    cdef int64_t sent_high_watermark
+    cdef int64_t sent_log_start_offset
     cdef bint is_due
 
     # Found by the last look.

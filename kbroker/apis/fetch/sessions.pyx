@@ -89,17 +89,17 @@ cdef class WantedPartition(FetchWaiter):
     cdef bint has_news(self) noexcept:
         """Return whether the last look found anything new."""
         return (self.records is not None or self.error_code != 0 or self.diverging_epoch != -1
-                or self.high_watermark != self.told_high_watermark
-                or self.log_start_offset != self.told_log_start_offset)
+                or self.high_watermark != self.sent_high_watermark
+                or self.log_start_offset != self.sent_log_start_offset)
 
     cdef bint take_news(self) noexcept:
         """Return whether the last look found anything new, and remember it as reported."""
         cdef bint changed = self.has_news()
         if self.error_code == 0:
-            self.told_high_watermark = self.high_watermark
-            self.told_log_start_offset = self.log_start_offset
+            self.sent_high_watermark = self.high_watermark
+            self.sent_log_start_offset = self.log_start_offset
         else:
-            self.told_high_watermark = -1
+            self.sent_high_watermark = -1
         return changed
 
 
@@ -174,8 +174,8 @@ cdef class FetchSession:
             wanted.session = self
             wanted.topic = self.taken
             wanted.index = asked.index
-            wanted.told_high_watermark = -1
-            wanted.told_log_start_offset = -1
+            wanted.sent_high_watermark = -1
+            wanted.sent_log_start_offset = -1
             self.taken.partitions[asked.index] = wanted
             self.size += 1
         wanted.fetch_offset = asked.fetch_offset

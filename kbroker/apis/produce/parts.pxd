@@ -4,6 +4,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 
 from kbroker.apis.serving.request cimport Request
 from kbroker.base.completion cimport Completion
+from kbroker.record.batch cimport BatchFields, HeaderFault
 from kbroker.wire.bytes cimport Cursor
 
 
@@ -21,10 +22,12 @@ cdef struct Part:
     int16_t error_code
     Py_ssize_t size_bytes       # of records; -1: null
     uint8_t *records            # in the frame, or in what was kept of it
+    BatchFields batch           # the header of the records, as far as `header_fault` lets it be read
+    HeaderFault header_fault
     PyObject *topic             # Topic, owned by its TopicPart
     PyObject *partition         # Partition, owned; NULL: refused already
     PyObject *guard             # of the verification, owned; NULL: none, the transaction is open
-    PyObject *told              # bytes, owned: record errors and message of a refusal as they are sent; NULL: none
+    PyObject *refusal           # bytes, owned: record errors and message of a refusal as they are sent; NULL: none
     int64_t base_offset
     int64_t log_append_time_ms
     int64_t log_start_offset

@@ -19,6 +19,7 @@ from kbroker.apis.serving.request_bytes cimport (
     LONGEST_STRING_BYTES, MOST_REQUEST_TAGS, skip_counted_tags, take_count, take_length, take_string,
 )
 from kbroker.base.completion cimport Completion
+from kbroker.record.batch cimport parse_header
 from kbroker.wire.bytes cimport (
     Cursor, put_unsigned_varint, read_int16, read_int32, take, unsigned_varint_size, write_int16, write_int32,
     write_int64,
@@ -57,7 +58,7 @@ cdef class ProduceParts(Completion):
         for i in range(self.parts_count):
             Py_XDECREF(self.parts[i].partition)
             Py_XDECREF(self.parts[i].guard)
-            Py_XDECREF(self.parts[i].told)
+            Py_XDECREF(self.parts[i].refusal)
         if self.topics != &self.only_topic:
             PyMem_Free(self.topics)
         if self.parts != &self.only_part:
@@ -140,6 +141,7 @@ cdef class ProduceParts(Completion):
         part.size_bytes = take_length(cursor, flexible, False)
         if part.size_bytes != -1:
             part.records = <uint8_t *>take(cursor, part.size_bytes)
+        part.header_fault = parse_header(part.records, part.size_bytes, &part.batch)
         if flexible:
             skip_counted_tags(cursor, &self.tags_left)
         self.parts_count += 1
@@ -238,17 +240,17 @@ cdef class ProduceParts(Completion):
     # ---- answer
 
     cdef int refuse(self, Part *part, error) except -1:
-        cdef bytes told
+        cdef bytes refusal
         self.failed = True
         part.error_code = error.code
         part.base_offset = -1
         Py_XDECREF(part.partition)
         part.partition = NULL
         if self.version >= ERROR_MESSAGE_VERSION:
-            told = told_of(error, self.version >= FLEXIBLE_VERSION)
-            Py_INCREF(told)
-            Py_XDECREF(part.told)
-            part.told = <PyObject *>told
+            refusal = encoded_refusal(error, self.version >= FLEXIBLE_VERSION)
+            Py_INCREF(refusal)
+            Py_XDECREF(part.refusal)
+            part.refusal = <PyObject *>refusal
         return 0
 
     cdef Py_ssize_t encoded_bytes(self) except -1:
@@ -269,8 +271,8 @@ cdef class ProduceParts(Completion):
         size += of_part * self.parts_count
         if self.version >= ERROR_MESSAGE_VERSION:
             for i in range(self.parts_count):
-                if self.parts[i].told != NULL:
-                    size += PyBytes_GET_SIZE(<bytes>self.parts[i].told)
+                if self.parts[i].refusal != NULL:
+                    size += PyBytes_GET_SIZE(<bytes>self.parts[i].refusal)
                 else:
                     size += 2 if flexible else 6
         return size
@@ -315,9 +317,9 @@ cdef class ProduceParts(Completion):
             write_int64(at, part.log_start_offset)
             at += 8
         if self.version >= ERROR_MESSAGE_VERSION:
-            if part.told != NULL:
-                memcpy(at, PyBytes_AS_STRING(<bytes>part.told), PyBytes_GET_SIZE(<bytes>part.told))
-                at += PyBytes_GET_SIZE(<bytes>part.told)
+            if part.refusal != NULL:
+                memcpy(at, PyBytes_AS_STRING(<bytes>part.refusal), PyBytes_GET_SIZE(<bytes>part.refusal))
+                at += PyBytes_GET_SIZE(<bytes>part.refusal)
             elif self.version >= FLEXIBLE_VERSION:
                 at[0] = 1           # an empty array
                 at[1] = 0           # null
@@ -338,7 +340,7 @@ cdef inline Py_ssize_t count_bytes(Py_ssize_t count, bint flexible) noexcept:
     return unsigned_varint_size(count + 1) if flexible else 4
 
 
-cdef bytes told_of(error, bint flexible):
+cdef bytes encoded_refusal(error, bint flexible):
     """Record errors and error message of a refusal, as an answer carries them."""
     record_errors = getattr(error, 'record_errors', ())
     pieces = [length_of(len(record_errors), flexible, 4)]

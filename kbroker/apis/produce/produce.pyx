@@ -35,8 +35,8 @@ from kbroker.log.append cimport (
 )
 from kbroker.log.newest_connection cimport ANY_CONNECTION
 from kbroker.record.batch cimport (
-    COMPRESSION_MASK, HEADER_READ, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT, BatchFields,
-    batch_size_bytes, parse_header, refuse_header,
+    COMPRESSION_MASK, HEADER_READ, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT, batch_size_bytes,
+    refuse_header,
 )
 from kbroker.record.produced cimport ProduceRules, Validation, prepare, room_on_loop
 from kbroker.topics.partition cimport Partition, Tick
@@ -202,7 +202,6 @@ cdef class ProduceUnderWay(ProduceParts):
     cdef bint inspect(self, Py_ssize_t number) except -1:
         """Find the partition and whether the coordinator must be asked about this batch first."""
         cdef Part *part = &self.parts[number]
-        cdef BatchFields batch
         cdef Partition partition
         cdef Topic topic
         if self.request.access is not None:
@@ -212,16 +211,16 @@ cdef class ProduceUnderWay(ProduceParts):
         topic = <Topic>part.topic
         if not 0 <= part.index < len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the partition does not exist')
-        read_only_batch(part, &batch)
+        check_only_batch(part)
         if not ACKS_ALL <= self.acks <= 1:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f'acks is {self.acks}, expected -1, 0 or 1')
         if topic.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION,
                              f'clients may not write to the internal topic {topic.name}')
         partition = topic.partitions[part.index]
-        part.is_compressed = batch.attributes & COMPRESSION_MASK != 0
-        if batch.attributes & TRANSACTIONAL_BIT:
-            self.begin_verification(part, partition, &batch)
+        part.is_compressed = part.batch.attributes & COMPRESSION_MASK != 0
+        if part.batch.attributes & TRANSACTIONAL_BIT:
+            self.begin_verification(part, partition)
         Py_INCREF(partition)
         part.partition = <PyObject *>partition
         return part.guard != NULL
@@ -232,7 +231,7 @@ cdef class ProduceUnderWay(ProduceParts):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, 'no topic has this id')
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the topic does not exist')
 
-    cdef int begin_verification(self, Part *part, Partition partition, const BatchFields *batch) except -1:
+    cdef int begin_verification(self, Part *part, Partition partition) except -1:
         cdef bint supports_epoch_bump = self.version >= IMPLICIT_ADD_VERSION
         if self.transactional_id is None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -241,7 +240,7 @@ cdef class ProduceUnderWay(ProduceParts):
             return 0
         part.is_guarded = True
         guard = partition.start_verification(
-            batch.producer_id, batch.producer_epoch, batch.base_sequence, supports_epoch_bump,
+            part.batch.producer_id, part.batch.producer_epoch, part.batch.base_sequence, supports_epoch_bump,
             (<Clock?>self.request.node.clock).wall_ms())
         if guard is not None:
             Py_INCREF(guard)
@@ -252,25 +251,20 @@ cdef class ProduceUnderWay(ProduceParts):
         """Let the coordinator add the partitions to the transaction, or verify them, then append."""
         cdef Py_ssize_t number
         cdef Part *part
-        cdef BatchFields batch
         cdef int64_t producer_id = -1
         cdef int16_t producer_epoch = -1
         cdef list partitions = []
         for number in range(self.parts_count):
             part = &self.parts[number]
-            if part.partition == NULL:
-                continue
-            if parse_header(part.records, part.size_bytes, &batch) != HEADER_READ:
-                continue
-            if not batch.attributes & TRANSACTIONAL_BIT:
+            if part.partition == NULL or not part.batch.attributes & TRANSACTIONAL_BIT:
                 continue
             if producer_id == -1:
-                producer_id, producer_epoch = batch.producer_id, batch.producer_epoch
-            elif producer_id != batch.producer_id or producer_epoch != batch.producer_epoch:
+                producer_id, producer_epoch = part.batch.producer_id, part.batch.producer_epoch
+            elif producer_id != part.batch.producer_id or producer_epoch != part.batch.producer_epoch:
                 self.keep_frame()
                 self.postponed.refusal_of_all = KafkaError(
                     ErrorCode.INVALID_PRODUCER_ID_MAPPING, 'one producer expected in a transactional request, found '
-                    f'{[(producer_id, producer_epoch), (batch.producer_id, batch.producer_epoch)]}')
+                    f'{[(producer_id, producer_epoch), (part.batch.producer_id, part.batch.producer_epoch)]}')
                 return self.append_all()
             if part.guard != NULL:
                 partitions.append(<Partition>part.partition)
@@ -415,7 +409,7 @@ cdef class ProduceUnderWay(ProduceParts):
         cdef bint awaits = self.acks == ACKS_ALL or (self.acks == 1 and partition.answers_from_page_cache())
         begin_append(&append, part.records, part.size_bytes, ORIGIN_CLIENT, self.write_mode if awaits else WRITE_NOW)
         append.is_guarded, append.guard = part.is_guarded, part.guard
-        parse_header(append.data, append.size, &append.batch)
+        append.batch = part.batch
         if topic.produce_rules is None:
             topic.produce_rules = ProduceRules(topic.config)
         try:
@@ -486,7 +480,7 @@ cdef class ProduceUnderWay(ProduceParts):
         self.keep_frame()
         validation.data = part.records
         validation.size_bytes = part.size_bytes
-        parse_header(part.records, part.size_bytes, &validation.batch)
+        validation.batch = part.batch
         validation.rules = rules
         validation.now_ms = self.now_ms
         validation.allow_zstd = self.version >= ZSTD_VERSION
@@ -516,32 +510,32 @@ cdef class ProduceUnderWay(ProduceParts):
 
 cdef bint is_transactional(const Part *part) noexcept:
     """Return whether a part begins with the header of a transactional batch."""
-    cdef BatchFields batch
-    return (part.size_bytes > 0 and parse_header(part.records, part.size_bytes, &batch) == HEADER_READ
-            and batch.attributes & TRANSACTIONAL_BIT)
+    return part.header_fault == HEADER_READ and part.batch.attributes & TRANSACTIONAL_BIT
 
 
-cdef int read_only_batch(const Part *part, BatchFields *batch) except -1:
-    """The header of the one batch. KafkaError INVALID_RECORD if none is there whole or it is of an old format."""
+cdef int check_only_batch(const Part *part) except -1:
+    """Raise KafkaError INVALID_RECORD unless a part has one whole batch, of today's format.
+
+    Raises CorruptBatchError for a header that is whole and wrong.
+    """
     if part.size_bytes <= 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, 'one batch expected, found no bytes')
-    fault = parse_header(part.records, part.size_bytes, batch)
-    if fault != HEADER_READ:
+    if part.header_fault != HEADER_READ:
         try:
-            refuse_header(fault, batch, part.size_bytes)
+            refuse_header(part.header_fault, &part.batch, part.size_bytes)
         except CorruptBatchError as error:
             is_cut = (part.size_bytes <= MAGIC_AT
                       or read_int32(part.records + 8) > part.size_bytes - LOG_OVERHEAD_BYTES)
             if is_cut or part.records[MAGIC_AT] < MAGIC:
                 raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from None
             raise
-    if batch_size_bytes(batch) != part.size_bytes:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f'exactly one batch expected, of {batch_size_bytes(batch)} bytes, '
-                                                   f'found {part.size_bytes} bytes')
+    if batch_size_bytes(&part.batch) != part.size_bytes:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f'exactly one batch expected, of {batch_size_bytes(&part.batch)} '
+                                                   f'bytes, found {part.size_bytes} bytes')
     return 0
 
 
-# ---- the doors
+# ---- the API
 
 
 cdef ProduceUnderWay read_request(Request request, Cursor *cursor, dict topics):
@@ -586,7 +580,7 @@ def error_response(body, code, message, version):
 API = Api(ApiKey.PRODUCE, 3, 13, ProduceHandler(), error_response, advertised_min_version=0)
 
 
-# ---- for judges
+# ---- for the tests that compare these bytes with those of the codec
 
 
 cdef ProduceUnderWay read_frame(frame, int version, Py_ssize_t position):

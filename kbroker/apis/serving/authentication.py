@@ -392,8 +392,8 @@ class Authentication:
         session = request.connection.session
         attempt: Attempt = session.attempt
         self.failed_logins.note(request.client_host)
-        told = error.told or generic_text(attempt.mechanism, is_renewal=session.is_renewing)
-        self._fail(request, error.reason, None if attempt.exchange is None else form.failure(told), error.claimed_name)
+        text = error.client_text or generic_text(attempt.mechanism, is_renewal=session.is_renewing)
+        self._fail(request, error.reason, None if attempt.exchange is None else form.failure(text), error.claimed_name)
 
     def refuse(self, request: Any, response: Any) -> None:
         """Answer a request that does not belong among tokens with `response`, and end the connection."""
@@ -437,9 +437,9 @@ class Form(NamedTuple):
 WITH_HEADERS = Form(
     lambda token, lifetime_ms: SaslAuthenticateResponse(error_code=0, error_message='', auth_bytes=token,
                                                         session_lifetime_ms=lifetime_ms),
-    lambda told: failure(ErrorCode.SASL_AUTHENTICATION_FAILED, told),
+    lambda text: failure(ErrorCode.SASL_AUTHENTICATION_FAILED, text),
     lambda request, answer: request.reply(answer))
-BARE = Form(lambda token, _: token, lambda told: None, lambda request, answer: request.reply_bare(answer))
+BARE = Form(lambda token, _: token, lambda text: None, lambda request, answer: request.reply_bare(answer))
 
 
 def load_new(after: ListenerLogins, before: ListenerLogins) -> None:

@@ -2,7 +2,7 @@
 from kbroker.base.errors import ErrorCode
 
 
-def told_to_producer(code: ErrorCode, version: int, first_version_with_fenced: int) -> int:
+def fencing_code(code: ErrorCode, version: int, first_version_with_fenced: int) -> int:
     """Return the error code on the wire for the coordinator's answer `code`."""
     if code is ErrorCode.PRODUCER_FENCED and version < first_version_with_fenced:
         return int(ErrorCode.INVALID_PRODUCER_EPOCH)
