@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.base.clock import Clock, Timers
@@ -18,23 +19,23 @@ from kbroker.group.commits import NO_TOPIC_ID, Commit
 from kbroker.group.config import GroupConfig, GroupConfigs, OverridesOf
 from kbroker.group.consumer.classic_members import ClassicMembers, Join
 from kbroker.group.consumer.group import ConsumerGroup
-from kbroker.group.consumer.heartbeat import ConsumerHeartbeats, preferred_assignor
+from kbroker.group.consumer.heartbeat import ConsumerSteps, preferred_assignor
 from kbroker.group.consumer.migration import Migration
 from kbroker.group.consumer.regexes import Regexes
 from kbroker.group.deadlines import Deadlines
 from kbroker.group.group import Group
 from kbroker.group.memory import GroupMemory
 from kbroker.group.modern.group import ModernGroup
-from kbroker.group.modern.heartbeat import JOIN_EPOCH, Call, Place, not_found
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, Call, Heartbeats, Place, not_found
 from kbroker.group.modern.idle_members import IdleMembers
 from kbroker.group.modern.topic_changes import TopicChanges
 from kbroker.group.offsets.offsets import FetchedOffset, Offsets
 from kbroker.group.shard import Shard, TransactionalProducer
 from kbroker.group.share.group import ShareGroup
-from kbroker.group.share.heartbeat import ShareHeartbeats
+from kbroker.group.share.heartbeat import ShareSteps
 from kbroker.group.share.offsets import ShareOffsets
 from kbroker.group.share.state import ShareStates
-from kbroker.group.streams.heartbeat import StreamsHeartbeats
+from kbroker.group.streams.heartbeat import StreamsSteps
 from kbroker.group.streams.topics import StreamsTopics
 from kbroker.group.turns import Turns
 from kbroker.record.batch import NO_SEQUENCE
@@ -74,24 +75,22 @@ class Coordinated:
         self.membership = Membership(self.shard, config, clock, timers, shared.long_work, shared.pending_members)
         self.offsets = Offsets(self.shard, self.membership.sessions, self.turns, config, clock, shared.long_work)
         self.deadlines = Deadlines(clock, timers)
-        place = Place(self.shard, self.turns, self.deadlines, shared.changes, clock, config, shared.group_config)
-        migration = Migration(self.membership, shared.changes, config, shared.long_work)
-        self.consumers = ConsumerHeartbeats(place, shared.regexes, migration)
-        self.classic_members = ClassicMembers(place, shared.regexes, migration, self.membership)
-        self.shares = ShareHeartbeats(place, shared.share_states)
         self.share_offsets = ShareOffsets(self.turns, shared.share_states, shared.changes.topics)
-        self.streams = StreamsHeartbeats(place)
-        self.idle_members = {each.group_class.group_type: each.idle_members
-                             for each in (self.consumers, self.shares, self.streams)}
+        place = Place(self.shard, self.turns, self.deadlines, shared.changes, clock, shared.long_work, config,
+                      shared.group_config)
+        migration = Migration(place, self.membership)
+        consumers = ConsumerSteps(place, shared.regexes, migration).kind()
+        kinds = consumers, ShareSteps(place, shared.share_states).kind(), StreamsSteps(place).kind()
+        self.heartbeats = {kind.group_class.group_type: Heartbeats(place, kind) for kind in kinds}
+        self.idle_members = {name: IdleMembers(heartbeats) for name, heartbeats in self.heartbeats.items()}
+        self.classic_members = ClassicMembers(place, consumers, migration, self.membership)
 
     def start(self) -> None:
-        """After loading: each member gets its full time to heartbeat."""
+        """Give each member its full time to heartbeat, after the shard has loaded."""
         self.membership.start_sessions()
-        modern: dict[str, Any] = {
-            each.group_class.group_type: each for each in (self.consumers, self.shares, self.streams)}
         for group in list(self.shard.groups.values()):
-            if group.group_type in modern:
-                modern[group.group_type].start_deadlines(group)
+            if isinstance(group, ModernGroup):
+                self.heartbeats[group.group_type].start_deadlines(group)
 
     def stop(self) -> None:
         """Stop the sessions, and release all groups."""
@@ -99,18 +98,18 @@ class Coordinated:
         self.deadlines.cancel_all()
         self.membership.stop_sessions()
 
-    def consumer_heartbeat(self, call: Call, done: Completion) -> None:
-        """Serve a ConsumerGroupHeartbeat. A classic group goes on if its upgrade was not stored."""
-        if call.request.member_epoch != JOIN_EPOCH:
-            self.consumers.heartbeat(call, done)
-            return
+    def heartbeat(self, kind: str, call: Call, done: Completion) -> None:
+        """Serve a heartbeat in a group of this kind. `done` completes with the reply, or with the error."""
+        self.turns.submit(call.request.group_id, partial(self.heartbeats[kind].serve, call), done)
 
+    def consumer_join(self, call: Call, done: Completion) -> None:
+        """Serve the heartbeat with which a consumer joins. A classic group continues if its upgrade was not stored."""
         def ended(error: KafkaError | None, response: Any) -> None:
             if error is not None:
                 self.membership.revive(call.request.group_id)
             complete(done, error, response)
 
-        self.consumers.heartbeat(call, Callback(ended))
+        self.heartbeat('consumer', call, Callback(ended))
 
 
 class GroupCoordinator:
@@ -271,7 +270,11 @@ class GroupCoordinator:
 
     def consumer_heartbeat(self, call: Call, done: Completion) -> None:
         """Serve a ConsumerGroupHeartbeat. `done` completes with the response, or with the error."""
-        self._member_part(call.request.group_id).consumer_heartbeat(call, done)
+        part = self._member_part(call.request.group_id)
+        if call.request.member_epoch == JOIN_EPOCH:
+            part.consumer_join(call, done)
+        else:
+            part.heartbeat('consumer', call, done)
 
     def idle_members(self, kind: str, group_id: str) -> IdleMembers | None:
         """Return the idle members of the groups of a kind in the group's partition; None if nothing is coordinated."""
@@ -284,11 +287,11 @@ class GroupCoordinator:
 
     def share_heartbeat(self, call: Call, done: Completion) -> None:
         """Serve a ShareGroupHeartbeat. `done` completes with the response, or with the error."""
-        self._member_part(call.request.group_id).shares.heartbeat(call, done)
+        self._member_part(call.request.group_id).heartbeat('share', call, done)
 
     def streams_heartbeat(self, call: Call, done: Completion) -> None:
         """Serve a StreamsGroupHeartbeat. `done` completes with a StreamsReply, or with the error."""
-        self._member_part(call.request.group_id).streams.heartbeat(call, done)
+        self._member_part(call.request.group_id).heartbeat('streams', call, done)
 
     def max_message_bytes(self, group_id: str) -> int:
         """Return the largest batch of the group's partition. NOT_COORDINATOR."""

@@ -1,4 +1,4 @@
-"""Deadlines of members of the groups of a shard: sessions, rebalances, joins and syncs."""
+"""Deadlines of the members of a shard's groups: sessions, rebalances, joins and syncs."""
 from functools import partial
 
 cimport cython
@@ -6,14 +6,23 @@ from libc.stdint cimport int64_t
 
 from kbroker.base.clock cimport Clock, Timer, Timers
 
+SESSION = 'session'
+"""The kind of the deadline for a member's next heartbeat."""
+REBALANCE = 'rebalance'
+"""The kind of the deadline for giving up what was taken from the member."""
+JOIN, SYNC = 'join', 'sync'
+"""The kinds of the deadlines for the next JoinGroup and SyncGroup of a member that speaks the classic protocol."""
+DELAY = 'delay'
+"""The kind of the deadline at which a new streams group gets its first target. It belongs to the member id ''."""
+
 
 @cython.final
 cdef class Deadline:
-    """A deadline that is armed. Its timer may be earlier: it looks at the deadline when it is due."""
+    """An armed deadline. Its timer may be due earlier, and is then started again for the rest of the time."""
 
 
 cdef class Deadlines:
-    """All deadlines that are armed. To arm one again replaces it, which is cheap for one that moves later."""
+    """All armed deadlines. Arming one again replaces it, which is cheap if it moves to a later time."""
 
     def __init__(self, Clock clock not None, Timers timers not None):
         self._clock = clock
@@ -27,7 +36,7 @@ cdef class Deadlines:
         return (kind, group_id, member_id) in self._armed
 
     cpdef bint postpone(self, str kind, str group_id, str member_id, int64_t timeout_ms) except -1:
-        """Move a deadline to `timeout_ms` from now. Return False if that is not later, or none is armed."""
+        """Move a deadline to `timeout_ms` from now. Return False if that is not later, or if it is not armed."""
         cdef int64_t at_ms = self._clock.monotonic_ms() + timeout_ms
         cdef Deadline deadline = self._armed.get((kind, group_id, member_id))
         if deadline is None or deadline.timer.deadline_ms > at_ms:
@@ -55,6 +64,11 @@ cdef class Deadlines:
         cdef Deadline deadline = self._armed.pop((kind, group_id, member_id), None)
         if deadline is not None:
             deadline.timer.cancel()
+
+    def cancel_member(self, str group_id, str member_id):
+        """Disarm all deadlines of a member."""
+        for kind in (SESSION, REBALANCE, JOIN, SYNC):
+            self.cancel(kind, group_id, member_id)
 
     def cancel_all(self):
         cdef Deadline deadline

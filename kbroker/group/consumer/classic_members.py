@@ -1,7 +1,8 @@
 """Members that speak the classic protocol, in groups of any kind: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-`membership` serves the classic groups. A member of a consumer group joins by the steps of a heartbeat, and its
-generation is its member epoch. It has no leader: the group's assignor computes its assignment.
+`membership` serves the classic groups. A classic member joins a consumer group by the steps of a heartbeat, with its
+own functions in the table of the kind (`joining_kind`). Its generation is its member epoch. The group has no leader:
+the group's assignor computes the assignments.
 """
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from kbroker.base.long_work import result_of
 from kbroker.group.classic.group import CONSUMER_PROTOCOL_TYPE
 from kbroker.group.classic.membership import Membership
 from kbroker.group.consumer.group import ConsumerGroup
-from kbroker.group.consumer.heartbeat import JOIN, SYNC, ConsumerDraft, ConsumerHeartbeats, static_member
+from kbroker.group.consumer.heartbeat import ConsumerDraft, static_member, successor_of, with_request
 from kbroker.group.consumer.member import ClassicFields, ConsumerMember
 from kbroker.group.consumer.migration import DISABLED, Migration, without_consumer_fields
-from kbroker.group.consumer.regexes import Regexes
+from kbroker.group.deadlines import JOIN, SYNC
 from kbroker.group.group import Group
 from kbroker.group.modern.group import ModernGroup, Steps
-from kbroker.group.modern.heartbeat import JOIN_EPOCH, Call, Place, unknown_member
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, MEMBERS_A_PART, Call, Heartbeats, Kind, Place, unknown_member
 from kbroker.group.modern.reconcile import State
 from kbroker.group.turns import Operation, Outcome
 from kbroker.protocol import messages
@@ -32,11 +33,11 @@ VERSION_WITH_MEMBER_ID_REQUIRED = 4
 """The version of JoinGroup whose clients ask for a member id first (KIP-394)."""
 
 PASS_ON = object()
-"""The reply of an operation that found no group of today: the request goes on to `membership`."""
+"""The reply of an operation that leaves the request to `membership`: the group is a classic one."""
 
 
 class Join(NamedTuple):
-    """A JoinGroup with its client."""
+    """A JoinGroup with its version and its client."""
 
     request: Any
     version: int
@@ -45,7 +46,7 @@ class Join(NamedTuple):
 
 
 class JoinFields(NamedTuple):
-    """The fields of a JoinGroup as those of a heartbeat. `is_new_id`: the request names no member id."""
+    """The fields of a JoinGroup under the names of a heartbeat. `is_new_id`: the request names no member id."""
 
     group_id: str
     member_id: str
@@ -59,12 +60,18 @@ class JoinFields(NamedTuple):
     server_assignor: str | None = None
 
 
-class ClassicMembers(ConsumerHeartbeats):
-    """The requests of the classic protocol in a shard."""
+class ClassicMembers:
+    """The requests of the classic protocol in a shard. `kind` is the table of consumer groups."""
 
-    def __init__(self, place: Place, regexes: Regexes, migration: Migration, membership: Membership):
-        super().__init__(place, regexes, migration)
+    def __init__(self, place: Place, kind: Kind, migration: Migration, membership: Membership):
+        self.place = place
+        self.migration = migration
         self.membership = membership
+        self.heartbeats = Heartbeats(place, self.joining_kind(kind))
+
+    def joining_kind(self, kind: Kind) -> Kind:
+        """Return the table for heartbeats that are JoinGroup requests."""
+        return kind._replace(find=find_joining, changed=changed_by_join, reply=join_response, after=self.after_join)
 
     def _in_line(self, group_id: str, operation: Operation, pass_on: Callable[[], None], done: Completion) -> None:
         """Run an operation in the group's next turn. If it replies PASS_ON, `pass_on` is called instead of `done`."""
@@ -82,9 +89,9 @@ class ClassicMembers(ConsumerHeartbeats):
     # JoinGroup
 
     def join(self, join: Join, done: Completion) -> None:
-        """Serve a JoinGroup. While a turn changes the group, the request waits for the next one.
+        """Serve a JoinGroup. While a turn changes the group, the request waits for the next turn.
 
-        COORDINATOR_NOT_AVAILABLE if the turn ends a classic group.
+        Raises COORDINATOR_NOT_AVAILABLE if the group is being deleted.
         """
         group = self.place.shard.groups.get(join.request.group_id)
         if group is not None:
@@ -104,9 +111,9 @@ class ClassicMembers(ConsumerHeartbeats):
         self._in_line(join.request.group_id, partial(self.serve_join, join), partial(self._join_now, join, done), done)
 
     def serve_join(self, join: Join, group: Group | None) -> Steps[Outcome] | Outcome:
-        """Let a member join a consumer group with members; end another group without members: an operation.
+        """Let a member join a consumer group with members, or end a group without members: an operation.
 
-        INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED,
+        Raises INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED,
         INVALID_SESSION_TIMEOUT, INVALID_REQUEST.
         """
         if not isinstance(group, ModernGroup):
@@ -126,7 +133,7 @@ class ClassicMembers(ConsumerHeartbeats):
         request = join.request
         self.membership.check_join(request)
         fields = join_fields(join, self.migration)
-        self.check_size(group, fields.request)
+        self.heartbeats.check_size(group, fields.request)
         self._check_protocols(group, request)
         if fields.request.is_new_id and request.group_instance_id is None and (
                 join.version >= VERSION_WITH_MEMBER_ID_REQUIRED):
@@ -134,11 +141,11 @@ class ClassicMembers(ConsumerHeartbeats):
                 error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=fields.request.member_id))
         last = self._last_of_consumer_protocol(group, fields)
         if last is None:
-            return (yield from self.beat(fields, group))
+            return (yield from self.heartbeats.beat(fields, group))
         return (yield from self._downgrade_before(group, last, fields))
 
     def _check_protocols(self, group: ConsumerGroup, request: Any) -> None:
-        """INCONSISTENT_GROUP_PROTOCOL unless the member shares an assignor with all classic members."""
+        """Raise INCONSISTENT_GROUP_PROTOCOL unless the member shares an assignor with all classic members."""
         if self.migration.policy != DISABLED and request.protocol_type == CONSUMER_PROTOCOL_TYPE and any(
                 group.protocol_counts.get(protocol.name, 0) == group.classic_count for protocol in request.protocols):
             return
@@ -149,7 +156,7 @@ class ClassicMembers(ConsumerHeartbeats):
             f'{self.migration.policy}')
 
     def _last_of_consumer_protocol(self, group: ConsumerGroup, call: Call) -> ConsumerMember | None:
-        """Return the static member that the request replaces, if it is the last one of the consumer protocol."""
+        """Return the static member that the request replaces, if no other member speaks the consumer protocol."""
         request = call.request
         known = group.members.get(group.instances.get(request.instance_id or '', ''))
         if known is None or known.classic is not None or not request.is_new_id:
@@ -157,57 +164,31 @@ class ClassicMembers(ConsumerHeartbeats):
         return known if self.migration.may_replace_last(group) else None
 
     def _downgrade_before(self, group: ConsumerGroup, last: ConsumerMember, call: Call) -> Steps[Outcome]:
-        """Make a classic group of a consumer group, whose static member is about to be replaced by the classic one."""
+        """Make a classic group. The classic group then serves the join, which replaces the static member `last`."""
         is_at_rest = group.epoch == group.assignment_epoch and all([
             member.held.is_reconciled_to(group.epoch) for member in group.members.values() if member is not last])
         members = [without_consumer_fields(member, call.classic) if member is last else member
                    for member in group.members.values()]
-        classic, rows = yield from self.migration.downgrade(group, members, self.place.clock.wall_ms())
-        return Outcome(rows, PASS_ON, partial(self.after_downgrade, group.group_id, members, not is_at_rest), classic)
+        return (yield from self.migration.downgrade(group, members, PASS_ON, members, rebalances=not is_at_rest))
 
-    # The steps of a heartbeat, as a join takes them
-
-    def find_group(self, request: Any, found: Group | None) -> tuple[ConsumerGroup, list[Any]]:
-        assert isinstance(found, ConsumerGroup)
-        return found, []
-
-    def find_member(self, group: ConsumerGroup, call: Call) -> ConsumerMember | None:
-        """UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
-        request = call.request
-        if request.instance_id is None:
-            return group.members.get(request.member_id)
-        if not request.is_new_id:
-            return static_member(group, request)
-        return group.members.get(group.instances.get(request.instance_id, ''))
-
-    def origin_of(self, before: ConsumerMember | None, call: Call) -> ConsumerMember:
-        if before is None or before.member_id == call.request.member_id:
-            return super().origin_of(None, call) if before is None else before
-        return self.successor_of(before, call.request.member_id)
-
-    def reply(self, draft: ConsumerDraft, call: Call) -> Any:
-        member = draft.member
-        assert member.classic is not None
-        return messages.JoinGroupResponse(
-            generation_id=member.epoch, protocol_type=CONSUMER_PROTOCOL_TYPE,
-            protocol_name=member.classic.protocols[0][0], leader='', member_id=member.member_id, members=[])
-
-    def after_beat(self, draft: ConsumerDraft, call: Call, version: int) -> None:
-        super().after_beat(draft, call, version)
-        group_id, member = draft.group.group_id, draft.member
-        self.place.deadlines.cancel(JOIN, group_id, member.member_id)
-        self._arm(SYNC, group_id, member)
+    def after_join(self, draft: ConsumerDraft, _call: Call) -> None:
+        """Expect the member's SyncGroup."""
+        self.place.deadlines.cancel(JOIN, draft.group.group_id, draft.member.member_id)
+        self._arm(SYNC, draft.group.group_id, draft.member)
 
     def _arm(self, kind: str, group_id: str, member: ConsumerMember) -> None:
         """Expect a request of the member within its rebalance timeout."""
         self.place.deadlines.arm(kind, group_id, member.member_id, member.rebalance_timeout_ms,
-                                 partial(self.submit_fence, group_id, member.member_id, None))
+                                 partial(self.heartbeats.submit_fence, group_id, member.member_id, None))
 
-    # SyncGroup and Heartbeat see the group as it is adopted
+    # SyncGroup and Heartbeat: they read the adopted group, and need no turn
 
     def sync(self, request: Any, done: Completion) -> None:
-        """Serve a SyncGroup. In a consumer group: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
-        INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS."""
+        """Serve a SyncGroup.
+
+        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
+        REBALANCE_IN_PROGRESS in a consumer group; in a classic group, the errors of `Membership.sync`.
+        """
         group = self.place.shard.groups.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
             self.membership.sync(request, done)
@@ -221,26 +202,29 @@ class ClassicMembers(ConsumerHeartbeats):
         if self._is_behind(group, member) and member.held.state is not State.UNREVOKED:
             self._call_to_join(group.group_id, member)
         self.place.deadlines.cancel(SYNC, group.group_id, member.member_id)
-        self.arm_session(group.group_id, member)
+        self.heartbeats.arm_session(group.group_id, member)
         complete(done, None, messages.SyncGroupResponse(
             protocol_type=request.protocol_type, protocol_name=request.protocol_name,
             assignment=self.migration.assignment_bytes(member, member.held.assigned)))
 
     def heartbeat_of_classic(self, request: Any) -> None:
-        """Serve a Heartbeat. In a consumer group: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
-        REBALANCE_IN_PROGRESS."""
+        """Serve a Heartbeat.
+
+        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS in a consumer group; in
+        a classic group, the errors of `Membership.heartbeat`.
+        """
         group = self.place.shard.groups.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
             self.membership.heartbeat(request)
             return
         member = self._classic_member(group, request)
-        self.arm_session(group.group_id, member)
+        self.heartbeats.arm_session(group.group_id, member)
         if self._is_behind(group, member) or member.held.state is State.UNREVOKED or (
                 member.held.state is State.UNRELEASED and not group.waits_for_others(member)):
             self._call_to_join(group.group_id, member)
 
     def _classic_member(self, group: ConsumerGroup, request: Any) -> ConsumerMember:
-        """Return the member of a request that names a generation."""
+        """Return the classic member of a request. Raise ILLEGAL_GENERATION unless the request names its epoch."""
         if request.group_instance_id is None:
             member = group.member(request.member_id)
         else:
@@ -255,13 +239,13 @@ class ClassicMembers(ConsumerHeartbeats):
     def _is_behind(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
         """Return whether the member has to join again to get its assignment.
 
-        Where all members are classic, no heartbeat computes the next assignment: their joins do.
+        If all members are classic, no heartbeat computes new targets: the next join does.
         """
         if group.assignment_epoch > member.epoch:
             return True
         return group.classic_count == len(group.members) and (
-            (group.epoch > group.assignment_epoch and self.may_assign(group, self.place.clock.wall_ms()))
-            or self.is_due(group))
+            (group.epoch > group.assignment_epoch and self.heartbeats.may_assign(group, self.place.clock.wall_ms()))
+            or self.heartbeats.is_due(group))
 
     def _call_to_join(self, group_id: str, member: ConsumerMember) -> None:
         """Raise REBALANCE_IN_PROGRESS, and expect a JoinGroup."""
@@ -272,7 +256,7 @@ class ClassicMembers(ConsumerHeartbeats):
     # LeaveGroup
 
     def leave_classic(self, request: Any) -> Generator[object, None, Any]:
-        """Serve a LeaveGroup: a generator that returns the response. It removes members of any protocol."""
+        """Serve a LeaveGroup, in parts. Return the response. Members of both protocols are removed."""
         group_id = request.group_id
         while isinstance(self.place.shard.groups.get(group_id), ConsumerGroup):
             error, reply = yield from result_of(lambda done: self.place.turns.submit(
@@ -291,7 +275,7 @@ class ClassicMembers(ConsumerHeartbeats):
     def _leave_consumers(self, request: Any, group: ConsumerGroup) -> Steps[Outcome]:
         answers, gone = [], dict[str, ConsumerMember]()
         for number, identity in enumerate(request.members):
-            if number % 64 == 63:
+            if number % MEMBERS_A_PART == MEMBERS_A_PART - 1:
                 yield
             code = ErrorCode.NONE
             try:
@@ -304,20 +288,48 @@ class ClassicMembers(ConsumerHeartbeats):
         response = messages.LeaveGroupResponse(members=answers)
         if not gone:
             return Outcome(reply=response)
-        return (yield from self.fence(group, gone.values(), response))
+        return (yield from self.heartbeats.fence(group, gone.values(), response))
+
+
+def find_joining(group: ConsumerGroup, call: Call) -> ConsumerMember | None:
+    """Return the member that joins, None for a new one. Raise UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    request = call.request
+    if request.instance_id is None:
+        return group.members.get(request.member_id)
+    if not request.is_new_id:
+        return static_member(group, request)
+    return group.members.get(group.instances.get(request.instance_id, ''))
+
+
+def changed_by_join(before: ConsumerMember | None, call: Call) -> tuple[ConsumerMember, ConsumerMember]:
+    if before is None:
+        origin = ConsumerMember(member_id=call.request.member_id)
+    elif before.member_id == call.request.member_id:
+        origin = before
+    else:
+        origin = successor_of(before, call.request.member_id)
+    return origin, with_request(origin, call)
+
+
+def join_response(draft: ConsumerDraft, _call: Call, _interval_ms: int) -> Any:
+    member = draft.member
+    assert member.classic is not None
+    return messages.JoinGroupResponse(
+        generation_id=member.epoch, protocol_type=CONSUMER_PROTOCOL_TYPE,
+        protocol_name=member.classic.protocols[0][0], leader='', member_id=member.member_id, members=[])
 
 
 class Named(NamedTuple):
-    """The names of a member in a request."""
+    """The ids of a member in a request."""
 
     member_id: str
     instance_id: str | None
 
 
 def leaving_member(group: ConsumerGroup, identity: Any) -> ConsumerMember:
-    """Return the member to remove. An administrator names a static one by its instance alone.
+    """Return the member to remove. An administrator names a static member by its instance alone.
 
-    UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+    Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
     """
     if identity.group_instance_id is None:
         return group.member(identity.member_id)
@@ -326,7 +338,7 @@ def leaving_member(group: ConsumerGroup, identity: Any) -> ConsumerMember:
 
 
 def join_fields(join: Join, migration: Migration) -> Call:
-    """Return a JoinGroup as a heartbeat. INCONSISTENT_GROUP_PROTOCOL for one that is no consumer's."""
+    """Return a JoinGroup as a heartbeat. Raise INCONSISTENT_GROUP_PROTOCOL unless a consumer sent it."""
     request = join.request
     protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
     try:
@@ -351,5 +363,5 @@ def join_fields(join: Join, migration: Migration) -> Call:
 
 
 def no_topic(_name: str) -> bool:
-    """A classic member has no regular expression, and starts the resolution of none."""
+    """Return False: a classic member has no regular expression that needs rights to topics."""
     return False

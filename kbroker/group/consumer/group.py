@@ -1,6 +1,7 @@
 """A consumer group (KIP-848): its members, their assignments and regular expressions, as its rows make them."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, ClassVar, Self
@@ -75,7 +76,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return filter(is_kept, names)
 
     def dropped_regex(self, before: ConsumerMember | None, after: ConsumerMember | None) -> str | None:
-        """Return the regular expression without a subscriber once `after` stands for `before`, if there is one."""
+        """Return the regular expression without a subscriber once `after` replaces `before`, None if all have one."""
         if before is None or not before.regex or (after is not None and after.regex == before.regex):
             return None
         return before.regex if self.regexes[before.regex] == 1 else None
@@ -204,6 +205,18 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
             self.regexes[regex] = count
         else:
             del self.regexes[regex]
+
+    def epoch_rows(self, epoch: int, metadata_hash: int) -> list[Row]:
+        found = [rows.epoch_row(self.group_id, epoch, metadata_hash)]
+        if self.has_partition_metadata:
+            found.append(rows.partition_metadata_tombstone(self.group_id))
+        return found
+
+    def subscription_tombstones(self, gone: list[ConsumerMember]) -> list[Row]:
+        """Return the tombstones of regular expressions that only these members have."""
+        counts = Counter(member.regex for member in gone)
+        return [rows.regex_tombstone(self.group_id, regex)
+                for regex, count in counts.items() if regex and self.regexes[regex] == count]
 
     def group_tombstones(self) -> Iterator[Row]:
         for regex in self.regexes:

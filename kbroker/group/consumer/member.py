@@ -44,3 +44,12 @@ class ConsumerMember(ModernMember[bytes]):
         if self.classic is not None:
             held_bytes += sum([memory_of(name) + len(metadata) for name, metadata in self.classic.protocols])
         return int(held_bytes)
+
+    @property
+    def own_session_timeout_ms(self) -> int | None:
+        return None if self.classic is None else self.classic.session_timeout_ms
+
+    @property
+    def revocation_timeout_ms(self) -> int | None:
+        """A classic member confirms with its next JoinGroup, which has a deadline of its own."""
+        return self.rebalance_timeout_ms if self.classic is None else None

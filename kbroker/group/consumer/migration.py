@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import partial
 
 from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.base.lean_dataclasses import replace
-from kbroker.base.long_work import LongWork, Pace
+from kbroker.base.long_work import Pace
 from kbroker.group.classic.group import CONSUMER_PROTOCOL_TYPE, MOST_MEMBERS, ClassicGroup, GroupState, Member
 from kbroker.group.classic.membership import Membership
 from kbroker.group.consumer import rows
 from kbroker.group.consumer.group import ConsumerGroup
 from kbroker.group.consumer.member import NOTHING, ClassicFields, ConsumerMember, Target
 from kbroker.group.modern.group import Row, Steps
+from kbroker.group.modern.heartbeat import MEMBERS_A_PART, Place
 from kbroker.group.modern.reconcile import Assigned
-from kbroker.group.modern.topic_changes import TopicChanges
 from kbroker.group.shard import coordinator_error
+from kbroker.group.turns import Outcome
 from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import decode_message, encode_message, version_of
 from kbroker.security.escape import shown
@@ -36,32 +37,31 @@ ROWS_A_PART = 16
 
 
 class Migration:
-    """The migrations of the groups in a shard. `membership` moves the classic ones, `changes` knows the topics."""
+    """The migrations of the groups in a shard. `membership` has the classic groups."""
 
-    def __init__(self, membership: Membership, changes: TopicChanges, config: Any, long_work: LongWork):
+    def __init__(self, place: Place, membership: Membership):
+        self._place = place
         self._membership = membership
-        self._changes = changes
-        self._topics = changes.topics
-        self._config = config
-        self.long_work = long_work
+        self._topics = place.changes.topics
+        self._config = place.config
 
     @property
     def policy(self) -> str:
-        found: str = self._config.group_consumer_migration_policy
-        return found
+        return str(self._config.group_consumer_migration_policy)
 
     # Upgrade
 
     def upgrade(self, classic: ClassicGroup) -> Steps[tuple[ConsumerGroup, list[Row]]]:
         """Make a consumer group of a classic one with members. Return it with its rows, and end the classic one.
 
-        The members keep their last assignment. Their joins and syncs that wait are answered REBALANCE_IN_PROGRESS.
-        GROUP_ID_NOT_FOUND if it must not be upgraded, COORDINATOR_NOT_AVAILABLE if it changes meanwhile.
+        The members keep their last assignment. Joins and syncs that wait are answered REBALANCE_IN_PROGRESS.
+        Raises GROUP_ID_NOT_FOUND if the group must not be upgraded, COORDINATOR_NOT_AVAILABLE if it changes before the
+        upgrade is complete.
         """
         self._check_upgrade(classic)
         seen = classic.state, classic.generation, classic.revision
         members = yield from self._upgraded_members(classic)
-        metadata_hash = yield from self._changes.hash_of((yield from _names_of(members)))
+        metadata_hash = yield from self._place.changes.hash_of((yield from _names_of(members)))
         found = yield from _rows_of(classic, members, metadata_hash)
         if seen != (classic.state, classic.generation, classic.revision):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group {classic.group_id} rebalances')
@@ -75,7 +75,7 @@ class Migration:
         return group, [*classic.tombstones(), *found]
 
     def _upgraded_members(self, classic: ClassicGroup) -> Steps[list[ConsumerMember]]:
-        """Return the members as those of a consumer group. GROUP_ID_NOT_FOUND."""
+        """Return the members as members of a consumer group. Raise GROUP_ID_NOT_FOUND if one cannot be read."""
         pace, owned, members = Pace(), set[tuple[bytes, int]](), []
         for member in list(classic.members.values()):
             upgraded = self._upgraded(classic, member)
@@ -100,7 +100,7 @@ class Migration:
             raise _not_upgraded(classic, f'it has {len(classic.members)} members, expected at most {most}')
 
     def _upgraded(self, classic: ClassicGroup, member: Member) -> ConsumerMember:
-        """Return the member as one of a consumer group. GROUP_ID_NOT_FOUND."""
+        """Return the member as a member of a consumer group. Raise GROUP_ID_NOT_FOUND if it cannot be read."""
         try:
             subscription = decode_message(messages.ConsumerProtocolSubscription, member.protocols[0][1])
             assigned = self._partitions_of(classic, member.assignment)
@@ -136,24 +136,56 @@ class Migration:
     # Downgrade
 
     def may_downgrade(self, group: ConsumerGroup, gone: list[ConsumerMember]) -> bool:
-        """Return whether the group becomes a classic one without these members: only classic ones are left then."""
+        """Return whether the group becomes a classic one without these members: the rest are classic members."""
         left = len(group.members) - len(gone)
         gone_classic = sum([member.classic is not None for member in gone])
         return (0 < left <= min(self._config.group_max_size, MOST_MEMBERS)
                 and left == group.classic_count - gone_classic and self.policy in DOWNGRADE_POLICIES)
 
     def may_replace_last(self, group: ConsumerGroup) -> bool:
-        """Return whether the group becomes a classic one when a classic member replaces one of the consumer
-        protocol: all others are classic then."""
+        """Return whether the group becomes a classic one when a classic member replaces a member of the consumer
+        protocol: all other members are classic then."""
         return (group.classic_count == len(group.members) - 1 and self.policy in DOWNGRADE_POLICIES
                 and len(group.members) <= min(self._config.group_max_size, MOST_MEMBERS))
 
-    def downgrade(self, group: ConsumerGroup, members: Iterable[ConsumerMember],
-                  now_ms: int) -> Steps[tuple[ClassicGroup, list[Row]]]:
-        """Make a classic group of these members, with their targets as assignments. Return it with the rows.
+    def downgrade_without(self, group: ConsumerGroup, gone: list[ConsumerMember],
+                          reply: object) -> Steps[Outcome | None]:
+        """Make a classic group when the last member of the consumer protocol is removed.
 
-        UNKNOWN_SERVER_ERROR if the row of its members is too large.
+        Return None if the group stays a consumer group.
         """
+        if not self.may_downgrade(group, gone):
+            return None
+        everyone, gone_ids = list(group.members.values()), {member.member_id for member in gone}
+        left = [member for member in everyone if member.member_id not in gone_ids]
+        return (yield from self.downgrade(group, left, reply, everyone, rebalances=True))
+
+    def downgrade(self, group: ConsumerGroup, members: list[ConsumerMember], reply: object,
+                  disarmed: list[ConsumerMember], *, rebalances: bool) -> Steps[Outcome]:
+        """Make a classic group of `members`. It rebalances at once if `rebalances` is true.
+
+        The deadlines of the members in `disarmed` end with the consumer group. Raises UNKNOWN_SERVER_ERROR if the row
+        of the members is too large.
+        """
+        classic, found = yield from self._downgraded_group(group, members, self._place.clock.wall_ms())
+        return Outcome(found, reply, partial(self._after_downgrade, group.group_id, disarmed, rebalances), classic)
+
+    def _after_downgrade(self, group_id: str, members: list[ConsumerMember], rebalances: bool) -> None:
+        self._membership.start_downgraded(group_id, rebalances)
+        self._place.long_work.start(self._disarm(group_id, members))
+
+    def _disarm(self, group_id: str, members: list[ConsumerMember]) -> Steps[None]:
+        """Cancel the deadlines of members, in parts. Skip members that are in a consumer group again."""
+        for number, member in enumerate(members):
+            if number % MEMBERS_A_PART == MEMBERS_A_PART - 1:
+                yield
+            group = self._place.shard.groups.get(group_id)
+            if not isinstance(group, ConsumerGroup) or member.member_id not in group.members:
+                self._place.deadlines.cancel_member(group_id, member.member_id)
+
+    def _downgraded_group(self, group: ConsumerGroup, members: Iterable[ConsumerMember],
+                          now_ms: int) -> Steps[tuple[ClassicGroup, list[Row]]]:
+        """Return a classic group of these members, with their targets as assignments, and its rows."""
         pace, found = Pace(), list[Row]()
         classic = ClassicGroup(group.group_id, state_since_ms=now_ms, state=GroupState.STABLE, generation=group.epoch)
         assignments: dict[str, bytes] = {}
@@ -174,10 +206,6 @@ class Migration:
         log.info('group %s of %d members is downgraded to the classic protocol', shown(group.group_id),
                  len(assignments))
         return classic, found
-
-    def start_downgraded(self, group_id: str, *, rebalances: bool) -> None:
-        """Give the members of the classic group that a downgrade has made their time."""
-        self._membership.start_downgraded(group_id, rebalances)
 
     def assignment_bytes(self, member: ConsumerMember, partitions: Mapping[bytes, Iterable[int]]) -> bytes:
         """Return an assignment in the version that the member knows, without topics that do not exist."""
@@ -203,7 +231,7 @@ def _names_of(members: list[ConsumerMember]) -> Steps[set[str]]:
 
 
 def _rows_of(classic: ClassicGroup, members: list[ConsumerMember], metadata_hash: int) -> Steps[list[Row]]:
-    """Return the rows of a group whose members have just been upgraded, in Kafka's order."""
+    """Return the rows of a group that was upgraded with these members, in Kafka's order."""
     group_id, found = classic.group_id, list[Row]()
     yield from _add_rows(found, (rows.member_row(group_id, member) for member in members))
     found.append(rows.epoch_row(group_id, classic.generation, metadata_hash))
@@ -227,7 +255,7 @@ def _downgraded(member: ConsumerMember, fields: ClassicFields, assignment: bytes
 
 
 def without_consumer_fields(member: ConsumerMember, fields: ClassicFields) -> ConsumerMember:
-    """Return the member as one that speaks the classic protocol from now on."""
+    """Return the member after it has changed to the classic protocol."""
     return replace(member, classic=fields, regex='', assignor=None)
 
 

@@ -56,6 +56,16 @@ class ModernMember(Generic[Key]):
             held_bytes += sum([TOPIC_BYTES + PARTITION_BYTES * len(epochs) for epochs in numbers.values()])
         return held_bytes
 
+    @property
+    def own_session_timeout_ms(self) -> int | None:
+        """The session timeout that the member has chosen; None if that of the group is in force."""
+        return None
+
+    @property
+    def revocation_timeout_ms(self) -> int | None:
+        """The time that the member has to give up what was taken from it; None if it need not confirm this."""
+        return None
+
 
 M = TypeVar('M', bound=ModernMember[Any])
 T = TypeVar('T')
@@ -268,8 +278,16 @@ class ModernGroup(Group, Generic[M, T]):
             else:
                 del known[name]
 
+    @abstractmethod
+    def epoch_rows(self, epoch: int, metadata_hash: int) -> list[Row]:
+        """Return the rows of a new group epoch with this hash of the topics."""
+
+    def subscription_tombstones(self, gone: list[M]) -> list[Row]:
+        """Return the tombstones of rows about subscriptions that only the members in `gone` have."""
+        return []
+
     def names_with(self, before: M | None, after: M | None) -> Iterable[str]:
-        """Yield the topics with a subscription once `after` stands for `before`; None: there is no such member."""
+        """Yield the topics with a subscription once `after` replaces `before`. None stands for no member."""
         dropped = before is not None and self.subscriptions[before.names] == 1
         for name, count in self.names.items():
             if count > 1 or not dropped or before is None or name not in before.names or (

@@ -1,29 +1,31 @@
-"""The heartbeat of a member of a modern group: the same steps for every kind, which a kind fills in.
+"""The heartbeat of a member of a modern group: the steps, which are the same for every kind of group.
 
-A heartbeat is an operation of a turn (`turns`). It works on a `Draft`: the group as it is, the one member as it will
-be, and the rows that lead there.
+A heartbeat is an operation of a turn (`turns`). It works on a `Draft`: the group with one changed member, and the rows
+that make this change. `Heartbeats.beat` has the steps in order. A `Kind` is the table of the functions that differ
+between consumer, share and streams groups; they call none of these steps.
 """
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kbroker.base.clock import Clock, is_over
-from kbroker.base.completion import Callback, Completion
+from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.base.lean_dataclasses import dataclass, field
-from kbroker.base.long_work import Pace
-from kbroker.group.deadlines import Deadlines
+from kbroker.base.lean_dataclasses import dataclass, field, replace
+from kbroker.base.long_work import LongWork, Pace
+from kbroker.group.config import GroupConfig, Timing
+from kbroker.group.deadlines import DELAY, REBALANCE, SESSION, Deadlines
 from kbroker.group.group import Group
 from kbroker.group.modern.group import ModernGroup, ModernMember, Row, Steps, subscription_bytes
-from kbroker.group.modern.idle_members import SESSION, IdleMembers, next_interval_ms
+from kbroker.group.modern.idle_members import next_interval_ms
 from kbroker.group.modern.reconcile import State
 from kbroker.group.modern.topic_changes import TopicChanges
 from kbroker.group.shard import Shard
 from kbroker.group.turns import Outcome, Turns
+from kbroker.settings.config import Config
 
 log = logging.getLogger(__name__)
 
@@ -32,18 +34,19 @@ LEAVE_EPOCH = -1
 LEAVE_FOR_A_WHILE_EPOCH = -2
 """The epochs with which a member joins, leaves, and leaves to come back (a static member)."""
 
-REBALANCE = 'rebalance'
-"""The kind of the deadline that a member has to give something up."""
+MEMBERS_A_PART = 64
+"""The members that are handled between two yields."""
 
 G = TypeVar('G', bound=ModernGroup[Any, Any])
 M = TypeVar('M', bound=ModernMember[Any])
 
 
 class Call(NamedTuple):
-    """A heartbeat as it arrived: the message, the topics that it names (None: as before), and the client.
+    """A heartbeat with its client.
 
-    `may_describe` asks for the client's right to a topic. `classic` has the assignors of a consumer that speaks the
-    classic protocol, else None.
+    `names` are the topics in the request; None means that they have not changed. `may_describe` returns whether the
+    client has the right to describe a topic. `classic` has the assignors of a consumer that speaks the classic
+    protocol, else None.
     """
 
     request: Any
@@ -62,17 +65,17 @@ class Place(NamedTuple):
     deadlines: Deadlines
     changes: TopicChanges
     clock: Clock
-    config: Any
-    group_config: Callable[[str], Any]
-    """Returns the GroupConfig of a group."""
+    long_work: LongWork
+    config: Config
+    group_config: Callable[[str], GroupConfig]
 
 
 @dataclass(slots=True)
 class Draft(Generic[G, M]):
-    """A group with one member changed, while the operation works on it.
+    """A group with one changed member, while an operation works on it.
 
-    `before` is the member as the group has it, None if it is new. `origin` is the same, unless `member` replaces a
-    static member: then it is that member under its new id. `member` is the member as it will be.
+    `before` is the member in the group, None if it is new. `origin` is the same member, except when `member` replaces a
+    static member: then it is `before` under its new id. `member` is the member after the operation.
     """
 
     group: G
@@ -85,7 +88,9 @@ class Draft(Generic[G, M]):
     now_ms: int
     rows: list[Row] = field(default_factory=list)
     targets: dict[str, Any] | None = None
-    """The new target of every member; None while the stored ones count."""
+    """The new target of every member; None if the stored ones stay in force."""
+    has_taken_over: bool = False
+    """The group takes the place of one of another kind."""
 
     def target(self) -> Any:
         """Return the target of the member, None if it has none."""
@@ -95,11 +100,14 @@ class Draft(Generic[G, M]):
 
     @property
     def stored_id(self) -> str:
-        """The id under which the group has the member."""
+        """The id of the member in the group."""
         return self.member.member_id if self.before is None else self.before.member_id
 
     def members(self) -> Iterable[M]:
-        """Return all members as they will be. A static member may come back under the id of another, which ends."""
+        """Yield all members after the operation.
+
+        A static member may return under the id of another member, which this removes.
+        """
         for member_id, member in self.group.members.items():
             if member_id == self.stored_id:
                 yield self.member
@@ -108,135 +116,167 @@ class Draft(Generic[G, M]):
         if self.before is None:
             yield self.member
 
+    def names(self) -> Iterable[str]:
+        """Return the topics that the members subscribe to after the operation."""
+        return self.group.names_with(self.before, self.member)
+
+    def epoch_rows(self) -> list[Row]:
+        """Return the rows of the new group epoch."""
+        return self.group.epoch_rows(self.epoch, self.metadata_hash)
+
     def stored_target(self, member_id: str) -> Any:
-        """Return the stored target of a member, by the id that it will have; None if it has none."""
+        """Return the stored target of a member by its id after the operation; None if it has none."""
         return self.group.targets.get(self.stored_id if member_id == self.member.member_id else member_id)
 
     def has_target(self, member_id: str, target: Any) -> bool:
-        """Return whether the row of this target is stored. Under a new id, no member has one yet, as in Kafka."""
+        """Return whether the row of this target is stored. As in Kafka, a member with a new id has no row yet."""
         return target == self.stored_target(member_id) == self.group.targets.get(member_id)  # type: ignore[no-any-return]
 
 
-class Heartbeats(ABC, Generic[G, M]):
-    """The heartbeats of one kind of group in a shard: `beat` has the steps. A kind fills in the abstract methods.
+class Kind(NamedTuple):
+    """The table of one kind of group: its classes, and the functions in which its heartbeats differ.
 
-    `rows` has the functions that make the kind's rows: `member_row`, `current_row`, `target_row`,
-    `assignment_epoch_row` and `member_tombstones`.
+    `rows` is the module that makes the kind's rows: `member_row`, `current_row`, `target_row`, `assignment_epoch_row`
+    and `member_tombstones`. The functions from `subscribe` to `reply` are called once in each heartbeat, in this order.
     """
 
-    group_class: ClassVar[type[ModernGroup[Any, Any]]]
-    draft_class: ClassVar[Any] = Draft
-    rows: ClassVar[Any]
+    group_class: type[ModernGroup[Any, Any]]
+    draft_class: Any
+    rows: Any
+    max_size: Callable[[Config], int]
+    """Returns the largest number of members of a group."""
+    find: Callable[[Any, Call], Any]
+    """Returns the member of a request in the group, None for a new member.
 
-    def __init__(self, place: Place):
+    Raises UNKNOWN_MEMBER_ID, and FENCED_INSTANCE_ID or UNRELEASED_INSTANCE_ID for a static member.
+    """
+    changed: Callable[[Any, Call], tuple[Any, Any]]
+    """Returns the found member under the id of the request, or a new one; then this member with the request's fields.
+
+    The two are the same object if the request changes no field.
+    """
+    owned: Callable[[Any], Mapping[Any, Iterable[int]] | None]
+    """Returns the numbers that the member of a request reports to own, by key; None if it does not report them."""
+    subscribe: Callable[[Any, Call], Steps[bool]]
+    """Adds the rows of a changed subscription to the draft. Returns whether the change needs a new group epoch."""
+    targets: Callable[[Any], Steps[dict[str, Any]]]
+    """Computes the target of every member of the draft."""
+    reconcile: Callable[[Any, Call], Steps[None]]
+    """Moves the member of the draft towards its target, and adds the rows of this change."""
+    reply: Callable[[Any, Call, int], Any]
+    """Returns the response, with the time until the next heartbeat in milliseconds."""
+    farewell: Callable[[Any], Any]
+    """Returns the response to a member that leaves with this request."""
+    is_idle: Callable[[Any, Any], bool]
+    """Returns whether the next heartbeat of a member with its whole target changes nothing in the group.
+
+    `IdleMembers` has checked everything that does not depend on the kind.
+    """
+    take_over: Callable[[Group], Steps[tuple[Any, list[Row]]]]
+    """Makes a group of this kind from a group of another one, for a member that joins. Returns it with its rows.
+
+    Raises GROUP_ID_NOT_FOUND if the other group has to stay.
+    """
+    downgrade: Callable[[Any, list[Any], object], Steps[Outcome | None]] | None = None
+    """Makes a classic group when members are removed. Returns None if the group keeps its kind."""
+    after: Callable[[Any, Call], None] | None = None
+    """Called when the rows of a heartbeat are adopted. Must not raise."""
+
+
+class Heartbeats:
+    """The heartbeats of one kind of group in a shard. Each method is a step, or an operation made of steps."""
+
+    def __init__(self, place: Place, kind: Kind):
         self.place = place
-        self.idle_members = IdleMembers(self)
-
-    def is_idle(self, group: G, member: M) -> bool:
-        """Return whether a bare heartbeat of a member with its whole target changes nothing.
-
-        `IdleMembers` has checked what all kinds have in common.
-        """
-        return False
-
-    def heartbeat(self, call: Call, done: Completion) -> None:
-        """Serve a heartbeat of any epoch. `done` completes with the response."""
-        self.place.turns.submit(call.request.group_id, partial(self.serve, call), done)
+        self.kind = kind
 
     def serve(self, call: Call, group: Group | None) -> Steps[Outcome] | Outcome:
-        epoch = call.request.member_epoch
-        if epoch in (LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH):
+        """Serve a heartbeat of any epoch: an operation."""
+        if call.request.member_epoch in (LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH):
             return self.leave(call, group)
         return self.beat(call, group)
 
-    # The heartbeat, step by step
-
     def beat(self, call: Call, found: Group | None) -> Steps[Outcome]:
-        """Serve a member that joins or lives: an operation."""
-        request, now_ms = call.request, self.place.clock.wall_ms()
-        group, rows = self.find_group(request, found)
+        """Serve the heartbeat of a member that joins or stays: an operation.
+
+        Raises GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, FENCED_MEMBER_EPOCH, COORDINATOR_LOAD_IN_PROGRESS (no memory
+        is left), and the errors of the kind.
+        """
+        kind, request, now_ms = self.kind, call.request, self.place.clock.wall_ms()
+        group, rows = yield from self.find_group(request, found)
         self.check_size(group, request)
-        before = self.find_member(group, call)
+        before = kind.find(group, call)
+        origin, member = kind.changed(before, call)
         if before is not None:
             self.check_epoch(before, request)
-        origin = self.origin_of(before, call)
-        draft = self.draft_class(group, before, origin, self.updated(origin, call), group.epoch,
-                                 group.assignment_epoch, group.metadata_hash, now_ms, rows)
+        draft = kind.draft_class(group, before, origin, member, group.epoch, group.assignment_epoch,
+                                 group.metadata_hash, now_ms, rows,
+                                 has_taken_over=found is not None and group is not found)
         if before is not None and origin is not before:
             self.replace_member(draft)
-        if draft.member is not origin:
+        if member is not origin:
             self.check_memory(draft)
-            rows.append(self.rows.member_row(group.group_id, draft.member))
+            rows.append(kind.rows.member_row(group.group_id, member))
         version = self.place.changes.version
-        subscription_bumps = yield from self.change_subscription(draft, call)
-        if subscription_bumps or self.is_due(group):
-            yield from self.bump(draft, subscription_bumps)
+        needs_epoch = yield from kind.subscribe(draft, call)
+        if needs_epoch or self.is_due(group):
+            yield from self.bump(draft, needs_epoch)
         if draft.assignment_epoch < draft.epoch and self.may_assign(group, now_ms):
-            yield from self.assign(draft)
-        yield from self.reconcile(draft, call)
-        yield from self.finish(draft)
-        return Outcome(rows, self.reply(draft, call), partial(self.after_beat, draft, call, version))
+            yield from assign(draft, kind)
+        yield from kind.reconcile(draft, call)
+        reply = kind.reply(draft, call, self.interval_ms(draft))
+        return Outcome(rows, reply, partial(self.after_beat, draft, call, version))
 
-    def find_group(self, request: Any, found: Group | None) -> tuple[G, list[Row]]:
-        """Return the group and the rows that make room for it. GROUP_ID_NOT_FOUND.
+    # The steps, in order
 
-        A member that joins creates the group, also in place of a classic one without members.
+    def find_group(self, request: Any, found: Group | None) -> Steps[tuple[Any, list[Row]]]:
+        """Return the group, and the rows that end a group of another kind.
+
+        Create the group for a member that joins. Raise GROUP_ID_NOT_FOUND for any other member without a group.
         """
-        rows: list[Row] = []
-        if isinstance(found, self.group_class):
-            return found, rows      # type: ignore[return-value]
-        if request.member_epoch != JOIN_EPOCH or not (found is None or self.may_replace(found)):
+        if isinstance(found, self.kind.group_class):
+            return found, []
+        if request.member_epoch != JOIN_EPOCH:
             raise not_found(request.group_id)
-        if found is not None:
-            rows += found.tombstones()
-        return self.group_class(request.group_id), rows     # type: ignore[return-value]
+        if found is None:
+            return self.kind.group_class(request.group_id), []
+        return (yield from self.kind.take_over(found))
 
-    def may_replace(self, found: Group) -> bool:
-        """Return whether a group of another kind gives way to one of this kind."""
-        return False
-
-    def check_size(self, group: G, request: Any) -> None:
-        """Raise GROUP_MAX_SIZE_REACHED for a member that a full group does not know."""
-        if len(group.members) >= self.max_size() and request.member_id not in group.members and (
-                getattr(request, 'instance_id', None) not in group.instances):
+    def check_size(self, group: ModernGroup[Any, Any], request: Any) -> None:
+        """Raise GROUP_MAX_SIZE_REACHED for a new member of a full group."""
+        if len(group.members) >= self.kind.max_size(self.place.config) and (
+                request.member_id not in group.members
+                and getattr(request, 'instance_id', None) not in group.instances):
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED,
                              f'group {group.group_id} has {len(group.members)} members')
 
-    @abstractmethod
-    def max_size(self) -> int:
-        """Return the most members of a group."""
+    def check_epoch(self, member: ModernMember[Any], request: Any) -> None:
+        """Raise FENCED_MEMBER_EPOCH unless the epoch of the request is the member's.
 
-    def find_member(self, group: G, call: Call) -> M | None:
-        """Return the member of the request, None for a new one. UNKNOWN_MEMBER_ID, and errors of static members."""
-        member = group.members.get(call.request.member_id)
-        if member is None and call.request.member_epoch != JOIN_EPOCH:
-            raise unknown_member(group, call.request.member_id)
-        return member
+        Accept the previous epoch from a member that lost the last reply and owns nothing beyond it.
+        """
+        epoch, held = request.member_epoch, member.held
+        if epoch in (JOIN_EPOCH, held.epoch):
+            return
+        if epoch == held.previous_epoch and epoch < held.epoch:
+            owned = self.kind.owned(request)
+            if owned is not None and all([number in held.assigned.get(key, ())
+                                          for key, numbers in owned.items() for number in numbers]):
+                return
+        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, f'found member epoch {epoch}, expected {held.epoch}')
 
-    @abstractmethod
-    def check_epoch(self, member: M, request: Any) -> None:
-        """Raise FENCED_MEMBER_EPOCH unless the member may come with the epoch of its request."""
-
-    @abstractmethod
-    def origin_of(self, before: M | None, call: Call) -> M:
-        """Return the member under the id of the request: `before`, its successor, or a new one."""
-
-    @abstractmethod
-    def updated(self, origin: M, call: Call) -> M:
-        """Return the member with the fields of the request; `origin` itself if nothing changes."""
-
-    def replace_member(self, draft: Draft[G, M]) -> None:
+    def replace_member(self, draft: Draft[Any, Any]) -> None:
         """Add the rows that put `origin` in the place of `before`."""
-        group_id, origin = draft.group.group_id, draft.origin
         assert draft.before is not None
-        draft.rows += self.rows.member_tombstones(group_id, draft.before.member_id)
-        draft.rows.append(self.rows.member_row(group_id, origin))
-        draft.rows.append(self.rows.target_row(
+        group_id, origin, rows = draft.group.group_id, draft.origin, self.kind.rows
+        draft.rows += rows.member_tombstones(group_id, draft.before.member_id)
+        draft.rows.append(rows.member_row(group_id, origin))
+        draft.rows.append(rows.target_row(
             group_id, origin.member_id, draft.group.targets.get(draft.before.member_id, {})))
-        draft.rows.append(self.rows.current_row(group_id, origin.member_id, origin.held))
+        draft.rows.append(rows.current_row(group_id, origin.member_id, origin.held))
 
-    def check_memory(self, draft: Draft[G, M]) -> None:
-        """Raise COORDINATOR_LOAD_IN_PROGRESS if there is no memory for the member as it will be."""
+    def check_memory(self, draft: Draft[Any, Any]) -> None:
+        """Raise COORDINATOR_LOAD_IN_PROGRESS if there is no memory for the changed member."""
         more_bytes = draft.member.held_bytes - (0 if draft.before is None else draft.before.held_bytes)
         if draft.member.names not in draft.group.subscriptions:
             more_bytes += subscription_bytes(draft.member.names)
@@ -245,168 +285,174 @@ class Heartbeats(ABC, Generic[G, M]):
         if more_bytes > 0:
             self.place.shard.memory.check(more_bytes)
 
-    @abstractmethod
-    def change_subscription(self, draft: Draft[G, M], call: Call) -> Steps[bool]:
-        """Add the rows of a changed subscription. Return whether it demands a new group epoch."""
-
-    def is_due(self, group: G) -> bool:
-        """Return whether the metadata of the group's topics may have changed since they were looked at."""
+    def is_due(self, group: ModernGroup[Any, Any]) -> bool:
+        """Return whether the topics of the group may have changed since the last heartbeat that checked them."""
         return self.place.changes.concern(group.names, group.metadata_version)
 
-    def bump(self, draft: Draft[G, M], demanded: bool) -> Steps[None]:
-        """Compute the hash of the topics. A new one, or a changed subscription, makes a new group epoch."""
-        names = draft.group.names_with(draft.before, draft.member)
-        draft.metadata_hash = yield from self.hash_of(names)
-        if demanded or draft.metadata_hash != draft.group.metadata_hash:
+    def bump(self, draft: Draft[Any, Any], needs_epoch: bool) -> Steps[None]:
+        """Compute the hash of the topics. Begin a new group epoch if the hash is new, or if one is needed anyway."""
+        draft.metadata_hash = yield from self.place.changes.hash_of(draft.names())
+        if needs_epoch or draft.metadata_hash != draft.group.metadata_hash:
             draft.epoch += 1
-            draft.rows += self.epoch_rows(draft.group, draft.epoch, draft.metadata_hash)
+            draft.rows += draft.epoch_rows()
 
-    def hash_of(self, names: Iterable[str]) -> Steps[int]:
-        return (yield from self.place.changes.hash_of(names))
-
-    @abstractmethod
-    def epoch_rows(self, group: G, epoch: int, new_hash: int) -> list[Row]:
-        """Return the rows of a new group epoch."""
-
-    def may_assign(self, group: G, now_ms: int) -> bool:
-        """Return whether the interval between two target assignments is over."""
+    def may_assign(self, group: ModernGroup[Any, Any], now_ms: int) -> bool:
+        """Return whether new targets may be computed: the delay of a new group and the assignment interval are over."""
+        if self.place.deadlines.is_armed(DELAY, group.group_id, ''):
+            return False
         interval_ms = self.timing(group.group_id).assignment_interval_ms
         return not group.assigned_at_ms or not interval_ms or is_over(interval_ms, group.assigned_at_ms, now_ms)
 
-    def interval_ms(self, draft: Draft[G, M]) -> int:
+    def interval_ms(self, draft: Draft[Any, Any]) -> int:
         """Return the time until the member's next heartbeat."""
         assigned_at_ms = draft.group.assigned_at_ms if draft.targets is None else draft.now_ms
-        return next_interval_ms(
-            self.timing(draft.group.group_id).heartbeat_interval_ms,
-            draft.assignment_epoch == draft.epoch and self.is_settled(draft), draft.now_ms - assigned_at_ms,
-            len(draft.group.members))
+        is_settled = draft.assignment_epoch == draft.epoch and draft.member.held.is_reconciled_to(draft.epoch)
+        return next_interval_ms(self.timing(draft.group.group_id).heartbeat_interval_ms, is_settled,
+                                draft.now_ms - assigned_at_ms, len(draft.group.members))
 
-    @abstractmethod
-    def is_settled(self, draft: Draft[G, M]) -> bool:
-        """Return whether the member has all that its target gives it."""
+    def timing(self, group_id: str) -> Timing:
+        return self.place.group_config(group_id).timing[self.kind.group_class.group_type]
 
-    def timing(self, group_id: str) -> Any:
-        """Return the Timing of the group."""
-        return self.place.group_config(group_id).timing[self.group_class.group_type]
-
-    def assign(self, draft: Draft[G, M]) -> Steps[None]:
-        """Compute the target assignment for the new epoch, and add its rows."""
-        group_id = draft.group.group_id
-        targets = draft.targets = yield from self.compute_targets(draft)
-        pace = Pace()
-        for member_id, target in targets.items():
-            if not draft.has_target(member_id, target):
-                draft.rows.append(self.rows.target_row(group_id, member_id, target))
-            if pace.spend(1 + len(target) // 8):
-                yield
-        draft.assignment_epoch = draft.epoch
-        draft.rows.append(self.rows.assignment_epoch_row(group_id, draft.epoch, draft.now_ms))
-
-    @abstractmethod
-    def compute_targets(self, draft: Draft[G, M]) -> Steps[dict[str, Any]]:
-        """Return the target of every member."""
-
-    @abstractmethod
-    def reconcile(self, draft: Draft[G, M], call: Call) -> Steps[None]:
-        """Move the member towards its target, and add the row of its assignment if that changes."""
-
-    def finish(self, draft: Draft[G, M]) -> Steps[None]:
-        """Add rows that come last. This may wait for the disk."""
-        yield from ()
-
-    @abstractmethod
-    def reply(self, draft: Draft[G, M], call: Call) -> Any:
-        """Return the response."""
-
-    def after_beat(self, draft: Draft[G, M], call: Call, version: int) -> None:
-        """The rows are adopted: note up to which version the topics were looked at, and arm the deadlines."""
-        group = self.place.shard.groups.get(draft.group.group_id)
-        if isinstance(group, self.group_class):
+    def after_beat(self, draft: Draft[Any, Any], call: Call, version: int) -> None:
+        """Arm the member's deadlines, once the rows are adopted. The topics were checked up to `version`."""
+        group_id, member = draft.group.group_id, draft.member
+        group = self.place.shard.groups.get(group_id)
+        if isinstance(group, self.kind.group_class):
             group.metadata_version = version
-        if draft.before is not None and draft.before.member_id != draft.member.member_id:
-            self.disarm(draft.group.group_id, draft.before.member_id)
-        self.arm_session(draft.group.group_id, draft.member)
+        if draft.before is not None and draft.before.member_id != member.member_id:
+            self.place.deadlines.cancel_member(group_id, draft.before.member_id)
+        self.arm_session(group_id, member)
+        if member.held is not draft.origin.held:
+            self.follow_revocation(group_id, member)
+        if draft.has_taken_over:
+            self.place.long_work.start(self.arm_sessions(group_id, list(draft.group.members.values())))
+        if self.kind.after is not None:
+            self.kind.after(draft, call)
 
-    # Leaving
+    # Members that leave or are fenced
 
-    @abstractmethod
     def leave(self, call: Call, found: Group | None) -> Steps[Outcome] | Outcome:
-        """Serve a member that leaves: an operation."""
+        """Serve a member that leaves: an operation.
 
-    def fence(self, group: G, members: Iterable[M], reply: object) -> Steps[Outcome]:
-        """Remove members. The next heartbeat of another member computes the targets again."""
+        Raises GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+        """
+        request = call.request
+        if not isinstance(found, self.kind.group_class):
+            raise not_found(request.group_id)
+        member, reply = self.kind.find(found, call), self.kind.farewell(request)
+        if request.member_epoch != LEAVE_FOR_A_WHILE_EPOCH:
+            return self.fence(found, [member], reply)
+        held = replace(member.held, epoch=LEAVE_FOR_A_WHILE_EPOCH, pending={}, assigned={
+            key: dict.fromkeys(numbers, 0) for key, numbers in member.held.assigned.items()})
+        return Outcome([self.kind.rows.current_row(found.group_id, member.member_id, held)], reply)
+
+    def fence(self, group: ModernGroup[Any, Any], members: Iterable[Any], reply: object) -> Steps[Outcome]:
+        """Remove members. The next heartbeat of another member computes new targets."""
         gone = list(members)
+        if self.kind.downgrade is not None:
+            outcome = yield from self.kind.downgrade(group, gone, reply)
+            if outcome is not None:
+                return outcome
         rows: list[Row] = []
         for member in gone:
-            rows += self.rows.member_tombstones(group.group_id, member.member_id)
-        rows += self.rows_of_dropped_subscriptions(group, gone)
+            rows += self.kind.rows.member_tombstones(group.group_id, member.member_id)
+        rows += group.subscription_tombstones(gone)
         names = yield from self.names_without(group, gone)
-        rows += self.epoch_rows(group, group.epoch + 1, (yield from self.hash_of(names)))
+        rows += group.epoch_rows(group.epoch + 1, (yield from self.place.changes.hash_of(names)))
 
         def after() -> None:
             for member in gone:
-                self.disarm(group.group_id, member.member_id)
+                self.place.deadlines.cancel_member(group.group_id, member.member_id)
 
         return Outcome(rows, reply, after)
 
-    def rows_of_dropped_subscriptions(self, group: G, gone: list[M]) -> list[Row]:
-        """Return the rows for what only the members that leave subscribed to."""
-        return []
-
-    def names_without(self, group: G, gone: list[M]) -> Steps[Iterable[str]]:
-        """Return the topics that the other members subscribe to."""
+    def names_without(self, group: ModernGroup[Any, Any], gone: list[Any]) -> Steps[Iterable[str]]:
+        """Return the topics that the members besides `gone` subscribe to."""
         if len(gone) == 1:
             return group.names_with(gone[0], None)
         left = group.copy()
         for number, member in enumerate(gone):
-            if number % 64 == 63:
+            if number % MEMBERS_A_PART == MEMBERS_A_PART - 1:
                 yield
-            for key, value in (*self.rows.member_tombstones(group.group_id, member.member_id),
-                               *self.rows_of_dropped_subscriptions(left, [member])):
+            for key, value in (*self.kind.rows.member_tombstones(group.group_id, member.member_id),
+                               *left.subscription_tombstones([member])):
                 left.apply(key, value)
         return left.names
 
     # Deadlines
 
-    def session_timeout_ms(self, group_id: str, member: M) -> int:
-        timeout_ms: int = self.timing(group_id).session_timeout_ms
-        return timeout_ms
-
-    def arm_session(self, group_id: str, member: M) -> None:
-        """Expect the next heartbeat of the member in time."""
+    def arm_session(self, group_id: str, member: ModernMember[Any]) -> None:
+        """Expect the next heartbeat of the member within its session timeout."""
+        timeout_ms = member.own_session_timeout_ms
         self.place.deadlines.arm(
-            SESSION, group_id, member.member_id, self.session_timeout_ms(group_id, member),
+            SESSION, group_id, member.member_id,
+            self.timing(group_id).session_timeout_ms if timeout_ms is None else timeout_ms,
             partial(self.submit_fence, group_id, member.member_id, None))
 
-    def follow_revocation(self, group_id: str, member: Any) -> None:
-        """Expect a member that has to give something up to do so in time."""
-        if member.held.state is State.UNREVOKED:
-            self.place.deadlines.arm(
-                REBALANCE, group_id, member.member_id, member.rebalance_timeout_ms,
-                partial(self.submit_fence, group_id, member.member_id, member.epoch))
+    def arm_sessions(self, group_id: str, members: list[Any]) -> Steps[None]:
+        """Expect heartbeats of those of the members that are in the group and have not sent one yet."""
+        for number, member in enumerate(members):
+            if number % MEMBERS_A_PART == MEMBERS_A_PART - 1:
+                yield
+            group = self.place.shard.groups.get(group_id)
+            if isinstance(group, self.kind.group_class) and member.member_id in group.members and (
+                    not self.place.deadlines.is_armed(SESSION, group_id, member.member_id)):
+                self.arm_session(group_id, member)
+
+    def follow_revocation(self, group_id: str, member: ModernMember[Any]) -> None:
+        """Expect a member that was asked to give something up to confirm it within its rebalance timeout."""
+        timeout_ms = member.revocation_timeout_ms
+        if member.held.state is State.UNREVOKED and timeout_ms is not None:
+            self.place.deadlines.arm(REBALANCE, group_id, member.member_id, timeout_ms,
+                                     partial(self.submit_fence, group_id, member.member_id, member.epoch))
         else:
             self.place.deadlines.cancel(REBALANCE, group_id, member.member_id)
 
-    def disarm(self, group_id: str, member_id: str) -> None:
-        for kind in (SESSION, REBALANCE):
-            self.place.deadlines.cancel(kind, group_id, member_id)
-
     def submit_fence(self, group_id: str, member_id: str, epoch: int | None) -> None:
-        """Fence a member that missed a deadline; with an epoch only if it still has that one."""
+        """Fence a member that missed a deadline; if `epoch` is given, only while the member has this epoch."""
         self.place.turns.submit(group_id, partial(self._fence_if_there, member_id, epoch), Callback(log_failure))
 
     def _fence_if_there(self, member_id: str, epoch: int | None, group: Group | None) -> Steps[Outcome] | Outcome:
-        if not isinstance(group, self.group_class):
+        if not isinstance(group, self.kind.group_class):
             return Outcome()
         member = group.members.get(member_id)
         if member is None or (epoch is not None and member.epoch != epoch):
             return Outcome()
-        return self.fence(group, [member], None)    # type: ignore[arg-type]
+        return self.fence(group, [member], None)
 
-    def start_deadlines(self, group: G) -> None:
+    def start_deadlines(self, group: ModernGroup[Any, Any]) -> None:
         """Arm the deadlines of a group that was loaded, at their full length."""
         for member in group.members.values():
             self.arm_session(group.group_id, member)
+            self.follow_revocation(group.group_id, member)
+
+
+def assign(draft: Draft[Any, Any], kind: Kind) -> Steps[None]:
+    """Compute the targets for the new epoch, and add their rows to the draft."""
+    group_id = draft.group.group_id
+    targets = draft.targets = yield from kind.targets(draft)
+    pace = Pace()
+    for member_id, target in targets.items():
+        if not draft.has_target(member_id, target):
+            draft.rows.append(kind.rows.target_row(group_id, member_id, target))
+        if pace.spend(1 + len(target) // 8):
+            yield
+    draft.assignment_epoch = draft.epoch
+    draft.rows.append(kind.rows.assignment_epoch_row(group_id, draft.epoch, draft.now_ms))
+
+
+def find_dynamic(group: ModernGroup[Any, Any], call: Call) -> Any:
+    """Return the member of a request without an instance id, None for a new one. Raise UNKNOWN_MEMBER_ID."""
+    member = group.members.get(call.request.member_id)
+    if member is None and call.request.member_epoch != JOIN_EPOCH:
+        raise unknown_member(group, call.request.member_id)
+    return member
+
+
+def with_fields(member: M, fields: Mapping[str, Any]) -> M:
+    """Return the member with these fields; the same object if it has them already."""
+    changed = {name: value for name, value in fields.items() if getattr(member, name) != value}
+    return replace(member, **changed) if changed else member
 
 
 def not_found(group_id: str) -> KafkaError:
@@ -418,6 +464,6 @@ def unknown_member(group: ModernGroup[Any, Any], member_id: str) -> KafkaError:
 
 
 def log_failure(error: KafkaError | None, _result: object) -> None:
-    """Log that a fenced member stays: its rows were not stored."""
+    """Log that a fenced member stays in its group, because its rows were not stored."""
     if error is not None and error.code is not ErrorCode.NOT_COORDINATOR:
         log.error('a member that missed its deadline was not removed: %s', error)

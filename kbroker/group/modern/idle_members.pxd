@@ -27,6 +27,7 @@ cdef class IdleMembers:
     cdef dict _lines            # of the groups that an operation waits for
     cdef object _changes
     cdef object _heartbeats
+    cdef object _is_idle
     cdef object _group_config
     cdef object _group_class
     cdef str _kind

@@ -1,8 +1,6 @@
 """Types of idle_members.pyx; the documentation stands there."""
 from typing import Any
 
-SESSION: str
-
 class Sender: ...
 
 class IdleMembers:

@@ -1,8 +1,8 @@
 """Heartbeats of members for which nothing changes, answered without a turn.
 
 Most heartbeats find a member that has its whole target, in a group that no operation waits for. The operation
-`Heartbeats.beat` would return no rows then: it would name the interval, and expect the next heartbeat. This does the
-same without the operation. In doubt, it leaves the heartbeat to the operation.
+`Heartbeats.beat` returns no rows for such a heartbeat: it returns the interval and arms the session's deadline.
+`IdleMembers` does the same without the operation. In doubt, it leaves the heartbeat to the operation.
 """
 from libc.stdint cimport int32_t, int64_t
 
@@ -10,6 +10,7 @@ from kbroker.base.clock cimport Clock
 from kbroker.group.deadlines cimport Deadlines
 from kbroker.group.shard cimport Shard
 
+from kbroker.group.deadlines import SESSION
 from kbroker.group.modern.reconcile import State
 
 cdef enum:
@@ -18,17 +19,14 @@ cdef enum:
 
 cdef object STABLE = State.STABLE
 
-SESSION = 'session'
-"""The kind of the deadline that a member has for its next heartbeat."""
-
 
 cpdef int64_t next_interval_ms(int64_t configured_ms, bint is_settled, int64_t since_assignment_ms,
                                Py_ssize_t members) except? -1:
     """Return the time until a member's next heartbeat.
 
-    Members learn of a new target by their heartbeats. So the interval is short until the member is settled, and as long
-    as other members may not know the last target. Kafka names the same interval always; clients take it from each
-    response. An assignment in the future was made before the clock was set back.
+    Members learn of a new target by their heartbeats. So the interval is short until the member is settled, and while
+    other members may not know the last target. Kafka always names the configured interval; clients adopt the interval
+    of each response. An assignment in the future was made before the clock was set back.
     """
     if is_settled and (since_assignment_ms >= configured_ms or since_assignment_ms < 0):
         return configured_ms
@@ -40,7 +38,7 @@ cdef class Sender:
 
 
 cdef class IdleMembers:
-    """The idle members of the groups of one kind in a shard. `heartbeats` are the Heartbeats of the kind."""
+    """The idle members of the groups of one kind in a shard. `heartbeats` is the Heartbeats object of the kind."""
 
     def __init__(self, heartbeats):
         place = heartbeats.place
@@ -51,15 +49,13 @@ cdef class IdleMembers:
         self._clock = place.clock
         self._heartbeats = heartbeats
         self._group_config = place.group_config
-        self._group_class = heartbeats.group_class
-        self._kind = heartbeats.group_class.group_type
+        self._is_idle = heartbeats.kind.is_idle
+        self._group_class = heartbeats.kind.group_class
+        self._kind = self._group_class.group_type
         self._has_endpoints = self._kind == 'streams'
 
     cdef bint find(self, Sender sender, IdleBeat *found) except -1:
-        """Set `found` for a heartbeat that names its sender only.
-
-        Return False if the heartbeat has to be an operation.
-        """
+        """Set `found` for a heartbeat that names only its sender. Return False if it has to be an operation."""
         cdef dict members
         cdef str group_id = sender.group_id, member_id = sender.member_id
         cdef int32_t epoch = sender.epoch
@@ -75,7 +71,7 @@ cdef class IdleMembers:
         held = member.held
         if held.epoch != epoch or held.state is not STABLE or group.assignment_epoch != epoch or group.epoch != epoch:
             return False
-        if group.metadata_version != self._changes.version or not self._heartbeats.is_idle(group, member):
+        if group.metadata_version != self._changes.version or not self._is_idle(group, member):
             return False
         found.session_timeout_ms, heartbeat_interval_ms, _ = self._group_config(group_id).timing[self._kind]
         found.interval_ms = next_interval_ms(
@@ -85,7 +81,7 @@ cdef class IdleMembers:
         return True
 
     cdef int serve(self, str group_id, str member_id, IdleBeat *found) except -1:
-        """Expect the next heartbeat in time."""
+        """Expect the next heartbeat of the member within its session timeout."""
         if not self._deadlines.postpone(SESSION, group_id, member_id, found.session_timeout_ms):
             self._heartbeats.arm_session(group_id, self._shard.groups[group_id].members[member_id])
         return 0

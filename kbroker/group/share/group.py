@@ -105,6 +105,9 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
         self.hold(states_bytes(self.initialized) - states_bytes(before))
         return self
 
+    def epoch_rows(self, epoch: int, metadata_hash: int) -> list[Row]:
+        return [rows.epoch_row(self.group_id, epoch, metadata_hash)]
+
     def group_tombstones(self) -> Iterator[Row]:
         yield rows.states_tombstone(self.group_id)
         yield rows.epoch_tombstone(self.group_id)

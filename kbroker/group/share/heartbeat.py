@@ -1,7 +1,7 @@
-"""The heartbeats of share groups (KIP-932): what they do besides the steps that all kinds share.
+"""The heartbeats of share groups (KIP-932): the functions that `modern/heartbeat` calls for this kind.
 
-A member is assigned only partitions whose share state is initialized. A heartbeat that finds others initializes them,
-and the next one assigns them. The states are durable before the group's row lists them.
+A member is assigned only partitions whose share state is initialized. A heartbeat initializes the missing states, and
+the next heartbeat assigns these partitions. The states are durable before the group's row lists them.
 """
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any
 
-from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.lean_dataclasses import replace
 from kbroker.base.long_work import Pace, result_of
 from kbroker.group.assignors import simple
 from kbroker.group.assignors.spec import Spec, SpecMember
 from kbroker.group.group import Group
-from kbroker.group.modern.group import ModernGroup, Row, Steps
-from kbroker.group.modern.heartbeat import JOIN_EPOCH, Call, Draft, Heartbeats, not_found, unknown_member
+from kbroker.group.modern.group import Row, Steps
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, Call, Draft, Kind, Place, find_dynamic, not_found, with_fields
 from kbroker.group.modern.reconcile import Assigned, reconcile_shared
 from kbroker.group.share import member_rows as rows
 from kbroker.group.share.group import ShareGroup
 from kbroker.group.share.member_rows import NOTHING, ShareMember, States, Target, TopicState
 from kbroker.group.share.rows import UNKNOWN_OFFSET, ShareKey
 from kbroker.group.share.state import ShareStates
-from kbroker.group.turns import Outcome
 from kbroker.protocol import messages
 from kbroker.security.escape import shown
+from kbroker.settings.config import Config
 
 log = logging.getLogger(__name__)
 
@@ -36,56 +35,24 @@ ASSIGNOR = simple.NAME
 ShareDraft = Draft[ShareGroup, ShareMember]
 
 
-class ShareHeartbeats(Heartbeats[ShareGroup, ShareMember]):
-    """The heartbeats of the share groups in a shard."""
+class ShareSteps:
+    """The functions of the kind that need more than the draft and the request."""
 
-    group_class: ClassVar[type[ModernGroup[Any, Any]]] = ShareGroup
-    rows: ClassVar[Any] = rows
-
-    def __init__(self, place: Any, states: ShareStates):
-        super().__init__(place)
+    def __init__(self, place: Place, states: ShareStates):
+        self.place = place
         self.states = states
 
-    def max_size(self) -> int:
-        most: int = self.place.config.group_share_max_size
-        return most
+    def kind(self) -> Kind:
+        """Return the table of share groups."""
+        return Kind(
+            ShareGroup, Draft, rows, max_size=max_size, find=find_dynamic, changed=changed, owned=owned,
+            subscribe=subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
+            is_idle=self.is_idle, take_over=take_over)
 
-    def is_idle(self, group: ShareGroup, member: ShareMember) -> bool:
+    def is_idle(self, group: ShareGroup, _member: ShareMember) -> bool:
         return group.is_known_covered and group.complete_version == self.place.changes.version
 
-    # Members
-
-    def check_epoch(self, member: ShareMember, request: Any) -> None:
-        """FENCED_MEMBER_EPOCH. The epoch before is good enough for a member that lost the reply."""
-        epoch = request.member_epoch
-        if epoch not in (JOIN_EPOCH, member.epoch) and not (
-                epoch < member.epoch and epoch == member.held.previous_epoch):
-            raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, f'found member epoch {epoch}, expected {member.epoch}')
-
-    def origin_of(self, before: ShareMember | None, call: Call) -> ShareMember:
-        return ShareMember(member_id=call.request.member_id) if before is None else before
-
-    def updated(self, origin: ShareMember, call: Call) -> ShareMember:
-        member = replace(
-            origin, client_id=call.client_id, client_host=call.client_host,
-            names=origin.names if call.names is None else call.names,
-            rack_id=origin.rack_id if call.request.rack_id is None else call.request.rack_id)
-        return origin if member == origin else member
-
-    # Subscriptions
-
-    def change_subscription(self, draft: ShareDraft, call: Call) -> Steps[bool]:
-        """Initialized partitions that no target has demand a new epoch, too."""
-        if draft.member.names != draft.origin.names:
-            return True
-        return draft.epoch <= draft.assignment_epoch and not (yield from draft.group.is_covered())
-
-    def epoch_rows(self, group: ShareGroup, epoch: int, new_hash: int) -> list[Row]:
-        return [rows.epoch_row(group.group_id, epoch, new_hash)]
-
-    # Targets
-
-    def compute_targets(self, draft: ShareDraft) -> Steps[dict[str, Any]]:
+    def targets(self, draft: ShareDraft) -> Steps[dict[str, Any]]:
         pace, numbering = Pace(), Numbering(draft.group.initialized)
         topics: dict[frozenset[str], frozenset[bytes]] = {}
         members = []
@@ -119,44 +86,30 @@ class ShareHeartbeats(Heartbeats[ShareGroup, ShareMember]):
                 yield
         return frozenset(found)
 
-    # Reconciliation
-
-    def reconcile(self, draft: ShareDraft, call: Call) -> Steps[None]:
+    def reconcile(self, draft: ShareDraft, _call: Call) -> Steps[None]:
+        """Give the member its target. Then initialize the share states that the subscriptions need."""
         origin, member = draft.origin, draft.member
         is_changed = member.names != origin.names
-        if not is_changed and origin.epoch == draft.assignment_epoch:
-            return
-        subscribed = yield from self.topic_ids(member)
-        held = yield from reconcile_shared(
-            origin.held, draft.assignment_epoch, draft.target() or NOTHING, subscribed, is_changed)
-        if held != origin.held:
-            draft.member = replace(member, held=held)
-            draft.rows.append(rows.current_row(draft.group.group_id, member.member_id, held))
-
-    def reply(self, draft: ShareDraft, call: Call) -> Any:
-        member = draft.member
-        assignment = None
-        if call.request.member_epoch == JOIN_EPOCH or call.names is not None or (
-                draft.before is not None and member.held.assigned != draft.before.held.assigned):
-            assignment = assignment_of(member.held)
-        return messages.ShareGroupHeartbeatResponse(
-            member_id=member.member_id, member_epoch=member.epoch,
-            heartbeat_interval_ms=self.interval_ms(draft), assignment=assignment)
-
-    def is_settled(self, draft: ShareDraft) -> bool:
-        return draft.member.epoch == draft.assignment_epoch
+        if is_changed or origin.epoch != draft.assignment_epoch:
+            subscribed = yield from self.topic_ids(member)
+            held = yield from reconcile_shared(
+                origin.held, draft.assignment_epoch, draft.target() or NOTHING, subscribed, is_changed)
+            if held != origin.held:
+                draft.member = replace(member, held=held)
+                draft.rows.append(rows.current_row(draft.group.group_id, member.member_id, held))
+        yield from self.complete_states(draft)
 
     # Share states
 
-    def finish(self, draft: ShareDraft) -> Steps[None]:
-        """Initialize the share states that are missing, and list them in the group's row."""
+    def complete_states(self, draft: ShareDraft) -> Steps[None]:
+        """Initialize the share states that are missing, and list them in the group's row. This waits for the disk."""
         group, changes = draft.group, self.place.changes
         is_unchanged = draft.before is not None and draft.member.names == draft.before.names
         version = changes.version
         if is_unchanged and not changes.concern(group.names, group.complete_version):
             group.complete_version = version
             return
-        missing = yield from self.missing(group, group.names_with(draft.before, draft.member))
+        missing = yield from self.missing(group, draft.names())
         added = (yield from self.initialize(group.group_id, draft.epoch, missing)) if missing else {}
         initialized = without_deleted(merged(group.initialized, added), changes.topics)
         if initialized != group.initialized:
@@ -191,24 +144,58 @@ class ShareHeartbeats(Heartbeats[ShareGroup, ShareMember]):
                         shown(group_id), key.partition, error)
         return without_failed(missing, failed)
 
-    # Leaving
 
-    def leave(self, call: Call, found: Group | None) -> Steps[Outcome] | Outcome:
-        """GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID."""
-        request = call.request
-        if not isinstance(found, ShareGroup):
-            raise not_found(request.group_id)
-        member = found.members.get(request.member_id)
-        if member is None:
-            raise unknown_member(found, request.member_id)
-        return self.fence(found, [member], messages.ShareGroupHeartbeatResponse(
-            member_id=request.member_id, member_epoch=request.member_epoch))
+def max_size(config: Config) -> int:
+    return int(config.group_share_max_size)
+
+
+def take_over(found: Group) -> Steps[tuple[ShareGroup, list[Row]]]:
+    """Raise GROUP_ID_NOT_FOUND: a share group never replaces a group of another kind."""
+    yield from ()
+    raise not_found(found.group_id)
+
+
+def changed(before: ShareMember | None, call: Call) -> tuple[ShareMember, ShareMember]:
+    origin = ShareMember(member_id=call.request.member_id) if before is None else before
+    fields: dict[str, Any] = {'client_id': call.client_id, 'client_host': call.client_host}
+    if call.names is not None:
+        fields['names'] = call.names
+    if call.request.rack_id is not None:
+        fields['rack_id'] = call.request.rack_id
+    return origin, with_fields(origin, fields)
+
+
+def owned(_request: Any) -> Target:
+    """Return nothing: several members may have a partition, so none has to report its own."""
+    return NOTHING
+
+
+def subscribe(draft: ShareDraft, _call: Call) -> Steps[bool]:
+    """Initialized partitions that are in no target need a new epoch, too."""
+    if draft.member.names != draft.origin.names:
+        return True
+    return draft.epoch <= draft.assignment_epoch and not (yield from draft.group.is_covered())
+
+
+def reply(draft: ShareDraft, call: Call, interval_ms: int) -> Any:
+    member = draft.member
+    assignment = None
+    if call.request.member_epoch == JOIN_EPOCH or call.names is not None or (
+            draft.before is not None and member.held.assigned != draft.before.held.assigned):
+        assignment = assignment_of(member.held)
+    return messages.ShareGroupHeartbeatResponse(
+        member_id=member.member_id, member_epoch=member.epoch, heartbeat_interval_ms=interval_ms,
+        assignment=assignment)
+
+
+def farewell(request: Any) -> Any:
+    return messages.ShareGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
 
 
 class Numbering:
     """The initialized partitions of topics, numbered from 0 as an assignor needs them.
 
-    Only those of a topic with gaps get other numbers: some of its partitions are initialized, and earlier ones are not.
+    Numbers and partitions differ only in a topic with gaps: a partition is initialized, and an earlier one is not.
     """
 
     def __init__(self, initialized: States):
@@ -223,7 +210,7 @@ class Numbering:
         return 0 if state is None else len(state.partitions)
 
     def numbers(self, target: Target, pace: Pace) -> Steps[Target]:
-        """Return a target with numbers for partitions."""
+        """Replace each partition of a target by its index in the topic's list of initialized partitions."""
         if not self._sorted:
             return target
         found = dict(target)
@@ -236,7 +223,7 @@ class Numbering:
         return found
 
     def partitions(self, target: Target, pace: Pace) -> Steps[Target]:
-        """Return a target with partitions for numbers."""
+        """Replace each index in a target by its partition: the reverse of `numbers`."""
         if not self._sorted:
             return target
         found = dict(target)
@@ -249,7 +236,7 @@ class Numbering:
 
 
 def merged(initialized: States, more: States) -> dict[bytes, TopicState]:
-    """Return the partitions of both."""
+    """Return the partitions that are in either."""
     found = dict(initialized)
     for topic_id, state in more.items():
         known = found.get(topic_id)
@@ -263,7 +250,7 @@ def without_deleted(states: States, topics: Any) -> dict[bytes, TopicState]:
 
 
 def without_failed(states: States, failed: Iterable[ShareKey]) -> dict[bytes, TopicState]:
-    """Return the states without the keys that failed."""
+    """Return the states without the partitions whose keys failed."""
     gone: dict[bytes, set[int]] = {}
     for key in failed:
         gone.setdefault(key.topic_id, set()).add(key.partition)
@@ -273,7 +260,7 @@ def without_failed(states: States, failed: Iterable[ShareKey]) -> dict[bytes, To
 
 
 def assignment_of(held: Assigned[bytes]) -> Any:
-    """Return the assignment in the answer to a member."""
+    """Return the assignment for a response."""
     response = messages.ShareGroupHeartbeatResponse
     return response.Assignment(topic_partitions=[
         response.TopicPartitions(topic_id=topic_id, partitions=list(partitions))

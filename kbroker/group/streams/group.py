@@ -134,6 +134,14 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
                     if role is Role.ACTIVE:
                         change(self._active, subtopology, numbers)
 
+    def epoch_rows(self, epoch: int, _metadata_hash: int) -> list[Row]:
+        """Return the row of an epoch that begins because members are removed.
+
+        The row keeps the old hash: the next heartbeat configures the topology for the topics as they are then.
+        """
+        return [rows.epoch_row(
+            self.group_id, epoch, self.metadata_hash, self.validated_epoch, self.assignment_configs)]
+
     def group_tombstones(self) -> Iterator[Row]:
         yield rows.epoch_tombstone(self.group_id)
         yield rows.topology_tombstone(self.group_id)

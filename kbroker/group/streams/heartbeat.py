@@ -1,10 +1,10 @@
-"""The heartbeats of streams groups (KIP-1071): what they do besides the steps that all kinds share."""
+"""The heartbeats of streams groups (KIP-1071): the functions that `modern/heartbeat` calls for this kind."""
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -13,11 +13,22 @@ from kbroker.base.long_work import Pace
 from kbroker.group.assignors import sticky
 from kbroker.group.assignors.sticky import Key, Role, TaskMember, TaskSpec
 from kbroker.group.classic.group import MOST_MEMBERS, ClassicGroup
+from kbroker.group.deadlines import DELAY
 from kbroker.group.group import Group
-from kbroker.group.modern.group import ModernGroup, Row, Steps
-from kbroker.group.modern.heartbeat import JOIN_EPOCH, Call, Draft, Heartbeats, not_found
+from kbroker.group.modern.group import Row, Steps
+from kbroker.group.modern.heartbeat import (
+    JOIN_EPOCH,
+    Call,
+    Draft,
+    Kind,
+    Place,
+    assign,
+    find_dynamic,
+    not_found,
+    with_fields,
+)
 from kbroker.group.modern.reconcile import Assigned, reconcile_tasks
-from kbroker.group.streams import rows as streams_rows
+from kbroker.group.streams import rows
 from kbroker.group.streams.group import StreamsGroup
 from kbroker.group.streams.member import (
     NO_TOPOLOGY_EPOCH,
@@ -31,12 +42,11 @@ from kbroker.group.streams.member import (
 from kbroker.group.streams.topology import ConfiguredTopology, InternalTopic, Status, configure, required_topics
 from kbroker.group.turns import Outcome
 from kbroker.protocol import messages
+from kbroker.settings.config import Config
 
 log = logging.getLogger(__name__)
 
 NO_TIMEOUT = -1
-DELAY = 'delay'
-"""The kind of the deadline at which a new group gets its first target."""
 MOST_TASKS = 100_000
 """The most tasks of a group."""
 STANDBY_REPLICAS = 'num.standby.replicas'
@@ -46,7 +56,7 @@ NO_TOPOLOGY = Topology(NO_TOPOLOGY_EPOCH, ())
 
 
 class StreamsReply(NamedTuple):
-    """The answer to a heartbeat, and the internal topics that the group misses."""
+    """The response to a heartbeat, and the internal topics that are missing."""
 
     response: Any
     missing: Iterable[InternalTopic] = ()
@@ -54,15 +64,24 @@ class StreamsReply(NamedTuple):
 
 @dataclass(slots=True)
 class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
-    """A streams group with one member changed, while the operation works on it."""
+    """A streams group with one changed member, while an operation works on it."""
 
     topology: Topology = NO_TOPOLOGY
     configured: ConfiguredTopology = field(default_factory=ConfiguredTopology)
+    configs: dict[str, str] = field(default_factory=dict)
+    """The configs of the group that the targets depend on."""
     shutdown_by: str = ''
     endpoint_changes: int = 0
     """1 if the partitions at the endpoints change, else 0."""
     endpoints: list[Any] | None = None
     """The partitions at each endpoint; None if the client knows them."""
+
+    def names(self) -> Iterable[str]:
+        return required_topics(self.topology.subtopologies)
+
+    def epoch_rows(self) -> list[Row]:
+        return [rows.epoch_row(
+            self.group.group_id, self.epoch, self.metadata_hash, self.validated_epoch, self.configs)]
 
     @property
     def validated_epoch(self) -> int:
@@ -70,70 +89,37 @@ class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
 
     @property
     def has_other_tasks(self) -> bool:
-        """The member has other tasks than before."""
+        """The tasks of the member have changed."""
         return self.before is None or self.member.held.assigned != self.before.held.assigned
 
 
-class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
-    """The heartbeats of the streams groups in a shard."""
+class StreamsSteps:
+    """The functions of the kind that need more than the draft and the request."""
 
-    group_class: ClassVar[type[ModernGroup[Any, Any]]] = StreamsGroup
-    draft_class: ClassVar[Any] = StreamsDraft
-    rows: ClassVar[Any] = streams_rows
+    def __init__(self, place: Place):
+        self.place = place
 
-    def may_replace(self, found: Group) -> bool:
-        return isinstance(found, ClassicGroup) and found.is_empty
-
-    def max_size(self) -> int:
-        wanted: int = self.place.config.group_streams_max_size
-        return min(wanted, MOST_MEMBERS)
+    def kind(self) -> Kind:
+        """Return the table of streams groups."""
+        return Kind(
+            StreamsGroup, StreamsDraft, rows, max_size=max_size, find=find_dynamic, changed=changed,
+            owned=owned_tasks, subscribe=self.subscribe, targets=self.targets, reconcile=self.reconcile,
+            reply=self.reply, farewell=farewell, is_idle=self.is_idle, take_over=take_over, after=self.after)
 
     def is_idle(self, group: StreamsGroup, member: StreamsMember) -> bool:
-        """The group is ready, and no status has to be answered."""
+        """Return whether the group is ready, and the response has no status."""
         return (group.configured is not None and group.configured.status is None and not group.shutdown_by
                 and group.topology is not None and member.topology_epoch >= group.topology.epoch
                 and group.validated_epoch == group.topology.epoch
                 and self.assignment_configs(group.group_id) == group.assignment_configs)
 
-    # Members
-
-    def check_epoch(self, member: StreamsMember, request: Any) -> None:
-        """FENCED_MEMBER_EPOCH. The epoch before is good enough for a member that lost the reply and owns no more than
-        its last answer named."""
-        epoch = request.member_epoch
-        if epoch == JOIN_EPOCH or epoch == member.epoch:
-            return
-        owned = owned_tasks(request)
-        if epoch < member.epoch and epoch == member.held.previous_epoch and owned is not None and (
-                all(all(number in member.held.assigned.get(key, {}) for number in numbers)
-                    for key, numbers in owned.items())):
-            return
-        raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, f'found member epoch {epoch}, expected {member.epoch}')
-
-    def origin_of(self, before: StreamsMember | None, call: Call) -> StreamsMember:
-        return StreamsMember(member_id=call.request.member_id) if before is None else before
-
-    def updated(self, origin: StreamsMember, call: Call) -> StreamsMember:
-        request = call.request
-        given: dict[str, Any] = {'client_id': call.client_id, 'client_host': call.client_host}
-        if request.rebalance_timeout_ms != NO_TIMEOUT:
-            given['rebalance_timeout_ms'] = request.rebalance_timeout_ms
-        if request.topology is not None:
-            given['topology_epoch'] = request.topology.epoch
-        if request.user_endpoint is not None:
-            given['endpoint'] = Endpoint(request.user_endpoint.host, request.user_endpoint.port)
-        if request.client_tags is not None:
-            given['tags'] = tuple(sorted((tag.key, tag.value) for tag in request.client_tags))
-        for name, value in (('rack_id', request.rack_id), ('process_id', request.process_id)):
-            if value is not None:
-                given[name] = value
-        changed = {name: value for name, value in given.items() if getattr(origin, name) != value}
-        return replace(origin, **changed) if changed else origin
-
     # The topology
 
-    def change_subscription(self, draft: Any, call: Call) -> Steps[bool]:
-        """Configure the topology, if it is new or its topics changed. INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY."""
+    def subscribe(self, draft: StreamsDraft, call: Call) -> Steps[bool]:
+        """Configure the topology, if it is new or its topics may have changed.
+
+        Raises INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY.
+        """
         group = draft.group
         if not group.members:
             self.start_delay(group.group_id)
@@ -142,20 +128,18 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
         if call.request.shutdown_application and not draft.shutdown_by:
             draft.shutdown_by = draft.member.member_id
         draft.topology = self.topology_of(draft, call)
-        if group.configured is None or self.is_due(group):
-            names = required_topics(draft.topology.subtopologies)
-            draft.metadata_hash = yield from self.hash_of(names)
+        if group.configured is None or self.place.changes.concern(group.names, group.metadata_version):
             draft.configured = yield from self.configure(draft.topology)
         else:
             draft.configured = group.configured
         if draft.configured.status is None:
             check_tasks(call.request, draft.configured.tasks)
-        return (draft.member is not draft.origin or draft.metadata_hash != group.metadata_hash
-                or draft.validated_epoch != group.validated_epoch
-                or self.assignment_configs(group.group_id) != group.assignment_configs)
+        draft.configs = self.assignment_configs(group.group_id)
+        return (draft.member is not draft.origin or draft.validated_epoch != group.validated_epoch
+                or draft.configs != group.assignment_configs)
 
     def topology_of(self, draft: StreamsDraft, call: Call) -> Topology:
-        """Return the topology of the group. The first one makes a row. INVALID_REQUEST for a change."""
+        """Return the topology of the group. Add the row of the first one. Raise INVALID_REQUEST for another one."""
         given, group = call.request.topology, draft.group
         if given is None:
             if group.topology is None:
@@ -164,7 +148,7 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
         topology = read_topology(given)
         if group.topology is None:
             self.place.shard.memory.check(topology.held_bytes)
-            draft.rows.append(streams_rows.topology_row(group.group_id, given))
+            draft.rows.append(rows.topology_row(group.group_id, given))
             return topology
         if group.topology.epoch <= topology.epoch and group.topology != topology:
             raise KafkaError(ErrorCode.INVALID_REQUEST,
@@ -172,7 +156,7 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
         return group.topology
 
     def configure(self, topology: Topology) -> Steps[ConfiguredTopology]:
-        """STREAMS_INVALID_TOPOLOGY."""
+        """Return the topology with the numbers of its tasks. Raise STREAMS_INVALID_TOPOLOGY for too many tasks."""
         find = self.place.changes.topics.topic
         found = {name: find(name) for name in required_topics(topology.subtopologies)}
         configured = yield from configure(topology.subtopologies, {
@@ -184,45 +168,23 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
         return configured
 
     def assignment_configs(self, group_id: str) -> dict[str, str]:
-        """Return the configs on which the target depends."""
+        """Return the configs of the group that the targets depend on."""
         return {STANDBY_REPLICAS: str(self.place.group_config(group_id).streams_num_standby_replicas)}
 
-    # Epochs
-
-    def bump(self, draft: Any, demanded: bool) -> Steps[None]:
-        if demanded:
-            group_id = draft.group.group_id
-            draft.epoch += 1
-            draft.rows.append(streams_rows.epoch_row(
-                group_id, draft.epoch, draft.metadata_hash, draft.validated_epoch, self.assignment_configs(group_id)))
-        yield from ()
-
-    def epoch_rows(self, group: StreamsGroup, epoch: int, new_hash: int) -> list[Row]:
-        """A member has gone: the next heartbeat configures the topology."""
-        return [streams_rows.epoch_row(
-            group.group_id, epoch, group.metadata_hash, group.validated_epoch, group.assignment_configs)]
-
-    def names_without(self, group: StreamsGroup, gone: list[StreamsMember]) -> Steps[Iterable[str]]:
-        yield from ()
-        return group.names
-
     # Targets
-
-    def may_assign(self, group: StreamsGroup, now_ms: int) -> bool:
-        return not self.is_delayed(group.group_id) and super().may_assign(group, now_ms)
 
     def is_delayed(self, group_id: str) -> bool:
         return self.place.deadlines.is_armed(DELAY, group_id, '')
 
     def start_delay(self, group_id: str) -> None:
-        """Let a group wait for more members before its first target."""
+        """Let a new group wait for more members before it gets its first targets."""
         delay_ms = self.place.group_config(group_id).streams_initial_rebalance_delay_ms
         if delay_ms and not self.is_delayed(group_id):
             self.place.deadlines.arm(DELAY, group_id, '', delay_ms, partial(
                 self.place.turns.submit, group_id, self.assign_delayed, Callback(log_delay)))
 
     def assign_delayed(self, group: Group | None) -> Steps[Outcome]:
-        """Compute the target of a group that has waited: an operation."""
+        """Compute the targets of a group whose initial delay is over: an operation."""
         if not isinstance(group, StreamsGroup) or not group.members or group.topology is None or (
                 group.epoch <= group.assignment_epoch):
             return Outcome()
@@ -230,11 +192,11 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
         draft = StreamsDraft(group, first, first, first, group.epoch, group.assignment_epoch, group.metadata_hash,
                              self.place.clock.wall_ms(), topology=group.topology,
                              configured=group.configured or (yield from self.configure(group.topology)))
-        yield from self.assign(draft)
+        yield from assign(draft, self.kind())
         return Outcome(draft.rows)
 
-    def compute_targets(self, draft: Any) -> Steps[dict[str, Any]]:
-        """Return the tasks of every member: none until all topics are there."""
+    def targets(self, draft: StreamsDraft) -> Steps[dict[str, Any]]:
+        """Return the tasks of every member. Members get no tasks until all topics exist."""
         if draft.configured.status is not None:
             return {member.member_id: NOTHING for member in draft.members()}
         pace, members = Pace(), []
@@ -251,7 +213,8 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
 
     # Reconciliation
 
-    def reconcile(self, draft: Any, call: Call) -> Steps[None]:
+    def reconcile(self, draft: StreamsDraft, call: Call) -> Steps[None]:
+        """Move the member towards its target. Then describe the endpoints, if the client does not know them."""
         group, member = draft.group, draft.member
         if not draft.origin.held.is_reconciled_to(draft.assignment_epoch):
             held: Assigned[Key] = yield from reconcile_tasks(
@@ -259,13 +222,13 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
                 partial(group.is_unreleased, member.process_id), owned_tasks(call.request))
             if held != draft.origin.held:
                 draft.member = replace(member, held=held)
-                draft.rows.append(streams_rows.current_row(group.group_id, member.member_id, held))
+                draft.rows.append(rows.current_row(group.group_id, member.member_id, held))
         draft.endpoint_changes = int(draft.member.endpoint is not None and (
             call.request.member_epoch == JOIN_EPOCH or draft.has_other_tasks))
         if group.endpoint_epoch + draft.endpoint_changes != call.request.endpoint_information_epoch:
             draft.endpoints = yield from self.describe_endpoints(draft)
         if group.topology is None:
-            draft.endpoint_changes = 0          # as in Kafka, the join that makes the group is not counted
+            draft.endpoint_changes = 0          # as in Kafka, the join that creates the group is not counted
 
     def describe_endpoints(self, draft: StreamsDraft) -> Steps[list[Any]]:
         """Return the partitions that can be queried at each endpoint."""
@@ -284,8 +247,8 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
     def partitions_of(self, member: StreamsMember, role: Role, sources: Mapping[str, list[str]]) -> list[Any]:
         """Return the partitions of the source topics of a member's tasks.
 
-        As in Kafka, a topic with fewer partitions than the member has tasks gets the lowest task numbers, as many as it
-        has partitions. Some of them may be no partitions of it.
+        As in Kafka, if a topic has fewer partitions than the member has tasks, that many of the lowest task numbers
+        stand for its partitions. The topic may not have all of them.
         """
         find, found = self.place.changes.topics.topic, []
         for (each, subtopology), numbers in member.held.assigned.items():
@@ -296,11 +259,11 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
                     topic=name, partitions=sorted(numbers)[:count]))
         return found
 
-    def reply(self, draft: Any, call: Call) -> Any:
+    def reply(self, draft: StreamsDraft, call: Call, interval_ms: int) -> StreamsReply:
         member = draft.member
         response = response_class()(
             member_id=member.member_id, member_epoch=member.epoch,
-            heartbeat_interval_ms=self.interval_ms(draft),
+            heartbeat_interval_ms=interval_ms,
             endpoint_information_epoch=draft.group.endpoint_epoch + draft.endpoint_changes,
             partitions_by_user_endpoint=draft.endpoints,
             status=[response_class().Status(status_code=status, status_detail=detail)
@@ -312,12 +275,8 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
                     for (each, subtopology), numbers in member.held.assigned.items() if each is role])
         return StreamsReply(response, draft.configured.missing)
 
-    def is_settled(self, draft: Any) -> bool:
-        settled: bool = draft.member.held.is_reconciled_to(draft.assignment_epoch)
-        return settled
-
     def statuses(self, draft: StreamsDraft) -> Iterator[tuple[Status, str]]:
-        """Yield what hinders the group or the member."""
+        """Yield each condition that keeps the group or the member from its work, with an explanation."""
         if draft.member.topology_epoch < draft.topology.epoch:
             yield Status.STALE_TOPOLOGY, (f"The member's topology epoch {draft.member.topology_epoch} is behind the "
                                           f"group's topology epoch {draft.topology.epoch}.")
@@ -330,33 +289,47 @@ class StreamsHeartbeats(Heartbeats[StreamsGroup, StreamsMember]):
             reason = 'initial rebalance delay' if self.is_delayed(draft.group.group_id) else 'assignment interval'
             yield Status.ASSIGNMENT_DELAYED, f'Assignment delayed due to the configured {reason}.'
 
-    # Deadlines
-
-    def after_beat(self, draft: Any, call: Call, version: int) -> None:
-        super().after_beat(draft, call, version)
+    def after(self, draft: StreamsDraft, _call: Call) -> None:
+        """Keep what no row keeps in the adopted group."""
         group = self.place.shard.groups.get(draft.group.group_id)
         if isinstance(group, StreamsGroup):
             group.configured = draft.configured
             group.shutdown_by = draft.shutdown_by
             group.endpoint_epoch += draft.endpoint_changes
-        if draft.member.held is not draft.origin.held:
-            self.follow_revocation(draft.group.group_id, draft.member)
 
-    def start_deadlines(self, group: StreamsGroup) -> None:
-        super().start_deadlines(group)
-        for member in group.members.values():
-            self.follow_revocation(group.group_id, member)
 
-    # Leaving
+def max_size(config: Config) -> int:
+    return min(int(config.group_streams_max_size), MOST_MEMBERS)
 
-    def leave(self, call: Call, found: Group | None) -> Steps[Outcome] | Outcome:
-        """GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID."""
-        request = call.request
-        if not isinstance(found, StreamsGroup):
-            raise not_found(request.group_id)
-        member = found.member(request.member_id)
-        return self.fence(found, [member], StreamsReply(response_class()(
-            member_id=request.member_id, member_epoch=request.member_epoch)))
+
+def take_over(found: Group) -> Steps[tuple[StreamsGroup, list[Row]]]:
+    """Replace a classic group without members."""
+    yield from ()
+    if isinstance(found, ClassicGroup) and found.is_empty:
+        return StreamsGroup(found.group_id), found.tombstones()
+    raise not_found(found.group_id)
+
+
+def changed(before: StreamsMember | None, call: Call) -> tuple[StreamsMember, StreamsMember]:
+    request = call.request
+    origin = StreamsMember(member_id=request.member_id) if before is None else before
+    fields: dict[str, Any] = {'client_id': call.client_id, 'client_host': call.client_host}
+    if request.rebalance_timeout_ms != NO_TIMEOUT:
+        fields['rebalance_timeout_ms'] = request.rebalance_timeout_ms
+    if request.topology is not None:
+        fields['topology_epoch'] = request.topology.epoch
+    if request.user_endpoint is not None:
+        fields['endpoint'] = Endpoint(request.user_endpoint.host, request.user_endpoint.port)
+    if request.client_tags is not None:
+        fields['tags'] = tuple(sorted((tag.key, tag.value) for tag in request.client_tags))
+    for name, value in (('rack_id', request.rack_id), ('process_id', request.process_id)):
+        if value is not None:
+            fields[name] = value
+    return origin, with_fields(origin, fields)
+
+
+def farewell(request: Any) -> StreamsReply:
+    return StreamsReply(response_class()(member_id=request.member_id, member_epoch=request.member_epoch))
 
 
 def response_class() -> Any:
@@ -365,7 +338,7 @@ def response_class() -> Any:
 
 
 def owned_tasks(request: Any) -> Target | None:
-    """Return the tasks that the member reports to own, None if it does not report any."""
+    """Return the tasks that the member reports to own; None if the request has no such lists."""
     if request.active_tasks is None:
         return None
     return {(role, tasks.subtopology_id): frozenset(tasks.partitions)
@@ -373,7 +346,7 @@ def owned_tasks(request: Any) -> Target | None:
 
 
 def check_tasks(request: Any, counts: Mapping[str, int]) -> None:
-    """INVALID_REQUEST for a task that the topology does not have."""
+    """Raise INVALID_REQUEST for a task that the topology does not have."""
     for (_, subtopology), numbers in (owned_tasks(request) or NOTHING).items():
         count = counts.get(subtopology)
         if count is None:
@@ -386,6 +359,6 @@ def check_tasks(request: Any, counts: Mapping[str, int]) -> None:
 
 
 def log_delay(error: KafkaError | None, _result: object) -> None:
-    """Log that a group which has waited got no target: a later heartbeat computes it."""
+    """Log that a delayed group got no targets. A later heartbeat computes them."""
     if error is not None and error.code is not ErrorCode.NOT_COORDINATOR:
         log.error('the target of a new streams group was not stored: %s', error)

@@ -43,6 +43,10 @@ class StreamsMember(ModernMember[Key]):
             held_bytes += memory_of(self.endpoint.host)
         return int(held_bytes)
 
+    @property
+    def revocation_timeout_ms(self) -> int | None:
+        return self.rebalance_timeout_ms
+
 
 class Topology(NamedTuple):
     """The topology of a group, in the order of the ids of its subtopologies."""
