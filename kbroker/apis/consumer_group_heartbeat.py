@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1 (KIP-848).
 
-Joins a consumer group, keeps a member alive, tells it its assignment, and leaves the group. Version 1 brings regular
-expressions that the broker evaluates, and obliges the client to make its own member id.
+Joins a consumer group, keeps a member alive, returns its assignment, and leaves the group. Version 1 adds regular
+expressions that the broker evaluates. From version 1 on, the client makes its own member id.
 """
 from __future__ import annotations
 
@@ -9,27 +9,24 @@ import base64
 import uuid
 from typing import Any
 
-from kbroker.apis.serving.authorization import require
-from kbroker.apis.serving.group_protocols import require_group_protocol
-from kbroker.apis.serving.heartbeat_calls import call_of, check_given, invalid, reply_to, with_names
+from kbroker.apis.serving.heartbeat_calls import call_of, check_given, check_rights, invalid, read_names, reply_to
 from kbroker.apis.serving.idle_heartbeat import IdleHeartbeatHandler
 from kbroker.apis.serving.long_answers import Steps
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.security.acl_codes import Operation, ResourceType
 
 NO_TIMEOUT = -1
 
 
-def handle(request: Request, body: Any) -> Steps | None:
-    require_group_protocol(request, 'consumer')
-    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
-    return with_names(request, body, submit)
+def handle(request: Request, body: Any) -> Steps:
+    check_rights(request, body, 'consumer')
+    return submit(request, body)
 
 
-def submit(request: Request, body: Any, names: frozenset[str] | None) -> None:
+def submit(request: Request, body: Any) -> Steps:
+    names = yield from read_names(request, body)
     check_fields(body, request.version, request.node.config.group_consumer_assignors)
     if not body.member_id and body.member_epoch == JOIN_EPOCH:
         body.member_id = new_member_id()
@@ -42,7 +39,7 @@ def new_member_id() -> str:
 
 
 def check_fields(body: Any, version: int, assignors: list[str]) -> None:
-    """INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
+    """Raise INVALID_REQUEST for fields that contradict each other, UNSUPPORTED_ASSIGNOR for an unknown assignor."""
     epoch = body.member_epoch
     if not body.member_id and (version >= 1 or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH):
         raise invalid(f'found no member id, which version {version} needs with member epoch {epoch}')
@@ -59,7 +56,7 @@ def check_fields(body: Any, version: int, assignors: list[str]) -> None:
 
 
 def check_join(body: Any) -> None:
-    """INVALID_REQUEST."""
+    """Raise INVALID_REQUEST unless the request has all fields that a member needs to join."""
     if body.rebalance_timeout_ms == NO_TIMEOUT:
         raise invalid('found a member that joins without a rebalance timeout')
     if body.topic_partitions is None or body.topic_partitions:

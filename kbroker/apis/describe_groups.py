@@ -1,9 +1,9 @@
 """DescribeGroups (key 15), versions 0-6.
 
-Members show their metadata while the group is stable, and their last assignment always. A group that does not exist is
-Dead, without an error up to version 5, GROUP_ID_NOT_FOUND with a message from version 6 (KIP-1043). Version 3 may ask
-which operations the client may do (KIP-430). Version 4 brings group.instance.id.
-A group that is named twice is described once.
+The response has the last assignment of each member, and its metadata while the group is stable. A group that does not
+exist has the state Dead: without an error up to version 5, with GROUP_ID_NOT_FOUND and a message from version 6 on
+(KIP-1043). Version 3 adds the operations that the client has a right to (KIP-430), version 4 group.instance.id. A group
+that the request names twice is described once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from kbroker.security.acl_codes import Operation, ResourceType
 
 
 def handle(request: Request, body: Any) -> Steps:
-    """Describe each group once. When the answer is full, the groups that are left get COORDINATOR_LOAD_IN_PROGRESS:
-    clients ask for these again."""
+    """Describe each group once.
+
+    When the response is full, the other groups get COORDINATOR_LOAD_IN_PROGRESS: clients ask for these again.
+    """
     pace, room = Pace(), ReplyRoom()
     groups = []
     for group_id in (yield from counted(body.groups, pace)):
@@ -68,7 +70,7 @@ def failed(group_id: str, error: KafkaError, version: int) -> Any:
 
 
 def describe_members(group: ClassicGroup, pace: Pace, room: ReplyRoom) -> Steps:
-    """Return the members. Those that leave meanwhile are included, those that join are not."""
+    """Return the members at the time of the call, in parts. Later joins and leaves make no difference."""
     described = []
     for member in list(group.members.values()):
         stable = group.state is GroupState.STABLE

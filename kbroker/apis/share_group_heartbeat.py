@@ -1,38 +1,35 @@
 """ShareGroupHeartbeat (key 76), version 1 (KIP-932).
 
-Joins a share group, keeps a member alive, brings its assignment, and leaves the group. Clients make their member ids.
+Joins a share group, keeps a member alive, returns its assignment, and leaves the group. Clients make their member ids.
 """
 from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.serving.authorization import require
-from kbroker.apis.serving.group_protocols import require_group_protocol
-from kbroker.apis.serving.heartbeat_calls import call_of, check_given, invalid, reply_to, with_names
+from kbroker.apis.serving.heartbeat_calls import call_of, check_given, check_rights, invalid, read_names, reply_to
 from kbroker.apis.serving.idle_heartbeat import IdleHeartbeatHandler
 from kbroker.apis.serving.long_answers import Steps
 from kbroker.apis.serving.request import Api, Request
 from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.security.acl_codes import Operation, ResourceType
 
 LONGEST_MEMBER_ID = 36
 """The length of a UUID as most libraries write it."""
 
 
-def handle(request: Request, body: Any) -> Steps | None:
-    require_group_protocol(request, 'share')
-    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
-    return with_names(request, body, submit)
+def handle(request: Request, body: Any) -> Steps:
+    check_rights(request, body, 'share')
+    return submit(request, body)
 
 
-def submit(request: Request, body: Any, names: frozenset[str] | None) -> None:
+def submit(request: Request, body: Any) -> Steps:
+    names = yield from read_names(request, body)
     check_fields(body)
     request.node.groups.share_heartbeat(call_of(request, body, names), reply_to(request, body))
 
 
 def check_fields(body: Any) -> None:
-    """INVALID_REQUEST."""
+    """Raise INVALID_REQUEST for fields that contradict each other."""
     check_given(MemberId=body.member_id)
     if len(body.member_id) > LONGEST_MEMBER_ID:
         raise invalid(f'found a member id of {len(body.member_id)} characters, expected {LONGEST_MEMBER_ID} at most')

@@ -1,9 +1,9 @@
 """StreamsGroupHeartbeat (key 88), version 0 (KIP-1071).
 
-Joins a streams group with the topology of the application, keeps a member alive, tells it its tasks, and leaves the
-group. The broker creates missing internal topics in the background, if the client may create them. Versions of Apache
-Kafka before 4.4 do not support static members, warm-up tasks, offsets of tasks and source topics by regular expression:
-they are INVALID_REQUEST.
+Joins a streams group with the topology of the application, keeps a member alive, returns its tasks, and leaves the
+group. The broker creates missing internal topics in the background, if the client may create them. As in Apache Kafka
+before 4.4, requests with a static member, warm-up tasks, offsets of tasks or source topics by regular expression are
+refused with INVALID_REQUEST.
 """
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from itertools import islice
 from typing import Any
 
 from kbroker.apis.create_topics import check_replication_factor
-from kbroker.apis.serving.authorization import may_on_cluster, refusal, require
-from kbroker.apis.serving.group_protocols import require_group_protocol
+from kbroker.apis.serving.authorization import may_on_cluster, refusal
+from kbroker.apis.serving.heartbeat_calls import call_of, check_rights, invalid
 from kbroker.apis.serving.idle_heartbeat import IdleHeartbeatHandler
 from kbroker.apis.serving.long_answers import Pace, Steps
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import INTERNAL_TOPICS
-from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, Call
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH
 from kbroker.group.streams.heartbeat import StreamsReply
 from kbroker.group.streams.topology import InternalTopic, Status
 from kbroker.metadata.controller import NewTopic
@@ -41,8 +41,7 @@ CREATE, DESCRIBE, TOPIC = Operation.CREATE, Operation.DESCRIBE, ResourceType.TOP
 
 
 def handle(request: Request, body: Any) -> Steps:
-    require_group_protocol(request, 'streams')
-    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
+    check_rights(request, body, 'streams')
     check_fields(body)
     if body.topology is not None:
         yield from check_topology(request, body.topology)
@@ -54,16 +53,11 @@ def handle(request: Request, body: Any) -> Steps:
         create_missing(request, body.group_id, reply)
         request.reply(reply.response)
 
-    def may_describe(name: str) -> bool:
-        return request.may(DESCRIBE, TOPIC, name, quiet=True)
-
-    # The slash is how Java writes an address without a host name: members carry it in answers and in the offsets topic.
-    call = Call(body, None, request.client_id or '', f'/{request.client_host}', may_describe)
-    request.node.groups.streams_heartbeat(call, Callback(done))
+    request.node.groups.streams_heartbeat(call_of(request, body, None), Callback(done))
 
 
 def check_fields(body: Any) -> None:
-    """INVALID_REQUEST."""
+    """Raise INVALID_REQUEST for fields that are not supported or contradict each other."""
     for name, value in (('a group instance id', body.instance_id), ('offsets of tasks', body.task_offsets),
                         ('end offsets of tasks', body.task_end_offsets), ('warm-up tasks', body.warmup_tasks or None)):
         if value is not None:
@@ -83,7 +77,7 @@ def check_fields(body: Any) -> None:
 
 
 def check_join(body: Any, tasks: Iterable[list[Any] | None]) -> None:
-    """INVALID_REQUEST."""
+    """Raise INVALID_REQUEST unless the request has all fields that a member needs to join."""
     if body.rebalance_timeout_ms == NO_TIMEOUT:
         raise invalid('expected a rebalance timeout of a member that joins, found none')
     if any(each is None or each for each in tasks):
@@ -93,7 +87,10 @@ def check_join(body: Any, tasks: Iterable[list[Any] | None]) -> None:
 
 
 def check_topology(request: Request, topology: Any) -> Steps:
-    """INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY, TOPIC_AUTHORIZATION_FAILED."""
+    """Check a topology and the client's rights to its topics, in parts.
+
+    Raises INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY, TOPIC_AUTHORIZATION_FAILED.
+    """
     pace, names, entries = Pace(), set(), 0
     if len(topology.subtopologies) > MOST_ENTRIES:
         raise invalid_topology(f'found more than {MOST_ENTRIES} subtopologies, topics and configs')
@@ -119,7 +116,7 @@ def check_topology(request: Request, topology: Any) -> Steps:
 
 
 def check_name(name: str) -> None:
-    """STREAMS_INVALID_TOPOLOGY."""
+    """Raise STREAMS_INVALID_TOPOLOGY unless this can be the name of a topic of an application."""
     if name in INTERNAL_TOPICS:
         raise invalid_topology(f'{name} is an internal topic of the broker')
     try:
@@ -129,7 +126,8 @@ def check_name(name: str) -> None:
 
 
 def check_subtopology(part: Any) -> None:
-    """INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY."""
+    """Raise INVALID_REQUEST for a regular expression, STREAMS_INVALID_TOPOLOGY for partitions or topics that do not
+    fit."""
     if part.source_topic_regex or any(group.source_topic_regex for group in part.copartition_groups):
         raise invalid('found a regular expression for source topics, expected names')
     for topic in part.state_changelog_topics:
@@ -148,9 +146,9 @@ def check_subtopology(part: Any) -> None:
 
 
 def create_missing(request: Request, group_id: str, reply: StreamsReply) -> None:
-    """Create the internal topics that a group misses, in the background. The status of the answer says what hinders.
+    """Create the missing internal topics of a group in the background. Add failures to the status of the response.
 
-    As in Kafka, a client that may not create one of them creates none.
+    As in Kafka, a client without the right to create one of them creates none.
     """
     missing = list(reply.missing)
     if not missing:
@@ -170,7 +168,7 @@ def create_missing(request: Request, group_id: str, reply: StreamsReply) -> None
 
 
 def start_creation(request: Request, group_id: str, missing: Iterable[InternalTopic]) -> None:
-    """Create the topics in the background. Their errors are kept for two intervals between heartbeats."""
+    """Create the topics in the background. Remember their errors for two heartbeat intervals."""
     node, wanted = request.node, []
     topics = node.groups.streams_topics
     remember_ms = 2 * node.groups.group_config(group_id).timing['streams'].heartbeat_interval_ms
@@ -192,10 +190,6 @@ def add_detail(reply: StreamsReply, detail: str) -> None:
 
 def new_topic(topic: InternalTopic) -> NewTopic:
     return NewTopic(topic.name, topic.partitions, dict(topic.configs))
-
-
-def invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
 def invalid_topology(message: str) -> KafkaError:

@@ -17,7 +17,7 @@ def describe_each(request: Request, body: Any, protocol: str, response: Any, pac
                   describe: Callable[[str], Steps]) -> Steps:
     """Describe each group of a request once. `describe(group_id)` returns a group of the message class `response`.
 
-    When the answer is full, the groups that are left get COORDINATOR_LOAD_IN_PROGRESS: clients ask for these again.
+    When the response is full, the other groups get COORDINATOR_LOAD_IN_PROGRESS: clients ask for these again.
     """
     require_group_protocol(request, protocol)
     groups = []

@@ -1,4 +1,4 @@
-"""The gate of the APIs of modern groups: a kind is served if its feature is finalized and the settings allow it."""
+"""The kinds of modern groups that the broker serves: the feature is finalized, and the settings allow the kind."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,6 +18,6 @@ def is_served(node: Any, kind: str) -> bool:
 
 
 def require_group_protocol(request: Request, kind: str) -> None:
-    """UNSUPPORTED_VERSION unless the broker serves groups of this kind."""
+    """Raise UNSUPPORTED_VERSION unless the broker serves groups of this kind."""
     if not is_served(request.node, kind):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'groups of type {kind} are not enabled')

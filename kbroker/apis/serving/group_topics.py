@@ -1,4 +1,4 @@
-"""The assignments of members in the descriptions of groups of today."""
+"""The assignments of members in descriptions of consumer and share groups."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ NAMES_AN_ELEMENT = 8
 
 
 def member_elements(names: int) -> int:
-    """Return the elements that a member counts for, with so many topic names."""
+    """Return how many elements a member with this many topic names counts for."""
     return MEMBER_ELEMENTS + names // NAMES_AN_ELEMENT
 
 
 class GroupTopics:
-    """The topics in one answer. `response` is its message class, with an Assignment of TopicPartitions."""
+    """The topics in one response. `response` is its message class, with an Assignment of TopicPartitions."""
 
     def __init__(self, request: Request, response: Any):
         self.pace = Pace()
@@ -31,7 +31,7 @@ class GroupTopics:
         self._may_describe: dict[str, bool] = {}
 
     def assignment(self, partitions: Mapping[bytes, list[int]]) -> Steps:
-        """Return an assignment without topics that do not exist any more. TOPIC_AUTHORIZATION_FAILED."""
+        """Return an assignment without deleted topics. Raise TOPIC_AUTHORIZATION_FAILED without a right to one."""
         topics = self._request.node.topics
         found = []
         for topic_id, indexes in partitions.items():

@@ -1,10 +1,10 @@
-"""The common part of the heartbeats of members: the topics that they name, the client, and the answer."""
+"""The common part of the heartbeats of members: the rights, the topics in the request, the client, and the reply."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from kbroker.apis.serving.authorization import refusal
+from kbroker.apis.serving.authorization import refusal, require
+from kbroker.apis.serving.group_protocols import require_group_protocol
 from kbroker.apis.serving.long_answers import Pace, Steps
 from kbroker.apis.serving.request import Request
 from kbroker.base.completion import Callback, Completion
@@ -12,40 +12,38 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.modern.heartbeat import Call
 from kbroker.security.acl_codes import Operation, ResourceType
 
-NAMES_AT_ONCE = 64
 MOST_NAMES = 10_000
-"""The most topics that a member may name: they are sorted and counted in one part, which takes less than 10 ms."""
+"""The most topics in a request: they are sorted and counted in one part, which takes less than 10 ms."""
 DESCRIBE, TOPIC = Operation.DESCRIBE, ResourceType.TOPIC
 
-Submit = Callable[[Request, Any, 'frozenset[str] | None'], None]
+
+def check_rights(request: Request, body: Any, kind: str) -> None:
+    """Raise UNSUPPORTED_VERSION unless groups of this kind are served, GROUP_AUTHORIZATION_FAILED without a right."""
+    require_group_protocol(request, kind)
+    require(request, Operation.READ, ResourceType.GROUP, body.group_id)
 
 
-def with_names(request: Request, body: Any, submit: Submit) -> Steps | None:
-    """Call `submit` with the topics that the request names, in parts if they are many or need a right each.
+def read_names(request: Request, body: Any) -> Steps:
+    """Return the topics in the request, None without a list of them. Check the client's right to each, in parts.
 
-    Raises KafkaError INVALID_REQUEST, TOPIC_AUTHORIZATION_FAILED.
+    Raises INVALID_REQUEST, TOPIC_AUTHORIZATION_FAILED.
     """
-    names = body.subscribed_topic_names
-    if names and len(names) > MOST_NAMES:
-        raise invalid(f'found {len(names)} topics, expected at most {MOST_NAMES}')
-    if names and (len(names) > NAMES_AT_ONCE or request.access is not None):
-        return _read_names(request, body, submit)
-    submit(request, body, None if names is None else frozenset(names))
-    return None
-
-
-def _read_names(request: Request, body: Any, submit: Submit) -> Steps:
+    if body.subscribed_topic_names is None:
+        return None
+    if len(body.subscribed_topic_names) > MOST_NAMES:
+        raise invalid(f'found {len(body.subscribed_topic_names)} topics, expected at most {MOST_NAMES}')
     pace, names = Pace(), set()
     for name in body.subscribed_topic_names:
-        if name not in names and not request.may(DESCRIBE, TOPIC, name):
+        if name not in names and request.access is not None and not request.may(DESCRIBE, TOPIC, name):
             raise refusal(TOPIC)
         names.add(name)
         if pace.spend():
             yield
-    submit(request, body, frozenset(names))
+    return frozenset(names)
 
 
 def call_of(request: Request, body: Any, names: frozenset[str] | None) -> Call:
+    """Return the heartbeat of this request, with its client."""
     def may_describe(name: str) -> bool:
         return request.may(DESCRIBE, TOPIC, name, quiet=True)
 
@@ -54,7 +52,7 @@ def call_of(request: Request, body: Any, names: frozenset[str] | None) -> Call:
 
 
 def reply_to(request: Request, body: Any) -> Completion:
-    """Return a completion that answers the request with a response or with an error."""
+    """Return a completion that replies to the request with a response or with an error."""
     def done(error: KafkaError | None, response: Any) -> None:
         if error is not None:
             response = request.api.failure(body, error.code, str(error), request.version)
@@ -64,7 +62,7 @@ def reply_to(request: Request, body: Any) -> Completion:
 
 
 def check_given(**values: str | None) -> None:
-    """Raise KafkaError INVALID_REQUEST for a value that is given, but blank."""
+    """Raise INVALID_REQUEST for a value that is given but blank."""
     for name, value in values.items():
         if value is not None and not value.strip():
             raise invalid(f'found a blank {name}, expected none or a name')

@@ -1,8 +1,8 @@
 """Heartbeats of idle members of consumer, share and streams groups, read and answered by hand.
 
-Most heartbeats name the group, the member and its epoch only, and change nothing. A static member of a consumer group
-also names its instance, and a member of a streams group the endpoints that it knows. `group/modern/idle_members` knows
-which heartbeats these are. All others go the whole way: they are decoded, and become operations of turns.
+Most heartbeats name only the group, the member and its epoch, and change nothing. A static member of a consumer group
+also names its instance, and a member of a streams group the endpoints that it knows. `group/modern/idle_members` finds
+out whether a heartbeat changes nothing. All other heartbeats are decoded, and become operations of turns.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -25,10 +25,10 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef enum:
-    # A UUID: the most of a member id, whose length takes one byte then. Longer ones go the whole way.
+    # The length of a UUID. A longer member id is decoded: the length of this one takes one byte.
     MOST_ID_BYTES = 36
-    # The end of an answer. Of a streams group: the acceptable lag, the interval of task offsets, no status, no tasks
-    # of three roles, the epoch of the endpoints, no endpoints, and the tags. Of another kind: no assignment, the tags.
+    # The end of a response. In a streams group: the acceptable lag, the interval of task offsets, no status, no tasks
+    # of three roles, the epoch of the endpoints, no endpoints, and the tags. Otherwise: no assignment, the tags.
     MOST_REST_BYTES = 4 + 4 + 1 + 3 + 4 + 1 + 1
     # The header, the throttle time, the code, two strings, epoch and interval, and the end.
     MOST_ANSWER_BYTES = 5 + 4 + 2 + 1 + 1 + MOST_ID_BYTES + 4 + 4 + MOST_REST_BYTES
@@ -41,10 +41,10 @@ cdef int GROUP = ResourceType.GROUP
 
 
 cdef class IdleHeartbeatHandler(Handler):
-    """Answers heartbeats of idle members. All others are decoded and passed to `handle`.
+    """Replies to heartbeats of idle members. Decodes all others and passes them to `handle`.
 
-    The fields of the request begin with group, member and epoch. In a streams group, the epoch of the endpoints that
-    the member knows is next, in a consumer group the instance id. Both messages are flexible in all versions.
+    A request begins with the group, the member and the epoch. Then follows, in a streams group, the epoch of the
+    endpoints that the member knows, and in a consumer group the instance id. All versions of the messages are flexible.
     """
     cdef DecodingHandler whole
     cdef object kind
@@ -69,7 +69,7 @@ cdef class IdleHeartbeatHandler(Handler):
         return self.whole.serve(request, body)
 
     cdef bint answer_idle(self, Request request, Cursor *body) except -1:
-        """Answer the heartbeat if its member is idle. Return False for any other one: nothing has happened then."""
+        """Reply to the heartbeat if its member is idle. Return False, without any effect, if it is not."""
         cdef Sender sender = Sender.__new__(Sender)
         cdef int32_t endpoint_epoch = 0
         cdef IdleBeat found
@@ -101,7 +101,7 @@ cdef class IdleHeartbeatHandler(Handler):
         return True
 
     cdef bint is_bare(self, int version, Cursor *body) except -1:
-        """Return whether no other field is given. Bytes behind the request do not matter to Kafka."""
+        """Return whether the request has no other field. Kafka ignores bytes behind a request."""
         cdef bytes tail
         while len(self.tails) <= version:
             self.tails.append(None)
@@ -113,7 +113,7 @@ cdef class IdleHeartbeatHandler(Handler):
                 and memcmp(body.at, PyBytes_AS_STRING(tail), PyBytes_GET_SIZE(tail)) == 0)
 
     cdef bytes encoded(self, Request request, Sender sender, IdleBeat *found):
-        """Return the reply with its header: no error, and nothing new."""
+        """Return the response with its header: no error and no assignment."""
         cdef uint8_t answer[MOST_ANSWER_BYTES]
         cdef uint8_t *at = request.put_header(answer)
         cdef Py_ssize_t length
@@ -142,7 +142,7 @@ cdef class IdleHeartbeatHandler(Handler):
 
 
 cdef str take_text(Cursor *cursor, Py_ssize_t most_bytes, bint nullable):
-    """Read a string of at most this many bytes; None for null. Raises ProtocolError for any other one."""
+    """Read a string of at most this many bytes; None for null. Raise ProtocolError for a longer one."""
     cdef const uint8_t *text
     cdef Py_ssize_t length = take_string(cursor, True, nullable, &text)
     if length < 0:
