@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from kbroker.security.acl_codes import AclFilter
-from kbroker_tools.cluster.command import ToolError
+from kbroker_tools.base.command import ToolError
 
 
 class Place(Protocol):

@@ -14,8 +14,8 @@ from kbroker.security.scram_credential import (
     MECHANISM_CODES,
     MOST_ITERATIONS,
 )
+from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Output
-from kbroker_tools.cluster.command import ToolError
 
 if TYPE_CHECKING:
     from kbroker.client.admin import ScramCredentialUpsertion

@@ -18,8 +18,9 @@ from kbroker_tools.acls.rules import (
     wanted_rules,
 )
 from kbroker_tools.base import actions
+from kbroker_tools.base.command import SETTINGS, Command, output_options, version_option
 from kbroker_tools.base.render import Output, printable
-from kbroker_tools.cluster.command import SETTINGS, Command, cluster_options, open_view, output_options, version_option
+from kbroker_tools.cluster.opening import cluster_options, open_view
 
 
 @click.command(cls=Command, context_settings=SETTINGS)

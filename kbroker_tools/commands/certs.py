@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from kbroker_tools.cluster.command import SETTINGS, Group, ToolError, version_option
+from kbroker_tools.base.command import SETTINGS, Group, ToolError, version_option
 
 CA_DAYS = 3650
 PORT = 9093

@@ -12,17 +12,10 @@ from kbroker.base.errors import KafkaError
 from kbroker.client.descriptions import ConfigEntry, ConfigSynonym
 from kbroker.settings.rows import Setting, usual_texts
 from kbroker_tools.base import actions
+from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options, version_option
 from kbroker_tools.base.render import Column, Output
 from kbroker_tools.cluster import client_configs
-from kbroker_tools.cluster.command import (
-    SETTINGS,
-    Command,
-    ToolError,
-    cluster_options,
-    open_view,
-    output_options,
-    version_option,
-)
+from kbroker_tools.cluster.opening import cluster_options, open_view
 
 
 class EntityType(NamedTuple):

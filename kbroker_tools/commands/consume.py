@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from kbroker_tools.cluster.command import SETTINGS, Command, cluster_options, json_option, version_option
+from kbroker_tools.base.command import SETTINGS, Command, json_option, version_option
+from kbroker_tools.cluster.opening import cluster_options
 from kbroker_tools.console.line_reader import parse_properties
 from kbroker_tools.console.message_printer import Printer, report_skipped
 from kbroker_tools.console.message_source import DirectorySource, Source, Wanted, open_broker

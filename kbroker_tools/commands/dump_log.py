@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kbroker_tools.cluster.command import SETTINGS, Command, version_option
+from kbroker_tools.base.command import SETTINGS, Command, version_option
 from kbroker_tools.dump.options import MAX_INT32, OPTIONS, PROGRAM, STRING_DECODER, DumpOptions, Option
 from kbroker_tools.dump.run import dump
 

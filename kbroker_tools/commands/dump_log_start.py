@@ -17,7 +17,7 @@ def start() -> None:
         from kbroker_tools.dump.run import dump
         code = dump(options)
     except BaseException as error:
-        from kbroker_tools.cluster.command import one_line_ending
+        from kbroker_tools.base.command import one_line_ending
         with one_line_ending(PROGRAM):
             raise error
     sys.exit(code)

@@ -8,8 +8,9 @@ import click
 
 from kbroker.base.errors import ErrorCode
 from kbroker.client import KafkaError
+from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options
 from kbroker_tools.base.render import Column, Output
-from kbroker_tools.cluster.command import SETTINGS, Command, ToolError, broker_options, open_view, output_options
+from kbroker_tools.cluster.opening import broker_options, open_view
 from kbroker_tools.spark.sink import protocol
 from kbroker_tools.spark.sink.ledger import Ledger
 from kbroker_tools.spark.sink.options import LEDGER_TOPIC, parse_sink_options

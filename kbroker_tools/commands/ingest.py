@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from kbroker_tools.base.command import INTERRUPTED, SETTINGS, Command, ToolError, output_options, version_option
 from kbroker_tools.base.render import (
     PROGRESS_INTERVAL_S,
     Column,
@@ -28,7 +29,6 @@ from kbroker_tools.base.render import (
     words_for_count,
     words_for_duration,
 )
-from kbroker_tools.cluster.command import INTERRUPTED, SETTINGS, Command, ToolError, output_options, version_option
 
 if TYPE_CHECKING:
     from kbroker_tools.spark.ingest import IngestJob, IngestResult

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker_tools.base.command import SETTINGS, Command, ToolError, version_option
 from kbroker_tools.base.render import warn
-from kbroker_tools.cluster.command import SETTINGS, Command, ToolError, version_option
 from kbroker_tools.console.line_reader import LineReader, LineSplitter, parse_properties
 
 if TYPE_CHECKING:

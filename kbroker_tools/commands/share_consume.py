@@ -11,7 +11,7 @@ import click
 
 from kbroker.client.config import read_client_file
 from kbroker.client.share_sessions import AcknowledgeType
-from kbroker_tools.cluster.command import SETTINGS, Command, json_option, version_option
+from kbroker_tools.base.command import SETTINGS, Command, json_option, version_option
 from kbroker_tools.console.line_reader import parse_properties
 from kbroker_tools.console.message_printer import Printer
 from kbroker_tools.console.message_text import FORMATTERS, make_formatter

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kbroker_tools.base import actions
-from kbroker_tools.cluster.command import SETTINGS, Command
+from kbroker_tools.base.command import SETTINGS, Command
 from kbroker_tools.groups.command_frame import (
     COMMON,
     GroupCommand,

@@ -10,18 +10,10 @@ import click
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker_tools.base import actions
+from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options, version_option
 from kbroker_tools.base.render import Column, Output
 from kbroker_tools.base.view import Unreadable
-from kbroker_tools.cluster.command import (
-    SETTINGS,
-    Command,
-    ToolError,
-    cluster_options,
-    note_unreadable,
-    open_view,
-    output_options,
-    version_option,
-)
+from kbroker_tools.cluster.opening import cluster_options, note_unreadable, open_view
 
 ACTIONS = ('list', 'describe', 'create', 'alter', 'delete')
 DESCRIBE_FILTERS = ('under_replicated_partitions', 'unavailable_partitions', 'under_min_isr_partitions',

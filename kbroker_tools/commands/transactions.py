@@ -12,21 +12,10 @@ import click
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.base.internal_topics import TRANSACTION_STATE
 from kbroker.client.descriptions import ProducerInfo, TransactionInfo
+from kbroker_tools.base.command import SETTINGS, Group, ToolError, command_line, output_options, version_option
 from kbroker_tools.base.render import Column, Output, shell_word, words_for_count
 from kbroker_tools.base.view import Unreadable, View
-from kbroker_tools.cluster.command import (
-    SETTINGS,
-    Group,
-    ToolError,
-    broker_options,
-    cluster_options,
-    command_line,
-    note_incomplete,
-    note_unreadable,
-    open_view,
-    output_options,
-    version_option,
-)
+from kbroker_tools.cluster.opening import broker_options, cluster_options, note_incomplete, note_unreadable, open_view
 
 if TYPE_CHECKING:
     from kbroker_tools.cluster.live_view import LiveView

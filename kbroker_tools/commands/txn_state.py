@@ -16,17 +16,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.base.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options, version_option
 from kbroker_tools.base.render import Output
-from kbroker_tools.cluster.command import (
-    SETTINGS,
-    Command,
-    ToolError,
-    cluster_options,
-    note_incomplete,
-    open_view,
-    output_options,
-    version_option,
-)
+from kbroker_tools.cluster.opening import cluster_options, note_incomplete, open_view
 
 if TYPE_CHECKING:
     from kbroker_tools.base.view import View

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from kbroker_tools.cluster.command import ToolError
+from kbroker_tools.base.command import ToolError
 
 Headers = list[tuple[str, bytes | None]]
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker.base.errors import CorruptLogError, KafkaError
+from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Output, words_for_count
-from kbroker_tools.cluster.command import ToolError, note_unreadable
+from kbroker_tools.cluster.opening import note_unreadable
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster

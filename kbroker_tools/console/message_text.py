@@ -5,8 +5,8 @@ import base64
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import as_utf8, json_line
-from kbroker_tools.cluster.command import ToolError
 
 if TYPE_CHECKING:
     from kbroker.client.consumed import DeliveredRecords

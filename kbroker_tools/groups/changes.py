@@ -10,8 +10,9 @@ from kbroker.base.errors import KafkaError
 from kbroker.client.admin import EARLIEST, LATEST, OffsetAndMetadata
 from kbroker.settings.properties import read_text
 from kbroker_tools.base import actions
+from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Output
-from kbroker_tools.cluster.command import ToolError, note_unreadable
+from kbroker_tools.cluster.opening import note_unreadable
 from kbroker_tools.groups.offset_resets import (
     CannotReset,
     Partition,

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from kbroker_tools.base import actions
+from kbroker_tools.base.command import output_options, version_option
 from kbroker_tools.base.render import Output
-from kbroker_tools.cluster.command import cluster_options, limit_retries, open_view, output_options, version_option
+from kbroker_tools.cluster.opening import cluster_options, limit_retries, open_view
 
 F = TypeVar('F', bound=Callable[..., Any])
 

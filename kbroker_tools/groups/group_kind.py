@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 from kbroker.base.internal_topics import CONSUMER_OFFSETS
 from kbroker.client.descriptions import GroupInfo
+from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Output
 from kbroker_tools.base.view import View
-from kbroker_tools.cluster.command import ToolError, note_incomplete
+from kbroker_tools.cluster.opening import note_incomplete
 from kbroker_tools.groups.tables import cell, show, state_words
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Output
-from kbroker_tools.cluster.command import ToolError
 from kbroker_tools.groups.changes import (
     LiveOffsets,
     in_scope,

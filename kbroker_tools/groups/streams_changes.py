@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from kbroker.client.descriptions import StreamsGroupInfo
+from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Output
-from kbroker_tools.cluster.command import ToolError
 from kbroker_tools.groups import changes
 from kbroker_tools.groups.offset_resets import Partition, parse_scope
 from kbroker_tools.groups.streams_tables import STREAMS

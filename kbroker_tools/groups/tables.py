@@ -9,9 +9,10 @@ import click
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS
 from kbroker.client.descriptions import GroupInfo, GroupMemberInfo
+from kbroker_tools.base.command import ToolError, command_line
 from kbroker_tools.base.render import Column, Output, shell_word
 from kbroker_tools.base.view import GroupOffset, PartitionOffsets, View
-from kbroker_tools.cluster.command import ToolError, command_line, note_incomplete, note_unreadable
+from kbroker_tools.cluster.opening import note_incomplete, note_unreadable
 from kbroker_tools.groups.lag import count_records_left
 
 MISSING = '-'

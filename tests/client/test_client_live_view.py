@@ -13,8 +13,9 @@ from kbroker.client.config import ClientConfig
 from kbroker.client.descriptions import GroupInfo
 from kbroker.protocol import messages
 from kbroker.protocol.codec import encode
-from kbroker_tools.cluster.command import SETTINGS, Command, cluster_options, open_view
+from kbroker_tools.base.command import SETTINGS, Command
 from kbroker_tools.cluster.live_view import LiveView
+from kbroker_tools.cluster.opening import cluster_options, open_view
 
 
 @click.command(cls=Command, context_settings=SETTINGS)

@@ -13,7 +13,7 @@ from kbroker.client import Admin, Consumer, Producer, TransactionInfo
 from kbroker.client.errors import ClientError
 from kbroker.client.producer_id import ProducerIdAndEpoch
 from kbroker.protocol import messages
-from kbroker_tools.cluster.command import ToolError
+from kbroker_tools.base.command import ToolError
 from kbroker_tools.commands.finish_spark import _check_ledger
 from kbroker_tools.commands.transactions import main
 from kbroker_tools.spark import KafkaLogDataSource

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker_tools.cluster.command import SETTINGS, Command, ToolError
+from kbroker_tools.base.command import SETTINGS, Command, ToolError
 
 
 @click.command(cls=Command, context_settings=SETTINGS)

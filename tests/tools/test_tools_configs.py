@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 from support.runner.command_runner import run_command
 
+from kbroker_tools.base.command import ToolError
 from kbroker_tools.cluster.client_configs import quota_of
-from kbroker_tools.cluster.command import ToolError
 from kbroker_tools.commands.configs import main, parse_settings
 
 

@@ -18,7 +18,7 @@ from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.record.batch import encode_batch
 from kbroker.record.records import decode_records
-from kbroker_tools.cluster.command import ToolError
+from kbroker_tools.base.command import ToolError
 from kbroker_tools.console.message_printer import Printer
 from kbroker_tools.console.message_source import BrokerSource, include_pattern
 from kbroker_tools.console.message_text import SWITCHES, make_formatter

@@ -14,7 +14,7 @@ from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
 from kbroker.client.consumer import Consumer
 from kbroker.client.stream_settings import ConsumerSettings
-from kbroker_tools.cluster.command import ToolError
+from kbroker_tools.base.command import ToolError
 from kbroker_tools.console.line_reader import LineError, LineReader, LineSplitter, parse_properties
 
 LIMIT_S = 120

@@ -1,0 +1,88 @@
+"""Options that name a cluster or a directory, and functions that open it and note what it lacks."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from kbroker_tools.base.render import Output
+    from kbroker_tools.base.view import Unreadable, View
+
+F = TypeVar('F', bound=Callable[..., Any])
+
+MOST_NAMED = 20
+"""The most unreadable partitions that are named; the rest is counted."""
+
+
+def cluster_options(function: F) -> F:
+    """Add `--bootstrap-server`, `--data-dir` and `--command-config`, which `open_view` takes."""
+    return _options_of_place(function, can_read=True)
+
+
+def broker_options(function: F) -> F:
+    """Add the same options to a command that writes through a broker. Its help leaves out `--data-dir`."""
+    return _options_of_place(function, can_read=False)
+
+
+def _options_of_place(function: F, *, can_read: bool) -> F:
+    for option in (
+        click.option('--command-config', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
+                     help='Client settings for the connection (security.protocol, sasl.*, ssl.*), as properties.'),
+        click.option('--data-dir', type=click.Path(exists=True, file_okay=False, path_type=Path), metavar='DIR',
+                     help='A log directory to read; no broker is needed.', hidden=not can_read),
+        click.option('--bootstrap-server', metavar='HOST:PORT,...', help='The broker to ask.'),
+    ):
+        function = option(function)
+    return function
+
+
+def open_view(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None,
+              stack: ExitStack | None = None) -> View:
+    """Open the cluster or directory that the common options name. It is closed when the command ends.
+
+    click.UsageError unless exactly one of broker and directory is given; OSError, KafkaError.
+    """
+    if (bootstrap_server is None) == (data_dir is None):
+        raise click.UsageError('give one of --bootstrap-server HOST:PORT (a live broker) and --data-dir DIR (offline)')
+    view: View
+    if data_dir is not None:
+        from kbroker_tools.cluster.directory_view import DirectoryView
+        view = DirectoryView(data_dir)
+    else:
+        from kbroker.client.config import ClientConfig
+        from kbroker_tools.cluster.live_view import LiveView
+        view = LiveView(ClientConfig.load(bootstrap_server, command_config))
+    if stack is not None:
+        stack.callback(view.close)
+    else:
+        click.get_current_context().call_on_close(view.close)
+    return view
+
+
+def note_unreadable(output: Output, found: Mapping[Any, Unreadable]) -> None:
+    """Name partitions that cannot be read, with the reason and what to do, on stderr."""
+    for each in list(found.values())[:MOST_NAMED]:
+        output.note_once(each.reason)
+        if each.advice is not None:
+            output.note_once(f'  do: {each.advice}')
+    if len(found) > MOST_NAMED:
+        output.note_once(f'{len(found) - MOST_NAMED:,} more partitions cannot be read')
+
+
+def note_incomplete(output: Output, view: View, topic: str) -> None:
+    """Say that a list from an internal topic lacks entries, if a directory lacks partitions of it, on stderr."""
+    text = None if view.is_live else view.incomplete(topic)     # type: ignore[attr-defined]
+    if text is not None:
+        output.note_once(text)
+
+
+def limit_retries(view: View, timeout_ms: int | None) -> None:
+    """Give requests to a broker this time in all, retries included, as `--timeout` says."""
+    if timeout_ms is not None and view.is_live:
+        cluster = view.cluster  # type: ignore[attr-defined]
+        cluster.config = dataclasses.replace(cluster.config, default_api_timeout_ms=timeout_ms)
