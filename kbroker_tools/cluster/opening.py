@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker_tools.base.command import command_line
+
 if TYPE_CHECKING:
     from kbroker_tools.base.render import Output
-    from kbroker_tools.base.view import Unreadable, View
+    from kbroker_tools.base.view import TopicInfo, Unreadable, View
+    from kbroker_tools.cluster.live_view import LiveView
 
 F = TypeVar('F', bound=Callable[..., Any])
 
@@ -62,6 +66,25 @@ def open_view(bootstrap_server: str | None, data_dir: Path | None, command_confi
     else:
         click.get_current_context().call_on_close(view.close)
     return view
+
+
+def live(view: View, command: str = '') -> LiveView:
+    """Return the view of a cluster. Raise click.UsageError, which names the command, for one of a directory."""
+    if not view.is_live:
+        raise click.UsageError(f'`{command}` writes through a broker: give --bootstrap-server, not --data-dir')
+    return view  # type: ignore[return-value]
+
+
+def command_here(program: str, view: View, command_config: Any) -> str:
+    """Return the beginning of a command line for the cluster of the view."""
+    return command_line(program, bootstrap_server=view.bootstrap_server or 'HOST:PORT', command_config=command_config)
+
+
+def existing_topic(view: View, topics: Mapping[str, TopicInfo], topic: str) -> TopicInfo:
+    """Return a topic of the view. KafkaError UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
+    if topic not in topics:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{view.place}: found no topic {topic}')
+    return topics[topic]
 
 
 def note_unreadable(output: Output, found: Mapping[Any, Unreadable]) -> None:

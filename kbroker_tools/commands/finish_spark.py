@@ -10,7 +10,7 @@ from kbroker.base.errors import ErrorCode
 from kbroker.client import KafkaError
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options
 from kbroker_tools.base.render import Column, Output
-from kbroker_tools.cluster.opening import broker_options, open_view
+from kbroker_tools.cluster.opening import broker_options, live, open_view
 from kbroker_tools.spark.sink import protocol
 from kbroker_tools.spark.sink.ledger import Ledger
 from kbroker_tools.spark.sink.options import LEDGER_TOPIC, parse_sink_options
@@ -21,7 +21,6 @@ from kbroker_tools.spark.sink.values import HANDLE_LEVEL, Decision, driver_id, t
 if TYPE_CHECKING:
     from kbroker.client.admin import Admin
     from kbroker.client.descriptions import TransactionInfo
-    from kbroker_tools.cluster.live_view import LiveView
 
 DECIDED = [Column('prefix', 'Prefix'), Column('owner', 'Owner'), Column('batch', 'Batch'), Column('rows', 'Rows'),
            Column('tasks', 'Tasks'), Column('producer_id', 'ProducerId'), Column('producer_epoch', 'ProducerEpoch')]
@@ -47,20 +46,17 @@ def finish_spark(prefix: str, ledger_topic: str, accept_loss: bool, dry_run: boo
     If there is something to settle or to accept, the command fences the drivers of the prefix. A query that still runs
     with it then fails in its next commit, and has to be started again. Use --dry-run first to see what is open.
     """
-    view = open_view(**place)
-    if not view.is_live:
-        raise click.UsageError('`finish-spark` writes through a broker: give --bootstrap-server, not --data-dir')
-    live: LiveView = view  # type: ignore[assignment]
-    row = _driver(live.admin, prefix)
+    admin = live(open_view(**place), 'finish-spark').admin
+    row = _driver(admin, prefix)
     given = {'kafka.bootstrap.servers': str(place['bootstrap_server']), 'transactionalIdPrefix': prefix,
              'ledgerTopic': ledger_topic}
     if row is not None:
         given['transactionTimeout'] = str(row.timeout_ms)
     options = parse_sink_options(given, is_stream=True)
-    if not Ledger(live.admin.cluster, ledger_topic).exists():
+    if not Ledger(admin.cluster, ledger_topic).exists():
         raise ToolError(f'found no topic {ledger_topic!r}, expected the ledger of the query: give --ledger-topic')
     output = Output(as_json)
-    store = BrokerStore(options, live.admin.cluster)
+    store = BrokerStore(options, admin.cluster)
     words, decisions = _finish(_Wish(prefix, accept_loss, dry_run, output), store, row)
     output.note(words)
     output.table(DECIDED, [(prefix, each.unit.owner, each.unit.batch, each.rows, len(each.handles),

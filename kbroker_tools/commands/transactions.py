@@ -5,27 +5,29 @@ It has the commands of Kafka's own tool (KIP-664, KIP-939), and `why-stuck`, `ti
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.errors import KafkaError
 from kbroker.base.internal_topics import TRANSACTION_STATE
 from kbroker.client.descriptions import ProducerInfo, TransactionInfo
-from kbroker_tools.base.command import SETTINGS, Group, ToolError, command_line, output_options, version_option
+from kbroker_tools.base.command import SETTINGS, Group, ToolError, output_options, version_option
 from kbroker_tools.base.render import Column, Output, shell_word, words_for_count
-from kbroker_tools.base.view import Unreadable, View
-from kbroker_tools.cluster.opening import broker_options, cluster_options, note_incomplete, note_unreadable, open_view
+from kbroker_tools.base.view import View
+from kbroker_tools.cluster.opening import (
+    broker_options,
+    cluster_options,
+    command_here,
+    existing_topic,
+    live,
+    note_incomplete,
+    note_unreadable,
+    open_view,
+)
 
-if TYPE_CHECKING:
-    from kbroker_tools.cluster.live_view import LiveView
-    from kbroker_tools.stuck.causes import Verdict
-    from kbroker_tools.stuck.facts import Facts
-    from kbroker_tools.stuck.gatherer import Gatherer
-    from kbroker_tools.stuck.holds import Holds
-
-ELSEWHERE = {'timeline': 'kbroker_tools.commands.timeline', 'history': 'kbroker_tools.commands.history',
-             'finish-spark': 'kbroker_tools.commands.finish_spark'}
+ELSEWHERE = {'why-stuck': 'kbroker_tools.commands.why_stuck', 'timeline': 'kbroker_tools.commands.timeline',
+             'history': 'kbroker_tools.commands.history', 'finish-spark': 'kbroker_tools.commands.finish_spark'}
 """Commands in their own modules, imported when they are called."""
 OPEN = 'Ongoing'
 """The name of the state of a transaction that is not decided yet."""
@@ -35,8 +37,6 @@ PROGRAM = 'kbroker-transactions'
 
 MOST_NAMED = 10
 """The most partitions of a transaction that are named."""
-MOST_IN_FULL = 50
-"""The most partitions whose facts are gathered whether or not they are held."""
 
 TopicPartition = tuple[str, int]
 FC = TypeVar('FC', bound=Callable[..., Any])
@@ -99,7 +99,7 @@ def list_command(duration_filter: int, transactional_id_pattern: str | None, two
     note_incomplete(output, view, TRANSACTION_STATE)
     if view.is_live:
         listings = [(row.transactional_id, row.coordinator_id, row.producer_id, row.state)
-                    for row in _live(view).admin.list_transactions(
+                    for row in live(view).admin.list_transactions(
                         [OPEN] if two_phase else [], duration_filter_ms=duration_filter,
                         transactional_id_pattern=transactional_id_pattern or None)]
     else:
@@ -166,8 +166,7 @@ def _is_two_phase(row: TransactionInfo | None) -> bool:
 
 
 def _two_phase_note(view: View, row: TransactionInfo, command_config: str | None) -> str:
-    command = command_line(PROGRAM, bootstrap_server=view.bootstrap_server or 'HOST:PORT',
-                           command_config=command_config)
+    command = command_here(PROGRAM, view, command_config)
     known = (f'{row.transactional_id!r} takes part in two-phase commit: the open transaction '
              f'{row.producer_id}:{row.producer_epoch} never times out.')
     from kbroker_tools.stuck.causes import sink_prefix
@@ -229,7 +228,7 @@ def _with_brokers(view: View, broker_id: int | None) -> View:
 def _producers_of(view: View, partitions: Collection[TopicPartition],
                   broker_id: int | None) -> dict[TopicPartition, list[ProducerInfo]]:
     if view.is_live:
-        return _live(view).producers_of(partitions, broker_id)
+        return live(view).producers_of(partitions, broker_id)
     return {(topic, partition): view.producers(topic, partition) for topic, partition in partitions}
 
 
@@ -257,7 +256,7 @@ def abort(topic: str, partition: int, start_offset: int | None, producer_id: int
         raise click.UsageError('Missing required argument --producer-epoch')
     if start_offset is None and coordinator_epoch is None:
         raise click.UsageError('Missing required argument --coordinator-epoch')
-    view = _live(open_view(**place), 'abort')
+    view = live(open_view(**place), 'abort')
     if start_offset is not None:
         found = next((producer for producer in view.producers(topic, partition)
                       if producer.transaction_first_offset == start_offset), None)
@@ -319,8 +318,9 @@ def find_hanging(broker_id: int | None, max_transaction_timeout: int, topic: str
          each.producer.coordinator_epoch, each.producer.transaction_first_offset, each.producer.last_timestamp_ms,
          (now_ms - each.producer.last_timestamp_ms) // 60_000) for each in found])
     if not found and opened.transactions:
+        command = command_here(PROGRAM, view, place['command_config'])
         output.note(f'none hangs; {words_for_count(opened.transactions, "open transaction")} in '
-                    f'{words_for_count(opened.partitions, "partition")}: see {_begin(view, place)} why-stuck'
+                    f'{words_for_count(opened.partitions, "partition")}: see {command} why-stuck'
                     f'{"" if topic is None else " " + shell_word(topic)}')
 
 
@@ -330,17 +330,11 @@ def _to_search(view: View, broker_id: int | None, topic: str | None, partition: 
         return [(topic, partition)]
     topics = view.topics()
     if topic is not None:
-        topics = {topic: _existing(view, topic, topics.get(topic))}
+        topics = {topic: existing_topic(view, topics, topic)}
     found = [(name, each.partition) for name in in_java_order(topics, string_hash) for each in topics[name].partitions
              if broker_id is None or broker_id in each.replicas]
     if not found and broker_id is not None:
         raise ToolError(f'found no replica on broker {broker_id}' + (f' of topic {topic}' if topic else ''))
-    return found
-
-
-def _existing(view: View, topic: str, found: Any) -> Any:
-    if found is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{view.place}: found no topic {topic}')
     return found
 
 
@@ -356,7 +350,7 @@ def force_terminate(transactional_id: str, **place: Any) -> None:
     Its producer is fenced. Kafka's tool calls this forceTerminateTransaction --transactionalId, which works here too.
     A missing id is an error; Kafka's tool creates it.
     """
-    view = _live(open_view(**place), 'force-terminate')
+    view = live(open_view(**place), 'force-terminate')
     before = _known(view, transactional_id)
     found = view.admin.fence_producers([transactional_id])[transactional_id]
     if isinstance(found, KafkaError):
@@ -376,7 +370,8 @@ def _note_holders(view: View, output: Output, place: dict[str, Any], partitions:
     """Say what holds the partitions after a change, on stderr: Kafka's tool prints nothing."""
     from kbroker_tools.stuck.causes import judge
     from kbroker_tools.stuck.gatherer import Gatherer
-    gatherer = Gatherer(view, _begin(view, place))
+    command = command_here(PROGRAM, view, place['command_config'])
+    gatherer = Gatherer(view, command)
     for topic, partition in partitions:
         try:
             verdict = judge(gatherer.facts(topic, partition))
@@ -385,145 +380,7 @@ def _note_holders(view: View, output: Output, place: dict[str, Any], partitions:
             continue
         output.note(verdict.headline)
         if verdict.is_stuck:
-            output.note(f'  do: {_begin(view, place)} why-stuck {shell_word(f"{topic}:{partition}")}')
-
-
-def _begin(view: View, place: dict[str, Any]) -> str:
-    """Return the beginning of a command line for the same cluster."""
-    return command_line(PROGRAM, bootstrap_server=view.bootstrap_server or 'HOST:PORT',
-                        command_config=place['command_config'])
-
-
-def _live(view: View, command: str = '') -> LiveView:
-    """Return the view of a cluster. click.UsageError for a directory."""
-    if not view.is_live:
-        raise click.UsageError(f'`{command}` writes through a broker: give --bootstrap-server, not --data-dir')
-    return view  # type: ignore[return-value]
-
-
-# ---- why-stuck
-
-@main.command('why-stuck')
-@click.argument('where', metavar='[TOPIC[:PARTITION]]', required=False)
-@click.option('--group', 'group_id', metavar='GROUP',
-              help='Check all partitions that a group reads, and the one with its offsets.')
-@cluster_options
-@output_options
-@click.pass_context
-def why_stuck(context: click.Context, /, where: str | None, group_id: str | None, as_json: bool,
-              **place: Any) -> None:
-    """Explain what holds a partition, and what to do. Without a topic or a group, look at all partitions.
-
-    The report names the transaction that holds the last stable offset, up to which read_committed consumers read. It
-    says since when and why, which groups wait, what will happen next and when, and which command to run. The exit
-    status is 0 if no transaction holds a partition, and 1 otherwise.
-
-    On the machine of a running kbroker, it also lists the records that members of share groups hold.
-    """
-    if where is not None and group_id is not None:
-        raise click.UsageError('give one of TOPIC, TOPIC:PARTITION and --group GROUP, or none')
-    wanted = _parse_where(where) if where is not None else None
-    view = open_view(**place)
-    from kbroker_tools.stuck.gatherer import Gatherer
-    gatherer = Gatherer(view, _begin(view, place), lambda node: _expiry_interval(view, node))
-    if wanted is not None:
-        partitions = _partitions_named(view, gatherer, *wanted)
-    elif group_id is not None:
-        partitions = _partitions_of_group(gatherer, group_id)
-    else:
-        partitions = [(name, row.partition) for name, found in gatherer.topics.items() for row in found.partitions]
-    seen, unseen = _judge(view, gatherer, partitions)
-    from kbroker_tools.stuck.holds import Wanted, find_holds
-    topic, partition = wanted or (None, None)
-    holds = find_holds(view, place['data_dir'], Wanted(topic, partition, group_id))
-    _explain(Output(as_json), where or (f'group {group_id}' if group_id is not None else 'all topics'), seen, unseen,
-             holds, len(partitions))
-    if unseen or any(verdict.is_stuck for _, verdict in seen):
-        context.exit(1)
-
-
-def _parse_where(where: str) -> tuple[str, int | None]:
-    topic, colon, number = where.partition(':')
-    if not colon:
-        return where, None
-    if not (number.isascii() and number.isdigit()):
-        raise click.UsageError(f'found partition {number!r} in {where!r}, expected a number')
-    return topic, int(number)
-
-
-def _expiry_interval(view: View, node_id: int) -> int | None:
-    """Return the interval at which the coordinator checks for expired transactions, or None if it is not reported."""
-    if not view.is_live:
-        return None
-    from kbroker_tools.stuck.expiry_interval import expiry_interval_ms
-    try:
-        return expiry_interval_ms(_live(view).admin, node_id)
-    except (KafkaError, OSError):
-        return None
-
-
-def _partitions_named(view: View, gatherer: Gatherer, topic: str, partition: int | None) -> list[TopicPartition]:
-    found = _existing(view, topic, gatherer.topics.get(topic))
-    numbers = [each.partition for each in found.partitions]
-    if partition is not None and partition not in numbers:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                         f'{view.place}: found {len(numbers)} partitions of {topic}, no {partition}')
-    return [(topic, number) for number in numbers if partition in (None, number)]
-
-
-def _partitions_of_group(gatherer: Gatherer, group_id: str | None) -> list[TopicPartition]:
-    assert group_id is not None
-    found = gatherer.group_partitions(group_id)
-    if not found:
-        raise ToolError(f'found no group {group_id!r}: it has neither members nor offsets')
-    return found
-
-
-def _judge(view: View, gatherer: Gatherer,
-           partitions: list[TopicPartition]) -> tuple[list[tuple[Facts, Verdict]], dict[str, Unreadable]]:
-    """Return the facts and the verdict of each partition, and what is wrong with those that could not be checked."""
-    from kbroker_tools.stuck.causes import judge
-    from kbroker_tools.stuck.held import held_of
-    unreadable = view.unreadable(partitions)
-    seen, unseen = [], {f'{topic}-{partition}': each for (topic, partition), each in unreadable.items()}
-    readable = [at for at in partitions if at not in unreadable]
-    for topic, partition in held_of(view, readable) if len(readable) > MOST_IN_FULL else readable:
-        try:
-            facts = gatherer.facts(topic, partition)
-            seen.append((facts, judge(facts)))
-        except (KafkaError, CorruptLogError) as error:
-            if len(partitions) == 1:
-                raise
-            unseen[f'{topic}-{partition}'] = Unreadable(f'{topic}-{partition} could not be checked: {error}')
-    return seen, unseen
-
-
-def _explain(output: Output, where: str, seen: list[tuple[Facts, Verdict]], unseen: dict[str, Unreadable],
-             holds: Holds, count: int) -> None:
-    """Show the report of one partition, or of several: `count` with those that are not held, and not in `seen`."""
-    from kbroker_tools.stuck.holds import holds_as_json, show_holds
-    from kbroker_tools.stuck.report import as_json, show, show_many
-    stuck = [(facts, verdict) for facts, verdict in seen if verdict.is_stuck]
-    if output.as_json:
-        output.row({'is_stuck': bool(stuck), 'partitions': [as_json(*each) for each in seen],
-                    'not_seen': {name: each.reason for name, each in unseen.items()},
-                    'share_groups': holds_as_json(holds)})
-        return
-    readable = count - len(unseen)
-    if len(seen) == count == 1:
-        show(output, *seen[0])
-    else:
-        held = f'{len(stuck)} of {readable} partitions are held' if stuck else 'no partition is held'
-        missed = f'{words_for_count(len(unseen), "partition")} cannot be read' if unseen else ''
-        output.line(f'{where}: {", and ".join(each for each in (held if readable else "", missed) if each)}',
-                    style='bold red' if stuck or unseen else 'bold green')
-        show_many(output, stuck)
-        for each in unseen.values():
-            output.line()
-            output.line(each.reason, style='bold red')
-            if each.advice is not None:
-                output.line(f'  do           {each.advice}')
-    show_holds(output, holds)
+            output.note(f'  do: {command} why-stuck {shell_word(f"{topic}:{partition}")}')
 
 
 if __name__ == '__main__':

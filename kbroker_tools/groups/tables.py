@@ -9,10 +9,10 @@ import click
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS
 from kbroker.client.descriptions import GroupInfo, GroupMemberInfo
-from kbroker_tools.base.command import ToolError, command_line
+from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Column, Output, shell_word
 from kbroker_tools.base.view import GroupOffset, PartitionOffsets, View
-from kbroker_tools.cluster.opening import note_incomplete, note_unreadable
+from kbroker_tools.cluster.opening import command_here, note_incomplete, note_unreadable
 from kbroker_tools.groups.lag import count_records_left
 
 MISSING = '-'
@@ -196,8 +196,8 @@ def assignment_text(partitions: Sequence[tuple[str, int]]) -> str:
 def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, holders: Holders | None,
                  command_config: Any = None) -> None:
     """Show each partition with an offset of the group or a member, then the members without a partition."""
-    place = {'bootstrap_server': view.bootstrap_server or 'HOST:PORT', 'command_config': command_config}
-    begins = {program: command_line(f'kbroker-{program}', **place) for program in ('groups', 'transactions')}
+    begins = {program: command_here(f'kbroker-{program}', view, command_config)
+              for program in ('groups', 'transactions')}
     offsets = {(offset.topic, offset.partition): offset for offset in view.group_offsets(group.group_id)}
     owners = {at: member for member in group.members for at in member.assignment}
     log_ends = log_offsets(view, sorted(offsets.keys() | owners.keys()), output)
