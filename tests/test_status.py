@@ -16,9 +16,7 @@ from kbroker.daemon.status import (
     MOST_PEERS,
     MOST_QUESTION_BYTES,
     StatusSocket,
-    duration,
     read_status,
-    size,
     socket_name,
 )
 from kbroker.network.reactor import Reactor
@@ -232,10 +230,3 @@ def test_a_question_for_holds_is_answered_with_the_cluster(broker, directory):
 
 def meta_properties(directory):
     return dict(line.split('=', 1) for line in (directory / 'meta.properties').read_text().splitlines() if '=' in line)
-
-
-def test_sizes_and_times_are_written_for_people():
-    assert [size(number) for number in (0, 1023, 1024, 64 << 20, 3 << 29)] == [
-        '0 B', '1023 B', '1.0 KiB', '64.0 MiB', '1.5 GiB']
-    assert [duration(seconds) for seconds in (0, 59, 60, 3 * 3600 + 120 + 1, 10 * 86400)] == [
-        '0 s', '59 s', '1 min', '3 h 2 min', '10 d']

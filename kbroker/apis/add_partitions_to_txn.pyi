@@ -6,7 +6,7 @@ from kbroker.apis.serving.request import Api, Handler, Request
 from kbroker.base.completion import Completion
 from kbroker.base.errors import ErrorCode
 from kbroker.base.long_work import Pace
-from kbroker.transaction.state import TopicPartition
+from kbroker.base.topic_partition import TopicPartition
 
 FIRST_VERSION_WITH_FENCED: int
 API: Api

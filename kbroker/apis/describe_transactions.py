@@ -8,10 +8,11 @@ from kbroker.apis.serving.counted_names import counted
 from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps, in_parts
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeTransactionsResponse
 from kbroker.security.acl_codes import Operation, ResourceType
-from kbroker.transaction.state import TopicPartition, TransactionRow
+from kbroker.transaction.state import TransactionRow
 
 Description = DescribeTransactionsResponse.TransactionState
 TopicData = DescribeTransactionsResponse.TopicData

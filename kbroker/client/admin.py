@@ -12,10 +12,10 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.acl import Acl, codes_of, named
 from kbroker.client.admin_requests import (
     AdminRequests,
-    Partition,
     Resource,
     ResourceType,
     error_in,
@@ -99,7 +99,7 @@ class OffsetAndMetadata(NamedTuple):
     metadata: str = ''
 
 
-def as_offsets(offsets: Mapping[Partition, OffsetAndMetadata | int]) -> dict[Partition, OffsetAndMetadata]:
+def as_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return offsets to commit, some of which may be numbers. Raises TypeError, ValueError for a negative one."""
     found = {}
     for at, given in by_partition(offsets, 'offset').items():
@@ -186,7 +186,7 @@ class Admin(AdminRequests):
                                       'creating partitions')
         return {row.name: error_in(row, f'topic {row.name}') for row in answer.results}
 
-    def delete_records(self, offsets: Mapping[Partition, int]) -> dict[Partition, int | KafkaError]:
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
         """Delete the records before these offsets (-1: the high watermark). Returns the new log start offsets."""
         request = messages.DeleteRecordsRequest
         offsets = {at: number_of(offset, f'the offset of {words_of(at)}')
@@ -359,8 +359,8 @@ class Admin(AdminRequests):
     # ---- offsets and producers of partitions
 
     def list_offsets(
-            self, times: Mapping[Partition, int | str],
-            isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> dict[Partition, ListedOffset]:
+            self, times: Mapping[TopicPartition, int | str],
+            isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> dict[TopicPartition, ListedOffset]:
         """Return the first offset at or after a time in ms, or that of `earliest`, `latest` or `max_timestamp`.
 
         `latest` is the high watermark, or with READ_COMMITTED the last stable offset.
@@ -384,8 +384,8 @@ class Admin(AdminRequests):
             check(row.error_code, f'listing offsets of {words_of(at)}')
         return {at: ListedOffset(row.offset, row.timestamp, row.leader_epoch) for at, row in rows.items()}
 
-    def describe_producers(self, partitions: Collection[Partition],
-                           broker_id: int | None = None) -> dict[Partition, list[ProducerInfo]]:
+    def describe_producers(self, partitions: Collection[TopicPartition],
+                           broker_id: int | None = None) -> dict[TopicPartition, list[ProducerInfo]]:
         """Return the producers of each partition, from its leader or from the replica on `broker_id`."""
         request = messages.DescribeProducersRequest
 
@@ -503,7 +503,7 @@ class Admin(AdminRequests):
         """Describe streams groups (KIP-1071)."""
         return self._describe_groups(messages.StreamsGroupDescribeRequest, 'group_ids', group_ids, streams_group_of)
 
-    def list_share_group_offsets(self, group_id: str) -> dict[Partition, ShareOffset]:
+    def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareOffset]:
         """Return the offset of each partition that the share group knows."""
         request = messages.DescribeShareGroupOffsetsRequest
         what = f'offsets of group {group_id!r}'
@@ -523,7 +523,7 @@ class Admin(AdminRequests):
                 for topic in found.topics for row in topic.partitions}
 
     def alter_share_group_offsets(self, group_id: str,
-                                  offsets: Mapping[Partition, int]) -> dict[Partition, KafkaError | None]:
+                                  offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, KafkaError | None]:
         """Let a share group without members begin at these offsets. A group that does not exist is created."""
         request = messages.AlterShareGroupOffsetsRequest
         rows = [request.AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=[
@@ -559,7 +559,8 @@ class Admin(AdminRequests):
             found[group_id] = error_in(row, what) or described(node_id, row)
         return found
 
-    def list_group_offsets(self, group_id: str, require_stable: bool = False) -> dict[Partition, OffsetAndMetadata]:
+    def list_group_offsets(self, group_id: str,
+                           require_stable: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return all committed offsets of a group. `require_stable` waits while an open transaction has
         pending offsets (KIP-447).
         """
@@ -584,9 +585,9 @@ class Admin(AdminRequests):
                                                                      row.metadata or '')
                 for topic in found.topics for row in topic.partitions if row.committed_offset >= 0}
 
-    def alter_group_offsets(self, group_id: str,
-                            offsets: Mapping[Partition, OffsetAndMetadata | int]) -> dict[Partition,
-                                                                                          KafkaError | None]:
+    def alter_group_offsets(
+            self, group_id: str,
+            offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dict[TopicPartition, KafkaError | None]:
         """Commit offsets for a group without members."""
         wanted = as_offsets(offsets)
         request = messages.OffsetCommitRequest
@@ -602,7 +603,7 @@ class Admin(AdminRequests):
                 for topic in answer.topics for row in topic.partitions}
 
     def delete_group_offsets(self, group_id: str,
-                             partitions: Collection[Partition]) -> dict[Partition, KafkaError | None]:
+                             partitions: Collection[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
         request = messages.OffsetDeleteRequest
         rows = [request.OffsetDeleteRequestTopic(name=topic, partitions=[
             request.OffsetDeleteRequestPartition(partition_index=index) for index in indexes])

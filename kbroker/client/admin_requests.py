@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.arguments import partitions_of
 from kbroker.client.cluster import RETRIED, Cluster, KeyType, OutOfDate
 from kbroker.client.connection import Connection
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from kbroker.client.options import ConnectionOptions
-
-Partition = tuple[str, int]
-"""(topic, partition)"""
 
 
 class ResourceType(IntEnum):
@@ -132,13 +130,13 @@ class AdminRequests:
         return [(node_id, self._retrying(lambda node_id=node_id: ask(node_id), f'{what} of broker {node_id}'))
                 for node_id in sorted(self.cluster.nodes)]
 
-    def _ask_leaders(self, partitions: Iterable[Partition], ask: Any, what: str,
-                     broker_id: int | None = None) -> dict[Partition, Any]:
+    def _ask_leaders(self, partitions: Iterable[TopicPartition], ask: Any, what: str,
+                     broker_id: int | None = None) -> dict[TopicPartition, Any]:
         """Call `ask(connection, partitions by topic)` for each leader, and return one row for each partition."""
         partitions = partitions_of(partitions)
 
-        def run() -> dict[Partition, Any]:
-            connections: dict[Connection, list[Partition]] = {}
+        def run() -> dict[TopicPartition, Any]:
+            connections: dict[Connection, list[TopicPartition]] = {}
             for at in partitions:
                 leader = self.cluster.leader(*at) if broker_id is None else self.cluster.node(broker_id)
                 connections.setdefault(leader, []).append(at)
@@ -154,18 +152,18 @@ class AdminRequests:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'{what}: no answer for {words_of(min(missing))}')
             return found
 
-        answers: dict[Partition, Any] = self._retrying(run, what)
+        answers: dict[TopicPartition, Any] = self._retrying(run, what)
         return answers
 
 
-def indexes_by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+def indexes_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
     return topics
 
 
-def words_of(what: Partition | Resource) -> str:
+def words_of(what: TopicPartition | Resource) -> str:
     return f'{what[0].name.lower()} {what[1]}' if isinstance(what[0], ResourceType) else f'{what[0]}-{what[1]}'
 
 

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.protocol.consumer_protocol import PROTOCOL_TYPE, assigned_partitions, decode_message, encode_message
 from kbroker.protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-
-TopicPartition = tuple[str, int]
 
 RANGE = 'range'
 COOPERATIVE_STICKY = 'cooperative-sticky'

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.assignor import (
     COOPERATIVE_STICKY,
     RANGE,
-    TopicPartition,
     assign_ranges,
     decode_assignment,
     decode_member,

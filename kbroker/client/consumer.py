@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Self
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel, ListedOffset, OffsetAndMetadata, as_offsets
 from kbroker.client.arguments import check_subscription, milliseconds_of, number_of, partitions_of, topics_of
-from kbroker.client.assignor import TopicPartition
 from kbroker.client.background_heartbeats import BackgroundHeartbeats
 from kbroker.client.classic_member import ClassicMember
 from kbroker.client.cluster import RETRIED, Cluster

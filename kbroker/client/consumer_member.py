@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.client.assignor import TopicPartition
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.group_member import GroupMember
 from kbroker.client.membership import AWAY, FENCED, JOINING, LEAVING, EpochMember
 from kbroker.protocol import messages

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker.base.clock import Clock
-from kbroker.client.assignor import TopicPartition, by_topic
+from kbroker.base.topic_partition import TopicPartition
+from kbroker.client.assignor import by_topic
 from kbroker.client.cluster import Cluster
 from kbroker.client.connection import Connection
 from kbroker.client.consumed import FetchedPartition

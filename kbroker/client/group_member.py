@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.admin import OffsetAndMetadata
-from kbroker.client.assignor import TopicPartition, by_topic
+from kbroker.client.assignor import by_topic
 from kbroker.client.cluster import Cluster
 from kbroker.client.errors import ClientError, check, error_of, known_code
 from kbroker.client.membership import Membership

@@ -7,6 +7,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ConfigError
+from kbroker.base.suggestions import did_you_mean
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import CONNECTION_SETTINGS, SECURITY_SETTINGS, ClientConfig
 
@@ -97,7 +98,5 @@ def _refuse_unknown(given: Mapping[str, str], known: Collection[str]) -> None:
     if name in SECURITY_SETTINGS:
         part = name.partition('.')[0].upper()
         raise ConfigError(name, f'found {name}, which has no effect unless security.protocol contains {part}')
-    from difflib import get_close_matches
-    nearest = get_close_matches(name, [*known, *CONNECTION_SETTINGS, *SECURITY_SETTINGS], 1)
-    hint = f': did you mean {nearest[0]}?' if nearest else ''
+    hint = did_you_mean(name, [*known, *CONNECTION_SETTINGS, *SECURITY_SETTINGS], ': ')
     raise ConfigError(name, f'{name}: this client does not have this setting{hint}')

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.accumulator import PartitionQueue, ProducerBatch
 from kbroker.client.admin import OffsetAndMetadata, as_offsets
 from kbroker.client.cluster import TopicMetadata
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
 
 Headers = Iterable[tuple[str | bytes, bytes | None]] | Mapping[str, bytes | None] | Mapping[bytes, bytes | None]
 """The headers of a record. A name that is bytes has to be UTF-8."""
-TopicPartition = tuple[str, int]
 
 IDLE_LOOKS = 4
 """How often the producer searches for idle topics within metadata.max.idle.ms."""

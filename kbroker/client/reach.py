@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import KafkaError
-from kbroker.client.assignor import TopicPartition
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.cluster import Cluster
 
 NEVER_MS = 2**63

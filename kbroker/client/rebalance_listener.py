@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from kbroker.client.assignor import TopicPartition
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.time_limit import OutOfTime, TimeLimit
 
 

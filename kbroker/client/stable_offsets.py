@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.client.assignor import TopicPartition
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.config import ClientConfig
 
 T = TypeVar('T')

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kbroker.client.assignor import TopicPartition
+from kbroker.base.topic_partition import TopicPartition
 
 PRODUCER_COUNTS = (
     'record_send_total', 'record_error_total', 'record_retry_total', 'batch_split_total', 'request_total',

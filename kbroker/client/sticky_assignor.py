@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kbroker.client.assignor import Member, TopicPartition
+from kbroker.base.topic_partition import TopicPartition
+from kbroker.client.assignor import Member
 
 Assignment = dict[str, list[TopicPartition]]
 

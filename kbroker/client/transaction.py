@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.admin import OffsetAndMetadata
-from kbroker.client.assignor import TopicPartition
 from kbroker.client.transaction_manager import GroupMetadata
 from kbroker.client.transaction_state import PreparedTransaction, ProducerState
 

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.admin import OffsetAndMetadata
-from kbroker.client.assignor import TopicPartition, by_topic
+from kbroker.client.assignor import by_topic
 from kbroker.client.cluster import Cluster, KeyType
 from kbroker.client.connection import Connection
 from kbroker.client.errors import ClientError, error_of, known_code

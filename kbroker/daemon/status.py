@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kbroker.base.words import words_for_bytes, words_for_seconds
 from kbroker.log.directory_names import LOCK_FILE
 from kbroker.log.fs import FileSystem
 
@@ -225,11 +226,12 @@ def unreachable(directory: str) -> OSError:
 
 def lines_of(report: Report) -> Iterator[str]:
     """Yield a report as lines of text for people."""
-    yield f'kbroker {report["version"]}, process {report["pid"]}, up {duration(report["uptime_s"])}'
+    yield f'kbroker {report["version"]}, process {report["pid"]}, up {words_for_seconds(report["uptime_s"])}'
     yield f'address     {report["address"]}'
     yield f'directory   {report["directory"]}'
     yield f'durability  {report["durability"]}'
-    yield f'memory      {size(report["resident_bytes"])} resident, at most {size(report["most_resident_bytes"])} so far'
+    resident, most = (words_for_bytes(report[name]) for name in ('resident_bytes', 'most_resident_bytes'))
+    yield f'memory      {resident} resident, at most {most} so far'
     if report['failure'] is not None:
         yield f'OFFLINE     {report["failure"]}'
     offline = report.get('offline', ())     # a broker that runs since before an upgrade has no such line
@@ -245,27 +247,9 @@ def lines_of(report: Report) -> Iterator[str]:
     yield ''
     table = [('STRUCTURE', 'NOW', 'BOUND', 'LIMITED BY')]
     for line in report['ledger']:
-        write = size if line['unit'] == 'bytes' else '{:,}'.format
+        write = words_for_bytes if line['unit'] == 'bytes' else '{:,}'.format
         bound = 'none' if line['bound'] is None else write(line['bound'])
         table.append((line['what'], write(line['now']), bound, line['limit']))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for what, now, bound, limit in table:
         yield f'{what:<{widths[0]}}  {now:>{widths[1]}}  {bound:>{widths[2]}}  {limit}'
-
-
-def size(size_bytes: int) -> str:
-    """Return a number of bytes with a unit."""
-    for unit, scale in (('GiB', 1 << 30), ('MiB', 1 << 20), ('KiB', 1 << 10)):
-        if size_bytes >= scale:
-            return f'{size_bytes / scale:.1f} {unit}'
-    return f'{size_bytes} B'
-
-
-def duration(seconds: int) -> str:
-    """Return a time span in its two largest units."""
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = [f'{number} {unit}' for number, unit in ((days, 'd'), (hours, 'h'), (minutes, 'min'), (seconds, 's'))
-             if number]
-    return ' '.join(parts[:2]) or '0 s'

@@ -1,6 +1,5 @@
 """Types of commits.pyx; the documentation stands there."""
-
-TopicPartition = tuple[str, int]
+from kbroker.base.topic_partition import TopicPartition
 
 NO_TOPIC_ID: bytes
 

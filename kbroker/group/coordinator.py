@@ -13,6 +13,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS
 from kbroker.base.ledger import Line
 from kbroker.base.long_work import LongWork
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.group.classic.membership import Membership
 from kbroker.group.classic.pending_members import MOST_PENDING_MEMBERS, PendingMembers
 from kbroker.group.commits import NO_TOPIC_ID, Commit
@@ -42,7 +43,6 @@ from kbroker.record.batch import NO_SEQUENCE
 from kbroker.topics.partitioner import partition_for
 
 if TYPE_CHECKING:
-    from kbroker.group.commits import TopicPartition
     from kbroker.group.records import OffsetKey
 
 log = logging.getLogger(__name__)

@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping
 
 from kbroker.base.errors import KafkaError
 from kbroker.log.fs import FileSystem
-from kbroker.log.inventory import Inventory, PartitionNote, note_beside, note_partition
+from kbroker.log.inventory import Inventory, PartitionKey, PartitionNote, note_beside, note_partition
 from kbroker.log.log import Log
 from kbroker.log.verification import Verification
 
 SYNCED_ONE_BY_ONE = 16
 """With more logs than this, one sync of the whole file system replaces the syncs of single files."""
 
-PartitionKey = tuple[str, int]
 Progress = Callable[..., object]
 """Called with the name of the work, and with how many of how many parts are done. `is_sync=True`: it waits for one sync
 of the disk, however long that takes."""

@@ -28,7 +28,7 @@ from kbroker.log.directory_names import (
     parse_directory_name,
 )
 from kbroker.log.fs import File, FileSystem, is_shortage, shared_open_files, sync_inline
-from kbroker.log.inventory import Inventory, read_clean_shutdown
+from kbroker.log.inventory import Inventory, PartitionKey, read_clean_shutdown
 from kbroker.log.jobs import Submit, Sync, run_inline, synced
 from kbroker.log.log import Log
 from kbroker.log.log_directory import check_files, list_partitions, lock_directory
@@ -48,7 +48,6 @@ LOGS_COMPARED_AT_ONCE = 2048
 
 logger = logging.getLogger(__name__)
 
-PartitionKey = tuple[str, int]
 Visit = Callable[[Log], Generator[None, None, object] | None]
 """Does something with a log, at once or as the generator that it returns."""
 OffsetOf = Callable[[Log], int | None]

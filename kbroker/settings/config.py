@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.base.lean_dataclasses import dataclass, field
+from kbroker.base.suggestions import did_you_mean
 from kbroker.settings.groups import AT_MOST, LESS_THAN
 from kbroker.settings.listeners import (
     PREFIX,
@@ -19,7 +20,7 @@ from kbroker.settings.listeners import (
     row_of,
     split_name,
 )
-from kbroker.settings.rows import Scope, Setting, Type, Update
+from kbroker.settings.rows import CLOSE, Scope, Setting, Type, Update
 from kbroker.settings.table import (
     BROKER_NAME_OF,
     IGNORED,
@@ -377,8 +378,8 @@ def find_setting(name: str, listeners: Mapping[str, bool]) -> Setting:
         raise ConfigError(name, f'{name} cannot be honoured: {reason}. Remove it to start without')
     if setting is None:
         known = SETTINGS if scoped is None or scoped.mechanism else names_behind_a_listener()
-        raise ConfigError(
-            name, f'{name} is not a setting{suggestion(plain, known, name.removesuffix(plain))}')
+        suggestion = did_you_mean(plain, known, least=CLOSE, prefix=name.removesuffix(plain))
+        raise ConfigError(name, f'{name} is not a setting{suggestion}')
     if scoped is not None and not listeners[scoped.listener]:
         raise IgnoredSettingError(name, f'{name} has no effect: no listener {scoped.listener.upper()} is bound')
     return setting
@@ -580,7 +581,7 @@ def validate_topic_configs(overrides: Mapping[str, str | None], config: Config) 
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
             raise KafkaError(ErrorCode.INVALID_CONFIG,
-                             f'{name} is not a topic setting{suggestion(name, TOPIC_SETTINGS)}')
+                             f'{name} is not a topic setting{did_you_mean(name, TOPIC_SETTINGS, least=CLOSE)}')
         if text is None:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f'{name}: found null, expected {setting.expected()}')
         check_value(setting, text, ErrorCode.INVALID_CONFIG)
@@ -644,11 +645,3 @@ def _parse_listener(setting: str, text: str) -> Listener:
 
 def _reason(patterns: Mapping[str, str], name: str) -> str | None:
     return next((reason for pattern, reason in patterns.items() if fnmatch.fnmatchcase(name, pattern)), None)
-
-
-def suggestion(name: str, known: Iterable[str], prefix: str = '') -> str:
-    """Return the end of a message that names the known name closest to `name`, if one is close."""
-    import difflib  # slow to import, and needed only after a mistake
-
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-    return f'; did you mean {prefix}{near[0]}?' if near else ''

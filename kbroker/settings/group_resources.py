@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.settings.config import Config, ConfigEntry, Source, Synonym, check_value, suggestion
+from kbroker.base.suggestions import did_you_mean
+from kbroker.settings.config import Config, ConfigEntry, Source, Synonym, check_value
 from kbroker.settings.groups import GROUP_SETTINGS, LESS_THAN, GroupSetting
+from kbroker.settings.rows import CLOSE
 
 
 def value_in_force(config: Config, setting: GroupSetting, overrides: Mapping[str, str]) -> Any:
@@ -40,7 +42,7 @@ def validate_group_configs(config: Config, overrides: Mapping[str, str]) -> None
         setting = GROUP_SETTINGS.get(name)
         if setting is None:
             raise KafkaError(ErrorCode.INVALID_CONFIG,
-                             f'{name} is not a group setting{suggestion(name, GROUP_SETTINGS)}')
+                             f'{name} is not a group setting{did_you_mean(name, GROUP_SETTINGS, least=CLOSE)}')
         check_value(setting.row, text, ErrorCode.INVALID_CONFIG)
         values[name] = setting.row.parse(text)
     for name, value in values.items():

@@ -4,9 +4,9 @@ A setting `NAME` of a GROUP resource has the default `group.NAME` of the broker,
 within `least` and `most`, two settings of the broker.
 """
 import itertools
-import re
 
 from kbroker.base.lean_dataclasses import dataclass
+from kbroker.settings.durations import java_duration_ms
 from kbroker.settings.rows import (
     INT_MAX,
     MIN_SEGMENT_BYTES,
@@ -34,35 +34,14 @@ CONSUMER_ASSIGNORS = Rule(lambda value: value != () and set(value) <= {'uniform'
                           'a list of uniform and range, with at least one of them')
 ONLY_SIMPLE = Rule(lambda value: value != () and set(value) == {'simple'}, 'simple, the only assignor of share groups')
 
-DURATION = (
-    r'(?P<sign>[-+]?)P(?:(?P<days>[-+]?\d+)D)?'
-    r'(?:T(?=[-+\d])(?:(?P<hours>[-+]?\d+)H)?(?:(?P<minutes>[-+]?\d+)M)?'
-    r'(?:(?P<seconds>[-+]?\d+)(?:[.,](?P<fraction>\d{0,9}))?S)?)?')
-"""Compiled when it is used first: a start does not need it."""
 BY_DURATION = 'by_duration:'
-
-
-def duration_ms(text: str) -> int:
-    """Return the milliseconds of a duration as Java writes it, `PnDTnHnMn.nS`. Raises ValueError."""
-    match = re.fullmatch(DURATION, text, re.ASCII | re.IGNORECASE)
-    if match is None or text.upper().endswith(('P', 'T')):
-        raise ValueError('a duration as PnDTnHnMn.nS')
-    parts = {unit: int(match[unit] or 0) for unit in ('days', 'hours', 'minutes', 'seconds')}
-    nanoseconds = int((match['fraction'] or '').ljust(9, '0'))
-    if (match['seconds'] or '').startswith('-'):
-        nanoseconds = -nanoseconds
-    seconds = ((parts['days'] * 24 + parts['hours']) * 60 + parts['minutes']) * 60 + parts['seconds']
-    if not -2**63 <= seconds < 2**63:
-        raise ValueError('a duration as PnDTnHnMn.nS of at most 2**63 - 1 seconds')
-    nanoseconds += seconds * 1_000_000_000
-    return (-nanoseconds if match['sign'] == '-' else nanoseconds) // 1_000_000
 
 
 def _is_offset_reset(text: str) -> bool:
     if not text.startswith(BY_DURATION):
         return text in ('latest', 'earliest')
     try:
-        return duration_ms(text.removeprefix(BY_DURATION)) >= 0
+        return java_duration_ms(text.removeprefix(BY_DURATION)) >= 0
     except ValueError:
         return False
 

@@ -11,6 +11,8 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 MIN_SEGMENT_BYTES = 1_048_576
 """The least segment.bytes of a topic (KIP-1030), internal topics included."""
+CLOSE = 0.7
+"""The similarity, of at most 1, from which a setting is suggested for an unknown name."""
 
 
 class Type(enum.IntEnum):

@@ -6,12 +6,13 @@ from kbroker.base.clock import Clock
 from kbroker.base.completion import Completion
 from kbroker.base.errors import ErrorCode
 from kbroker.base.long_work import LongWork
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.settings.config import Config
 from kbroker.topics.partition import Partition
 from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.end_transaction import TransactionEnder
 from kbroker.transaction.producer_ids import ProducerIds
-from kbroker.transaction.state import PartitionSet, TopicPartition, TransactionRow
+from kbroker.transaction.state import PartitionSet, TransactionRow
 from kbroker.transaction.store import TransactionStore
 
 ADD_RETRY_MAX_MS: int

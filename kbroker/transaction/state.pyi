@@ -3,7 +3,7 @@ import enum
 from collections.abc import Iterable
 from typing import Any
 
-TopicPartition = tuple[str, int]
+from kbroker.base.topic_partition import TopicPartition
 
 NO_PRODUCER_ID: int
 NO_PRODUCER_EPOCH: int

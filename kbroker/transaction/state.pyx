@@ -48,8 +48,6 @@ from kbroker.base.object_memory cimport memory_of
 
 from kbroker.base.errors import ErrorCode, KafkaError
 
-TopicPartition = tuple[str, int]
-
 cdef enum:
     # The memory of one in a transaction, and in its row, as measured on CPython 3.11 with 64 bits.
     PARTITION_BYTES = 200

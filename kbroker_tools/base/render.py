@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
+from kbroker.base.words import words_for_duration
+
 if TYPE_CHECKING:
     from datetime import datetime
 
@@ -266,22 +268,6 @@ def _escaped(text: str, escape: Callable[[str], str], but: str = '') -> str:
 
 # ---- in words
 
-def words_for_duration(duration_ms: float) -> str:
-    """Return the duration in at most two units: `45 ms`, `3.2 s`, `12 min 5 s`, `3 h 20 min`, `5 d 2 h`."""
-    if duration_ms < 0:
-        return '-' + words_for_duration(-duration_ms)
-    if duration_ms < 1000:
-        return f'{duration_ms:.0f} ms'
-    if duration_ms < 60_000:
-        return f'{duration_ms / 1000:.1f} s'
-    seconds = round(duration_ms / 1000)
-    for size, unit, part, part_unit in ((86_400, 'd', 3600, 'h'), (3600, 'h', 60, 'min'), (60, 'min', 1, 's')):
-        if seconds >= size:
-            rest = seconds % size // part
-            return f'{seconds // size} {unit}' + (f' {rest} {part_unit}' if rest else '')
-    raise AssertionError(seconds)
-
-
 def words_for_time(timestamp_ms: int) -> str:
     """Return the time in UTC to the millisecond: `2026-11-20 14:03:07.120Z`.
 
@@ -316,12 +302,3 @@ def words_for_age(now_ms: int, since_ms: int) -> str:
 def words_for_count(count: int, noun: str) -> str:
     """Return `1 record`, `2,000 records`."""
     return f'{count:,} {noun}' + ('' if count == 1 else 's')
-
-
-def words_for_bytes(size_bytes: float) -> str:
-    """Return the size in binary units: `512 B`, `1.5 KiB`, `3.2 GiB`."""
-    for unit in ('B', 'KiB', 'MiB', 'GiB'):
-        if abs(size_bytes) < 1024:
-            return f'{size_bytes:.0f} B' if unit == 'B' else f'{size_bytes:.1f} {unit}'
-        size_bytes /= 1024
-    return f'{size_bytes:.1f} TiB'

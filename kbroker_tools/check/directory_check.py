@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.base.errors import CorruptLogError, LogDirectoryError
 from kbroker.base.internal_topics import TRANSACTION_STATE
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.check import Finding, PartitionCheck, PartitionReport, Severity
 from kbroker.log.checkpoints import (
     CLEANER_FILE,
@@ -52,8 +53,6 @@ CHECKPOINTS = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE, 
 LIVE_REPETITIONS = 2
 LIVE_PAUSE_S = 0.2
 """Longer than a broker takes to rename all files of a segment."""
-
-TopicPartition = tuple[str, int]
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kbroker.base.internal_topics import TRANSACTION_STATE
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.check import OpenTransaction
 from kbroker.transaction.state import PREPARED, TransactionRow, TransactionState
 from kbroker_tools.rows.coordinator_replay import Batches, transaction_rows
 
-TopicPartition = tuple[str, int]
 OpenTransactions = Mapping[TopicPartition, list[OpenTransaction]]
 
 SHOWN_PARTITIONS = 3

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GROUP_STATE, TRANSACTION_STATE
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import (
     GroupInfo,
     ProducerInfo,
@@ -44,8 +45,6 @@ logger = logging.getLogger(__name__)
 META_PROPERTIES_FILE = 'meta.properties'
 UNKNOWN_BROKER = -1
 METADATA_ATTEMPTS = 5
-
-TopicPartition = tuple[str, int]
 
 
 class DirectoryView:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
@@ -28,7 +29,6 @@ DEAD = 'Dead'
 MOST_REASONS = 20
 """The most partitions whose reason is asked for."""
 
-TopicPartition = tuple[str, int]
 Described = TypeVar('Described')
 
 

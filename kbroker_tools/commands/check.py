@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbroker.base.words import words_for_bytes
 from kbroker.log.check import Finding, Severity
 from kbroker.log.damage_notes import METADATA
 from kbroker.log.damage_report import accept_damage, forget_partitions, lost_batches
 from kbroker.log.fs import FileSystem, ReadOnlyFileSystem
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options, version_option
-from kbroker_tools.base.render import Output, words_for_bytes
+from kbroker_tools.base.render import Output
 from kbroker_tools.check.advice import Adviser
 from kbroker_tools.check.directory_check import DirectoryCheck, PartitionTask, check_one
 

@@ -9,8 +9,9 @@ import click
 
 from kbroker.base.errors import KafkaError
 from kbroker.base.internal_topics import TRANSACTION_STATE
+from kbroker.base.words import words_for_duration
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, command_line, output_options
-from kbroker_tools.base.render import Output, printable, words_for_count, words_for_duration, words_for_time
+from kbroker_tools.base.render import Output, printable, words_for_count, words_for_time
 from kbroker_tools.cluster.opening import cluster_options, open_view
 
 if TYPE_CHECKING:

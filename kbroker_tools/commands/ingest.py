@@ -19,16 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from kbroker.base.words import words_for_bytes, words_for_duration
 from kbroker_tools.base.command import INTERRUPTED, SETTINGS, Command, ToolError, output_options, version_option
-from kbroker_tools.base.render import (
-    PROGRESS_INTERVAL_S,
-    Column,
-    Output,
-    Progress,
-    words_for_bytes,
-    words_for_count,
-    words_for_duration,
-)
+from kbroker_tools.base.render import PROGRESS_INTERVAL_S, Column, Output, Progress, words_for_count
 
 if TYPE_CHECKING:
     from kbroker_tools.spark.ingest import IngestJob, IngestResult

@@ -1,7 +1,7 @@
 """`kbroker-transactions timeline TOPIC[:PARTITION]`: the transactions of partitions as pictures."""
 from __future__ import annotations
 
-import re
+import contextlib
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.settings.durations import duration_ms
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options
 from kbroker_tools.base.render import Output
 from kbroker_tools.cluster.opening import cluster_options, note_unreadable, open_view
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 PIPED_COLUMNS = 100
 """The width without a terminal and without COLUMNS."""
-_DURATION = re.compile(r'(\d+)\s*(ms|s|min|m|h|d)')
-_UNITS_MS = {'ms': 1, 's': 1000, 'm': 60_000, 'min': 60_000, 'h': 3_600_000, 'd': 86_400_000}
 
 
 class TopicPartition(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
@@ -45,9 +44,8 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
     name = 'TIME'
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        duration = _DURATION.fullmatch(value.strip())
-        if duration:
-            return -int(duration[1]) * _UNITS_MS[duration[2]]
+        with contextlib.suppress(ValueError):
+            return -duration_ms(value.strip())
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:

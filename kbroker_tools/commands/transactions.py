@@ -11,6 +11,7 @@ import click
 
 from kbroker.base.errors import KafkaError
 from kbroker.base.internal_topics import TRANSACTION_STATE
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import ProducerInfo, TransactionInfo
 from kbroker_tools.base.command import SETTINGS, Group, ToolError, output_options, version_option
 from kbroker_tools.base.render import Column, Output, shell_word, words_for_count
@@ -38,7 +39,6 @@ PROGRAM = 'kbroker-transactions'
 MOST_NAMED = 10
 """The most partitions of a transaction that are named."""
 
-TopicPartition = tuple[str, int]
 FC = TypeVar('FC', bound=Callable[..., Any])
 
 

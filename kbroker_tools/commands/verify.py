@@ -13,8 +13,9 @@ from pathlib import Path
 
 import click
 
+from kbroker.base.words import words_for_duration
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, version_option
-from kbroker_tools.base.render import Output, words_for_duration
+from kbroker_tools.base.render import Output
 from kbroker_tools.verify.broker_command import BrokerCommand, BrokerCommandError
 from kbroker_tools.verify.checker import check
 from kbroker_tools.verify.clients.java import JavaEnded

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options
 from kbroker_tools.base.render import Output, words_for_count
 from kbroker_tools.base.view import Unreadable, View
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 MOST_IN_FULL = 50
 """The most partitions whose facts are gathered whether or not they are held."""
-
-TopicPartition = tuple[str, int]
 
 
 @click.command('why-stuck', cls=Command, context_settings=SETTINGS)

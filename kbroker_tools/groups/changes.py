@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from kbroker.base.errors import KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.admin import EARLIEST, LATEST, OffsetAndMetadata
 from kbroker.settings.properties import read_text
 from kbroker_tools.base import actions
@@ -15,7 +16,6 @@ from kbroker_tools.base.render import Output
 from kbroker_tools.cluster.opening import note_unreadable
 from kbroker_tools.groups.offset_resets import (
     CannotReset,
-    Partition,
     Reset,
     csv_row,
     parse_datetime_ms,
@@ -29,7 +29,7 @@ from kbroker_tools.groups.tables import cell, consumer_groups, show
 
 INACTIVE = ('Empty', 'Dead')
 KINDS = {'to_datetime': 'to_time', 'by_duration': 'to_time'}
-Check = Callable[[str, Collection[Partition], Collection[Partition]], None]
+Check = Callable[[str, Collection[TopicPartition], Collection[TopicPartition]], None]
 """A check of a group, the partitions to reset, and those with an offset. It raises ToolError."""
 NEITHER = 'No offset is changed without --execute; --dry-run silences this note.'
 
@@ -40,13 +40,13 @@ class LiveOffsets:
     def __init__(self, admin: Any):
         self._admin = admin
 
-    def earliest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+    def earliest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         return self.at_time(partitions, EARLIEST)
 
-    def latest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+    def latest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         return self.at_time(partitions, LATEST)
 
-    def at_time(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:
+    def at_time(self, partitions: Collection[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
         return {at: found.offset
                 for at, found in self._admin.list_offsets(dict.fromkeys(partitions, timestamp_ms)).items()}
 
@@ -81,7 +81,7 @@ def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: 
     raise_left_out(active, left_out)
 
 
-def raise_left_out(problems: list[str], left_out: Collection[Partition]) -> None:
+def raise_left_out(problems: list[str], left_out: Collection[TopicPartition]) -> None:
     """ToolError if there are problems, or partitions whose offsets stay because they cannot be read."""
     if left_out:
         problems = [*problems, f'the offsets of {", ".join(f"{topic}-{number}" for topic, number in sorted(left_out))} '
@@ -91,8 +91,8 @@ def raise_left_out(problems: list[str], left_out: Collection[Partition]) -> None
 
 
 def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, reset: Reset | None,
-             from_file: dict[str, dict[Partition, int]] | None,
-             check: Check | None) -> tuple[dict[Partition, int], set[Partition]]:
+             from_file: dict[str, dict[TopicPartition, int]] | None,
+             check: Check | None) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
     """Return the new offsets of one group, and the partitions that cannot be read. With --execute, commit them."""
     offsets = LiveOffsets(view.admin)
     if from_file is not None:
@@ -121,7 +121,7 @@ def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, 
 
 
 def split_readable(view: Any, output: Output,
-                   partitions: Collection[Partition]) -> tuple[list[Partition], set[Partition]]:
+                   partitions: Collection[TopicPartition]) -> tuple[list[TopicPartition], set[TopicPartition]]:
     """Return the partitions that can be read, and those that cannot, which are named."""
     unreadable = view.unreadable(partitions)
     note_unreadable(output, unreadable)
@@ -145,7 +145,7 @@ def specification(view: Any, options: dict[str, Any]) -> Reset | None:
     return Reset(KINDS.get(kind, kind), int(value))
 
 
-def in_scope(view: Any, texts: Collection[str], option: str) -> list[Partition]:
+def in_scope(view: Any, texts: Collection[str], option: str) -> list[TopicPartition]:
     """Return the partitions of `TOPIC[:N,...]`. ToolError for a missing one."""
     try:
         scope = parse_scope(texts)
@@ -162,14 +162,14 @@ def in_scope(view: Any, texts: Collection[str], option: str) -> list[Partition]:
     return found
 
 
-def _check_existing(view: Any, partitions: Collection[Partition]) -> None:
+def _check_existing(view: Any, partitions: Collection[TopicPartition]) -> None:
     topics = view.topics()
     for topic, partition in partitions:
         if topic not in topics or not any(row.partition == partition for row in topics[topic].partitions):
             raise ToolError(f'{view.place}: there is no partition {topic}-{partition}')
 
 
-def _read_file(options: dict[str, Any], group_ids: Collection[str]) -> dict[str, dict[Partition, int]]:
+def _read_file(options: dict[str, Any], group_ids: Collection[str]) -> dict[str, dict[TopicPartition, int]]:
     path = options['from_file']
     try:
         return read_plan(read_text(path), group_ids)

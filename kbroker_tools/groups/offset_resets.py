@@ -2,31 +2,26 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-Partition = tuple[str, int]
-"""(topic, partition)"""
+from kbroker.base.topic_partition import TopicPartition
+from kbroker.settings.durations import java_duration_ms
 
-DURATION = re.compile(
-    r'([-+]?)P(?:([-+]?\d+)D)?(?:T(?=[-+\d])(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+(?:\.\d{1,9})?)S)?)?',
-    re.IGNORECASE)
 LONGEST_WITHOUT_QUOTES = 24
 """The longest text in which Kafka's tool searches for characters that need quotes; longer ones are always quoted."""
-DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS = 86_400_000, 3_600_000, 60_000, 1000
 
 
 class Offsets(Protocol):
     """The offsets of a cluster that a plan needs."""
 
-    def earliest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]: ...
+    def earliest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]: ...
 
-    def latest(self, partitions: Collection[Partition]) -> Mapping[Partition, int]: ...
+    def latest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]: ...
 
-    def at_time(self, partitions: Collection[Partition], timestamp_ms: int) -> Mapping[Partition, int]:
+    def at_time(self, partitions: Collection[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
         """Return each partition's first offset at or after the time; -1 if there is none."""
 
 
@@ -42,8 +37,8 @@ class CannotReset(ValueError):
     """The specification does not fit the group."""
 
 
-def plan(reset: Reset, partitions: Collection[Partition], committed: Mapping[Partition, int],
-         offsets: Offsets) -> tuple[dict[Partition, int], list[str]]:
+def plan(reset: Reset, partitions: Collection[TopicPartition], committed: Mapping[TopicPartition, int],
+         offsets: Offsets) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the new offset of each partition, limited to its log, and notes for the user. CannotReset."""
     partitions = sorted(partitions)
     if reset.kind == 'to_earliest':
@@ -64,8 +59,8 @@ def plan(reset: Reset, partitions: Collection[Partition], committed: Mapping[Par
     return within_log(dict.fromkeys(partitions, reset.value), offsets)
 
 
-def _at_time(partitions: list[Partition], timestamp_ms: int,
-             offsets: Offsets) -> tuple[dict[Partition, int], list[str]]:
+def _at_time(partitions: list[TopicPartition], timestamp_ms: int,
+             offsets: Offsets) -> tuple[dict[TopicPartition, int], list[str]]:
     found = dict(offsets.at_time(partitions, timestamp_ms))
     later = [at for at in partitions if found[at] < 0]
     ends = offsets.latest(later) if later else {}
@@ -73,7 +68,7 @@ def _at_time(partitions: list[Partition], timestamp_ms: int,
                           for topic, partition in later]
 
 
-def within_log(wanted: Mapping[Partition, int], offsets: Offsets) -> tuple[dict[Partition, int], list[str]]:
+def within_log(wanted: Mapping[TopicPartition, int], offsets: Offsets) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the offsets, moved to the nearest one in the log, and a note for each moved one."""
     starts, ends = offsets.earliest(list(wanted)), offsets.latest(list(wanted))
     found, notes = {}, []
@@ -108,13 +103,10 @@ def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
 
 def parse_duration_ms(text: str) -> int:
     """Parse an ISO 8601 duration of days and smaller units: `PT1H30M`, `P2D`, `PT0.5S`. ValueError."""
-    match = DURATION.fullmatch(text)
-    if match is None or not any(match.groups()[1:]):
-        raise ValueError(f'found {text!r}, expected a duration as PnDTnHnMnS')
-    sign, days, hours, minutes, seconds = match.groups()
-    total = (int(days or 0) * DAY_MS + int(hours or 0) * HOUR_MS + int(minutes or 0) * MINUTE_MS
-             + round(float(seconds or 0) * SECOND_MS))
-    return -total if sign == '-' else total
+    try:
+        return java_duration_ms(text)
+    except ValueError:
+        raise ValueError(f'found {text!r}, expected a duration as PnDTnHnMnS') from None
 
 
 def parse_datetime_ms(text: str) -> int:
@@ -129,15 +121,15 @@ def parse_datetime_ms(text: str) -> int:
         moment = datetime.fromisoformat(text + '+00:00')
     if moment.timestamp() < 0:      # in the protocol, negative times mean the end, the start and so on
         raise ValueError(f'found {text!r}, expected a time from 1970 on')
-    return round(moment.timestamp() * SECOND_MS)
+    return round(moment.timestamp() * 1000)
 
 
-def read_plan(text: str, groups: Collection[str]) -> dict[str, dict[Partition, int]]:
+def read_plan(text: str, groups: Collection[str]) -> dict[str, dict[TopicPartition, int]]:
     """Parse the output of --export: rows of topic, partition and offset, preceded by the group if there are several.
 
     ValueError names the line.
     """
-    found: dict[str, dict[Partition, int]] = {}
+    found: dict[str, dict[TopicPartition, int]] = {}
     only = next(iter(groups)) if len(groups) == 1 else None
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():

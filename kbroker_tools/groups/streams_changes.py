@@ -5,11 +5,12 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import StreamsGroupInfo
 from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Output
 from kbroker_tools.groups import changes
-from kbroker_tools.groups.offset_resets import Partition, parse_scope
+from kbroker_tools.groups.offset_resets import parse_scope
 from kbroker_tools.groups.streams_tables import STREAMS
 
 INTERNAL = re.compile(r'.+-(changelog|repartition|subscription-registration-topic|subscription-response-topic'
@@ -56,7 +57,8 @@ def check_inputs(group: StreamsGroupInfo, topics: Collection[str]) -> None:
         raise ToolError(f"group '{group.group_id}': {', '.join(others)} is not an input topic of the application")
 
 
-def check_committed(group_id: str, partitions: Collection[Partition], committed: Collection[Partition]) -> None:
+def check_committed(group_id: str, partitions: Collection[TopicPartition],
+                    committed: Collection[TopicPartition]) -> None:
     """ToolError for a partition in which the group has no offset, as Kafka's tool refuses it."""
     missing = sorted(set(partitions) - set(committed))
     if missing:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker.base.internal_topics import TRANSACTION_STATE
+from kbroker.base.words import words_for_duration
 from kbroker.transaction.state import NEVER_TIMES_OUT_MS, TransactionRow, TransactionState
-from kbroker_tools.base.render import words_for_count, words_for_duration
+from kbroker_tools.base.render import words_for_count
 from kbroker_tools.history.transaction_lives import CLOCK_SKEW_MS, Evidence, Hanging, Life, Part, add_evidence, lives_in
 from kbroker_tools.rows.transaction_rows import StoredRow
 from kbroker_tools.timeline.transactions_of_partition import Marker, Outcome

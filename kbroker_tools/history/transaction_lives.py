@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from kbroker.transaction.state import PREPARED, TopicPartition, TransactionRow, TransactionState
+from kbroker.base.topic_partition import TopicPartition
+from kbroker.transaction.state import PREPARED, TransactionRow, TransactionState
 from kbroker_tools.rows.transaction_rows import StoredRow
 from kbroker_tools.timeline.transactions_of_partition import Marker, Outcome, PartitionTransaction
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from kbroker.base.errors import CorruptLogError, KafkaError, ProtocolError
 from kbroker.base.long_work import run_to_end
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import GroupInfo, GroupMemberInfo, StreamsGroupInfo
 from kbroker.group.offsets.table import OffsetTable
 from kbroker.group.records import GroupRow, OffsetRow, read_row
@@ -48,7 +49,6 @@ from kbroker_tools.base.view import GroupOffset
 from kbroker_tools.rows.streams_groups import StreamsGroups
 
 Batches = Iterable[tuple[BatchHeader, memoryview]]
-TopicPartition = tuple[str, int]
 
 CONSUMER_PROTOCOL_TYPE = 'consumer'
 SHARE_PROTOCOL_TYPE, SHARE_ASSIGNOR = 'share', 'simple'

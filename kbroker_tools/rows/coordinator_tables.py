@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from kbroker.base.long_work import run_to_end
+from kbroker.base.words import words_for_duration
 from kbroker.group.offsets.table import OffsetTable
 from kbroker.group.records import CommittedOffset, OffsetKey
 from kbroker.record.control import ControlType, read_end_txn_marker
 from kbroker.transaction.state import PREPARED, TransactionState
-from kbroker_tools.base.render import Column, Output, words_for_duration
+from kbroker_tools.base.render import Column, Output
 from kbroker_tools.rows.coordinator_tail import Row, RowBatch
 
 UNFINISHED = PREPARED | {TransactionState.ONGOING}

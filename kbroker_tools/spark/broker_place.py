@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.admin import EARLIEST, LATEST, Admin, IsolationLevel
 from kbroker.client.cluster import Cluster
 from kbroker.client.config import ClientConfig
@@ -26,7 +27,7 @@ from kbroker.record.columns import ColumnDecoder
 from kbroker.record.control import ControlType, read_end_txn_marker
 from kbroker_tools.spark.file_ranges import ABORTED_OF_A_TASK, DataLossError, ReadOptions, logger
 from kbroker_tools.spark.options import Options
-from kbroker_tools.spark.planning import Bounds, LocatedBatch, Partition, Slice, split_bytes
+from kbroker_tools.spark.planning import Bounds, LocatedBatch, Slice, split_bytes
 from kbroker_tools.spark.schema import Assembler, Field
 
 if TYPE_CHECKING:
@@ -305,10 +306,10 @@ class BrokerPlace:
         self._partitions = sorted((topic.name, partition) for topic in topics.values()
                                   for partition in topic.partitions)
         self._topic_names = {topic.topic_id: topic.name for topic in topics.values()}
-        self._known: dict[Partition, Bounds] = {}
-        self._high_watermarks: dict[Partition, int] = {}
+        self._known: dict[TopicPartition, Bounds] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
 
-    def partitions(self) -> list[Partition]:
+    def partitions(self) -> list[TopicPartition]:
         return self._partitions
 
     def bounds(self, topic: str, partition: int) -> Bounds:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kbroker.base.errors import CorruptLogError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.producer_state import ActiveProducer
 from kbroker_tools.spark.file_ranges import DataLossError, FileRange, ReadOptions, cut, pack, read_range
 from kbroker_tools.spark.options import OptionError, Options
@@ -23,7 +24,7 @@ from kbroker_tools.spark.partition_files import (
     read_batches,
 )
 from kbroker_tools.spark.pins import SegmentChanged, pin
-from kbroker_tools.spark.planning import Bounds, LocatedBatch, Partition, Slice, split_bytes
+from kbroker_tools.spark.planning import Bounds, LocatedBatch, Slice, split_bytes
 from kbroker_tools.spark.schema import Assembler, Field
 from kbroker_tools.spark.storage import Storage
 
@@ -61,15 +62,15 @@ class FilePlace:
 
     def __init__(self, options: Options):
         self._options = options
-        self._tails: dict[Partition, Tail] = {}
+        self._tails: dict[TopicPartition, Tail] = {}
         self.refresh()
 
     def refresh(self) -> None:
         """Find new partitions and the new ends of known ones. OptionError, OSError."""
-        self._directories: dict[Partition, Storage] = {}
-        self._checkpoints: dict[Storage, dict[str, dict[Partition, int]]] = {}
+        self._directories: dict[TopicPartition, Storage] = {}
+        self._checkpoints: dict[Storage, dict[str, dict[TopicPartition, int]]] = {}
         self._unclean: set[Storage] = set()
-        self._states: dict[Partition, PartitionState] = {}
+        self._states: dict[TopicPartition, PartitionState] = {}
         for storage in self._locations():
             self._add(storage)
         if not self._directories:
@@ -108,13 +109,13 @@ class FilePlace:
         if CLEAN_SHUTDOWN not in names:
             self._unclean.add(storage)
 
-    def _place(self, partition: Partition, storage: Storage) -> None:
+    def _place(self, partition: TopicPartition, storage: Storage) -> None:
         if partition in self._directories:
             raise OptionError('path', f'found {partition[0]}-{partition[1]} twice: in '
                                       f'{self._directories[partition]} and in {storage}')
         self._directories[partition] = storage
 
-    def partitions(self) -> list[Partition]:
+    def partitions(self) -> list[TopicPartition]:
         return sorted(self._directories)
 
     def state(self, topic: str, partition: int) -> PartitionState:
@@ -272,7 +273,7 @@ def _first_at_or_after(batch: memoryview, timestamp_ms: int) -> int | None:
     return None
 
 
-def _read_checkpoint(storage: Storage, name: str) -> dict[Partition, int]:
+def _read_checkpoint(storage: Storage, name: str) -> dict[TopicPartition, int]:
     """Read Kafka's checkpoint of version 0: the version, the count, and a line `topic partition offset` for each.
 
     The file is empty from a broker's first start until its first write.

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbroker.base.topic_partition import TopicPartition
 from kbroker_tools.spark.datasource import KafkaLogDataSource
 from kbroker_tools.spark.identity import Identity, identify
 from kbroker_tools.spark.ledger import IngestError, JobFacts, Ledger, Progress
 from kbroker_tools.spark.options import BY_NAME, Options, parse_options
-from kbroker_tools.spark.planning import Partition, Place, Slice, chosen_partitions
+from kbroker_tools.spark.planning import Place, Slice, chosen_partitions
 from kbroker_tools.spark.schema import ddl
 from kbroker_tools.spark.skipped import Skipped
 from kbroker_tools.spark.stream import to_json
@@ -159,7 +160,7 @@ class IngestJob:
 
     # ---- offsets to read
 
-    def _slices(self, place: Place, options: Options, chosen: Sequence[Partition], progress: Progress,
+    def _slices(self, place: Place, options: Options, chosen: Sequence[TopicPartition], progress: Progress,
                 identity: Identity, skipped: Skipped) -> list[Slice]:
         slices = []
         for topic, topic_id in sorted(identity.topic_ids.items()):
@@ -245,8 +246,8 @@ class IngestJob:
     def _frame(self, spark: SparkSession, slices: list[Slice], skipped_to: Path) -> DataFrame:
         """Return the records of exactly these offsets."""
         spark.dataSource.register(KafkaLogDataSource)
-        starts: dict[Partition, int] = {(each.topic, each.partition): each.start_offset for each in slices}
-        ends: dict[Partition, int] = {(each.topic, each.partition): each.end_offset for each in slices}
+        starts: dict[TopicPartition, int] = {(each.topic, each.partition): each.start_offset for each in slices}
+        ends: dict[TopicPartition, int] = {(each.topic, each.partition): each.end_offset for each in slices}
         assignment: dict[str, list[int]] = {}
         for each in slices:
             assignment.setdefault(each.topic, []).append(each.partition)

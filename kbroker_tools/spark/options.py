@@ -1,7 +1,6 @@
 """The options of `format("kbroker")`. An option that Spark's Kafka connector has too keeps its name."""
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import re
@@ -11,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from kbroker.base.errors import ConfigError
+from kbroker.base.suggestions import did_you_mean
 from kbroker.client.config import read_client_file
+from kbroker.settings.durations import duration_ms
 from kbroker_tools.spark.times import OVERFLOWS
 
 EARLIEST = -2
@@ -19,7 +20,6 @@ LATEST = -1
 MIB = 1024 * 1024
 MOST = 2**63 - 1
 """The largest offset and time, and the largest number that Spark has."""
-UNITS_MS = {'': 1, 'ms': 1, 's': 1000, 'm': 60_000, 'min': 60_000, 'h': 3_600_000, 'd': 86_400_000}
 TIMES = f'milliseconds since the epoch, from 0 to {MOST}'
 
 PROTECTED = {
@@ -113,10 +113,11 @@ def parse_bytes(text: str) -> int:
 
 def parse_duration_ms(text: str) -> int:
     """Parse a time to milliseconds: `15m`, `30s`, `100ms`. A bare number is milliseconds, as in Spark."""
-    match = re.fullmatch(r'([0-9]{1,10})\s*(ms|s|m|min|h|d|)', text.strip().lower())
-    if match is None:
-        raise ValueError('a time such as 15m')
-    return int(match[1]) * UNITS_MS[match[2]]
+    text = text.strip().lower()
+    try:
+        return duration_ms(f'{text}ms' if text.isdecimal() else text)
+    except ValueError:
+        raise ValueError('a time such as 15m') from None
 
 
 def _offsets(word: str) -> Callable[[str], str | dict[tuple[str, int], int]]:
@@ -367,9 +368,7 @@ def known_client_settings() -> list[str]:
 
 def suggestion(name: str, allowed: Iterable[str]) -> str:
     """Return words that name the allowed name nearest to `name`, or '' if none is near."""
-    names = {each.lower(): each for each in [*allowed, 'kafka.bootstrap.servers']}
-    close = difflib.get_close_matches(name, names, 1)
-    return f', did you mean {names[close[0]]}?' if close else ''
+    return did_you_mean(name, [*allowed, 'kafka.bootstrap.servers'], ', ')
 
 
 def _check_together(options: Options) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.record.batch import BatchHeader
 from kbroker_tools.spark.options import EARLIEST, LATEST, MIB, OptionError, Options
 from kbroker_tools.spark.skipped import Skipped
@@ -17,8 +18,6 @@ from kbroker_tools.spark.skipped import Skipped
 MOST_SPLIT_BYTES = 1024 * MIB
 
 logger = logging.getLogger(__name__)
-
-Partition = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Place(Protocol):
     def refresh(self) -> None:
         """Update the partitions and their bounds."""
 
-    def partitions(self) -> list[Partition]:
+    def partitions(self) -> list[TopicPartition]:
         """Return all partitions, sorted."""
 
     def bounds(self, topic: str, partition: int) -> Bounds: ...
@@ -88,7 +87,7 @@ class Place(Protocol):
         """
 
 
-def chosen_partitions(place: Place, options: Options, *, may_be_gone: bool = False) -> list[Partition]:
+def chosen_partitions(place: Place, options: Options, *, may_be_gone: bool = False) -> list[TopicPartition]:
     """Return the selected partitions. OptionError for none, or for a missing one unless it `may_be_gone`."""
     present = place.partitions()
     chosen = [each for each in present if options.wants(*each)]
@@ -152,7 +151,7 @@ def _record_gone(options: Options, topic: str, partition: int, start: int, skipp
         logger.warning('%s. They were skipped', what)
 
 
-def check_named_partitions(options: Options, chosen: Sequence[Partition]) -> None:
+def check_named_partitions(options: Options, chosen: Sequence[TopicPartition]) -> None:
     """OptionError if a map of offsets or timestamps names a partition that is not read."""
     for option in ('startingOffsets', 'endingOffsets', 'startingOffsetsByTimestamp', 'endingOffsetsByTimestamp'):
         if isinstance(options[option], dict):
@@ -203,7 +202,7 @@ def ending_offset(place: Place, options: Options, topic: str, partition: int, bo
 
 
 def _timestamp(options: Options, which: str, topic: str, partition: int) -> int | None:
-    by_partition: dict[Partition, int] = options[f'{which}OffsetsByTimestamp'] or {}
+    by_partition: dict[TopicPartition, int] = options[f'{which}OffsetsByTimestamp'] or {}
     single: int | None = options[f'{which}Timestamp']
     return single if single is not None else by_partition.get((topic, partition))
 
@@ -212,7 +211,7 @@ def _timestamp_option(options: Options, which: str) -> str:
     return f'{which}Timestamp' if options[f'{which}Timestamp'] is not None else f'{which}OffsetsByTimestamp'
 
 
-def _number(asked: str | dict[Partition, int], topic: str, partition: int, default: int) -> int:
+def _number(asked: str | dict[TopicPartition, int], topic: str, partition: int, default: int) -> int:
     if isinstance(asked, dict):
         return asked.get((topic, partition), default)
     return EARLIEST if asked == 'earliest' else LATEST

@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-Partition = tuple[str, int]
+from kbroker.base.topic_partition import TopicPartition
+
 PLAN = 'plan'
 
 
@@ -37,7 +38,7 @@ class Skipped:
     """The skipped records of one task or plan, or the sum of many."""
 
     losses: list[Loss] = field(default_factory=list)
-    aborted: Counter[Partition] = field(default_factory=Counter)
+    aborted: Counter[TopicPartition] = field(default_factory=Counter)
     """The number of skipped aborted transactions, by the partition of their markers."""
 
     def lose(self, topic: str, partition: int, first_offset: int, end_offset: int, what: str) -> None:

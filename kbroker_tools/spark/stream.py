@@ -23,11 +23,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from kbroker.base.topic_partition import TopicPartition
 from kbroker_tools.spark.file_ranges import DataLossError
 from kbroker_tools.spark.messages import message_first
 from kbroker_tools.spark.options import Options
 from kbroker_tools.spark.planning import (
-    Partition,
     Place,
     Slice,
     check_named_partitions,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Offsets = dict[Partition, int]
+Offsets = dict[TopicPartition, int]
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
@@ -194,7 +194,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end_offset > first:
                 yield Slice(*each, first, end_offset)
 
-    def _report(self, each: Partition, first: int, end: int, text: str, skipped: Skipped) -> None:
+    def _report(self, each: TopicPartition, first: int, end: int, text: str, skipped: Skipped) -> None:
         if self.options['failOnDataLoss']:
             raise DataLossError(f'{text}; with failOnDataLoss=false this is skipped')
         if first < end:

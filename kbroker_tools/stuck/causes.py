@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kbroker.base.words import words_for_duration
 from kbroker.client.descriptions import TransactionInfo
 from kbroker.transaction.state import NEVER_TIMES_OUT_MS
-from kbroker_tools.base.render import shell_word, words_for_count, words_for_duration, words_for_time
+from kbroker_tools.base.render import shell_word, words_for_count, words_for_time
 from kbroker_tools.stuck.facts import DECIDED_STATES, IDLE_STATES, Facts, LogEvidence, Marker
 
 MAX_PRODUCER_EPOCH = 32767

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import GroupInfo, GroupMemberInfo, ProducerInfo, TransactionInfo, TransactionListing
 from kbroker.record.batch import BatchHeader
 from kbroker.record.control import ControlType, read_end_txn_marker
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from kbroker.transaction.state import TransactionRow
     from kbroker_tools.rows.transaction_rows import StoredRow
 
-TopicPartition = tuple[str, int]
 
 LOOK_BACK_OFFSETS = 100_000
 """The range before a transaction that is searched for its producer's last marker."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import ProducerInfo
 from kbroker_tools.base.view import View
 
 BATCH = 500
 """The most partitions in one request."""
 
-TopicPartition = tuple[str, int]
 K = TypeVar('K', bound=Hashable)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from kbroker.base.errors import CorruptLogError, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker_tools.base.view import View
 
 if TYPE_CHECKING:
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
 
 BATCH = 1000
 """The most partitions of one question."""
-
-TopicPartition = tuple[str, int]
 
 
 def held_of(view: View, partitions: Collection[TopicPartition]) -> list[TopicPartition]:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.base.errors import KafkaError
+from kbroker.base.words import words_for_duration
 from kbroker.daemon.status import NoBrokerError, read_status
-from kbroker_tools.base.render import Column, Output, words_for_count, words_for_duration, words_for_time
+from kbroker_tools.base.render import Column, Output, words_for_count, words_for_time
 from kbroker_tools.base.view import View
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kbroker.base.internal_topics import CONSUMER_OFFSETS
+from kbroker.base.words import words_for_duration
 from kbroker.client.descriptions import GroupMemberInfo, ProducerInfo
 from kbroker.transaction.state import NEVER_TIMES_OUT_MS
-from kbroker_tools.base.render import Output, printable, shell_word, words_for_count, words_for_duration, words_for_time
+from kbroker_tools.base.render import Output, printable, shell_word, words_for_count, words_for_time
 from kbroker_tools.stuck.causes import Verdict
 from kbroker_tools.stuck.facts import Facts, HeldGroup, Writer
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from kbroker import __version__
-from kbroker_tools.base.render import as_utf8, words_for_age, words_for_duration, words_for_time
+from kbroker.base.words import words_for_duration
+from kbroker_tools.base.render import as_utf8, words_for_age, words_for_time
 from kbroker_tools.timeline.layout import Lane, Timeline, lanes_of
 from kbroker_tools.timeline.text import extent, stability
 from kbroker_tools.timeline.transactions_of_partition import Outcome, PartitionTransaction

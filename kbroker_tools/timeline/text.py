@@ -9,14 +9,8 @@ import textwrap
 from collections import Counter
 from typing import NamedTuple
 
-from kbroker_tools.base.render import (
-    moment_of,
-    printable,
-    words_for_age,
-    words_for_count,
-    words_for_duration,
-    words_for_time,
-)
+from kbroker.base.words import words_for_duration
+from kbroker_tools.base.render import moment_of, printable, words_for_age, words_for_count, words_for_time
 from kbroker_tools.timeline.layout import Axis, Lane, Scale, Timeline, count_outcomes, lanes_of, scale_of
 from kbroker_tools.timeline.transactions_of_partition import Outcome, PartitionTransaction
 

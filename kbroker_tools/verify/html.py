@@ -8,7 +8,8 @@ from html import escape
 from typing import Any
 
 from kbroker import __version__
-from kbroker_tools.base.render import words_for_count, words_for_duration, words_for_time
+from kbroker.base.words import words_for_duration
+from kbroker_tools.base.render import words_for_count, words_for_time
 from kbroker_tools.timeline.html import MAX_LANES, facts_of, filled, table
 from kbroker_tools.verify.anomalies import Kind
 from kbroker_tools.verify.checker import Verdict

@@ -5,8 +5,9 @@ from support.worlds.group_coordinator import World
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.group.config import MOST_KEPT, GroupConfig, GroupConfigs, Timing
 from kbroker.settings.config import Config, Source
+from kbroker.settings.durations import java_duration_ms
 from kbroker.settings.group_resources import describe_group, validate_group_configs
-from kbroker.settings.groups import AT_MOST, GROUP_KINDS, GROUP_SETTINGS, MODERN_GROUPS, duration_ms
+from kbroker.settings.groups import AT_MOST, GROUP_KINDS, GROUP_SETTINGS, MODERN_GROUPS
 
 
 def test_a_group_without_configs_has_those_of_the_broker():
@@ -86,14 +87,14 @@ def test_the_heartbeats_of_a_broker_fit_its_sessions(kind):
     ('PT-1H61M', 60_000), ('-PT1S', -1000), ('PT-0.5S', -500), ('PT1.S', 1000), ('PT0,25S', 250),
 ])
 def test_durations_are_those_of_java(text, expected_ms):
-    assert duration_ms(text) == expected_ms
+    assert java_duration_ms(text) == expected_ms
 
 
 @pytest.mark.parametrize('text', ['', 'P', 'PT', 'P1DT', 'P1Y', '1H', 'PT1', 'PT.5S', 'PT1H2', 'PT1S1M', '\u0661S',
                                   'P106751991167301D', 'PT-9223372036854775809S'])
 def test_other_durations_are_refused(text):
     with pytest.raises(ValueError, match='PnDTnHnMn'):
-        duration_ms(text)
+        java_duration_ms(text)
 
 
 @pytest.mark.parametrize(('value', 'is_valid'), [

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kbroker_tools.base.render import Column, Output, words_for_age, words_for_bytes, words_for_duration, words_for_time
+from kbroker_tools.base.render import Column, Output, words_for_age, words_for_time
 
 COLUMNS = [Column('topic', 'Topic'), Column('first_offset', 'FirstOffset', 'right')]
 
@@ -101,15 +101,7 @@ def test_a_pipe_gets_names_as_they_are_on_request(monkeypatch):
     assert EVIL + NOT_UTF8 in shown([(EVIL + NOT_UTF8, 7)])
 
 
-@pytest.mark.parametrize(('duration_ms', 'words'), [
-    (0, '0 ms'), (45, '45 ms'), (3210, '3.2 s'), (60_000, '1 min'), (725_000, '12 min 5 s'), (12_000_000, '3 h 20 min'),
-    (439_200_000, '5 d 2 h'), (-45, '-45 ms')])
-def test_durations_in_words(duration_ms, words):
-    assert words_for_duration(duration_ms) == words
-
-
-def test_sizes_and_times_in_words():
-    assert [words_for_bytes(size) for size in (512, 1536, 3 << 30)] == ['512 B', '1.5 KiB', '3.0 GiB']
+def test_times_in_words():
     assert words_for_time(1_700_000_000_005) == '2023-11-14 22:13:20.005Z'
     assert words_for_time(1 << 62) == f'{1 << 62} ms since 1970'
 

@@ -6,8 +6,9 @@ from kbroker.base.clock import Clock
 from kbroker.base.completion import Completion
 from kbroker.base.errors import ErrorCode
 from kbroker.base.long_work import LongWork
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.group.classic.sessions import Sessions
-from kbroker.group.commits import Commit, TopicPartition
+from kbroker.group.commits import Commit
 from kbroker.group.shard import Shard, TransactionalProducer
 from kbroker.group.turns import Turns
 

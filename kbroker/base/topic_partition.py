@@ -1,0 +1,4 @@
+"""The name of a partition."""
+
+TopicPartition = tuple[str, int]
+"""(topic, partition)"""
