@@ -1,28 +1,31 @@
 """Settings of producer and consumers, under Kafka's names and with its defaults, from `ClientConfig.properties`.
 
+Each field states its setting once: name, default and valid values.
 Unknown names are ignored here, as in Kafka's clients: one file may serve several programs. A client that is given
 settings by a program refuses them (`client/opening`).
 """
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from kbroker.base.errors import ConfigError
 from kbroker.record.compression import Compression
 
-INT32_MAX = 2**31 - 1
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 LEAST_IDLE_MS = 5000
 MOST_IN_FLIGHT = 5
 """A partition remembers this many batches of a producer and could not detect a duplicate of an older one."""
+LEAST_LEVEL = -131_072
+"""The lowest level of zstd."""
 ASSIGNOR_NAMES = {
     'range': 'range', 'org.apache.kafka.clients.consumer.RangeAssignor': 'range',
     'cooperative-sticky': 'cooperative-sticky',
     'org.apache.kafka.clients.consumer.CooperativeStickyAssignor': 'cooperative-sticky',
 }
 """The values of partition.assignment.strategy, and the names of the assignors in the protocol."""
+CODECS = tuple(codec.name.lower() for codec in Compression)
 ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
 ACQUIRE_MODES = ('batch_optimized', 'record_limit')
 """The modes of share.acquire.mode, in the order of their numbers in the protocol."""
@@ -41,225 +44,225 @@ NOT_WITH_SHARE = (
 AutoOffsetReset = Literal['earliest', 'latest', 'none']
 
 
-class _Settings(ABC):
-    """Settings that are built from properties by reading them one by one."""
+class Row(NamedTuple):
+    """The setting of a field."""
 
-    __slots__ = ()
+    name: str
+    parse: Callable[[str], Any]
+    """Turns a text into the value, or raises ValueError with the text that was found and the expected form."""
+    text: str
+    """The default as a file has it; '' if the setting is not set."""
+
+
+def _setting(name: str, default: Any, parse: Callable[[str], Any], text: str) -> Any:
+    return field(default=default, metadata={'row': Row(name, parse, text)})
+
+
+def whole_number(name: str, default: int, least: int, most: int = INT32_MAX) -> Any:
+    """Declare a field with a setting that is a whole number."""
+    return _setting(name, default, lambda text: _integer(text, least, most), str(default))
+
+
+def flag(name: str, default: bool, text: str | None = None) -> Any:
+    """Declare a field with a setting that is true or false. `text` is '' if the default depends on other settings."""
+    return _setting(name, default, lambda found: _one_of(found, ('true', 'false')) == 'true',
+                    str(default).lower() if text is None else text)
+
+
+def choice(name: str, default: str, values: Sequence[str], made: Callable[[str], Any] = str) -> Any:
+    """Declare a field with a setting that is one of some words, in any case of letters. `made` makes its value."""
+    return _setting(name, made(default), lambda text: made(_one_of(text, values)), default)
+
+
+def optional_text(name: str, made: Callable[[str], str | None] = str) -> Any:
+    """Declare a field with a setting that is any text, or not set."""
+    return _setting(name, None, made, '')
+
+
+def _unless_empty(text: str) -> str | None:
+    return text or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """Settings whose fields are declared with their rows."""
+
+    MORE: ClassVar[tuple[str, ...]] = ()
+    """Names of further settings, which `_complete` reads and whose default is not to be set."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
         """Build from properties. Raises ConfigError for a value that is invalid or contradicts another."""
-        return cls._read(_Reader(properties))
+        cls._refuse(properties)
+        values: dict[str, Any] = {}
+        for each in fields(cls):
+            if (row := each.metadata.get('row')) is not None and row.name in properties:
+                values[each.name] = _parsed(row.name, properties[row.name], row.parse)
+            elif each.default is not MISSING:
+                values[each.name] = each.default
+        cls._complete(values, properties)
+        return cls(**values)
 
     @classmethod
     def defaults(cls) -> dict[str, str]:
         """Return the names of all settings with their defaults; '' is the default of one that is not set."""
-        read = _Reader({})
-        cls._read(read)
-        return read.defaults
+        rows = [each.metadata['row'] for each in fields(cls) if 'row' in each.metadata]
+        return {row.name: row.text for row in rows} | dict.fromkeys(cls.MORE, '')
 
     @classmethod
-    @abstractmethod
-    def _read(cls, read: _Reader) -> Self:
-        """Build from a reader. ConfigError."""
+    def _refuse(cls, properties: Mapping[str, str]) -> None:
+        """ConfigError for settings that may not be set."""
+
+    @classmethod
+    def _complete(cls, values: dict[str, Any], properties: Mapping[str, str]) -> None:
+        """Check values that depend on each other, and set those that depend on others. ConfigError."""
+
+
+def _acks(text: str) -> int:
+    return {'all': -1, '-1': -1, '1': 1, '0': 0}[text]
+
+
+def _codec(text: str) -> Compression:
+    return Compression[text.upper()]
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings(_Settings):
-    acks: int = -1
+    acks: int = choice('acks', 'all', ('all', '-1', '1', '0'), _acks)
     """-1 (all), 1 (the leader) or 0 (no answer)."""
-    enable_idempotence: bool = True
-    transactional_id: str | None = None
-    transaction_timeout_ms: int = 60_000
-    compression: Compression = Compression.NONE
+    enable_idempotence: bool = flag('enable.idempotence', True, '')
+    transactional_id: str | None = optional_text('transactional.id')
+    transaction_timeout_ms: int = whole_number('transaction.timeout.ms', 60_000, 1)
+    compression: Compression = choice('compression.type', 'none', CODECS, _codec)  # noqa: RUF009  (declares a field)
     compression_level: int | None = None
-    linger_ms: int = 5
-    batch_size_bytes: int = 16_384
-    max_request_size_bytes: int = 1_048_576
-    buffer_memory_bytes: int = 33_554_432
-    max_in_flight: int = MOST_IN_FLIGHT
-    delivery_timeout_ms: int = 120_000
-    max_block_ms: int = 60_000
-    retries: int = INT32_MAX
-    metadata_max_age_ms: int = 300_000
-    metadata_max_idle_ms: int = 300_000
-    two_phase_commit: bool = False
+    linger_ms: int = whole_number('linger.ms', 5, 0)
+    batch_size_bytes: int = whole_number('batch.size', 16_384, 0)
+    max_request_size_bytes: int = whole_number('max.request.size', 1_048_576, 0)
+    buffer_memory_bytes: int = whole_number('buffer.memory', 33_554_432, 0, INT64_MAX)
+    max_in_flight: int = whole_number('max.in.flight.requests.per.connection', MOST_IN_FLIGHT, 1)
+    delivery_timeout_ms: int = whole_number('delivery.timeout.ms', 120_000, 0)
+    max_block_ms: int = whole_number('max.block.ms', 60_000, 0, INT64_MAX)
+    retries: int = whole_number('retries', INT32_MAX, 0)
+    metadata_max_age_ms: int = whole_number('metadata.max.age.ms', 300_000, 0, INT64_MAX)
+    metadata_max_idle_ms: int = whole_number('metadata.max.idle.ms', 300_000, LEAST_IDLE_MS, INT64_MAX)
+    two_phase_commit: bool = flag('transaction.two.phase.commit.enable', False)
     """Transactions have no timeout, and `init_transactions` keeps the one that it finds open (KIP-939)."""
 
+    MORE: ClassVar[tuple[str, ...]] = tuple(f'compression.{codec}.level' for codec in ('gzip', 'lz4', 'zstd'))
+
     @classmethod
-    def _read(cls, read: _Reader) -> Self:
-        transactional_id = read.text('transactional.id')
-        acks = {'all': -1, '-1': -1, '1': 1, '0': 0}[read.one_of('acks', ('all', '-1', '1', '0'), 'all')]
-        max_in_flight = read.integer('max.in.flight.requests.per.connection', MOST_IN_FLIGHT, 1)
-        retries = read.integer('retries', INT32_MAX, 0)
-        wanted = read.boolean('enable.idempotence', None)
-        could_be = acks == -1 and max_in_flight <= MOST_IN_FLIGHT and retries > 0
-        if not could_be and (wanted or transactional_id is not None):
-            name = 'transactional.id' if transactional_id is not None else 'enable.idempotence'
+    def _complete(cls, values: dict[str, Any], properties: Mapping[str, str]) -> None:
+        retries, max_in_flight = values['retries'], values['max_in_flight']
+        is_transactional, wanted = values['transactional_id'] is not None, values['enable_idempotence']
+        could_be = values['acks'] == -1 and max_in_flight <= MOST_IN_FLIGHT and retries > 0
+        if 'enable.idempotence' not in properties:
+            wanted, values['enable_idempotence'] = None, could_be
+        if not could_be and (wanted or is_transactional):
+            name = 'transactional.id' if is_transactional else 'enable.idempotence'
             raise ConfigError(name, f'{name} needs acks=all, retries above 0 and '
                               f'max.in.flight.requests.per.connection of {MOST_IN_FLIGHT} or less: found acks='
-                              f'{read.text("acks") or "all"}, retries={retries}, {max_in_flight} in flight')
-        if wanted is False and transactional_id is not None:
+                              f'{properties.get("acks") or "all"}, retries={retries}, {max_in_flight} in flight')
+        if wanted is False and is_transactional:
             raise ConfigError('enable.idempotence', 'found enable.idempotence=false, a transactional.id needs true')
-        two_phase_commit = read.boolean('transaction.two.phase.commit.enable', False)
-        timeout_ms = read.integer('transaction.timeout.ms', 60_000, 1)
-        if two_phase_commit and transactional_id is None:
+        if values['two_phase_commit'] and not is_transactional:
             raise ConfigError('transaction.two.phase.commit.enable', 'found transaction.two.phase.commit.enable=true '
                               'without transactional.id, expected both')
-        if two_phase_commit and read.is_set('transaction.timeout.ms'):
+        if values['two_phase_commit'] and 'transaction.timeout.ms' in properties:
             raise ConfigError('transaction.timeout.ms', 'found transaction.timeout.ms with '
                               'transaction.two.phase.commit.enable=true, expected one of them: a transaction of two '
                               'phases has no timeout')
-        codec = read.one_of('compression.type', [codec.name.lower() for codec in Compression], 'none')
-        levels = {name: read.optional_integer(f'compression.{name}.level', -131_072)
-                  for name in ('gzip', 'lz4', 'zstd')}
-        return cls(
-            acks, could_be if wanted is None else wanted, transactional_id, timeout_ms, Compression[codec.upper()],
-            levels.get(codec),
-            read.integer('linger.ms', 5, 0), read.integer('batch.size', 16_384, 0),
-            read.integer('max.request.size', 1_048_576, 0), read.integer('buffer.memory', 33_554_432, 0, 2**63 - 1),
-            max_in_flight, read.integer('delivery.timeout.ms', 120_000, 0),
-            read.integer('max.block.ms', 60_000, 0, 2**63 - 1), retries,
-            read.integer('metadata.max.age.ms', 300_000, 0, 2**63 - 1),
-            read.integer('metadata.max.idle.ms', 300_000, LEAST_IDLE_MS, 2**63 - 1), two_phase_commit or False)
+        levels = {name: _parsed(name, properties[name], lambda text: _integer(text, LEAST_LEVEL, INT32_MAX))
+                  for name in cls.MORE if name in properties}
+        values['compression_level'] = levels.get(f'compression.{values["compression"].name.lower()}.level')
+
+
+def _assignors(text: str) -> tuple[str, ...]:
+    names = [part.strip() for part in text.split(',') if part.strip()]
+    unknown = [name for name in names if name not in ASSIGNOR_NAMES]
+    if unknown or not names:
+        raise ValueError(f'found {unknown[0] if unknown else "none"}, expected some of {", ".join(ASSIGNOR_NAMES)}')
+    return tuple(dict.fromkeys(ASSIGNOR_NAMES[name] for name in names))
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings(_Settings):
-    group_id: str | None = None
-    group_instance_id: str | None = None
-    isolation_level: str = 'read_uncommitted'
-    auto_offset_reset: AutoOffsetReset = 'latest'
-    enable_auto_commit: bool = True
-    auto_commit_interval_ms: int = 5000
-    fetch_min_bytes: int = 1
-    fetch_max_wait_ms: int = 500
-    fetch_max_bytes: int = 52_428_800
-    max_partition_fetch_bytes: int = 1_048_576
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3000
-    max_poll_interval_ms: int = 300_000
-    metadata_max_age_ms: int = 300_000
-    check_crcs: bool = True
-    max_poll_records: int = 500
-    group_protocol: str = 'classic'
-    group_remote_assignor: str | None = None
+    group_id: str | None = optional_text('group.id', _unless_empty)
+    group_instance_id: str | None = optional_text('group.instance.id')
+    isolation_level: str = choice('isolation.level', 'read_uncommitted', ISOLATION_LEVELS)
+    auto_offset_reset: AutoOffsetReset = choice(  # noqa: RUF009  (declares a field)
+        'auto.offset.reset', 'latest', ('earliest', 'latest', 'none'))
+    enable_auto_commit: bool = flag('enable.auto.commit', True)
+    auto_commit_interval_ms: int = whole_number('auto.commit.interval.ms', 5000, 0)
+    fetch_min_bytes: int = whole_number('fetch.min.bytes', 1, 0)
+    fetch_max_wait_ms: int = whole_number('fetch.max.wait.ms', 500, 0)
+    fetch_max_bytes: int = whole_number('fetch.max.bytes', 52_428_800, 0)
+    max_partition_fetch_bytes: int = whole_number('max.partition.fetch.bytes', 1_048_576, 0)
+    session_timeout_ms: int = whole_number('session.timeout.ms', 45_000, 1)
+    heartbeat_interval_ms: int = whole_number('heartbeat.interval.ms', 3000, 1)
+    max_poll_interval_ms: int = whole_number('max.poll.interval.ms', 300_000, 1)
+    metadata_max_age_ms: int = whole_number('metadata.max.age.ms', 300_000, 0, INT64_MAX)
+    check_crcs: bool = flag('check.crcs', True)
+    max_poll_records: int = whole_number('max.poll.records', 500, 1)
+    group_protocol: str = choice('group.protocol', 'classic', ('classic', 'consumer'))
+    group_remote_assignor: str | None = optional_text('group.remote.assignor', _unless_empty)
     """The assignor of the broker, with group_protocol `consumer`."""
-    assignors: tuple[str, ...] = ('range', 'cooperative-sticky')
+    assignors: tuple[str, ...] = _setting('partition.assignment.strategy', ('range', 'cooperative-sticky'), _assignors,
+                                          'range,cooperative-sticky')
     """The assignors of the members, with group_protocol `classic`, by preference."""
 
     @classmethod
-    def _read(cls, read: _Reader) -> Self:
-        protocol = read.one_of('group.protocol', ('classic', 'consumer'), 'classic')
+    def _complete(cls, values: dict[str, Any], properties: Mapping[str, str]) -> None:
+        protocol = values['group_protocol']
         for name in NOT_WITH[protocol]:
-            if read.is_set(name):
+            if name in properties:
                 raise ConfigError(name, f'found {name}, which cannot be set with group.protocol={protocol}')
-        session_timeout_ms = read.integer('session.timeout.ms', 45_000, 1)
-        heartbeat_interval_ms = read.integer('heartbeat.interval.ms', 3000, 1)
-        if heartbeat_interval_ms >= session_timeout_ms:
-            raise ConfigError('heartbeat.interval.ms', f'heartbeat.interval.ms: found {heartbeat_interval_ms}, '
-                              f'expected less than session.timeout.ms ({session_timeout_ms})')
-        reset: AutoOffsetReset = read.one_of('auto.offset.reset', ('earliest', 'latest', 'none'),
-                                             'latest')  # type: ignore[assignment]
-        return cls(
-            read.text('group.id') or None, read.text('group.instance.id'),
-            read.one_of('isolation.level', ISOLATION_LEVELS, 'read_uncommitted'), reset,
-            read.boolean('enable.auto.commit', True) is True, read.integer('auto.commit.interval.ms', 5000, 0),
-            read.integer('fetch.min.bytes', 1, 0), read.integer('fetch.max.wait.ms', 500, 0),
-            read.integer('fetch.max.bytes', 52_428_800, 0), read.integer('max.partition.fetch.bytes', 1_048_576, 0),
-            session_timeout_ms, heartbeat_interval_ms, read.integer('max.poll.interval.ms', 300_000, 1),
-            read.integer('metadata.max.age.ms', 300_000, 0, 2**63 - 1), read.boolean('check.crcs', True) is True,
-            read.integer('max.poll.records', 500, 1), protocol, read.text('group.remote.assignor') or None,
-            _assignors(read.parts('partition.assignment.strategy', 'range,cooperative-sticky')))
+        if values['heartbeat_interval_ms'] >= values['session_timeout_ms']:
+            raise ConfigError('heartbeat.interval.ms', f'heartbeat.interval.ms: found {values["heartbeat_interval_ms"]}'
+                              f', expected less than session.timeout.ms ({values["session_timeout_ms"]})')
 
 
 @dataclass(frozen=True, slots=True)
-class ShareConsumerSettings:
-    group_id: str
-    is_explicit: bool = False
+class ShareConsumerSettings(_Settings):
+    group_id: str = field(metadata={'row': Row('group.id', str, '')})
+    is_explicit: bool = choice('share.acknowledgement.mode', 'implicit', ('implicit', 'explicit'),
+                               lambda mode: mode == 'explicit')
     """True if the program acknowledges each record; else a poll accepts all records of the one before."""
-    acquire_mode: str = ACQUIRE_MODES[0]
-    max_poll_records: int = 500
-    fetch_min_bytes: int = 1
-    fetch_max_wait_ms: int = 500
-    fetch_max_bytes: int = 52_428_800
-    check_crcs: bool = True
-    client_rack: str | None = None
+    acquire_mode: str = choice('share.acquire.mode', ACQUIRE_MODES[0], ACQUIRE_MODES)
+    max_poll_records: int = whole_number('max.poll.records', 500, 1)
+    fetch_min_bytes: int = whole_number('fetch.min.bytes', 1, 0)
+    fetch_max_wait_ms: int = whole_number('fetch.max.wait.ms', 500, 0)
+    fetch_max_bytes: int = whole_number('fetch.max.bytes', 52_428_800, 0)
+    check_crcs: bool = flag('check.crcs', True)
+    client_rack: str | None = optional_text('client.rack', _unless_empty)
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> ShareConsumerSettings:
-        """Build from properties. Raises ConfigError for a value that is invalid, or that belongs to the group."""
-        read = _Reader(properties)
-        group_id = properties.get('group.id')
-        if not group_id:
+    def _refuse(cls, properties: Mapping[str, str]) -> None:
+        if not properties.get('group.id'):
             raise ConfigError('group.id', 'found a share consumer without group.id, expected one')
         for name in NOT_WITH_SHARE:
             if name in properties:
                 raise ConfigError(name, f'found {name}, which cannot be set for a share consumer')
-        mode = read.one_of('share.acknowledgement.mode', ('implicit', 'explicit'), 'implicit')
-        return cls(
-            group_id, mode == 'explicit', read.one_of('share.acquire.mode', ACQUIRE_MODES, ACQUIRE_MODES[0]),
-            read.integer('max.poll.records', 500, 1), read.integer('fetch.min.bytes', 1, 0),
-            read.integer('fetch.max.wait.ms', 500, 0), read.integer('fetch.max.bytes', 52_428_800, 0),
-            read.boolean('check.crcs', True) is True, properties.get('client.rack') or None)
 
 
-class _Reader:
-    """A reader of properties, which keeps the name and the default of each setting that was read."""
-
-    def __init__(self, properties: Mapping[str, str]):
-        self._properties = properties
-        self.defaults: dict[str, str] = {}
-
-    def is_set(self, name: str) -> bool:
-        return name in self._properties
-
-    def text(self, name: str) -> str | None:
-        """Return the value, or None if it is not set."""
-        self.defaults.setdefault(name, '')
-        return self._properties.get(name)
-
-    def parts(self, name: str, default: str) -> list[str]:
-        """Return the parts of a list with commas."""
-        self.defaults[name] = default
-        return [part.strip() for part in self._properties.get(name, default).split(',') if part.strip()]
-
-    def integer(self, name: str, default: int, least: int, most: int = INT32_MAX) -> int:
-        text = self.text(name)
-        self.defaults[name] = str(default)
-        return default if text is None else _integer(name, text, least, most)
-
-    def optional_integer(self, name: str, least: int) -> int | None:
-        text = self.text(name)
-        return None if text is None else _integer(name, text, least, INT32_MAX)
-
-    def boolean(self, name: str, default: bool | None) -> bool | None:
-        """Return the value, or `default` if it is not set."""
-        text = self.text(name)
-        self.defaults[name] = '' if default is None else str(default).lower()
-        return default if text is None else self.one_of(name, ('true', 'false'), self.defaults[name]) == 'true'
-
-    def one_of(self, name: str, values: tuple[str, ...] | list[str], default: str) -> str:
-        self.defaults[name] = default
-        text = self._properties.get(name, default).strip()
-        if text.lower() not in values:
-            raise ConfigError(name, f'{name}: found {text!r}, expected {" or ".join(values)}')
-        return text.lower()
+def _parsed(name: str, text: str, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ConfigError(name, f'{name}: {error}') from None
 
 
-def _assignors(values: list[str]) -> tuple[str, ...]:
-    unknown = [value for value in values if value not in ASSIGNOR_NAMES]
-    if unknown or not values:
-        raise ConfigError('partition.assignment.strategy', 'partition.assignment.strategy: found '
-                          f'{unknown[0] if unknown else "none"}, expected some of {", ".join(ASSIGNOR_NAMES)}')
-    return tuple(dict.fromkeys(ASSIGNOR_NAMES[value] for value in values))
+def _one_of(text: str, values: Sequence[str]) -> str:
+    found = text.strip()
+    if found.lower() not in values:
+        raise ValueError(f'found {found!r}, expected {" or ".join(values)}')
+    return found.lower()
 
 
-def _integer(name: str, text: str, least: int, most: int) -> int:
+def _integer(text: str, least: int, most: int) -> int:
     try:
         value = int(text)
     except ValueError:
         value = least - 1
     if not least <= value <= most:
-        raise ConfigError(name, f'{name}: found {text!r}, expected a number from {least} to {most}')
+        raise ValueError(f'found {text!r}, expected a number from {least} to {most}')
     return value

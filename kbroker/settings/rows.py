@@ -156,7 +156,8 @@ def double_text(value: float) -> str:
     return f'{"-" if value < 0 else ""}{first}.{others}E{exponent}'
 
 
-def _boolean(text: str) -> bool:
+def boolean(text: str) -> bool:
+    """Return true or false, in any case of letters. Raises ValueError, which names what was expected."""
     lowered = text.lower()
     if lowered not in ('true', 'false'):
         raise ValueError('true or false')
@@ -181,7 +182,7 @@ def _list(text: str) -> tuple[str, ...]:
 
 
 PARSERS: dict[Type, Callable[[str], Any]] = {
-    Type.BOOLEAN: _boolean, Type.STRING: str, Type.INT: _integer, Type.LONG: _integer,
+    Type.BOOLEAN: boolean, Type.STRING: str, Type.INT: _integer, Type.LONG: _integer,
     Type.DOUBLE: _double, Type.LIST: _list, Type.CLASS: str, Type.PASSWORD: str,
 }
 

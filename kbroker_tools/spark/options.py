@@ -13,6 +13,7 @@ from kbroker.base.errors import ConfigError
 from kbroker.base.suggestions import did_you_mean
 from kbroker.client.config import read_client_file
 from kbroker.settings.durations import duration_ms
+from kbroker.settings.rows import boolean
 from kbroker_tools.spark.times import OVERFLOWS
 
 EARLIEST = -2
@@ -74,12 +75,6 @@ class Row:
     """The only queries that may set it: `path`, `broker`, `stream`, `batch` or `path batch`; '' for all."""
 
 
-def _boolean(text: str) -> bool:
-    if text.lower() not in ('true', 'false'):
-        raise ValueError('true or false')
-    return text.lower() == 'true'
-
-
 def choice(*allowed: str) -> Callable[[str], str]:
     """Return the parser of an option that takes one of these words, in any case of letters."""
     def parse(text: str) -> str:
@@ -90,10 +85,13 @@ def choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-def _positive(text: str) -> int:
-    if not re.fullmatch(r'[0-9]{1,19}', text) or not 0 < int(text) <= MOST:
-        raise ValueError(f'a whole number from 1 to {MOST}')
-    return int(text)
+def up_to(most: int) -> Callable[[str], int]:
+    """Return the parser of an option that takes a whole number from 1 to `most`."""
+    def parse(text: str) -> int:
+        if not re.fullmatch(r'[0-9]{1,19}', text) or not 0 < int(text) <= most:
+            raise ValueError(f'a whole number from 1 to {most}')
+        return int(text)
+    return parse
 
 
 def _timestamp(text: str) -> int:
@@ -231,23 +229,23 @@ ROWS = (
     Row('isolation', choice('read_committed', 'read_uncommitted'), 'read_committed'),
     Row('upTo', choice('lso', 'hw', 'recoveryPoint'), 'lso', 'path'),
     Row('splitBytes', parse_bytes, 128 * MIB),
-    Row('minPartitions', _positive, None),
-    Row('maxRecordsPerPartition', _positive, None),
-    Row('batchRows', _positive, 10_000),
+    Row('minPartitions', up_to(MOST), None),
+    Row('maxRecordsPerPartition', up_to(MOST), None),
+    Row('batchRows', up_to(MOST), 10_000),
     Row('batchBytes', parse_bytes, MIB),
-    Row('checkCrcs', _boolean, True),
-    Row('failOnDataLoss', _boolean, True),
+    Row('checkCrcs', boolean, True),
+    Row('failOnDataLoss', boolean, True),
     Row('skippedTo', _directory, None),
-    Row('verifyTxnIndex', _boolean, False, 'path'),
+    Row('verifyTxnIndex', boolean, False, 'path'),
     Row('pin', choice('none', 'hardlink'), 'none', 'path batch'),
-    Row('includeHeaders', _boolean, False),
-    Row('includeTransactions', _boolean, False),
-    Row('includeTimestampMillis', _boolean, False),
+    Row('includeHeaders', boolean, False),
+    Row('includeTransactions', boolean, False),
+    Row('includeTimestampMillis', boolean, False),
     Row('timestampOverflow', choice(*OVERFLOWS), 'error'),
     Row('table', choice(*TABLES), 'records', 'batch'),
-    Row('maxOffsetsPerTrigger', _positive, None, 'stream'),
+    Row('maxOffsetsPerTrigger', up_to(MOST), None, 'stream'),
     Row('maxBytesPerTrigger', parse_bytes, None, 'stream'),
-    Row('minOffsetsPerTrigger', _positive, None, 'stream'),
+    Row('minOffsetsPerTrigger', up_to(MOST), None, 'stream'),
     Row('maxTriggerDelay', parse_duration_ms, 15 * 60_000, 'stream'),
 )
 """The options. `docs/spark.md` describes them."""

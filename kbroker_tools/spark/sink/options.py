@@ -19,6 +19,7 @@ from kbroker_tools.spark.options import (
     parse_duration_ms,
     parsed,
     suggestion,
+    up_to,
 )
 from kbroker_tools.spark.sink.values import Commit
 
@@ -77,12 +78,6 @@ def _key(text: str) -> str:
     return text
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= MOST_TASKS:
-        raise ValueError(f'a whole number from 1 to {MOST_TASKS}')
-    return int(text)
-
-
 def _timeout_ms(text: str) -> int:
     found_ms = parse_duration_ms(text)
     if not 0 < found_ms <= MOST_TIMEOUT_MS:
@@ -110,7 +105,7 @@ ROWS = (
     Row('commit', _commit, Commit.DRIVER),
     Row('maxDriverBytes', parse_bytes, 256 * MIB),
     Row('maxStagedBytes', parse_bytes, MIB, 'auto'),
-    Row('maxPrepared', _count, 256, 'tasks'),
+    Row('maxPrepared', up_to(MOST_TASKS), 256, 'tasks'),
     Row('twoPhase', choice(*TWO_PHASE), 'auto', 'tasks'),
     Row('decisionMargin', _margin_ms, 60_000, 'tasks'),
     Row('transactionTimeout', _timeout_ms, None),
