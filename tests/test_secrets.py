@@ -58,7 +58,7 @@ def change(client, **configs):
     resource = ConfigResource(ConfigResource.Type.BROKER, '1', incremental_configs=[
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()])
     try:
-        client.incremental_alter_configs([resource])[resource].result(20)
+        client.incremental_alter_configs([resource])[resource].result(120)
     except KafkaException as error:
         return str(error)
     return ''
@@ -74,10 +74,10 @@ def refused_login(broker, user, mechanism):
 def test_no_secret_leaves_the_broker(broker, tmp_path):
     found = []
     client = admin(broker, 'admin', SECRETS['plain-admin'])
-    client.create_topics([NewTopic('orders', 1)])['orders'].result(20)
+    client.create_topics([NewTopic('orders', 1)])['orders'].result(120)
     client.alter_user_scram_credentials([UserScramCredentialUpsertion(
         'alice', ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), SECRETS['scram'].encode(),
-        b'marker-salt')])['alice'].result(20)
+        b'marker-salt')])['alice'].result(120)
     jaas = 'listener.name.sasl_ssl.plain.sasl.jaas.config'
     both = f'user_admin="{SECRETS["plain-admin"]}" user_other="{SECRETS["changed"]}"'
     found += [change(client, **{jaas: f'{PLAIN} required {both};'}),
@@ -90,7 +90,7 @@ def test_no_secret_leaves_the_broker(broker, tmp_path):
             ('admin', 'PLAIN'), ('alice', 'SCRAM-SHA-512'), ('nobody', 'SCRAM-SHA-512'), strict=True))
     assert admin(broker, 'alice', SECRETS['scram'], 'SCRAM-SHA-512').list_topics(timeout=180).topics == {}
     resource = ConfigResource(ConfigResource.Type.BROKER, '1')
-    entries = client.describe_configs([resource])[resource].result(20)
+    entries = client.describe_configs([resource])[resource].result(120)
     assert entries[jaas].is_sensitive
     assert entries[jaas].value is None
     found += [f'{entry.name}={entry.value} {entry.synonyms}' for entry in entries.values()]

@@ -180,5 +180,5 @@ def test_the_thread_ends_when_it_is_stopped_or_forgotten(clock):
     thread, = (thread for thread in threading.enumerate() if thread.name == 'heartbeats of group g')
     del heartbeats
     gc.collect()
-    thread.join(30)
+    thread.join(120)
     assert not thread.is_alive()

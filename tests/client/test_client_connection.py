@@ -134,7 +134,7 @@ def test_an_answer_that_takes_longer_may_be_waited_for_again():
     may_answer = threading.Event()
 
     def late(request):
-        may_answer.wait(10)
+        may_answer.wait(120)
         return messages.MetadataResponse()
 
     broker = ScriptedBroker()
@@ -150,7 +150,7 @@ def test_an_answer_that_takes_longer_may_be_waited_for_again():
 def test_a_call_without_an_answer_in_time_ends_the_connection():
     may_answer = threading.Event()
     broker = ScriptedBroker()
-    broker.answers['Metadata'] = lambda request: may_answer.wait(10) and None
+    broker.answers['Metadata'] = lambda request: may_answer.wait(120) and None
     with running(broker), connect_to(broker) as connection:
         with pytest.raises(AnswerTimeout):
             connection.call(messages.MetadataRequest(topics=[]), timeout_ms=1)
@@ -274,7 +274,7 @@ def test_a_peer_that_takes_no_more_bytes_is_reported():
 
     def handle(connection):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        broker.answers['Metadata'] = lambda request: may_end.wait(10) and None
+        broker.answers['Metadata'] = lambda request: may_end.wait(120) and None
         broker(connection)
 
     with serving(handle) as port:

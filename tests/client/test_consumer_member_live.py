@@ -16,7 +16,7 @@ from kbroker.client.producer import Producer
 from kbroker.client.stream_settings import ConsumerSettings
 from kbroker.protocol import messages
 
-LIMIT_S = 30
+LIMIT_S = 120
 SETTINGS = {
     'group.consumer.heartbeat.interval.ms': '100', 'group.consumer.min.heartbeat.interval.ms': '100',
     'group.consumer.assignment.interval.ms': '0', 'offsets.topic.num.partitions': '1',

@@ -20,7 +20,7 @@ class Copier:
             'bootstrap.servers': address, 'group.id': group, 'group.protocol': protocol,
             'auto.offset.reset': 'earliest', 'enable.auto.commit': False, 'isolation.level': 'read_committed', **own})
         self.producer = Producer({'bootstrap.servers': address, 'transactional.id': fresh('copier')})
-        self.producer.init_transactions(30)
+        self.producer.init_transactions(120)
         self.target = target
         self.consumer.subscribe([source])
 
@@ -39,9 +39,9 @@ class Copier:
             self.producer.send_offsets_to_transaction(
                 [TopicPartition(*partition, offset) for partition, offset in offsets.items()],
                 self.consumer.consumer_group_metadata(), 30)
-            self.producer.commit_transaction(30)
+            self.producer.commit_transaction(120)
         except confluent_kafka.KafkaException:
-            self.producer.abort_transaction(30)
+            self.producer.abort_transaction(120)
             firsts = {}
             for message in messages:
                 firsts.setdefault((message.topic(), message.partition()), message.offset())
@@ -69,7 +69,7 @@ class Flow:
         for _ in range(A_BATCH):
             self.producer.produce(self.source, str(self.written).encode(), partition=self.written % PARTITIONS)
             self.written += 1
-        self.producer.flush(30)
+        self.producer.flush(120)
 
     def join(self, protocol):
         self.members.append(Copier(self.address, self.group, self.source, self.target, protocol))

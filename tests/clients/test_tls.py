@@ -39,7 +39,7 @@ def test_transactions_and_groups_work_over_tls_and_each_listener_names_itself(se
         assert f'{broker.host}:{broker.port}' == settings['bootstrap.servers']
 
     producer = Producer(tls | {'transactional.id': 'over-tls'})
-    producer.init_transactions(10)
+    producer.init_transactions(120)
     for end in (producer.abort_transaction, producer.commit_transaction):
         producer.begin_transaction()
         for number in range(300):
@@ -97,7 +97,7 @@ def test_the_certificate_names_the_client(start_broker, certificates, tmp_path, 
             with pytest.raises(KafkaException):
                 admin.list_topics(timeout=1)
     else:
-        admin.create_topics([NewTopic('events', 1)])['events'].result(20)
+        admin.create_topics([NewTopic('events', 1)])['events'].result(120)
     broker.stop()
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
     assert {line['outcome'] for line in lines if line['event'] == 'login'} == {

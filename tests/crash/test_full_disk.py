@@ -312,7 +312,7 @@ def test_a_disk_that_fills_up_and_gets_room_again(small_disk):
             producer.poll(0.01)
             number += 1
         producer.purge()  # records that wait for a leader would wait until their timeout
-        producer.flush(10)
+        producer.flush(120)
         assert acknowledged and errors
         assert broker.is_running
         broker.stop()
@@ -324,7 +324,7 @@ def test_a_disk_that_fills_up_and_gets_room_again(small_disk):
                                              'auto.offset.reset': 'earliest', 'enable.partition.eof': True})
         consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, 0)])
         found = []
-        while (message := consumer.poll(20)) is not None:
+        while (message := consumer.poll(120)) is not None:
             if message.error():
                 assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
                 break

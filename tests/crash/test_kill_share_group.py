@@ -187,7 +187,7 @@ def run_rounds(directory: Any, rounds: int, settings: dict[str, str], seed: int 
             if ledger.is_done():
                 break
             ledger.progress.clear()
-            assert ledger.progress.wait(30) or ledger.is_done(), [member.error for member in members]
+            assert ledger.progress.wait(120) or ledger.is_done(), [member.error for member in members]
             threading.Event().wait(rng.random() * 0.2)
             broker.kill9()
             kills += 1
@@ -197,7 +197,7 @@ def run_rounds(directory: Any, rounds: int, settings: dict[str, str], seed: int 
         members.append(last)
         threads.append(threading.Thread(target=last.run))
         threads[-1].start()
-        for _ in range(300):
+        for _ in range(1200):
             if last.error is not None or last.rounds_without_records > 5:
                 break
             threading.Event().wait(0.1)

@@ -15,6 +15,7 @@ from typing import Any
 from hypothesis.errors import UnsatisfiedAssumption
 from raw_peer import DAY_MS, NOW_MS, RawPeer
 from support.kafka.beside_kafka import at_once
+from support.kafka.shown_metadata import await_shown_metadata
 
 from kbroker.base.errors import ErrorCode
 from kbroker.record.batch import iter_batches
@@ -157,9 +158,8 @@ class Side:
         return int(answer.topics[0].error_code)
 
     def let_metadata_settle(self) -> None:
-        """Give Kafka's coordinator the moment that it takes to hear of a change of metadata."""
-        for _ in range(3):
-            self.peer._wait_for_a_record()
+        """Wait until Kafka's coordinator has received the changes of metadata."""
+        await_shown_metadata(self.peer.address)
 
     # ---- answers
 

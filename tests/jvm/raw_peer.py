@@ -98,7 +98,7 @@ class RawPeer:
         self.note = ''
         """A description of the following steps, shown with their differences."""
         self.steps: list[Step] = []
-        self._address = address
+        self.address = address
         self._login = login
         self._socket: socket.socket | None = None
         self._correlation_ids = itertools.count(1)
@@ -125,7 +125,7 @@ class RawPeer:
 
     def another(self) -> RawPeer:
         """Return a peer with a connection of its own to the same broker."""
-        return RawPeer(self._address, self.topic, self._login, self.partition)
+        return RawPeer(self.address, self.topic, self._login, self.partition)
 
     def ask_until(self, settled: Any, api: str, version: int | None = None, **fields: Any) -> Any:
         """Call `ask` until `settled(answer)` is true. Keep only the last answer."""
@@ -242,7 +242,7 @@ class RawPeer:
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
-            host, _, port = self._address.rpartition(':')
+            host, _, port = self.address.rpartition(':')
             self._socket = socket.create_connection((host, int(port)), ANSWER_LIMIT_S)
             if self._login is not None:
                 self._log_in(*self._login)

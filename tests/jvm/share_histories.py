@@ -14,6 +14,7 @@ from typing import Any
 from raw_peer import DAY_MS, NOW_MS, RawPeer
 from support.clients.raw_client import RawClient
 from support.kafka.beside_kafka import at_once
+from support.kafka.shown_metadata import await_shown_metadata
 from support.messages.message_builder import batch_of, build
 
 from kbroker.base.errors import ErrorCode
@@ -311,9 +312,7 @@ class Configure:
         side.ask('IncrementalAlterConfigs', 1, resources=[{
             'resource_type': GROUP_RESOURCE, 'resource_name': side.name,
             'configs': [{'name': self.name, 'config_operation': 0, 'value': self.value}]}])
-        for _ in range(3):
-            side.peer._wait_for_a_record()
-        return None
+        await_shown_metadata(side.address)
 
 
 @dataclasses.dataclass(frozen=True)

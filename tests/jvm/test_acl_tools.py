@@ -1,8 +1,9 @@
 """kbroker-acls compared with kafka-acls, on kbroker and on Apache Kafka; ACLs in directories that go back and forth."""
 import pytest
 from support.brokers.broker_process import PROMPT, BrokerProcess
-from support.kafka.apache_kafka import KafkaProcess, dump_log, run_several_tools
-from support.runner.command_runner import run_command, run_in_process, run_until
+from support.kafka.apache_kafka import KafkaProcess, dump_log, run_several_tools, run_tools
+from support.kafka.shown_metadata import await_shown_metadata
+from support.runner.command_runner import run_command, run_in_process
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -73,8 +74,19 @@ def are_alike(ours, kafka):
     return lines(ours.replace('them', 'they')) == lines(kafka.output)
 
 
-def kafkas(address, runs):
-    return run_several_tools([[TOOL, '--bootstrap-server', address, *run] for run in runs])
+def kafkas(address, run):
+    """Run Kafka's tool, and wait until the broker shows what it changed."""
+    done, = run_tools(TOOL, ['--bootstrap-server', address, *run])
+    await_shown_metadata(address)
+    return done
+
+
+def ours(address, *run):
+    """Run the command, and wait until the broker shows what it changed."""
+    done = run_in_process('acls', '--bootstrap-server', address, *run)
+    assert done.returncode == 0, (run, done.stderr)
+    await_shown_metadata(address)
+    return done
 
 
 def test_what_is_printed_is_what_kafkas_tool_prints(broker):
@@ -82,36 +94,31 @@ def test_what_is_printed_is_what_kafkas_tool_prints(broker):
     def runs_for(who):
         return [[text.format(who) for text in run] for run in CASES]
 
-    found = kafkas(broker.address, runs_for('they'))
+    found = [kafkas(broker.address, run) for run in runs_for('they')]
     for kind, name in LEFT:
-        removed = run_in_process('acls', '--bootstrap-server', broker.address, '--remove', '--force', f'--{kind}', name,
-                                 '--resource-pattern-type', 'any')
-        assert removed.returncode == 0, removed.stderr
-    assert run_in_process('acls', '--bootstrap-server', broker.address, '--list').stdout == ''
+        ours(broker.address, '--remove', '--force', f'--{kind}', name, '--resource-pattern-type', 'any')
+    assert ours(broker.address, '--list').stdout == ''
     for run, kafka in zip(runs_for('them'), found, strict=True):
-        place = '--bootstrap-server', broker.address
-        if run[0] == '--list':
-            ours = run_until(lambda text, kafka=kafka: are_alike(text, kafka), 'acls', *place, *run)
-        else:
-            ours = run_in_process('acls', *place, *run)
-        assert (kafka.code, ours.returncode) == (0, 0), (run, kafka, ours.stderr)
-        assert are_alike(ours.stdout, kafka), (run, ours.stdout, kafka.output)
+        done = ours(broker.address, *run)
+        assert kafka.code == 0, (run, kafka)
+        assert are_alike(done.stdout, kafka), (run, done.stdout, kafka.output)
 
 
 def test_what_kafkas_tool_refuses_is_wrong_usage(broker):
-    for run, kafka in zip(WRONG, kafkas(broker.address, WRONG), strict=True):
-        ours = run_in_process('acls', '--bootstrap-server', broker.address, *run)
-        assert (kafka.code, ours.returncode) == (1, 2), (run, kafka, ours)
+    found = run_several_tools([[TOOL, '--bootstrap-server', broker.address, *run] for run in WRONG])
+    for run, kafka in zip(WRONG, found, strict=True):
+        done = run_in_process('acls', '--bootstrap-server', broker.address, *run)
+        assert (kafka.code, done.returncode) == (1, 2), (run, kafka, done)
 
 
 def test_both_tools_ask_before_they_remove(broker):
-    run_in_process('acls', '--bootstrap-server', broker.address, '--add', *ALLOW_ALICE, '--topic', 'asked')
+    ours(broker.address, '--add', *ALLOW_ALICE, '--topic', 'asked')
     removal = ('--bootstrap-server', broker.address, '--remove', *ALLOW_ALICE, '--topic', 'asked')
     for answer, left in (('n\n', True), ('', True), ('Y\n', False)):
         done = run_command('acls', *removal, stdin=answer)
         assert done.returncode == 0 and 'Are you sure you want to remove ACLs' in done.stdout
-        listed = run_in_process('acls', '--bootstrap-server', broker.address, '--list', '--topic', 'asked')
-        assert ('asked' in listed.stdout) is left
+        await_shown_metadata(broker.address)
+        assert ('asked' in ours(broker.address, '--list', '--topic', 'asked').stdout) is left
 
 
 @pytest.mark.parametrize('types', [(KafkaProcess, BrokerProcess, KafkaProcess),
@@ -133,8 +140,7 @@ def test_acls_survive_the_way_to_the_other_broker_and_back(tmp_path, types):
             for run in (('--add', *ALLOW_ALICE, '--producer', '--topic', f'orders-{number}'),
                         ('--add', '--deny-principal', 'User:*', '--group', 'tmp-', '--resource-pattern-type',
                          'prefixed')):
-                done = run_in_process('acls', '--bootstrap-server', broker.address, *run)
-                assert done.returncode == 0, done.stderr
+                ours(broker.address, *run)
             known = listed('--bootstrap-server', broker.address)
             broker.stop()
         finally:

@@ -6,6 +6,7 @@ from raw_peer import RawPeer
 from support.brokers.broker_process import PROMPT
 from support.kafka.apache_kafka import run_several_tools
 from support.kafka.beside_kafka import both_brokers
+from support.kafka.shown_metadata import await_shown_metadata
 from support.messages.message_builder import batch_of
 from support.runner.command_runner import run_in_process
 
@@ -31,20 +32,12 @@ def brokers(tmp_path_factory):
 
 
 def limit(address, client_id, user=None, **quotas):
-    """Set quotas of a client id, or of a user with a client id, and wait until the broker applies them.
-
-    Apache Kafka describes a change before it applies it, and applies it before it describes the next change.
-    """
+    """Set quotas of a client id, or of a user with a client id, and wait until the broker applies them."""
     cluster = Cluster(ClientConfig.load(address))
-    admin = Admin(cluster)
-    for changed in (client_id, f'{client_id}-next'):
-        entity = [('client-id', changed), *([] if user is None else [('user', user)])]
-        assert admin.alter_client_quotas(entity, quotas) is None
-        found = None
-        while found != {frozenset(entity): quotas}:
-            described = admin.describe_client_quotas([(*part, False) for part in entity])
-            found = {frozenset(parts): values for parts, values in described.items()}
+    entity = [('client-id', client_id), *([] if user is None else [('user', user)])]
+    assert Admin(cluster).alter_client_quotas(entity, quotas) is None
     cluster.close()
+    await_shown_metadata(address)
 
 
 def throttle_of(address, client_id, *requests):
@@ -115,7 +108,6 @@ TIMED = [
 ]
 """Requests whose time counts, also if their answer is an error."""
 WINDOW_MS = 1000
-TRIES = 20
 
 
 @pytest.mark.parametrize(('percentage', 'expected_ms'), [(1e-7, WINDOW_MS), (10_000.0, 0)])
@@ -183,15 +175,6 @@ DESCRIBED = [('--entity-type', 'clients'), ('--entity-type', 'clients', '--entit
 OF_USERS = [('--entity-type', 'users'), ('--user', 'they-alice'), ('--user', 'nobody')]
 
 
-def results_of_tool(commands):
-    """Run Kafka's tool, again while it does not see a value yet that the process before it has set."""
-    for _ in range(TRIES):
-        results = run_several_tools(commands)
-        if not any(result.errors.startswith('Invalid config(s)') for result in results):
-            break
-    return results
-
-
 @pytest.mark.parametrize('number', [0, 1], ids=['apache-kafka', 'kbroker'])
 def test_the_command_prints_what_kafkas_tool_prints(brokers, number):
     """Each changes entities of its own; both describe all of them."""
@@ -199,15 +182,18 @@ def test_the_command_prints_what_kafkas_tool_prints(brokers, number):
     has_scram = number == 0 or any(api.key == DESCRIBE_SCRAM for api in served_apis())
     changes = [*ALTERED, ('--ip', '10.0.0.1', '--add-config', 'connection_creation_rate=5'),
                ('--ip-defaults', '--add-config', 'connection_creation_rate=9'), *(SALTED if has_scram else [])]
-    # A process for each of the three: Kafka's tool does not see what the run before it has changed a moment ago.
     parts = [[('--alter', *run) for run in changes], [('--alter', *run) for run in DELETED],
              [('--describe', *run) for run in [*DESCRIBED, *(OF_USERS if has_scram else [])]]]
-    kafkas = [result for runs in parts for result in results_of_tool(
-        [[TOOL, '--bootstrap-server', address, *(word.format('they') for word in run)] for run in runs])]
+    kafkas = []
+    for runs in parts:
+        kafkas += run_several_tools(
+            [[TOOL, '--bootstrap-server', address, *(word.format('they') for word in run)] for run in runs])
+        await_shown_metadata(address)       # the next part needs the changes of this one
     for run, kafka in zip([run for runs in parts for run in runs], kafkas, strict=True):
         assert kafka.code == 0, (run, kafka)
         if run[0] == '--alter':
             ours = run_in_process('configs', '--bootstrap-server', address, *(word.format('they') for word in run))
+            await_shown_metadata(address)
         else:
             ours = run_in_process('configs', '--bootstrap-server', address, *run)
         assert ours.returncode == 0, (run, ours.stderr)

@@ -11,7 +11,7 @@ from kbroker.protocol import messages
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 GROUP = 'consumers'
-LIMIT_S = 60
+LIMIT_S = 120
 HEARTBEAT_VERSION, DESCRIBE_VERSION, COMMIT_VERSION, FETCH_VERSION, FIND_VERSION = 1, 1, 9, 9, 4
 TRANSIENT = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 

@@ -15,6 +15,7 @@ from support.brokers.broker_process import BrokerProcess
 from support.brokers.in_process_broker import InProcessBroker
 from support.clients.raw_client import RawClient
 from support.kafka.apache_kafka import KafkaProcess
+from support.kafka.shown_metadata import await_shown_metadata
 from support.messages.message_builder import batch_of, build
 
 from kbroker.base.errors import ErrorCode
@@ -31,7 +32,7 @@ SETTINGS = {'share.coordinator.state.topic.num.partitions': '1', 'offsets.topic.
 WAIT_MS = 400
 GROUP_RESOURCE = 32
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
-LIMIT_S = 30
+LIMIT_S = 120
 
 DIFFERENCES = {
     'deleted_records': 'Apache Kafka answers a fetch below the log start with nothing; kbroker goes on from there',
@@ -72,6 +73,7 @@ class Peer:
                     {'name': name.replace('_', '.'), 'config_operation': 0, 'value': value}
                     for name, value in configs.items()]}]), 1)
         assert answer.responses[0].error_code == 0, answer
+        await_shown_metadata(self.address)
 
     def delete_records(self, offset: int) -> None:
         with self.connect() as client:

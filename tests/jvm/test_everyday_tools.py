@@ -10,7 +10,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 from support.brokers.broker_process import PROMPT, BrokerProcess
 from support.kafka.apache_kafka import KafkaProcess, run_several_tools
-from support.runner.command_runner import run_in_process, run_until
+from support.kafka.shown_metadata import await_shown_metadata
+from support.runner.command_runner import run_in_process
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -18,6 +19,7 @@ KAFKA_TOOLS = {'topics': 'org.apache.kafka.tools.TopicCommand', 'configs': 'kafk
                'groups': 'org.apache.kafka.tools.consumer.group.ConsumerGroupCommand'}
 # Members of the consumer protocol get partitions in their heartbeats.
 QUICK = {'group.consumer.heartbeat.interval.ms': '200', 'group.consumer.min.heartbeat.interval.ms': '200'}
+LIMIT_S = 120
 LONG = 'a-group-whose-name-is-longer-than-a-column'
 
 
@@ -44,6 +46,7 @@ def stage(address, stack, protocols):
         changed = run_in_process('configs', '--bootstrap-server', address, '--alter', broker, '--add-config',
                                  'message.max.bytes=2000000')
         assert changed.returncode == 0, changed.stderr
+    await_shown_metadata(address)
     producer = Producer(servers)
     for number in range(12):
         for topic, partitions in (('orders', 3), ('payments', 2)):
@@ -68,13 +71,12 @@ def stage(address, stack, protocols):
 
 def settle(members):
     """Poll until each member has its share of the partitions, then commit offsets for them."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
+    end, shares = time.monotonic() + LIMIT_S, []
+    while sum(shares) != 6 or not all(shares):
+        assert time.monotonic() < end, shares
         for member in members:
             member.poll(0.1)
         shares = [len(member.assignment()) for member in members]
-        if sum(shares) == 6 and all(shares):
-            break
     for member in members:
         member.poll(0.5)
         commit(member, [TopicPartition(at.topic, at.partition, 3) for at in member.assignment()])
@@ -84,7 +86,7 @@ def commit(consumer, offsets):
     """Commit offsets. Repeat while Apache Kafka's coordinators load after a start."""
     passing = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
                KafkaError.COORDINATOR_NOT_AVAILABLE)
-    end = time.monotonic() + 60
+    end = time.monotonic() + LIMIT_S
     while True:
         try:
             consumer.commit(offsets=offsets, asynchronous=False)
@@ -186,12 +188,14 @@ def test_what_is_changed_is_said_as_kafkas_tool_says_it(staged):
     def are_alike(text, kafka):
         return lines(text.replace('them', 'they')) == lines(kafka.output)
 
-    place = '--bootstrap-server', staged.address
-    for (name, run), kafka in zip(runs_for('them'), run_kafkas(staged.address, runs_for('they')), strict=True):
-        if run[0] == '--describe':
-            ours = run_until(lambda text, kafka=kafka: are_alike(text, kafka), name, *place, *run)
-        else:
-            ours = run_in_process(name, *place, *run)
+    def results(run_tool, who):
+        """Return the results. The broker shows each change before the next run."""
+        for run in runs_for(who):
+            yield from run_tool(staged.address, [run])
+            await_shown_metadata(staged.address)
+
+    for (_, run), kafka, ours in zip(runs_for('them'), results(run_kafkas, 'they'), results(run_ours, 'them'),
+                                     strict=True):
         assert (kafka.code, ours.returncode) == (0, 0), (run, kafka, ours.stderr)
         assert are_alike(ours.stdout, kafka), (run, ours.stdout, kafka.output)
 

@@ -2,6 +2,7 @@
 import pytest
 from support.brokers.broker_process import BrokerProcess
 from support.kafka.apache_kafka import KafkaProcess, run_tools
+from support.kafka.shown_metadata import await_shown_metadata
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
@@ -26,7 +27,10 @@ def test_the_tool_prints_the_same(tmp_path):
     for broker in (KafkaProcess(tmp_path / 'kafka'), BrokerProcess(tmp_path / 'kbroker')):
         try:
             broker.start()
-            runs = run_tools(TOOL, *[['--bootstrap-server', broker.address, *run] for run in RUNS])
+            runs = []
+            for run in RUNS:
+                runs += run_tools(TOOL, ['--bootstrap-server', broker.address, *run])
+                await_shown_metadata(broker.address)
             asked, = run_tools(TOOL, ['--bootstrap-server', broker.address, 'describe'])
             found.append([*map(outcome, runs), levels(asked.output)])
             assert broker.tracebacks() == []

@@ -2,6 +2,7 @@
 import pytest
 from support.brokers.broker_process import BrokerProcess
 from support.kafka.apache_kafka import KafkaProcess, run_tools
+from support.kafka.shown_metadata import await_shown_metadata
 from support.runner.command_runner import run_in_process
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
@@ -45,6 +46,7 @@ def test_both_commands_set_and_print_the_configs_of_groups(broker):
             assert ours('--alter', *change).returncode == 0, change
         else:
             assert [run.code for run in kafkas(('--alter', *change))] == [0], change
+        await_shown_metadata(broker.address)
     for change in REFUSED:
         run, = kafkas(('--alter', *change))
         assert 'InvalidConfigurationException' in run.output + run.errors
@@ -57,6 +59,7 @@ def test_both_commands_set_and_print_the_configs_of_groups(broker):
 def test_the_configs_of_groups_outlive_a_restart(broker):
     for change in ALTERED[:2]:
         assert run_in_process('configs', '--bootstrap-server', broker.address, '--alter', *change).returncode == 0
+    await_shown_metadata(broker.address)
     asked = run_in_process('configs', '--bootstrap-server', broker.address, '--describe', '--group', 'readers')
     broker.stop()
     offline = run_in_process('configs', '--data-dir', str(broker.directory), '--describe', '--group', 'readers')

@@ -3,6 +3,7 @@ import pytest
 from raw_peer import RawPeer, batch
 from support.brokers.broker_process import BrokerProcess
 from support.kafka.apache_kafka import KafkaProcess
+from support.kafka.shown_metadata import await_shown_metadata
 
 from kbroker.base.errors import ErrorCode
 from kbroker.client.assignor import encode_assignment, encode_subscription
@@ -286,6 +287,7 @@ def test_members_of_every_kind_go_on_at_the_other_broker_and_back(tmp_path, firs
         first.start()
         members.go_to(first)
         members.topic_id = create_topics(members.peer)
+        await_shown_metadata(first.address)     # a share group begins where its config says when it meets a partition
         classic, mixed = form_groups(members)
         go_on(members, classic, mixed)
         members.share_on(accepted=[0, 1, 3], released=[4, 5, 6])

@@ -6,6 +6,7 @@ import time
 import pytest
 from support.kafka.apache_kafka import java, run_tools
 from support.kafka.beside_kafka import both_brokers
+from support.kafka.shown_metadata import await_shown_metadata
 from support.runner.command_runner import run_command, run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
@@ -78,7 +79,7 @@ def test_both_tools_print_the_same_on_both_brokers(brokers, outcome):
     """A released record comes five times: group.share.delivery.count.limit."""
     texts = [f'v{number}' for number in range(4)]
     count = str(len(texts) * (5 if '--release' in outcome else 1))
-    more = [*PARTS, *outcome, '--max-messages', count, '--timeout-ms', '30000']
+    more = [*PARTS, *outcome, '--max-messages', count, '--timeout-ms', '120000']
     found = []
     for broker in brokers:
         theirs, ours = (prepared(broker, f'printed-{tool}{"".join(outcome)}', texts=texts) for tool in ('java', 'ours'))
@@ -140,11 +141,12 @@ def test_read_committed_hides_aborted_records_on_both_brokers(brokers):
         isolated = run_in_process('configs', *options[:2], '--alter', '--entity-type', 'groups', '--entity-name',
                                   'committed', '--add-config', 'share.isolation.level=read_committed')
         assert isolated.returncode == 0, isolated.stderr
+        await_shown_metadata(broker.address)
         cluster = Cluster(ClientConfig.load(broker.address))
         for number, commits in enumerate((True, False, True)):
             write(cluster, 'committed', [f'{number}a', f'{number}b'], transactional_id='writer', commits=commits)
         cluster.close()
-        found.append(lines(shown_by_kafkas_tool(options, [*PARTS, '--max-messages', '4', '--timeout-ms', '30000'])))
+        found.append(lines(shown_by_kafkas_tool(options, [*PARTS, '--max-messages', '4', '--timeout-ms', '120000'])))
     assert found[0] == found[1]
     assert [line[-1] for line in found[0]] == ['0a', '0b', '2a', '2b']
 
@@ -170,6 +172,7 @@ def test_a_java_consumer_that_renews_its_locks_keeps_its_records_on_both_brokers
         locked = run_in_process('configs', *options[:2], '--alter', '--entity-type', 'groups', '--entity-name',
                                 'renewed', '--add-config', f'share.record.lock.duration.ms={LOCK_MS}')
         assert locked.returncode == 0, locked.stderr
+        await_shown_metadata(broker.address)
         runs.append((options, subprocess.Popen(
             java('kbroker.Renewals', broker.address, 'renewed', '3', str(LOCK_MS + LOCK_MS // 2)),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)))

@@ -20,7 +20,7 @@ SETTINGS = {
     'share.coordinator.state.topic.replication.factor': '1', 'share.coordinator.state.topic.min.isr': '1',
     'group.share.heartbeat.interval.ms': '200', 'group.share.min.heartbeat.interval.ms': '200',
 }
-LIMIT_S = 60
+LIMIT_S = 120
 GROUP = ('--group', 'workers')
 QUESTIONS = [
     ('--list',), ('--list', '--state'), ('--list', '--state', 'stable'), ('--describe', *GROUP),

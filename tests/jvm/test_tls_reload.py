@@ -53,7 +53,7 @@ def subject(broker):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(broker.directory_of_certificates / 'ca.pem')
     context.check_hostname = False
-    connection = context.wrap_socket(socket.create_connection(('127.0.0.1', broker.tls_port), 20))
+    connection = context.wrap_socket(socket.create_connection(('127.0.0.1', broker.tls_port), 120))
     return dict(part for (part,) in connection.getpeercert()['subject'])['commonName'], connection
 
 

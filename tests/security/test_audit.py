@@ -162,7 +162,7 @@ def test_lines_wait_for_a_full_disk_in_their_order(tmp_path, caplog, room):
     file = AuditFile(str(path), write=disk, retry_s=0.01)
     for number in range(10):
         file.put(json.dumps({'event': number}))
-    assert disk.failed.wait(10)
+    assert disk.failed.wait(120)
     assert file.waiting_bytes > 0
     disk.free.set()
     file.close()

@@ -68,7 +68,7 @@ class Writer(threading.Thread):
 
     def stop(self):
         self._stopped.set()
-        self.join(30)
+        self.join(120)
         assert self.failure is None, self.failure
 
 

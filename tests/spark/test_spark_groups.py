@@ -19,7 +19,7 @@ from kbroker.client.stream_settings import ConsumerSettings, ProducerSettings, S
 from kbroker.protocol.messages import StreamsGroupHeartbeatRequest
 from kbroker_tools.cluster.directory_view import DirectoryView
 
-LIMIT_S = 60
+LIMIT_S = 120
 SETTINGS = {
     **{f'group.{kind}.{name}heartbeat.interval.ms': '100' for kind in ('consumer', 'share', 'streams')
        for name in ('', 'min.')},

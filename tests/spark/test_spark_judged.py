@@ -66,7 +66,7 @@ def transact(address):
     for name in 'abc':
         producers.append(confluent_kafka.Producer({'bootstrap.servers': address, 'transactional.id': name,
                                                    'compression.type': 'lz4', 'transaction.timeout.ms': 600_000}))
-        producers[-1].init_transactions(30)
+        producers[-1].init_transactions(120)
     for turn in range(8):
         for producer in producers:
             producer.begin_transaction()
@@ -80,14 +80,14 @@ def transact(address):
                 producer.produce('mixed', b'open', partition=1)
                 producer.flush(120)
             elif (turn + which) % 2:
-                producer.commit_transaction(30)
+                producer.commit_transaction(120)
             else:
-                producer.abort_transaction(30)
+                producer.abort_transaction(120)
     producers[0].begin_transaction()
     for number in range(20):
         producers[0].produce('aborted', str(number), partition=number % 2)
     producers[0].flush(120)
-    producers[0].abort_transaction(30)
+    producers[0].abort_transaction(120)
 
 
 def consumed(address, isolation):
@@ -96,7 +96,7 @@ def consumed(address, isolation):
         'enable.auto.commit': False, 'auto.offset.reset': 'earliest'})
     left = {(topic, partition) for topic in TOPICS for partition in range(3)}
     consumer.assign([confluent_kafka.TopicPartition(*each, confluent_kafka.OFFSET_BEGINNING) for each in left])
-    rows, until = [], time.monotonic() + 60
+    rows, until = [], time.monotonic() + 120
     while left and time.monotonic() < until:
         for message in consumer.consume(500, 0.5):
             if message.error() is None:

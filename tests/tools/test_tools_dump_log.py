@@ -288,7 +288,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path):
                                    stderr=subprocess.PIPE)
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(30) == 141
+        assert process.wait(120) == 141
         assert process.stderr.read() == b''
         process.stderr.close()
 
@@ -300,7 +300,7 @@ def test_interrupted_it_ends_with_130(tmp_path):
                                    stderr=subprocess.PIPE)
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(120) == 130
         assert process.stderr.read() == b''
         process.stdout.close()
         process.stderr.close()
@@ -331,7 +331,7 @@ def test_a_bar_is_shown_on_a_terminal_unless_the_result_is(shown, stdout, tmp_pa
     process = subprocess.Popen([sys.executable, '-c', BAR, path], cwd=ROOT, stderr=theirs,
                                env={**os.environ, 'TERM': 'xterm'},
                                stdout=subprocess.DEVNULL if stdout == 'pipe' else theirs)
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     os.close(theirs)
     text = os.read(ours, 65536)
     os.close(ours)

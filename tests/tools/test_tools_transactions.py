@@ -294,7 +294,7 @@ def test_a_producer_is_known_by_the_group_whose_offsets_it_commits(peer):
     writer = confluent_kafka.Producer({'bootstrap.servers': peer.address, 'transactional.id': 'app-0'})
     reader = confluent_kafka.Consumer({'bootstrap.servers': peer.address, 'group.id': 'app', 'client.id': 'app-reader',
                                        'auto.offset.reset': 'earliest', 'enable.auto.commit': False})
-    writer.init_transactions(30)
+    writer.init_transactions(120)
     writer.begin_transaction()
     writer.produce('audit', b'value', partition=0)
     reader.subscribe(['orders', 'audit'])
@@ -302,7 +302,7 @@ def test_a_producer_is_known_by_the_group_whose_offsets_it_commits(peer):
         reader.poll(0.1)
     writer.send_offsets_to_transaction([confluent_kafka.TopicPartition('orders', 0, 7)],
                                        reader.consumer_group_metadata(), 30)
-    assert writer.flush(30) == 0
+    assert writer.flush(120) == 0
     try:
         done = run('--bootstrap-server', peer.address, 'why-stuck', 'audit:0')
         assert "it commits offsets of group 'app': app-reader at 127.0.0.1" in done.stdout, done.stdout

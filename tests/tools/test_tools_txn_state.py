@@ -429,11 +429,11 @@ def test_a_directory_without_a_partition_of_the_topic_is_reported(start_broker):
 def transact(broker, transactional_id, times):
     """Run transactions that commit and abort alternately."""
     producer = confluent_kafka.Producer({'bootstrap.servers': broker.address, 'transactional.id': transactional_id})
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     for number in range(times):
         producer.begin_transaction()
         producer.produce('orders', 'x')
-        producer.flush(30)
+        producer.flush(120)
         (producer.abort_transaction if number % 2 else producer.commit_transaction)(30)
 
 

@@ -13,7 +13,7 @@ from kbroker.protocol.messages import FindCoordinatorResponse, MetadataResponse
 from kbroker_tools.verify.addresses import rewritten
 from kbroker_tools.verify.proxy import MUTE_ANSWERS, Proxy
 
-LIMIT_S = 60
+LIMIT_S = 120
 
 
 class EchoBroker:

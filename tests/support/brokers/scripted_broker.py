@@ -42,7 +42,7 @@ def serving(handle):
                 plug.shutdown(socket.SHUT_RDWR)
             plug.close()
         for thread in [acceptor, *threads]:
-            thread.join(10)
+            thread.join(120)
 
 
 def exactly(connection, size):

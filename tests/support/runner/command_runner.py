@@ -3,7 +3,6 @@ import importlib
 import pathlib
 import subprocess
 import sys
-import time
 import tomllib
 
 from click.testing import CliRunner
@@ -12,8 +11,6 @@ ROOT = pathlib.Path(__file__).parents[3]
 SCRIPTS = {name: place.partition(':')[0]
            for name, place in tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['scripts'].items()}
 """The entry point modules by the command names that users type."""
-
-LIMIT_S = 30
 
 
 def run_command(name, *arguments, stdin='', timeout=180, env=None):
@@ -28,18 +25,6 @@ def run_in_process(name, *arguments):
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return subprocess.CompletedProcess((name, *arguments), done.exit_code, done.stdout, done.stderr)
-
-
-def run_until(is_expected, name, *arguments):
-    """Run a command that changes nothing until its output is expected, or time is up. Return the last result.
-
-    Apache Kafka acknowledges a change of its metadata a moment before its broker shows it.
-    """
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        done = run_in_process(name, *arguments)
-        if is_expected(done.stdout) or time.monotonic() > deadline:
-            return done
 
 
 def main_of(name):
