@@ -15,7 +15,7 @@ settings.load_profile('any machine')
 
 from support.brokers.broker_process import PROMPT, BrokerProcess  # noqa: E402
 from support.kafka.apache_kafka import KafkaProcess  # noqa: E402
-from support.runner import attempts, leftovers  # noqa: E402
+from support.runner import attempts, leftovers, second_runs  # noqa: E402
 from support.runner.interrupts import give_children_the_default_interrupt  # noqa: E402
 from support.runner.machine_requirements import check_tools  # noqa: E402
 from support.runner.packages_without_wheels import SkipImports, packages_left_out  # noqa: E402
@@ -40,12 +40,14 @@ def pytest_addoption(parser):
                      help='append what each attack costs the broker and its other clients to FILE')
     parser.addoption('--quick', action='store_true',
                      help='leave out what needs a JVM, Node.js, a browser, Valgrind or strace, and what takes long')
+    second_runs.add_option(parser)
 
 
 def pytest_configure(config):
     is_controller = config.getoption('numprocesses', None) and not hasattr(config, 'workerinput')
     if not is_controller:  # its children are the processes that run tests
         give_children_the_default_interrupt()
+    second_runs.register(config)
 
 
 def pytest_runtest_setup(item):

@@ -7,6 +7,8 @@ serve other processes, and the losses of shared caches. So two things are taken 
 - a test that raises TooSlow is run again with new fixtures, ATTEMPTS times in all, and judged by its best run. The
   summary of warnings shows each run that exceeded a bound
 - a bound holds for a processor that does the reference work in REFERENCE_S. A slower one has more time, by the ratio
+
+`second_runs` has another job: it runs tests that failed, for any reason, again when all others have ended.
 """
 from __future__ import annotations
 
