@@ -1,4 +1,7 @@
-"""Settings: the sources of their values, and refused values."""
+"""Settings: the sources of their values, and refused values.
+
+Covers KIP-1030.
+"""
 import pathlib
 import socket
 

@@ -1,4 +1,7 @@
-"""The command line with a broker that only records the calls."""
+"""The command line with a broker that only records the calls.
+
+Covers KIP-900.
+"""
 import json
 import logging
 import os

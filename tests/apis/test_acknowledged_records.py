@@ -3,6 +3,8 @@
 With acks=1 a client is answered before the sync. In Apache Kafka, the client that then asks for the latest offset, or
 deletes all records, gets what it wrote. So a reader waits for the disk here. Readers once got an older offset in all of
 30 tries, 2 to 6 ms long, and DeleteRecords was OFFSET_OUT_OF_RANGE.
+
+Covers promise 3 of docs/design.md.
 """
 
 import pytest

@@ -1,4 +1,7 @@
-"""Each API checks the rights of its client: every request with all rights, with none, and with some of them."""
+"""Each API checks the rights of its client: every request with all rights, with none, and with some of them.
+
+Covers KIP-679.
+"""
 from __future__ import annotations
 
 import itertools

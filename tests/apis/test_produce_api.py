@@ -1,4 +1,7 @@
-"""Produce: refused batches and their errors, the time of the answer, and the content of the log."""
+"""Produce: refused batches and their errors, the time of the answer, and the content of the log.
+
+Covers KIP-951.
+"""
 
 import pytest
 from api_client import ApiClient, TransactionalClient, values_of

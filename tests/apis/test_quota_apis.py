@@ -1,4 +1,7 @@
-"""Quotas of clients: described, altered, kept over a restart, and refused as Kafka refuses them."""
+"""Quotas of clients: described, altered, kept over a restart, and refused as Kafka refuses them.
+
+Covers KIP-599.
+"""
 import math
 
 import pytest

@@ -1,4 +1,7 @@
-"""Throttling: what the answers of clients above their quotas say, and for how long the connection is muted."""
+"""Throttling: what the answers of clients above their quotas say, and for how long the connection is muted.
+
+Covers KIP-599.
+"""
 import pytest
 from share_client import ACCEPT, ShareClient, ranges
 from support.messages.message_builder import build

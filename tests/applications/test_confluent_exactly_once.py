@@ -1,6 +1,8 @@
 """A loop with confluent-kafka reads, processes and writes exactly once while its instances and the broker are killed.
 
 librdkafka does not have KIP-890. The broker itself recognizes requests of an earlier transaction that come late.
+
+Covers promises 1, 2, 4 and 5 of docs/design.md.
 """
 import random
 import sys

@@ -1,6 +1,8 @@
 """Kafka Connect copies lines of files to a topic exactly once while its worker and the broker are killed.
 
 The offsets of a source are written in the transaction of its records (KIP-618).
+
+Covers promises 1, 2, 4 and 5 of docs/design.md.
 """
 import contextlib
 import json

@@ -2,6 +2,8 @@
 
 Each time, Flink goes on from its last checkpoint: it commits the transactions that the checkpoint has prepared, and
 aborts those that came later.
+
+Covers promises 1, 2, 4 and 5 of docs/design.md.
 """
 import pathlib
 

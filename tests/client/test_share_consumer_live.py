@@ -1,4 +1,7 @@
-"""Share consumers with a live broker: outcomes, gaps, members that share, and sessions that are lost."""
+"""Share consumers with a live broker: outcomes, gaps, members that share, and sessions that are lost.
+
+Covers KIP-932.
+"""
 import time
 
 import pytest

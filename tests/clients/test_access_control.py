@@ -1,4 +1,7 @@
-"""Access control as confluent-kafka and kafka-python see it: rights that are given and taken while clients run."""
+"""Access control as confluent-kafka and kafka-python see it: rights that are given and taken while clients run.
+
+Covers KIP-11 and KIP-290.
+"""
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition

@@ -1,4 +1,7 @@
-"""Unmodified clients log in by every mechanism that they know, also over TLS; wrong passwords, and renewals."""
+"""Unmodified clients log in by every mechanism that they know, also over TLS; wrong passwords, and renewals.
+
+Covers KIP-103.
+"""
 import asyncio
 import hashlib
 import ssl

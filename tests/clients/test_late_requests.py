@@ -1,4 +1,7 @@
-"""Requests of real clients that a network delays until their next transaction, and answers that it loses."""
+"""Requests of real clients that a network delays until their next transaction, and answers that it loses.
+
+Covers KIP-890.
+"""
 from contextlib import contextmanager
 
 import pytest

@@ -1,4 +1,7 @@
-"""librdkafka's clients of one group change their protocol (KIP-848) one after the other, while records flow."""
+"""librdkafka's clients of one group change their protocol (KIP-848) one after the other, while records flow.
+
+Covers KIP-890.
+"""
 import confluent_kafka
 import pytest
 from behaviours import fresh, until

@@ -1,4 +1,7 @@
-"""A client of librdkafka without some rights: it gets the errors that it knows, and does what it may."""
+"""A client of librdkafka without some rights: it gets the errors that it knows, and does what it may.
+
+Covers KIP-11.
+"""
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition

@@ -1,6 +1,8 @@
 """Unmodified clients, and every command, log in to a live broker by the mechanisms that need no stored credential.
 
 The tokens of OAUTHBEARER are signed, with keys in a file that changes while the broker runs.
+
+Covers KIP-43, KIP-84, KIP-152 and KIP-255.
 """
 import asyncio
 import json

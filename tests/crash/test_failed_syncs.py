@@ -2,6 +2,8 @@
 
 After the failed sync, the memory of the machine has data that the disk lacks, and no later sync writes them. The broker
 reads them at its start. What it acknowledges from there on must not rest on them.
+
+Covers promises 1 and 2 of docs/design.md.
 """
 from __future__ import annotations
 

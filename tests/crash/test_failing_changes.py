@@ -1,6 +1,8 @@
 """One change of the disk fails, or all from one on. No answer is wrong, and the next start finds all that was answered.
 
 After the failure the broker goes on as far as it can. Then the power fails, too.
+
+Covers promises 1 and 2 of docs/design.md.
 """
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """System calls of a broker process fail under a real client. It gets an error, the log a line, and no answer is lost.
 
 strace returns the error in place of the call, below the loops of the broker that repeat an interrupted one.
+
+Covers promises 1 and 2 of docs/design.md.
 """
 from __future__ import annotations
 

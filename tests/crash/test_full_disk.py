@@ -1,4 +1,7 @@
-"""A full or failing disk: requests get errors, and the next start finds everything that was acknowledged."""
+"""A full or failing disk: requests get errors, and the next start finds everything that was acknowledged.
+
+Covers promises 1 and 2 of docs/design.md.
+"""
 from __future__ import annotations
 
 import errno

@@ -3,6 +3,8 @@
 Two applications copy in transactions from an input topic to an output topic of several partitions. They send the
 offsets of their input, and commit or abort each transaction by its number. A third application writes with an
 idempotent producer. All are unmodified clients: they notice a kill only by its errors, and retry as applications do.
+
+Covers promises 1, 2, 4 and 5 of docs/design.md.
 """
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A classic member stays in the group. A member of the consumer protocol joins it, which upgrades the group. When that one
 leaves, the group is downgraded. The broker is killed at a random moment of each such request.
+
+Covers KIP-848, and promise 2 of docs/design.md.
 """
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Two members fetch, and accept, release or keep what they get. A delivery count never falls below that of a release that
 was confirmed. After the last kill a third member accepts all that is left.
+
+Covers KIP-932.
 """
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 An application writes a transaction, prepares it, and stores its token. Its successors keep the transaction twice. Then
 an external system decides, and the application ends the transaction so. The broker kills itself at one of the writes
 that this takes. After a restart, a producer of `kbroker.client` completes what is prepared by the stored token.
+
+Covers promises 2, 4 and 5 of docs/design.md.
 """
 from __future__ import annotations
 

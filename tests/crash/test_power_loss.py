@@ -3,6 +3,8 @@
 The file system of these tests records what is durable. Before a write, sync, truncation, rename, removal or creation
 takes effect, it writes a directory that a power cut may leave at that moment: with all unsynced changes, with none, or
 with some of them, some torn. So one run of a story gives all its power cuts.
+
+Covers promises 1, 2, 4 and 5 of docs/design.md.
 """
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 No record of a share group that was accepted or rejected comes again, none that was acquired is lost, and the delivery
 count of each is the one that the answers allow. The rows of share, consumer and streams groups, and the committed
 offsets, are those before or after the step in which the power failed, and those after it if it was answered.
+
+Covers KIP-848, KIP-932 and KIP-1071, and promise 2 of docs/design.md.
 """
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """A power cut is rebuilt from the system calls of a broker under real clients. A broker that opens the rest keeps all.
 
 `traced_disk` knows nothing of the broker or of the file system that other tests put under it.
+
+Covers promises 1 and 2 of docs/design.md.
 """
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Random lives of a broker whose applications, network, disk and power are simulated. No promise is ever broken."""
+"""Random lives of a broker whose applications, network, disk and power are simulated. No promise is ever broken.
+
+Covers promises 1, 2, 3, 4 and 5 of docs/design.md.
+"""
 from __future__ import annotations
 
 import gc

@@ -1,4 +1,7 @@
-"""A real file system that becomes full or read-only under a broker: errors, one clear line, and nothing is lost."""
+"""A real file system that becomes full or read-only under a broker: errors, one clear line, and nothing is lost.
+
+Covers promise 1 of docs/design.md.
+"""
 import os
 import subprocess
 

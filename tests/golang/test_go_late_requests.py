@@ -1,4 +1,7 @@
-"""Clients of Go: late requests of sarama, and franz-go where version 6 of InitProducerId is served."""
+"""Clients of Go: late requests of sarama, and franz-go where version 6 of InitProducerId is served.
+
+Covers KIP-890.
+"""
 import functools
 import subprocess
 from contextlib import closing

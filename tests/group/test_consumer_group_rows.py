@@ -1,4 +1,7 @@
-"""The exact bytes of the rows of consumer groups, and groups that are loaded from rows."""
+"""The exact bytes of the rows of consumer groups, and groups that are loaded from rows.
+
+Covers KIP-1251.
+"""
 
 import itertools
 

@@ -1,4 +1,7 @@
-"""Committed offsets: visibility, permission to commit, deletion and expiry."""
+"""Committed offsets: visibility, permission to commit, deletion and expiry.
+
+Covers KIP-211.
+"""
 
 import pytest
 from support.worlds.group_coordinator import GROUP, Answer, Client, World, stable_group, subscription

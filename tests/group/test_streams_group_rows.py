@@ -1,4 +1,7 @@
-"""The exact bytes of the rows of streams groups, and members that are read back from them."""
+"""The exact bytes of the rows of streams groups, and members that are read back from them.
+
+Covers KIP-1251.
+"""
 
 import pytest
 

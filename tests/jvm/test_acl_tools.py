@@ -1,4 +1,7 @@
-"""kbroker-acls compared with kafka-acls, on kbroker and on Apache Kafka; ACLs in directories that go back and forth."""
+"""kbroker-acls compared with kafka-acls, on kbroker and on Apache Kafka; ACLs in directories that go back and forth.
+
+Covers KIP-11, KIP-140 and KIP-290.
+"""
 import pytest
 from support.brokers.broker_process import PROMPT, BrokerProcess
 from support.kafka.apache_kafka import KafkaProcess, dump_log, run_several_tools, run_tools

@@ -1,4 +1,7 @@
-"""Quotas beside Apache Kafka: throttle times of the same requests, and what the two commands print."""
+"""Quotas beside Apache Kafka: throttle times of the same requests, and what the two commands print.
+
+Covers KIP-546 and KIP-599.
+"""
 import time
 
 import pytest

@@ -1,4 +1,7 @@
-"""A directory with consumer groups goes from one broker to the other and back, and the members go on."""
+"""A directory with consumer groups goes from one broker to the other and back, and the members go on.
+
+Covers KIP-848.
+"""
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from support.brokers.broker_process import BrokerProcess

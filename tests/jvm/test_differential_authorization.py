@@ -2,6 +2,8 @@
 
 `support/kafka/authorization_cases.py` has the requests and the rights. Each user logs in by SASL/PLAIN. The answers
 agree, field by field; Kafka is right in every difference without its reason here.
+
+Covers KIP-11 and KIP-290.
 """
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The default run repeats the same histories every time. The soak form runs others, several at once, and prints those that
 fail, shortened. Kafka is right in every difference that is not in DIFFERENCES with its reason.
+
+Covers KIP-848.
 """
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Each script works on a topic and a group of its own, whose state begins at offset 0. The answers, without what each
 broker chooses, and the rows in `__share_group_state` agree, except for DIFFERENCES.
+
+Covers KIP-932, KIP-1206 and KIP-1222.
 """
 from __future__ import annotations
 

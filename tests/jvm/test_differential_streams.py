@@ -2,6 +2,8 @@
 
 The default run repeats the same histories every time. The soak form runs others, shrinks one that fails, and prints how
 to repeat it. Kafka is right in every difference that is not in DIFFERENCES with its reason.
+
+Covers KIP-1071.
 """
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Kafka's kafka-features changes the levels of features, on Apache Kafka and on kbroker with the same output."""
+"""Kafka's kafka-features changes the levels of features, on Apache Kafka and on kbroker with the same output.
+
+Covers KIP-584 and KIP-1022.
+"""
 import pytest
 from support.brokers.broker_process import BrokerProcess
 from support.kafka.apache_kafka import KafkaProcess, run_tools

@@ -1,4 +1,7 @@
-"""Kafka's kafka-configs and our kbroker-configs set and print the configs of groups, on Apache Kafka and on kbroker."""
+"""Kafka's kafka-configs and our kbroker-configs set and print the configs of groups, on Apache Kafka and on kbroker.
+
+Covers KIP-848, KIP-932 and KIP-1071.
+"""
 import pytest
 from support.brokers.broker_process import BrokerProcess
 from support.kafka.apache_kafka import KafkaProcess, run_tools

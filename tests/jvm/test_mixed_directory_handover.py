@@ -1,4 +1,7 @@
-"""A directory with groups of every kind goes from one broker to the other and back, and all members go on."""
+"""A directory with groups of every kind goes from one broker to the other and back, and all members go on.
+
+Covers KIP-848, KIP-932 and KIP-1071.
+"""
 import pytest
 from raw_peer import RawPeer, batch
 from support.brokers.broker_process import BrokerProcess

@@ -1,4 +1,7 @@
-"""Kafka's tools and Java clients against a broker with logins: users are made, log in, are deleted."""
+"""Kafka's tools and Java clients against a broker with logins: users are made, log in, are deleted.
+
+Covers KIP-554.
+"""
 import subprocess
 
 import pytest

@@ -1,4 +1,7 @@
-"""Share consumers with one script on Apache Kafka and on kbroker, and kbroker-share-consume beside Kafka's tool."""
+"""Share consumers with one script on Apache Kafka and on kbroker, and kbroker-share-consume beside Kafka's tool.
+
+Covers KIP-932 and KIP-1222.
+"""
 import json
 import subprocess
 import time

@@ -1,4 +1,7 @@
-"""Kafka's Java share consumer and `kafka-share-groups` with a live broker."""
+"""Kafka's Java share consumer and `kafka-share-groups` with a live broker.
+
+Covers KIP-932.
+"""
 from __future__ import annotations
 
 import pytest

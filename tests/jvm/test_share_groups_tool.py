@@ -1,4 +1,7 @@
-"""kbroker-share-groups prints what kafka-share-groups prints about a group of Apache Kafka, and about its directory."""
+"""kbroker-share-groups prints what kafka-share-groups prints about a group of Apache Kafka, and about its directory.
+
+Covers KIP-932.
+"""
 import subprocess
 import time
 

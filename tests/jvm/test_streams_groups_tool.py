@@ -1,4 +1,7 @@
-"""kbroker-streams-groups prints what kafka-streams-groups prints about groups of either broker, and of a directory."""
+"""kbroker-streams-groups prints what kafka-streams-groups prints about groups of either broker, and of a directory.
+
+Covers KIP-1071.
+"""
 import pytest
 from streams_histories import (
     SETTINGS,

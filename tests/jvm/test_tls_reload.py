@@ -1,4 +1,7 @@
-"""Kafka's kafka-configs replaces the key of a listener, on kbroker and on Apache Kafka; connections stay open."""
+"""Kafka's kafka-configs replaces the key of a listener, on kbroker and on Apache Kafka; connections stay open.
+
+Covers KIP-226.
+"""
 import os
 import shutil
 import signal

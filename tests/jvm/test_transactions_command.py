@@ -1,4 +1,7 @@
-"""kbroker-transactions and Apache Kafka's own tool print the same bytes for the same broker."""
+"""kbroker-transactions and Apache Kafka's own tool print the same bytes for the same broker.
+
+Covers KIP-664.
+"""
 import json
 import re
 

@@ -1,4 +1,7 @@
-"""Log compaction: the choice of a log, the remaining records, and the state after a failure."""
+"""Log compaction: the choice of a log, the remaining records, and the state after a failure.
+
+Covers KIP-354 and KIP-534.
+"""
 
 import errno
 import logging

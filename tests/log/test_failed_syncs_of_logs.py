@@ -1,4 +1,7 @@
-"""After a failed sync, memory may have what the disk lacks. Recovery writes again what may be missing, and no more."""
+"""After a failed sync, memory may have what the disk lacks. Recovery writes again what may be missing, and no more.
+
+Covers promise 1 of docs/design.md.
+"""
 import errno
 import os
 

@@ -1,4 +1,7 @@
-"""Opening a log after a clean or an unclean stop."""
+"""Opening a log after a clean or an unclean stop.
+
+Covers promise 1 of docs/design.md.
+"""
 import logging
 import os
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Ownership of a directory: formatting, meta.properties, and directories that a broker must not change."""
+"""Ownership of a directory: formatting, meta.properties, and directories that a broker must not change.
+
+Covers KIP-858.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""TLS contexts are built again when settings or files change; what does not work leaves the context that there is."""
+"""TLS contexts are built again when settings or files change; what does not work leaves the context that there is.
+
+Covers KIP-651.
+"""
 import logging
 import os
 import shutil

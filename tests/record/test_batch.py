@@ -1,4 +1,7 @@
-"""Batch headers and the batch writer, against the golden vectors and the reference."""
+"""Batch headers and the batch writer, against the golden vectors and the reference.
+
+Covers KIP-534.
+"""
 
 import pytest
 from hypothesis import given

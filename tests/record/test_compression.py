@@ -1,4 +1,7 @@
-"""The codecs: their framings, tolerated input and refused input."""
+"""The codecs: their framings, tolerated input and refused input.
+
+Covers KIP-390.
+"""
 
 import gzip
 import random

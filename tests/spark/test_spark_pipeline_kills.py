@@ -1,4 +1,7 @@
-"""The pipeline of the page of Spark under kills: each payment arrives once, whichever process dies at which step."""
+"""The pipeline of the page of Spark under kills: each payment arrives once, whichever process dies at which step.
+
+Covers promises 1, 2 and 4 of docs/design.md.
+"""
 import json
 import os
 import random

@@ -1,4 +1,7 @@
-"""kbroker-dump-log: its output, its errors and its exit codes."""
+"""kbroker-dump-log: its output, its errors and its exit codes.
+
+Covers KIP-31 and KIP-32.
+"""
 import json
 import os
 import shlex

@@ -1,6 +1,8 @@
 """A partition that damage keeps offline: the commands and the client serve the others, and say why, at once.
 
 Once, a consumer of a damaged and a healthy partition printed nothing, forgot its time-out and ended after 60 s.
+
+Covers KIP-112.
 """
 import json
 

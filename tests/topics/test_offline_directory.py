@@ -1,4 +1,7 @@
-"""An offline log directory refuses requests without growing: its error stays, and keeps no request."""
+"""An offline log directory refuses requests without growing: its error stays, and keeps no request.
+
+Covers KIP-112.
+"""
 from support.brokers.in_process_broker import InProcessBroker
 from support.messages.message_builder import batch_of, build
 

@@ -1,4 +1,7 @@
-"""No reader, no acknowledgement and no later record depends on a record that a crash could still take away."""
+"""No reader, no acknowledgement and no later record depends on a record that a crash could still take away.
+
+Covers promise 3 of docs/design.md.
+"""
 import errno
 
 import pytest

@@ -1,4 +1,7 @@
-"""Invariants that hold in every history of random old and new clients and random failures of disk and power."""
+"""Invariants that hold in every history of random old and new clients and random failures of disk and power.
+
+Covers promises 2, 4 and 5 of docs/design.md.
+"""
 from __future__ import annotations
 
 import functools

@@ -1,4 +1,7 @@
-"""The power fails at every point of a transaction: decided transactions complete, and partitions always agree."""
+"""The power fails at every point of a transaction: decided transactions complete, and partitions always agree.
+
+Covers promises 2, 4 and 5 of docs/design.md.
+"""
 import itertools
 
 import pytest

@@ -1,4 +1,7 @@
-"""A machine that stops around each step of a kept transaction (KIP-939), and what the next start makes of it."""
+"""A machine that stops around each step of a kept transaction (KIP-939), and what the next start makes of it.
+
+Covers promises 2 and 5 of docs/design.md.
+"""
 import pytest
 from support.worlds.transaction_coordinator import STATE_TOPIC, World
 

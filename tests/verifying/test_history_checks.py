@@ -1,4 +1,7 @@
-"""The checker finds every kind of anomaly that is planted into a sound history, and none in sound ones."""
+"""The checker finds every kind of anomaly that is planted into a sound history, and none in sound ones.
+
+Covers promises 1, 2 and 4 of docs/design.md.
+"""
 import json
 import random
 

@@ -1,4 +1,7 @@
-"""kbroker-verify finds bugs that were planted into a broker, and none in the broker as it is."""
+"""kbroker-verify finds bugs that were planted into a broker, and none in the broker as it is.
+
+Covers promises 1, 2 and 4 of docs/design.md.
+"""
 import shlex
 import sys
 from contextlib import contextmanager
