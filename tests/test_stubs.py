@@ -6,6 +6,7 @@ import inspect
 import pathlib
 import types
 from collections.abc import Callable, Mapping
+from struct import Struct
 
 import pytest
 
@@ -19,8 +20,10 @@ def module_of(source: pathlib.Path) -> types.ModuleType:
 
 
 def is_own(module: types.ModuleType, value: object) -> bool:
-    """Return True if the module defines the value. A value without a module is a constant of this one."""
-    return not isinstance(value, types.ModuleType) and getattr(value, '__module__', module.__name__) == module.__name__
+    """Return True if the module defines the value. A value without a module, or a Struct, is a constant of this one."""
+    if isinstance(value, types.ModuleType):
+        return False
+    return isinstance(value, Struct) or getattr(value, '__module__', module.__name__) == module.__name__
 
 
 def public(names: Mapping[str, object]) -> dict[str, object]:

@@ -1,14 +1,10 @@
 """Sparse indexes of a segment: offset -> position (`.index`) and timestamp -> offset (`.timeindex`).
 
-`.index` entry, 8 bytes                              `.timeindex` entry, 12 bytes
-  0  int32  last offset of a batch - base offset       0  int64  greatest timestamp in the segment so far
-  4  int32  position of that batch in the .log         8  int32  last offset of the batch that has it - base offset
-
-Keys grow strictly. An index file is created for its first entry, which a segment of a few KiB lacks, or by a clean
-stop. While entries are added, it has its full size: the unused part is zeros, in a sparse file. Sealing trims it. After
-an unclean stop, an unsealed index is rebuilt and never read. So the newest entries may wait in memory and be written
-many at a time. Such a write can fail with an error, whereas a store into mapped memory would kill the process. Reads
-use the mapped file.
+`formats` has the bytes of an entry: a key, and an int32 as its value. Keys grow strictly. An index file is created for
+its first entry, which a segment of a few KiB lacks, or by a clean stop. While entries are added, it has its full size:
+the unused part is zeros, in a sparse file. Sealing trims it. After an unclean stop, an unsealed index is rebuilt and
+never read. So the newest entries may wait in memory and be written many at a time. Such a write can fail with an error,
+whereas a store into mapped memory would kill the process. Reads use the mapped file.
 """
 import os
 
@@ -16,6 +12,8 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
 from kbroker.base.errors import CorruptLogError
+from kbroker.log.formats import OFFSET_ENTRY, TIME_ENTRY
+from kbroker.log.formats cimport INDEX_VALUE_BYTES
 from kbroker.log.fs.file cimport File
 from kbroker.wire.bytes cimport read_int32, read_int64, write_int32, write_int64
 
@@ -26,6 +24,10 @@ cdef extern from '<sys/mman.h>' nogil:
     int PROT_READ
     int MAP_SHARED
     void *MAP_FAILED
+
+
+cdef int32_t OFFSET_ENTRY_BYTES = OFFSET_ENTRY.size
+cdef int32_t TIME_ENTRY_BYTES = TIME_ENTRY.size
 
 
 cdef class Index:
@@ -267,8 +269,8 @@ cdef class OffsetIndex(Index):
     """`.index`. The first batch of a segment is never indexed, so a relative offset is never 0."""
 
     def __cinit__(self):
-        self.entry_bytes = 8
-        self.key_bytes = 4
+        self.entry_bytes = OFFSET_ENTRY_BYTES
+        self.key_bytes = OFFSET_ENTRY_BYTES - INDEX_VALUE_BYTES
 
     cdef int append(self, int64_t last_offset, int64_t position) except -1:
         if self.entries and last_offset - self.base_offset <= self.last_key:
@@ -310,8 +312,8 @@ cdef class TimeIndex(Index):
     """`.timeindex`. One entry is reserved for the final one, which sealing a segment adds."""
 
     def __cinit__(self):
-        self.entry_bytes = 12
-        self.key_bytes = 8
+        self.entry_bytes = TIME_ENTRY_BYTES
+        self.key_bytes = TIME_ENTRY_BYTES - INDEX_VALUE_BYTES
 
     cdef int maybe_append(self, int64_t timestamp_ms, int64_t offset) except -1:
         """Add an entry if its timestamp is above the last entry's. The first one must be above -1, no timestamp."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
+from kbroker.log.formats import OFFSET_ENTRY, TIME_ENTRY, whole_entries
 from kbroker.log.fs import FileSystem
 from kbroker.record.batch import BatchHeader
 
@@ -57,8 +58,7 @@ class IndexCheck:
             return iter(())
         positions = range(0, size_bytes, WINDOW_BYTES)
         windows = (file.read_at(min(WINDOW_BYTES, size_bytes - position), position) for position in positions)
-        return chain.from_iterable(
-            self.entry.iter_unpack(window[:len(window) - len(window) % self.entry.size]) for window in windows)
+        return chain.from_iterable(whole_entries(self.entry, window) for window in windows)
 
     def _advance(self) -> None:
         """Step to the next entry; after a fault, to none."""
@@ -88,13 +88,13 @@ class IndexCheck:
 
 
 class OffsetIndexCheck(IndexCheck):
-    """`.index`: int32 last offset of a batch, relative; int32 position of that batch.
+    """The check of an `.index`.
 
     The cleaner of Apache Kafka 4.0 adds one entry for several batches: the last offset of the last one, the position of
     the first one. A search by offset then begins a little early.
     """
 
-    entry = struct.Struct('>ii')
+    entry = OFFSET_ENTRY
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, *, is_last: bool):
         self._expected_end = -1
@@ -139,12 +139,12 @@ class OffsetIndexCheck(IndexCheck):
 
 
 class TimeIndexCheck(IndexCheck):
-    """`.timeindex`: int64 greatest timestamp so far; int32 last offset of the batch that has it, relative.
+    """The check of a `.timeindex`.
 
     Earlier versions of kbroker began the index of batches without timestamps with an entry for timestamp -1.
     """
 
-    entry = struct.Struct('>qi')
+    entry = TIME_ENTRY
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, *, is_last: bool):
         self._greatest_ms = -1

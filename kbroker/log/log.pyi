@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from struct import Struct
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import KafkaError
@@ -14,6 +15,8 @@ from kbroker.log.time_search import TimeSearch
 from kbroker.log.timestamps import Searches, Steps
 from kbroker.record.batch import BatchHeader
 from kbroker.settings.config import LogConfig
+
+ABORTED: Struct
 
 class Log(Appender):
     fs: FileSystem

@@ -544,7 +544,7 @@ class LogManager:
         self._visit_all(self._remove_expired_producers)
 
     def _remove_expired_producers(self, log: Log) -> Generator[None, None, object]:
-        return log.producer_state.expire(self._clock.wall_ms())
+        return log.producer_state.remove_expired(self._clock.wall_ms())
 
     def _visit_all(self, visit: Visit) -> None:
         """Visit each online log, as long work. Does nothing while the previous round is running."""

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from kbroker.base.errors import CorruptLogError
 from kbroker.log.batch_walk import read_batches
+from kbroker.log.formats import OFFSET_ENTRY
 from kbroker.log.fs import File, FileSystem
 from kbroker.log.header_walk import find_end, replay_headers, seek_batch
 from kbroker.log.producer_state import ProducerStateTable
@@ -22,7 +23,6 @@ from kbroker.record.batch import HEADER_BYTES, BatchHeader, CorruptBatchError, r
 
 T = TypeVar('T')
 
-ENTRY_BYTES = 8
 LAST_OFFSET = (1 << 63) - 1
 ATTEMPTS = 20
 """How often files may vanish during one call. Each time, the broker has finished a deletion or a compaction."""
@@ -63,7 +63,7 @@ class SegmentReader:
     def _indexed_position(self, offset: int | None) -> int:
         """Return the position in the last index entry at or below `offset` (None: in the last entry)."""
         entry = self._find_entry(offset)
-        if entry is None or entry.position + HEADER_BYTES > self.size_bytes:
+        if entry is None or not 0 <= entry.position <= self.size_bytes - HEADER_BYTES:
             return 0
         try:
             header = read_header(self.file.read_at(HEADER_BYTES, entry.position))
@@ -77,11 +77,15 @@ class SegmentReader:
         except OSError:
             return None
         found = None
-        low, high = 0, index.size() // ENTRY_BYTES
+        low, high = 0, index.size() // OFFSET_ENTRY.size
         while low < high:
             middle = (low + high) // 2
-            data = index.read_at(ENTRY_BYTES, middle * ENTRY_BYTES)
-            entry = IndexEntry(self.base_offset + int.from_bytes(data[:4], 'big'), int.from_bytes(data[4:], 'big'))
+            data = index.read_at(OFFSET_ENTRY.size, middle * OFFSET_ENTRY.size)
+            if len(data) < OFFSET_ENTRY.size:       # a broker has trimmed the file
+                high = middle
+                continue
+            relative_offset, position = OFFSET_ENTRY.unpack(data)
+            entry = IndexEntry(self.base_offset + relative_offset, position)
             # The batch at the start of a segment is never indexed: zeros follow the last entry.
             if entry.last_offset > self.base_offset and (offset is None or entry.last_offset <= offset):
                 found, low = entry, middle + 1

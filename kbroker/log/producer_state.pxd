@@ -5,14 +5,13 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from kbroker.log.append cimport Append
+from kbroker.log.formats cimport SnapshotEntry, SnapshotHead
 from kbroker.log.marker_history cimport MarkerHistory
 from kbroker.log.newest_connection cimport NewestConnection
 from kbroker.record.batch cimport BatchFields, Marker
 
 cdef enum:
     WINDOW_BATCHES = 5
-    SNAPSHOT_HEAD_BYTES = 10    # int16 version, uint32 CRC-32C of everything after it, int32 count
-    SNAPSHOT_ENTRY_BYTES = 46
 
 
 cdef struct CachedBatch:
@@ -63,9 +62,10 @@ cdef class ProducerSnapshot:
     cdef dict entries                   # of the table. New producers and changed ones have `number`
     cdef array ids                      # of the producers, once they are listed
     cdef Py_ssize_t next                # the first of them that `encode` has not seen
-    cdef uint8_t *end                   # in `content`, of what is encoded
+    cdef SnapshotEntry *end             # in `content`, of what is encoded
     cdef uint32_t crc
 
+    cdef SnapshotHead *head(self) noexcept
     cdef int list_producers(self) except -1
     cdef int add(self, ProducerEntry entry) except -1
 
@@ -115,6 +115,6 @@ cdef class ProducerStateTable:
     cdef int64_t stable_offset_without(self, int64_t producer_id, int64_t marker_offset) noexcept
 
 
-cdef int write_snapshot_head(uint8_t *head, uint8_t *end) noexcept
-cdef int write_snapshot_entry(uint8_t *at, int64_t producer_id, int16_t producer_epoch, const CachedBatch *last,
-                              int64_t timestamp_ms, int32_t coordinator_epoch, int64_t first_offset) noexcept
+cdef void write_snapshot_entry(SnapshotEntry *entry, int64_t producer_id, int16_t producer_epoch,
+                               const CachedBatch *last, int64_t timestamp_ms, int32_t coordinator_epoch,
+                               int64_t first_offset) noexcept

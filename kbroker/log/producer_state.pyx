@@ -15,17 +15,16 @@ from cpython.object cimport PyObject
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.base.long_work import run_to_end
 from kbroker.log.append cimport ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_REPLICATION, Append
+from kbroker.log.formats cimport (
+    SNAPSHOT_VERSION, SnapshotEntry, SnapshotHead, seal_head, swap_entry, swap_head, write_head)
 from kbroker.log.newest_connection cimport forget_connection, is_late, refuse_late_batch
 from kbroker.log.transaction_index import AbortedTransaction
 from kbroker.record.batch cimport (
     ABORT_MARKER, CONTROL_BIT, HEADER_READ, NO_MARKER, TRANSACTIONAL_BIT, BatchFields, Marker, batch_last_offset,
     batch_size_bytes, parse_header, read_marker, refuse_header, sequence_after)
-from kbroker.wire.bytes cimport read_int16, read_int32, read_int64, write_int16, write_int32, write_int64
 from kbroker.wire.crc32c cimport crc32c_update
 
 cdef enum:
-    SNAPSHOT_VERSION = 1
-    SNAPSHOT_CRC_FROM = 6
     LAST_EPOCH = 32767
     LAST_SEQUENCE = 2147483647
     DEFAULT_EXPIRATION_MS = 86400000
@@ -487,15 +486,11 @@ cdef class ProducerStateTable:
     def get(self, int64_t producer_id) -> ProducerEntry | None:
         return self.entries.get(producer_id)
 
-    def remove_expired(self, int64_t now_ms) -> int:
+    def remove_expired(self, int64_t now_ms):
         """Remove producers that were idle for `expiration_ms` and have no open transaction, and verifications as old.
 
-        Returns the number of removed producers.
+        A generator, which yields after small parts and returns the number of removed producers.
         """
-        return run_to_end(self.expire(now_ms))
-
-    def expire(self, int64_t now_ms):
-        """Do the same as a generator, which yields after small parts."""
         cdef Verification verification
         cdef ProducerEntry entry
         cdef Py_ssize_t removed = 0
@@ -558,22 +553,27 @@ cdef class ProducerStateTable:
         """
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef const uint8_t *summed = <const uint8_t *>&(<const SnapshotHead *>at).count
+        cdef const SnapshotEntry *rows = <const SnapshotEntry *>(at + sizeof(SnapshotHead))
+        cdef SnapshotHead head
         cdef uint32_t crc
         cdef int32_t number
         cdef ProducerEntry entry
         self.clear(end_offset)
-        if size < SNAPSHOT_HEAD_BYTES or read_int16(at) != SNAPSHOT_VERSION:
+        if size >= <Py_ssize_t>sizeof(SnapshotHead):
+            head = (<const SnapshotHead *>at)[0]
+            swap_head(&head)
+        if size < <Py_ssize_t>sizeof(SnapshotHead) or head.version != SNAPSHOT_VERSION:
             raise CorruptLogError(f'producer snapshot: found {size} bytes beginning with '
                                   f'{data[:2].hex() or "nothing"}, expected version 1')
-        if size != SNAPSHOT_HEAD_BYTES + <int64_t>SNAPSHOT_ENTRY_BYTES * read_int32(at + 6):
-            raise CorruptLogError(f'producer snapshot: found {size} bytes, expected {read_int32(at + 6)} entries')
-        crc = crc32c_update(0, at + SNAPSHOT_CRC_FROM, size - SNAPSHOT_CRC_FROM)
-        if crc != <uint32_t>read_int32(at + 2):
-            raise CorruptLogError(
-                f'producer snapshot: found CRC {<uint32_t>read_int32(at + 2):#010x}, expected {crc:#010x}')
+        if size != <int64_t>sizeof(SnapshotHead) + <int64_t>sizeof(SnapshotEntry) * head.count:
+            raise CorruptLogError(f'producer snapshot: found {size} bytes, expected {head.count} entries')
+        crc = crc32c_update(0, summed, size - (summed - at))
+        if crc != head.crc:
+            raise CorruptLogError(f'producer snapshot: found CRC {head.crc:#010x}, expected {crc:#010x}')
         open_transactions = []
-        for number in range(read_int32(at + 6)):
-            entry = read_snapshot_entry(at + SNAPSHOT_HEAD_BYTES + number * SNAPSHOT_ENTRY_BYTES)
+        for number in range(head.count):
+            entry = read_snapshot_entry(rows[number])
             if not self.is_expired(entry, now_ms):
                 if entry.producer_id not in self.entries:
                     self.room.held += 1
@@ -582,11 +582,6 @@ cdef class ProducerStateTable:
                     open_transactions.append((entry.transaction_first_offset, entry.producer_id))
         for first_offset, producer_id in sorted(open_transactions):
             self.open_transaction(self.entries[producer_id], first_offset)
-
-
-# Entry of a snapshot: int64 producer_id, int16 producer_epoch, int32 last_sequence, int64 last_offset, int32
-# offset_delta, int64 timestamp, int32 coordinator_epoch, int64 transaction_first_offset. Only the last batch is kept:
-# sequence and offset are -1 without one.
 
 
 cdef class ProducerSnapshot:
@@ -600,11 +595,12 @@ cdef class ProducerSnapshot:
         self.offset = offset
         self.number = number
         self.entries = entries
-        self.content = PyBytes_FromStringAndSize(NULL, SNAPSHOT_HEAD_BYTES + SNAPSHOT_ENTRY_BYTES * len(entries))
-        self.end = <uint8_t *>PyBytes_AS_STRING(self.content) + SNAPSHOT_HEAD_BYTES
-        write_int16(self.end - 10, SNAPSHOT_VERSION)
-        write_int32(self.end - 4, <int32_t>len(entries))
-        self.crc = crc32c_update(0, self.end - 4, 4)
+        self.content = PyBytes_FromStringAndSize(NULL, sizeof(SnapshotHead) + sizeof(SnapshotEntry) * len(entries))
+        self.crc = write_head(self.head(), <int32_t>len(entries))
+        self.end = <SnapshotEntry *>(self.head() + 1)
+
+    cdef SnapshotHead *head(self) noexcept:
+        return <SnapshotHead *>PyBytes_AS_STRING(self.content)
 
     def encode(self):
         """Encode all producers, as a generator which yields after small parts."""
@@ -621,7 +617,7 @@ cdef class ProducerSnapshot:
                     self.add(entry)
             if self.next < len(self.ids):
                 yield
-        write_int32(<uint8_t *>PyBytes_AS_STRING(self.content) + 2, <int32_t>self.crc)
+        seal_head(self.head(), self.crc)
         self.is_encoded = True
 
     cdef int list_producers(self) except -1:
@@ -636,51 +632,47 @@ cdef class ProducerSnapshot:
 
     cdef int add(self, ProducerEntry entry) except -1:
         """Encode a producer, unless it was encoded already."""
-        cdef uint8_t *at = self.end
         if entry.snapshot_number == self.number:
             return 0
         entry.snapshot_number = self.number
-        write_snapshot_entry(at, entry.producer_id, entry.producer_epoch, entry.last_batch(), entry.last_timestamp_ms,
-                             entry.coordinator_epoch, entry.transaction_first_offset)
-        self.crc = crc32c_update(self.crc, at, SNAPSHOT_ENTRY_BYTES)
-        self.end = at + SNAPSHOT_ENTRY_BYTES
+        write_snapshot_entry(self.end, entry.producer_id, entry.producer_epoch, entry.last_batch(),
+                             entry.last_timestamp_ms, entry.coordinator_epoch, entry.transaction_first_offset)
+        self.crc = crc32c_update(self.crc, <const uint8_t *>self.end, sizeof(SnapshotEntry))
+        self.end += 1
         return 0
 
 
-cdef int write_snapshot_head(uint8_t *head, uint8_t *end) noexcept:
-    """Write the head of a snapshot whose entries end at `end`."""
-    write_int16(head, SNAPSHOT_VERSION)
-    write_int32(head + SNAPSHOT_CRC_FROM, <int32_t>((end - head - SNAPSHOT_HEAD_BYTES) // SNAPSHOT_ENTRY_BYTES))
-    write_int32(head + 2, <int32_t>crc32c_update(0, head + SNAPSHOT_CRC_FROM, end - head - SNAPSHOT_CRC_FROM))
-    return 0
-
-
-cdef int write_snapshot_entry(uint8_t *at, int64_t producer_id, int16_t producer_epoch, const CachedBatch *last,
-                              int64_t timestamp_ms, int32_t coordinator_epoch, int64_t first_offset) noexcept:
+cdef void write_snapshot_entry(SnapshotEntry *entry, int64_t producer_id, int16_t producer_epoch,
+                               const CachedBatch *last, int64_t timestamp_ms, int32_t coordinator_epoch,
+                               int64_t first_offset) noexcept:
     """Write the state of a producer. `last` is NULL if no batch of it is known."""
-    write_int64(at, producer_id)
-    write_int16(at + 8, producer_epoch)
-    write_int32(at + 10, last.last_sequence if last != NULL else -1)
-    write_int64(at + 14, last.last_offset if last != NULL else -1)
-    write_int32(at + 22, last.offset_delta if last != NULL else 0)
-    write_int64(at + 26, timestamp_ms)
-    write_int32(at + 34, coordinator_epoch)
-    write_int64(at + 38, first_offset)
-    return 0
+    entry.producer_id = producer_id
+    entry.producer_epoch = producer_epoch
+    entry.last_sequence = last.last_sequence if last != NULL else -1
+    entry.last_offset = last.last_offset if last != NULL else -1
+    entry.offset_delta = last.offset_delta if last != NULL else 0
+    entry.timestamp_ms = timestamp_ms
+    entry.coordinator_epoch = coordinator_epoch
+    entry.transaction_first_offset = first_offset
+    swap_entry(entry)
 
 
-cdef ProducerEntry read_snapshot_entry(const uint8_t *at):
-    cdef ProducerEntry entry = ProducerEntry(read_int64(at))
-    cdef CachedBatch *slot = &entry.window[0]
-    entry.producer_epoch = read_int16(at + 8)
-    slot.last_sequence = read_int32(at + 10)
-    slot.last_offset = read_int64(at + 14)
-    slot.offset_delta = read_int32(at + 22)
-    slot.timestamp_ms = read_int64(at + 26)
-    entry.last_timestamp_ms = slot.timestamp_ms
-    entry.coordinator_epoch = read_int32(at + 34)
-    entry.transaction_first_offset = read_int64(at + 38)
-    entry.cached = slot.last_offset >= 0
+cdef ProducerEntry read_snapshot_entry(SnapshotEntry found):
+    """Return the state of a producer. `found` is as the file has it."""
+    cdef ProducerEntry entry
+    cdef CachedBatch *slot
+    swap_entry(&found)
+    entry = ProducerEntry(found.producer_id)
+    slot = &entry.window[0]
+    entry.producer_epoch = found.producer_epoch
+    slot.last_sequence = found.last_sequence
+    slot.last_offset = found.last_offset
+    slot.offset_delta = found.offset_delta
+    slot.timestamp_ms = found.timestamp_ms
+    entry.last_timestamp_ms = found.timestamp_ms
+    entry.coordinator_epoch = found.coordinator_epoch
+    entry.transaction_first_offset = found.transaction_first_offset
+    entry.cached = found.last_offset >= 0
     return entry
 
 

@@ -8,13 +8,14 @@ The state at that offset is derived from the state at the end: each producer rem
 `MarkerHistory` the last markers. A producer of which nothing below the offset is known is left out: the replay finds
 it.
 """
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
+from kbroker.log.formats cimport SnapshotEntry, SnapshotHead, seal_head, write_head
 from kbroker.log.marker_history cimport MarkerHistory, NotedMarker
 from kbroker.log.producer_state cimport (
-    SNAPSHOT_ENTRY_BYTES, SNAPSHOT_HEAD_BYTES, WINDOW_BATCHES, CachedBatch, ProducerEntry, ProducerStateTable,
-    write_snapshot_entry, write_snapshot_head)
+    WINDOW_BATCHES, CachedBatch, ProducerEntry, ProducerStateTable, write_snapshot_entry)
+from kbroker.wire.crc32c cimport crc32c_update
 
 
 cpdef int64_t snapshot_offset(ProducerStateTable table, int64_t floor) except -1:
@@ -41,9 +42,11 @@ cpdef bytes encode_snapshot_at(ProducerStateTable table, int64_t offset):
     """Return the content of the snapshot of `offset`, which `snapshot_offset` has returned."""
     cdef dict marked = first_markers(table.markers, offset)
     cdef bytes content = PyBytes_FromStringAndSize(
-        NULL, SNAPSHOT_HEAD_BYTES + SNAPSHOT_ENTRY_BYTES * (len(table.entries) + len(marked)))
-    cdef uint8_t *head = <uint8_t *>PyBytes_AS_STRING(content)
-    cdef uint8_t *at = head + SNAPSHOT_HEAD_BYTES
+        NULL, sizeof(SnapshotHead) + sizeof(SnapshotEntry) * (len(table.entries) + len(marked)))
+    cdef SnapshotHead *head = <SnapshotHead *>PyBytes_AS_STRING(content)
+    cdef SnapshotEntry *first = <SnapshotEntry *>(head + 1)
+    cdef SnapshotEntry *at = first
+    cdef uint32_t crc
     cdef ProducerEntry entry
     cdef const NotedMarker *marker
     for entry in table.entries.values():
@@ -52,15 +55,16 @@ cpdef bytes encode_snapshot_at(ProducerStateTable table, int64_t offset):
         if number is not None:
             marker = table.markers.newest(number)
         if encode_entry(entry, marker, offset, at):
-            at += SNAPSHOT_ENTRY_BYTES
+            at += 1
     for number in marked.values():                  # their producers have expired since
         marker = table.markers.newest(number)
         if 0 <= marker.first_offset < offset:
             write_snapshot_entry(at, marker.producer_id, marker.producer_epoch, NULL, -1, marker.coordinator_epoch,
                                  marker.first_offset)
-            at += SNAPSHOT_ENTRY_BYTES
-    write_snapshot_head(head, at)
-    return content[:at - head]
+            at += 1
+    crc = write_head(head, <int32_t>(at - first))
+    seal_head(head, crc32c_update(crc, <const uint8_t *>first, <uint8_t *>at - <uint8_t *>first))
+    return content[:<char *>at - <char *>head]
 
 
 cdef dict first_markers(MarkerHistory markers, int64_t offset):
@@ -81,7 +85,7 @@ cdef const CachedBatch *batch_of(ProducerEntry entry, int number) noexcept:
     return window + (entry.newest - number + WINDOW_BATCHES) % WINDOW_BATCHES
 
 
-cdef bint encode_entry(ProducerEntry entry, const NotedMarker *marker, int64_t offset, uint8_t *at) except -1:
+cdef bint encode_entry(ProducerEntry entry, const NotedMarker *marker, int64_t offset, SnapshotEntry *at) except -1:
     """Write the state of a producer at `offset`, and return True; or return False if too little of it is known.
 
     `marker` is its first one at or above `offset`, NULL without one.

@@ -1,11 +1,7 @@
 """Types of transaction_index.pyx, which has the documentation."""
-from struct import Struct
 from typing import NamedTuple
 
 from kbroker.log.fs import File, FileSystem
-
-ENTRY = Struct('>hqqqq')
-VERSION: int
 
 class AbortedTransaction(NamedTuple):
     producer_id: int

@@ -1,22 +1,19 @@
 """Aborted transactions of a segment (`.txnindex`), for read_committed consumers.
 
-Entry, 34 bytes: int16 version (0), int64 producer_id, int64 first_offset, int64 last_offset (of the ABORT marker),
-int64 last_stable_offset (after the marker). Entries are in marker order, so both last offsets and last stable offsets
-grow. The file exists only if the segment holds a marker of an aborted transaction.
+`formats` has the bytes of an entry. Entries are in marker order, so both last offsets and last stable offsets grow. The
+file exists only if the segment holds a marker of an aborted transaction.
 """
-import struct
 from typing import NamedTuple
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 
 from kbroker.base.errors import CorruptLogError
+from kbroker.log.formats import TRANSACTION_ENTRY as ENTRY
+from kbroker.log.formats import TRANSACTION_ENTRY_VERSION as VERSION
 from kbroker.log.fs.file cimport File
 from kbroker.log.fs.lazy_file cimport LazyFile
 from kbroker.wire.bytes cimport write_int64
-
-ENTRY = struct.Struct('>hqqqq')
-VERSION = 0
 
 cdef enum:
     BLOCK_ENTRIES = 64

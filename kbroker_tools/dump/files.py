@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from struct import Struct
+
     from kbroker_tools.dump.selection import Selection
 
 LOG = '.log'
@@ -17,10 +19,6 @@ TIME_INDEX = '.timeindex'
 CUT = '.cut'
 """Suffix of a part that a recovery has cut off a log."""
 BOOTSTRAP = 'bootstrap.checkpoint'
-
-OFFSET_ENTRY_BYTES = 8
-TIME_ENTRY_BYTES = 12
-
 
 def suffix_of(path: str) -> str:
     """Return the name from its last dot on; empty without a dot."""
@@ -123,32 +121,33 @@ def start_position(path: str, selection: Selection) -> int:
     base_offset = base_offset_of(path)
     if base_offset is None or suffix_of(path) != LOG:
         return 0
+    from kbroker.log.formats import OFFSET_ENTRY, TIME_ENTRY  # not above: most dumps begin at the start of a file
     stem = path.removesuffix(LOG)
     offset = selection.first_offset - base_offset
     try:
         if selection.first_timestamp_ms > 0:
-            offset = max(offset, _search(stem + TIME_INDEX, TIME_ENTRY_BYTES, 8, selection.first_timestamp_ms - 1))
+            offset = max(offset, _search(stem + TIME_INDEX, TIME_ENTRY, 1, selection.first_timestamp_ms - 1))
         if offset <= 0:
             return 0
-        return _search(stem + INDEX, OFFSET_ENTRY_BYTES, 4, offset)
+        return _search(stem + INDEX, OFFSET_ENTRY, 0, offset)
     except OSError:
         return 0
 
 
-def _search(path: str, entry_bytes: int, key_bytes: int, target: int) -> int:
-    """Return the value of the last entry whose key is at most `target`, by binary search in the file; 0 if none."""
+def _search(path: str, layout: Struct, offset_field: int, target: int) -> int:
+    """Return the value of the last entry whose key is at most `target`, by binary search in the file; 0 if none.
+
+    `offset_field` is the number of the field with the relative offset.
+    """
     with open(path, 'rb', buffering=0) as file:
         def entry(number: int) -> tuple[int, int]:
-            data = os.pread(file.fileno(), entry_bytes, number * entry_bytes)
-            return (int.from_bytes(data[:key_bytes], 'big', signed=True),
-                    int.from_bytes(data[key_bytes:], 'big', signed=True))
+            data = os.pread(file.fileno(), layout.size, number * layout.size)
+            key, value = layout.unpack(data.ljust(layout.size, b'\0'))     # a broker may trim the file
+            return key, value
 
-        def relative_offset(number: int) -> int:
-            return entry(number)[0 if entry_bytes == OFFSET_ENTRY_BYTES else 1]
-
-        entries = os.fstat(file.fileno()).st_size // entry_bytes
+        entries = os.fstat(file.fileno()).st_size // layout.size
         # The index of the active segment ends with zeros.
-        used = _first(entries, lambda number: number > 0 and relative_offset(number) == 0)
+        used = _first(entries, lambda number: number > 0 and entry(number)[offset_field] == 0)
         number = _first(used, lambda number: entry(number)[0] > target) - 1
         return max(entry(number)[1], 0) if number >= 0 else 0
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,20 @@ from functools import cached_property
 from typing import IO, Any, NamedTuple, TypeVar
 
 from kbroker.base.errors import CorruptLogError
+from kbroker.log.formats import (
+    OFFSET_ENTRY,
+    SNAPSHOT_CRC_FROM,
+    SNAPSHOT_ENTRY_BYTES,
+    SNAPSHOT_HEAD_BYTES,
+    SNAPSHOT_VERSION,
+    TIME_ENTRY,
+    TRANSACTION_ENTRY,
+    TRANSACTION_ENTRY_VERSION,
+    offset_columns,
+    snapshot_entries,
+    snapshot_head,
+    whole_entries,
+)
 from kbroker.record.batch import LOG_OVERHEAD_BYTES, MAGIC
 from kbroker.record.records import iter_records
 from kbroker.wire.crc32c import crc32c
@@ -27,17 +40,8 @@ from kbroker_tools.dump import files
 from kbroker_tools.dump.gaps import Gaps
 from kbroker_tools.dump.options import DEFAULT_MAX_MESSAGE_BYTES, MAX_INT32
 
-OFFSET_ENTRY = struct.Struct('>ii')                 # relative offset, position
-TIME_ENTRY = struct.Struct('>qi')                   # timestamp in ms, relative offset
-TRANSACTION_ENTRY = struct.Struct('>hqqqq')         # version, producer id, first, last, last stable offset
-SNAPSHOT_HEAD = struct.Struct('>hI')                # version, CRC-32C of what follows
-SNAPSHOT_COUNT = struct.Struct('>i')
-# Producer id and epoch, last sequence and offset, offset delta, timestamp, coordinator epoch, first open offset.
-SNAPSHOT_ENTRY = struct.Struct('>qhiqiqiq')
-SNAPSHOT_VERSION = 1
 MOST_READ_BYTES = 1 << 30
 """The largest file that is read as a whole."""
-TRANSACTION_VERSION = 0
 
 BATCH_HEAD = struct.Struct('>qiib')                 # base offset, length, partition leader epoch (or CRC), magic
 LAST_OFFSET_DELTA = struct.Struct('>i')
@@ -300,9 +304,9 @@ def transaction_rows(path: str) -> Iterator[TransactionRow]:
     base_offset_of(path)
     for number, fields in enumerate(_read_entries(path, TRANSACTION_ENTRY)):
         row = TransactionRow(*fields)
-        if row.version != TRANSACTION_VERSION:
+        if row.version != TRANSACTION_ENTRY_VERSION:
             raise CorruptLogError(f'{path}: found version {row.version} in entry {number}, '
-                                  f'expected {TRANSACTION_VERSION}')
+                                  f'expected {TRANSACTION_ENTRY_VERSION}')
         yield row
 
 
@@ -316,39 +320,36 @@ def snapshot_producers(path: str) -> list[SnapshotProducer]:
         if size_bytes > MOST_READ_BYTES:
             raise CorruptLogError(f'{path}: found {size_bytes} bytes, expected at most {MOST_READ_BYTES}')
         data = file.read()
-    count_at = SNAPSHOT_HEAD.size
-    entries_at = count_at + SNAPSHOT_COUNT.size
-    version = int.from_bytes(data[:2], 'big', signed=True)
-    if len(data) >= 2 and version != SNAPSHOT_VERSION:
+    head = snapshot_head(data.ljust(SNAPSHOT_HEAD_BYTES, b'\0'))
+    if len(data) >= 2 and head['version'] != SNAPSHOT_VERSION:
         raise CorruptLogError('Snapshot failed schema validation: Snapshot contained an unknown file version '
-                              f'{version}')
-    if len(data) < entries_at:
-        raise CorruptLogError(f'Snapshot failed schema validation: found {len(data)} bytes, expected {entries_at}')
-    (count,) = SNAPSHOT_COUNT.unpack_from(data, count_at)
-    if count < 0:
+                              f'{head["version"]}')
+    if len(data) < SNAPSHOT_HEAD_BYTES:
+        raise CorruptLogError(f'Snapshot failed schema validation: found {len(data)} bytes, expected '
+                              f'{SNAPSHOT_HEAD_BYTES}')
+    if head['count'] < 0:
         raise CorruptLogError('Snapshot failed schema validation: non-nullable field producerEntries was serialized '
                               'as null')
-    end = entries_at + count * SNAPSHOT_ENTRY.size
+    end = SNAPSHOT_HEAD_BYTES + head['count'] * SNAPSHOT_ENTRY_BYTES
     if len(data) < end:
         raise CorruptLogError(f'Snapshot failed schema validation: found {len(data)} bytes, expected {end}')
-    _, stored_crc = SNAPSHOT_HEAD.unpack_from(data)
-    computed_crc = crc32c(memoryview(data)[count_at:])
-    if stored_crc != computed_crc:
-        raise CorruptLogError(f'Snapshot is corrupt (CRC is no longer valid). Stored crc: {stored_crc}. '
+    computed_crc = crc32c(memoryview(data)[SNAPSHOT_CRC_FROM:])
+    if head['crc'] != computed_crc:
+        raise CorruptLogError(f'Snapshot is corrupt (CRC is no longer valid). Stored crc: {head["crc"]}. '
                               f'Computed crc: {computed_crc}')
-    return [_snapshot_producer(*fields) for fields in SNAPSHOT_ENTRY.iter_unpack(data[entries_at:end])]
+    return [_snapshot_producer(entry) for entry in snapshot_entries(memoryview(data)[SNAPSHOT_HEAD_BYTES:end])]
 
 
-def _snapshot_producer(producer_id: int, producer_epoch: int, last_sequence: int, last_offset: int, offset_delta: int,
-                       timestamp_ms: int, coordinator_epoch: int, first_offset: int) -> SnapshotProducer:
+def _snapshot_producer(entry: dict[str, int]) -> SnapshotProducer:
     batch = None
-    if last_offset >= 0:
-        first_sequence = last_sequence - offset_delta
+    if entry['last_offset'] >= 0:
+        first_sequence = entry['last_sequence'] - entry['offset_delta']
         if first_sequence < 0:                      # sequences wrap after the highest int32
             first_sequence += MAX_INT32 + 1
-        batch = LastBatch(first_sequence, last_sequence, last_offset, offset_delta)
-    return SnapshotProducer(producer_id, producer_epoch, coordinator_epoch, first_offset if first_offset >= 0 else None,
-                            timestamp_ms, batch)
+        batch = LastBatch(first_sequence, entry['last_sequence'], entry['last_offset'], entry['offset_delta'])
+    first_offset = entry['transaction_first_offset']
+    return SnapshotProducer(entry['producer_id'], entry['producer_epoch'], entry['coordinator_epoch'],
+                            first_offset if first_offset >= 0 else None, entry['timestamp_ms'], batch)
 
 
 def base_offset_of(path: str) -> int:
@@ -364,7 +365,7 @@ def _read_entries(path: str, entry: struct.Struct) -> Iterator[tuple[Any, ...]]:
     """Yield the whole entries of a file, which is read block by block."""
     with open(path, 'rb') as file:
         while block := file.read(BLOCK_ENTRIES * entry.size):
-            yield from entry.iter_unpack(block[:len(block) - len(block) % entry.size])
+            yield from whole_entries(entry, block)
 
 
 class OffsetIndexFile:
@@ -406,15 +407,11 @@ class OffsetIndexFile:
     @cached_property
     def _columns(self) -> tuple[array[int], array[int]]:
         """The relative offsets and positions, four bytes each."""
-        fields = array('i')
         if self.entries * OFFSET_ENTRY.size > MOST_READ_BYTES:
             raise CorruptLogError(f'{self.path}: found {self.entries} entries, expected at most '
                                   f'{MOST_READ_BYTES // OFFSET_ENTRY.size}')
         with open(self.path, 'rb') as file:
-            fields.frombytes(file.read(self.entries * OFFSET_ENTRY.size))
-        if sys.byteorder == 'little':
-            fields.byteswap()
-        offsets, positions = fields[::2], fields[1::2]
+            offsets, positions = offset_columns(file.read(self.entries * OFFSET_ENTRY.size))
         end = next((number for number, offset in enumerate(offsets) if offset == 0 and number > 0), len(offsets))
         return offsets[:end], positions[:end]
 

@@ -2,8 +2,6 @@
 from __future__ import annotations
 
 import logging
-import sys
-from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -11,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from kbroker.base.errors import KafkaError
+from kbroker.log.formats import OFFSET_ENTRY, offset_columns
 from kbroker.record.batch import HEADER_BYTES, CorruptBatchError, read_header
 from kbroker.record.batch_filter import BatchFilter, TransactionRanges
 from kbroker.record.columns import ColumnDecoder
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TRIES = 5
-INDEX_ENTRY_BYTES = 8
 SLACK = 8
 """A task may exceed the wanted size by 1 part in this many."""
 ABORTED_OF_A_TASK = 10_000
@@ -174,12 +172,11 @@ def _index_entries(files: PartitionFiles, segment: SegmentFiles, split_bytes: in
     if not segment.has_index and segment.size_bytes <= split_bytes:
         return [], []
     try:
-        numbers = array('i', _written(files.storage, segment.name('index')) if segment.has_index else b'')
+        written = _written(files.storage, segment.name('index')) if segment.has_index else b''
     except FileNotFoundError:
-        numbers = array('i')
-    if sys.byteorder == 'little':
-        numbers.byteswap()
-    offsets, positions = _ascending(numbers[::2].tolist(), numbers[1::2].tolist(), segment.size_bytes)
+        written = b''
+    offsets, positions = (column.tolist() for column in offset_columns(written))
+    offsets, positions = _ascending(offsets, positions, segment.size_bytes)
     if offsets or segment.size_bytes <= split_bytes:
         return [segment.base_offset + each for each in offsets], positions
     with files.storage.open(segment.name('log')) as file:
@@ -195,10 +192,10 @@ def _written(storage: Storage, name: str) -> bytes:
         while True:
             more: bytes = file.read_at(storage.window_bytes, len(data))
             data += more
-            if len(more) < storage.window_bytes or more.endswith(bytes(INDEX_ENTRY_BYTES)):
+            if len(more) < storage.window_bytes or more.endswith(bytes(OFFSET_ENTRY.size)):
                 break
-    size = -(-len(data.rstrip(b'\0')) // INDEX_ENTRY_BYTES) * INDEX_ENTRY_BYTES
-    return data[:min(size, len(data) - len(data) % INDEX_ENTRY_BYTES)]
+    size = -(-len(data.rstrip(b'\0')) // OFFSET_ENTRY.size) * OFFSET_ENTRY.size
+    return data[:min(size, len(data) - len(data) % OFFSET_ENTRY.size)]
 
 
 def _ascending(offsets: list[int], positions: list[int], size_bytes: int) -> tuple[list[int], list[int]]:

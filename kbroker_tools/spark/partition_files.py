@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,8 +15,14 @@ from itertools import pairwise
 from typing import Any
 
 from kbroker.base.errors import CorruptLogError, KafkaError
+from kbroker.log.formats import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    TRANSACTION_ENTRY,
+    TRANSACTION_ENTRY_VERSION,
+    whole_entries,
+)
 from kbroker.log.producer_state import ActiveProducer, ProducerStateTable
-from kbroker.log.transaction_index import ENTRY, VERSION
 from kbroker.record.batch import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, read_header
 from kbroker_tools.spark.storage import FileFacts, LocalFile, Storage, window
 from kbroker_tools.spark.tail_walk import TailWalk, UnsoundTail
@@ -25,7 +30,6 @@ from kbroker_tools.spark.tail_walk import TailWalk, UnsoundTail
 READ_BYTES = 1024 * 1024
 MAGIC_AT = 16
 MAGIC_BYTE = b'\x02'
-TIME_ENTRY = struct.Struct('>qi')
 SWAP_SUFFIX = '.log.swap'
 DECISIVE = ('log', 'txnindex')
 LISTINGS = 20
@@ -162,13 +166,13 @@ class PartitionState:
 def read_transaction_index(storage: Storage, name: str) -> list[tuple[int, int, int, int]]:
     """Return (producer id, first offset, last offset, last stable offset) of each entry. CorruptLogError."""
     data = storage.read(name)
-    whole = len(data) - len(data) % ENTRY.size
     rows = []
-    for position in range(0, whole, ENTRY.size):
-        version, *fields = ENTRY.unpack_from(data, position)
-        if version != VERSION:
-            raise CorruptLogError(f'{storage.path(name)}: found version {version} at {position}, expected {VERSION}; '
-                                  'read with verifyTxnIndex=true, which does not use the index')
+    for number, (version, *fields) in enumerate(whole_entries(TRANSACTION_ENTRY, data)):
+        if version != TRANSACTION_ENTRY_VERSION:
+            at = number * TRANSACTION_ENTRY.size
+            raise CorruptLogError(f'{storage.path(name)}: found version {version} at {at}, expected '
+                                  f'{TRANSACTION_ENTRY_VERSION}; read with verifyTxnIndex=true, which does not use the '
+                                  'index')
         rows.append((fields[0], fields[1], fields[2], fields[3]))
     return rows
 
@@ -317,7 +321,7 @@ def first_position_by_time(files: PartitionFiles, segment: SegmentFiles, timesta
         return 0
     older = -1
     latest = -1
-    for entry_ms, relative_offset in TIME_ENTRY.iter_unpack(times[:len(times) - len(times) % TIME_ENTRY.size]):
+    for entry_ms, relative_offset in whole_entries(TIME_ENTRY, times):
         if entry_ms <= latest:
             break  # the zeros of a preallocated index
         latest = entry_ms
@@ -326,7 +330,7 @@ def first_position_by_time(files: PartitionFiles, segment: SegmentFiles, timesta
     if is_sealed and 0 <= latest < timestamp_ms:
         return None
     position = 0
-    for relative_offset, at in struct.iter_unpack('>ii', offsets[:len(offsets) - len(offsets) % 8]):
+    for relative_offset, at in whole_entries(OFFSET_ENTRY, offsets):
         if position < at < segment.size_bytes and relative_offset <= older:
             position = at
     return position

@@ -32,13 +32,14 @@ from kbroker.log.checkpoints import (
     encode_rows,
     read_partition_offsets,
 )
+from kbroker.log.formats import OFFSET_ENTRY, TIME_ENTRY, TRANSACTION_ENTRY
 from kbroker.log.fs import FileSystem
 from kbroker.log.index import OffsetIndex, TimeIndex
 from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.partition_metadata import FILE_NAME as TOPIC_ID_FILE
 from kbroker.log.partition_metadata import format_uuid, read_topic_id
 from kbroker.log.producer_state import ProducerStateTable
-from kbroker.log.transaction_index import ENTRY, TransactionIndex
+from kbroker.log.transaction_index import TransactionIndex
 from kbroker.metadata.batches import decode_batch
 from kbroker.metadata.directory import META_PROPERTIES_FILE, read_meta_properties
 from kbroker.metadata.quorum_state import QuorumState, parse_quorum_state
@@ -356,9 +357,9 @@ def files() -> Iterator[bytes]:
         table.replay_batch(encode_batch([(NOW_MS, b'k', b'v')], base_offset=producer_id, producer_id=producer_id,
                                         producer_epoch=0, base_sequence=0, transactional=True))
     contents = (
-        table.encode_snapshot(), b''.join(ENTRY.pack(0, number, 0, number + 5, 3) for number in (1, 2)),
-        b''.join(struct.pack('>ii', 10 * number, 100 * number) for number in (1, 2, 3)),
-        b''.join(struct.pack('>qi', NOW_MS + number, 10 * number) for number in (1, 2, 3)),
+        table.encode_snapshot(), b''.join(TRANSACTION_ENTRY.pack(0, number, 0, number + 5, 3) for number in (1, 2)),
+        b''.join(OFFSET_ENTRY.pack(10 * number, 100 * number) for number in (1, 2, 3)),
+        b''.join(TIME_ENTRY.pack(NOW_MS + number, 10 * number) for number in (1, 2, 3)),
         encode_partition_offsets({('orders', 0): 5, ('orders', 1): 7}), encode_rows(['0 0', '1 5']),
         f'version: 0\ntopic_id: {format_uuid(bytes(range(16)))}'.encode(),
         f'version=1\ncluster.id=x\nnode.id=1\ndirectory.id={format_uuid(bytes(range(16)))}\n'.encode(),

@@ -103,7 +103,7 @@ def test_a_snapshot_behind_what_compaction_removed_is_no_error(directory):
     log.roll()
     write(log, ('b', '1'))
     log.flush()
-    log.producer_state.remove_expired(directory.clock.wall_ms() + 10**9)
+    run_to_end(log.producer_state.remove_expired(directory.clock.wall_ms() + 10**9))
     directory.run()
     directory.manager.close()
     assert [header.base_offset for header, _ in log.segments[0].walk()] == [0]

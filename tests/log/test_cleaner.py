@@ -182,7 +182,7 @@ def test_the_last_batch_before_the_high_watermark_stays_as_a_header(directory):
     write(log, ('b', '1'), producer=(1, 0, 0), transactional=True)
     end(log, 1, 0, commit=False)
     directory.clean(log)
-    log.producer_state.remove_expired(directory.clock.wall_ms() + DAY_MS)
+    run_to_end(log.producer_state.remove_expired(directory.clock.wall_ms() + DAY_MS))
     directory.clock.advance(2 * DAY_MS)
     write(log, ('b', '1'), producer=(2, 0, 0), transactional=True)
     end(log, 2, 0, commit=False)

@@ -138,7 +138,7 @@ class CleanerMachine(RuleBasedStateMachine):
 
     @rule()
     def an_idle_producer_is_forgotten(self):
-        self.log.producer_state.remove_expired(self.clock.wall_ms() + 22 * HOUR_MS)
+        run_to_end(self.log.producer_state.remove_expired(self.clock.wall_ms() + 22 * HOUR_MS))
         for producer_id in self.epochs.keys() | self.sequences.keys():
             if self.log.producer_state.get(producer_id) is None:
                 self.epochs.pop(producer_id, None)

@@ -14,7 +14,7 @@ from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSyst
 from support.runner.attempts import assert_within
 
 from kbroker.base.clock import ManualClock, Timers
-from kbroker.base.long_work import LongWork
+from kbroker.base.long_work import LongWork, run_to_end
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.origin import Origin
@@ -147,7 +147,7 @@ def test_a_snapshot_shows_the_state_at_its_offset_though_appends_go_on(open_log,
         if number == 20:
             log.append_batch(marker_batch(commit=True, producer_id=5, epoch=0), Origin.COORDINATOR, 0)
         if number == 40:
-            log.producer_state.remove_expired(T + 86_400_000 - 1)
+            run_to_end(log.producer_state.remove_expired(T + 86_400_000 - 1))
         if number % 50 == 0:
             works.tick()
         if number == 100:
@@ -168,7 +168,7 @@ def test_producers_that_expire_while_a_snapshot_is_encoded_are_in_it(open_log, w
     log.roll()
     for _ in range(ticks):
         works.tick()
-    assert log.producer_state.remove_expired(T + 86_400_000) == SEVERAL_PARTS - 1
+    assert run_to_end(log.producer_state.remove_expired(T + 86_400_000)) == SEVERAL_PARTS - 1
     log.flush()
     works.finish()
     assert len(read_snapshot(log, 2).entries) == SEVERAL_PARTS

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
+from kbroker.base.long_work import run_to_end
 from kbroker.log.check import check_partition
 from kbroker.log.fs import FileSystem
 from kbroker.log.origin import Origin
@@ -184,8 +185,8 @@ def test_idle_producers_expire_but_not_with_an_open_transaction(open_log):
     append(log, producer_id=1, epoch=0, sequence=0, timestamp_ms=T)
     append(log, producer_id=2, epoch=0, sequence=0, timestamp_ms=T, transactional=True)
     log.producer_state.start_verification(3, 0, 0, False, T)
-    assert log.producer_state.remove_expired(T + 86_399_999) == 0
-    assert log.producer_state.remove_expired(T + 86_400_000) == 1
+    assert run_to_end(log.producer_state.remove_expired(T + 86_399_999)) == 0
+    assert run_to_end(log.producer_state.remove_expired(T + 86_400_000)) == 1
     assert list(log.producer_state.entries) == [2] and not log.producer_state.verifications
 
 
@@ -247,7 +248,7 @@ def test_a_producer_that_expired_and_came_back_as_a_marker_is_no_fault_of_the_sn
     """Found by a random test: the check expected the sequence of a batch that the broker had forgotten."""
     log = open_log()
     log.append_batch(data_batch(producer_id=1, epoch=0, sequence=0), Origin.CLIENT, 0)
-    log.producer_state.remove_expired(T + log.producer_state.expiration_ms + 1)
+    run_to_end(log.producer_state.remove_expired(T + log.producer_state.expiration_ms + 1))
     log.append_batch(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
     log.close()
     assert check_partition(FileSystem(), log.directory) == []

@@ -1,0 +1,72 @@
+"""The bytes of the files beside a `.log`, stated once for C and for Python. All integers are big-endian.
+
+`.index`       entries, keys grow: the last offset of a batch - base offset; position of that batch in the .log
+`.timeindex`   entries, keys grow: greatest timestamp in the segment so far; last offset of its batch - base offset
+`.txnindex`    entries: version, producer id, first offset, last offset, last stable offset behind the marker
+`.snapshot`    a SnapshotHead and its `count` of SnapshotEntry; both are in formats.pxd
+"""
+import sys
+from array import array
+from struct import Struct
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+
+from kbroker.wire.crc32c cimport crc32c_update
+
+OFFSET_ENTRY = Struct('>ii')
+TIME_ENTRY = Struct('>qi')
+TRANSACTION_ENTRY = Struct('>hqqqq')
+TRANSACTION_ENTRY_VERSION = 0
+cdef SnapshotHead _head
+SNAPSHOT_HEAD_BYTES = sizeof(SnapshotHead)
+SNAPSHOT_CRC_FROM = <uint8_t *>&_head.count - <uint8_t *>&_head
+"""The position of the first byte that the CRC of a snapshot covers."""
+SNAPSHOT_ENTRY_BYTES = sizeof(SnapshotEntry)
+
+
+def whole_entries(layout, data):
+    """Yield the fields of each entry of an index. Ignore an incomplete one at the end of `data`."""
+    return layout.iter_unpack(data[:len(data) - len(data) % layout.size])
+
+
+def offset_columns(data):
+    """Return the keys and the values of an `.index`, as arrays. `data` is a number of whole entries."""
+    numbers = array('i', data)
+    if sys.byteorder == 'little':
+        numbers.byteswap()
+    return numbers[::2], numbers[1::2]
+
+
+cdef uint32_t write_head(SnapshotHead *head, int32_t count) noexcept nogil:
+    """Write the head of a snapshot of `count` producers. Return the CRC of what it covers so far.
+
+    The caller adds the entries to the CRC and calls `seal_head`.
+    """
+    head.version, head.crc, head.count = SNAPSHOT_VERSION, 0, count
+    swap_head(head)
+    return crc32c_update(0, <const uint8_t *>&head.count, sizeof(head.count))
+
+
+cdef void seal_head(SnapshotHead *head, uint32_t crc) noexcept nogil:
+    """Write the CRC of the count and of all entries."""
+    head.crc = <uint32_t>big_endian_int32(<int32_t>crc)
+
+
+def snapshot_head(const uint8_t[::1] data not None):
+    """Return the fields of the head at the start of `data` by name. Raises ValueError if it is shorter."""
+    cdef SnapshotHead head
+    if len(data) < <Py_ssize_t>sizeof(SnapshotHead):
+        raise ValueError(f'found {len(data)} bytes, expected a head of {sizeof(SnapshotHead)}')
+    head = (<const SnapshotHead *>&data[0])[0]
+    swap_head(&head)
+    return head
+
+
+def snapshot_entries(const uint8_t[::1] data not None):
+    """Yield the fields of each entry by name. `data` is a number of whole entries."""
+    cdef SnapshotEntry entry
+    cdef Py_ssize_t number
+    for number in range(len(data) // <Py_ssize_t>sizeof(SnapshotEntry)):
+        entry = (<const SnapshotEntry *>&data[0])[number]
+        swap_entry(&entry)
+        yield entry
