@@ -54,7 +54,7 @@ def handle(request: Request, body: Any) -> Steps:
             fail(results[-1], error)
     if records and not body.validate_only:
         try:
-            yield from request.node.metadata.write(records)
+            yield from request.node.metadata.commits.write(records)
         except KafkaError as error:
             for result in changed:
                 fail(result, error)

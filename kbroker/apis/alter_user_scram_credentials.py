@@ -37,7 +37,7 @@ def handle(request: Request, body: Any) -> Steps:
     require(request, Operation.ALTER, ResourceType.CLUSTER)
     check_batch_length(len(body.deletions) + len(body.upsertions), 'credentials')
     metadata, pace = request.node.metadata, Pace()
-    yield from metadata.turns.take()
+    yield from metadata.commits.turns.take()
     try:
         records: dict[str, Any] = {}
         errors: dict[str, KafkaError] = {}
@@ -55,9 +55,9 @@ def handle(request: Request, body: Any) -> Steps:
             if pace.spend(8):       # the derivation of two keys
                 yield
         check_room(metadata.image, records)
-        yield from metadata.write(list(records.values()))
+        yield from metadata.commits.write(list(records.values()))
     finally:
-        metadata.turns.end()
+        metadata.commits.turns.end()
     results = yield from each(records, lambda name: Result(user=name, error_code=0, error_message=None), pace)
     results += yield from each(errors.items(), failed, pace)
     return Response(results=results)

@@ -48,7 +48,7 @@ def handle(request: Request, body: Any) -> Steps:
 
 def create(node: Any, authorizer: Authorizer, entries: list[Entry], pace: Pace) -> Steps:
     """Write those of the entries that are new, and bring them into force. Raises KafkaError POLICY_VIOLATION."""
-    yield from node.metadata.turns.take()
+    yield from node.metadata.commits.turns.take()
     try:
         yield from node.acls.settle()
         new, new_bytes = [], 0
@@ -64,10 +64,10 @@ def create(node: Any, authorizer: Authorizer, entries: list[Entry], pace: Pace) 
         if authorizer.index.held_bytes + new_bytes > MOST_ACL_BYTES:
             raise KafkaError(ErrorCode.POLICY_VIOLATION,
                              f'all ACLs would take more than {MOST_ACL_BYTES} bytes of memory')
-        yield from node.metadata.write(new)
+        yield from node.metadata.commits.write(new)
         yield from node.acls.settle()
     finally:
-        node.metadata.turns.end()
+        node.metadata.commits.turns.end()
 
 
 def codes_of(row: Any) -> tuple[int, int, int, int]:

@@ -18,8 +18,8 @@ from kbroker.apis.serving.long_answers import Pace, Steps
 from kbroker.apis.serving.replica_assignments import check_count, check_replicas
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.metadata.controller import NewTopic
 from kbroker.metadata.image import TopicImage
+from kbroker.metadata.topic_operations import NewTopic
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import CreateTopicsResponse
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -58,14 +58,14 @@ def handle(request: Request, body: Any) -> Steps:
 
 def delete(node: Any, doomed: dict[bytes, Entry]) -> Steps:
     """Remove the entries that still exist. Their records are made one by one, as they are written."""
-    yield from node.metadata.turns.take()
+    yield from node.metadata.commits.turns.take()
     try:
         existing = node.metadata.image.access_control_entries
-        yield from node.metadata.write(RemoveAccessControlEntryRecord(id=entry_id) for entry_id in doomed
+        yield from node.metadata.commits.write(RemoveAccessControlEntryRecord(id=entry_id) for entry_id in doomed
                                        if entry_id in existing)
         yield from node.acls.settle()
     finally:
-        node.metadata.turns.end()
+        node.metadata.commits.turns.end()
 
 
 def codes_of(wanted: AclFilter) -> tuple[int, int, int, int]:

@@ -21,8 +21,8 @@ from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import INTERNAL_TOPICS
 from kbroker.metadata.batches import MAX_RECORDS
-from kbroker.metadata.controller import NewTopic
 from kbroker.metadata.topic_names import check_topic_name
+from kbroker.metadata.topic_operations import NewTopic
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import MetadataResponse
 from kbroker.security.acl_codes import Operation, ResourceType

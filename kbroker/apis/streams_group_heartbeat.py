@@ -23,8 +23,8 @@ from kbroker.base.internal_topics import INTERNAL_TOPICS
 from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH
 from kbroker.group.streams.heartbeat import StreamsReply
 from kbroker.group.streams.topology import InternalTopic, Status
-from kbroker.metadata.controller import NewTopic
 from kbroker.metadata.topic_names import check_topic_name
+from kbroker.metadata.topic_operations import NewTopic
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -35,7 +35,7 @@ ALL_BROKERS = ConfigType.BROKER, ''
 def handle(request: Request, body: Any) -> Steps:
     node = request.node
     require(request, Operation.ALTER, ResourceType.CLUSTER)
-    yield from node.metadata.turns.take()
+    yield from node.metadata.commits.turns.take()
     try:
         pace = Pace()
         if len(body.feature_updates) > MOST_UPDATES:
@@ -46,7 +46,7 @@ def handle(request: Request, body: Any) -> Steps:
         if enables_eligible_leader_replicas(records):
             records += missing_configs(node)
         if records and not body.validate_only:
-            yield from node.metadata.write(records)
+            yield from node.metadata.commits.write(records)
         results = []
         if request.version < WITHOUT_RESULTS:
             for update in updates:
@@ -56,7 +56,7 @@ def handle(request: Request, body: Any) -> Steps:
                     yield
         return UpdateFeaturesResponse(error_message=None, results=results)
     finally:
-        node.metadata.turns.end()
+        node.metadata.commits.turns.end()
 
 
 def wanted(update: Any, version: int) -> FeatureUpdate:

@@ -50,6 +50,10 @@ cdef int charge(int64_t elements) noexcept:
     return 0
 
 
+def charge_nothing(_amount):
+    """Count nothing: the amount has no limit."""
+
+
 cdef class Pace:
     """The work of one generator since its last yield."""
 

@@ -142,20 +142,20 @@ class Node:
         self._advertised = {listener.name: (listener.host, listener.port) for listener in listeners}
         self.metadata.register(listeners)
         self.quotas.adopt(self.metadata.image.client_quotas)
-        self.metadata.on_change.append(self.quotas.replay)
+        self.metadata.commits.on_change.append(self.quotas.replay)
         self.topics = TopicRegistry(self.config, self.metadata, self.logs, self.flusher, self.tick)
         self.topics.open_all()
         # A clean stop left the log ends there, but what is rolled from now on is not whole on the disk at once.
         self.logs.checkpoint_recovery_points()
         self.logs.on_failure = self._go_offline
-        self.metadata.on_failure = self.logs.fail
+        self.metadata.commits.on_failure = self.logs.fail
         self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work,
                                        self._group_overrides)
         self.on_reconfigured.append(self.groups.reconfigure)
         self.transactions = TransactionCoordinator(
             self.config, self.clock, self.long_work, self.topics, ProducerIds(self.metadata, self.long_work),
             transaction_version=self.metadata.image.features.get(TRANSACTION_VERSION, 0))
-        self.metadata.on_change.append(self._adopt_features)
+        self.metadata.commits.on_change.append(self._adopt_features)
         self.share_states = self.groups.share_states
         self.share_partitions = SharePartitions(self.share_states, self.share_sessions, self.clock, self.timers,
                                                 self.long_work, self.groups.memory, self.groups.group_config,
@@ -241,7 +241,7 @@ class Node:
             partition.fail(failure)
 
     def reconfigure(self) -> Steps[None]:
-        """Put the BROKER configs of the metadata log into effect. The caller has a turn of `metadata.turns`."""
+        """Put the BROKER configs of the metadata log into effect. The caller has a turn of `metadata.commits.turns`."""
         self._adopt_configs()
         for callback in self.on_reconfigured:
             callback()
@@ -281,7 +281,7 @@ class Node:
     def sync_inline(self) -> None:
         """Sync in the calling thread from now on, and give up what can wait: the sync threads are about to end."""
         self.flusher.sync_inline()
-        self.metadata.sync_inline()
+        self.metadata.commits.sync_here()
         self.snapshots.stop()
 
     def close(self) -> None:
@@ -293,7 +293,7 @@ class Node:
         self.cleaner.stop()
         self.sync_inline()
         self.on_progress('finishing the work under way')
-        self.metadata.finish_commit()
+        self.metadata.commits.finish()
         self.long_work.finish()
         if self.authorizer is not None:
             self.authorizer.log.close()

@@ -35,7 +35,7 @@ class AclFollower:
         self._pending: deque[Any] = deque()
         for entry in metadata.image.access_control_entries.values():
             authorizer.put(entry)
-        metadata.on_change.append(self._adopt)
+        metadata.commits.on_change.append(self._adopt)
 
     def __len__(self) -> int:
         """Return the number of records that are not in force yet."""

@@ -6,7 +6,6 @@ import binascii
 from typing import Any
 
 from kbroker.base.errors import LogDirectoryError
-from kbroker.base.long_work import run_to_end
 from kbroker.metadata.offline import changed_directory
 from kbroker.metadata.scram_records import (
     SCRAM_SINCE,
@@ -29,7 +28,7 @@ def add_offline(directory: str, records: list[UserScramCredentialRecord]) -> Non
         if controller.image.metadata_version < SCRAM_SINCE:
             raise LogDirectoryError(f'{directory}: found metadata.version {controller.image.metadata_version}, '
                                     f'expected at least {SCRAM_SINCE}')
-        run_to_end(controller.write(records))
+        controller.at_once(controller.commits.write(records))
 
 
 def parse_add_scram(text: str) -> UserScramCredentialRecord:

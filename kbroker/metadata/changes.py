@@ -2,20 +2,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import Pause
-from kbroker.metadata.batches import MAX_BATCH_BYTES, MAX_RECORDS
+from kbroker.metadata.batches import MAX_BATCH_BYTES, MAX_RECORDS, encode_control
 from kbroker.metadata.features import record_version
-from kbroker.metadata.image import MetadataImage
+from kbroker.metadata.image import CONTROL_RECORDS, MetadataImage
 from kbroker.protocol.metadata_records import encode_metadata_record
 from kbroker.record.batch import BatchEncoder
 
 Result = TypeVar('Result')
 Steps = Generator[Any, None, Result]
 """Work in small parts, as `LongWork` runs it."""
+
+Charge = Callable[[int], object]
+"""A function that counts partitions to be created or deleted. It raises KafkaError if they are too many."""
 
 RECORDS_AT_ONCE = 10
 """The records that one part encodes and replays."""
@@ -50,25 +53,6 @@ class Turns:
             self._turns[0].end()
 
 
-class Commit:
-    """A batch that is written, and whose records take effect once it is durable."""
-
-    def __init__(self, records: Sequence[Any], image: MetadataImage):
-        """`image` is the state after `records`."""
-        self.records = records
-        self.image = image
-        self.ended = Pause()
-        """A pause that is over once the batch is durable, or its sync has failed."""
-        self.failure: str | None = None
-        """The reason why the sync has failed."""
-
-    def check(self) -> MetadataImage:
-        """Return the state after the batch, which has ended. Raises KafkaError KAFKA_STORAGE_ERROR if it failed."""
-        if self.failure is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure)
-        return self.image
-
-
 class Change:
     """Records that will be one batch, encoded, and the image that they lead to.
 
@@ -77,9 +61,9 @@ class Change:
 
     def __init__(self, image: MetadataImage, timestamp_ms: int, metadata_version: int):
         self.image = image.copy()
-        self.timestamp_ms = timestamp_ms
+        self._timestamp_ms = timestamp_ms
         self.records: list[Any] = []
-        self.batch = BatchEncoder(timestamp_ms)
+        self._batch = BatchEncoder(timestamp_ms)
         self._metadata_version = metadata_version
         self._size_bytes = 0
 
@@ -87,15 +71,39 @@ class Change:
         """Return whether so many more records, of so many bytes encoded, fit into the batch."""
         return len(self.records) + records_count <= MAX_RECORDS and self._size_bytes + size_bytes <= MAX_BATCH_BYTES
 
-    def add(self, record: Any) -> None:
-        """Encode and replay a record. Raises KafkaError POLICY_VIOLATION if the batch becomes too large."""
+    def add(self, records: Iterable[Any]) -> Steps[None]:
+        """Encode and replay records in parts. Raises as `put`."""
+        for number, record in enumerate(records):
+            if number % RECORDS_AT_ONCE == 0:
+                yield
+            self.put(record)
+
+    def put(self, record: Any) -> None:
+        """Encode and replay a record. All records of a change are control records, or none.
+
+        Raises KafkaError POLICY_VIOLATION if the batch becomes too large, CorruptLogError if the record contradicts the
+        image.
+        """
         check_batch_length(len(self.records) + 1)
-        value = encode_metadata_record(record, record_version(record, self._metadata_version))
-        self._size_bytes += len(value)
-        check_batch_size(self._size_bytes)
+        if not isinstance(record, CONTROL_RECORDS):
+            value = encode_metadata_record(record, record_version(record, self._metadata_version))
+            self._size_bytes += len(value)
+            check_batch_size(self._size_bytes)
+            self._batch.add(value)
         self.image.replay_record(record)
-        self.batch.add(value)
         self.records.append(record)
+
+    def validated(self) -> MetadataImage:
+        """Return the image after all records: the change is only validated, and not written."""
+        self.image.end_batch(self.image.metadata_offset, self.image.metadata_epoch, self.image.timestamp_ms)
+        return self.image
+
+    def finish(self, base_offset: int, epoch: int) -> bytearray:
+        """Return the batch, and let the image end with it."""
+        self.image.end_batch(base_offset + len(self.records) - 1, epoch, self._timestamp_ms)
+        if isinstance(self.records[0], CONTROL_RECORDS):
+            return encode_control(self.records, base_offset=base_offset, epoch=epoch, timestamp_ms=self._timestamp_ms)
+        return self._batch.finish(base_offset=base_offset, partition_leader_epoch=epoch)
 
 
 def check_batch_length(count: int, what: str = 'records') -> None:

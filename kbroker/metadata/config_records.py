@@ -7,6 +7,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.codec import MAX_STRING_BYTES
 from kbroker.protocol.messages import ClearElrRecord, ConfigRecord
 
+MIN_INSYNC_REPLICAS = 'min.insync.replicas'
 OVERHEAD_BYTES = 64
 """A bound on the bytes of a record in a batch besides its strings."""
 

@@ -160,12 +160,6 @@ class MetadataImage:
             return value.copy() if isinstance(value, dict | list) else value
         return MetadataImage(**{name: own(value) for name, value in vars(self).items()})
 
-    def after(self, records: Iterable[Any], last_offset: int, epoch: int, timestamp_ms: int) -> MetadataImage:
-        """Return a new image: this one plus one batch. Raises CorruptLogError if the batch contradicts this state."""
-        scratch = self.copy()
-        scratch.replay(records, last_offset, epoch, timestamp_ms)
-        return scratch
-
     def replay(self, records: Iterable[Any], last_offset: int, epoch: int, timestamp_ms: int) -> None:
         """Apply the records of one batch. Raises CorruptLogError if one contradicts the state."""
         self.metadata_offset = last_offset

@@ -84,7 +84,7 @@ class SnapshotWriter:
         for name in self._fs.listdir(self._log.directory):
             if name.endswith(LEFT_OVER):
                 self._fs.unlink(os.path.join(self._log.directory, name))
-        self._metadata.on_change.append(lambda records: self.check())
+        self._metadata.commits.on_change.append(lambda records: self.check())
         self.check()
 
     def stop(self) -> None:

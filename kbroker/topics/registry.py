@@ -8,12 +8,13 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, SHARE_GROUP_STATE
 from kbroker.base.lean_dataclasses import dataclass, field
 from kbroker.base.ledger import Line
-from kbroker.base.long_work import Pace, run_to_end
+from kbroker.base.long_work import Pace, charge_nothing, run_to_end
 from kbroker.log.log import Log
 from kbroker.log.manager import LogManager
-from kbroker.metadata.changes import Steps, check_batch_length
-from kbroker.metadata.controller import Charge, MetadataController, NewTopic, charge_nothing
+from kbroker.metadata.changes import Charge, Steps, check_batch_length
+from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import PartitionImage, ResourceType, TopicImage
+from kbroker.metadata.topic_operations import NewTopic
 from kbroker.settings.config import Config, LogConfig
 from kbroker.settings.rows import LONG_MAX
 from kbroker.topics.flusher import Flusher
@@ -96,26 +97,29 @@ class TopicRegistry:
             raise found.failure.with_traceback(None)
         return found
 
-    # Changes of many partitions are generators, which yield between small parts. `controller.turns` keeps them apart. A
+    # Changes of many partitions are generators, which yield between small parts. `commits.turns` keeps them apart. A
     # topic is found from the moment when all its partitions are open, and until its deletion is durable.
 
     def create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
         """Create a topic durably and open it, at once. Raises KafkaError of the controller's checks."""
         if name in self._leaving:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'topic {name!r} is being deleted')
-        return run_to_end(self._open_new(self.controller.create_topic(name, partitions, configs)))
+        result, = self.controller.at_once(self.controller.topics.create([NewTopic(name, partitions, configs)]))
+        if isinstance(result, KafkaError):
+            raise result
+        return run_to_end(self._open_new(result))
 
     def create_many(self, new_topics: list[NewTopic], *, validate_only: bool = False,
                     charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
         """Create the valid ones of `new_topics` in one metadata batch. The results have the order of the request.
 
-        `MetadataController.create_topics` describes `charge`.
+        `TopicOperations.create` describes `charge`.
         """
-        yield from self.controller.turns.take()
+        yield from self.controller.commits.turns.take()
         try:
             check_batch_length(len(new_topics))
             self._check_room(sum(max(0, new.partitions) for new in new_topics))
-            results = yield from self.controller.create_topics(
+            results = yield from self.controller.topics.create(
                 new_topics, validate_only=validate_only, charge=charge)
             if not validate_only:
                 for image in results:
@@ -123,7 +127,7 @@ class TopicRegistry:
                         yield from self._open_new(image)
             return results
         finally:
-            self.controller.turns.end()
+            self.controller.commits.turns.end()
 
     def ensure_internal(self, name: str) -> Topic:
         """Return the internal topic `name`, created at its first use with Kafka's configs."""
@@ -162,10 +166,10 @@ class TopicRegistry:
 
         Returns the errors by topic: those that `charge` raised. Raises KafkaError if no topic can be deleted.
         """
-        yield from self.controller.turns.take()
+        yield from self.controller.commits.turns.take()
         try:
             found = [topic for topic in topics if self._by_name.get(topic.name) is topic]
-            results = yield from self.controller.delete_topics([topic.topic_id for topic in found], charge)
+            results = yield from self.controller.topics.delete([topic.topic_id for topic in found], charge)
             refused: dict[str, KafkaError] = {}
             leaving: list[Topic] = []
             try:
@@ -175,7 +179,7 @@ class TopicRegistry:
                 self._leaving.difference_update(topic.name for topic in leaving)
             return refused
         finally:
-            self.controller.turns.end()
+            self.controller.commits.turns.end()
 
     def _hide(self, topics: list[Topic], results: list[TopicImage | KafkaError], leaving: list[Topic],
               refused: dict[str, KafkaError]) -> Steps[None]:
@@ -217,12 +221,12 @@ class TopicRegistry:
 
         The errors are UNKNOWN_TOPIC_OR_PARTITION and, for a number that is not higher, INVALID_PARTITIONS.
         """
-        yield from self.controller.turns.take()
+        yield from self.controller.commits.turns.take()
         try:
             check_batch_length(len(counts))
             self._check_room(sum(count - len(self._by_name[name].partitions) for name, count in counts.items()
                                  if name in self._by_name))
-            results = yield from self.controller.create_partitions(
+            results = yield from self.controller.topics.create_partitions(
                 counts, validate_only=validate_only, charge=charge)
             if not validate_only:
                 for image in results:
@@ -230,7 +234,7 @@ class TopicRegistry:
                         yield from self._open_more(self._by_name[image.name], image)
             return results
         finally:
-            self.controller.turns.end()
+            self.controller.commits.turns.end()
 
     def _check_room(self, partitions: int) -> None:
         """Raise KafkaError POLICY_VIOLATION if the broker would have too many partitions."""

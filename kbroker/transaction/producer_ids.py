@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 class ProducerIdBlocks(Protocol):
     """The controller's allocation of producer ids. A returned block is durable, and is never returned again."""
 
-    def allocate_producer_id_block(self) -> range: ...
+    def allocate_producer_id_block(self) -> Generator[Any, None, range]: ...
 
-    def allocate_producer_id_block_later(self) -> Generator[Any, None, range]: ...
+    def at_once(self, steps: Generator[Any, None, range]) -> range: ...
 
 
 class ProducerIds:
@@ -47,12 +47,12 @@ class ProducerIds:
         producer_id, self._left = self._left[0], self._left[1:]
         if len(self._left) < FEW and not self._next_block and not self._is_ordered:
             self._is_ordered = True
-            self._long_work.start(self._blocks.allocate_producer_id_block_later(), self._adopt)
+            self._long_work.start(self._blocks.allocate_producer_id_block(), self._adopt)
         return producer_id
 
     def _allocated(self) -> range:
         try:
-            return self._blocks.allocate_producer_id_block()
+            return self._blocks.at_once(self._blocks.allocate_producer_id_block())
         except KafkaError as error:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                              f'no further block of producer ids: {error}') from error

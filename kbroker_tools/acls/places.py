@@ -86,5 +86,4 @@ def acl_of(entry: Any) -> AclFilter:
 
 def write(controller: Any, records: list[Any]) -> None:
     """Write records as one batch, and sync it."""
-    from kbroker.base.long_work import run_to_end
-    run_to_end(controller.write(records))
+    controller.at_once(controller.commits.write(records))

@@ -76,7 +76,7 @@ def test_records_are_those_of_kafka_byte_for_byte(client, node, names, key, valu
     if value is None:
         alter(client, names, **{key: 1})
     records = []
-    node.metadata.on_change.append(records.extend)
+    node.metadata.commits.on_change.append(records.extend)
     assert alter(client, names, **{key: value}) == 0
     assert [encode_metadata_record(record, 0).hex() for record in records] == [hexes]
 

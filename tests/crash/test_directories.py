@@ -83,7 +83,7 @@ def newer_feature(directory: pathlib.Path) -> None:
 
 def commit_feature(directory: pathlib.Path, name: str, level: int) -> None:
     with InProcessBroker(directory, SETTINGS) as broker:
-        broker.metadata._commit([FeatureLevelRecord(name=name, feature_level=level)])
+        broker.metadata.at_once(broker.metadata.commits.write([FeatureLevelRecord(name=name, feature_level=level)]))
 
 
 def damaged_metadata(directory: pathlib.Path) -> None:

@@ -5,7 +5,7 @@ from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import LongWork
 from kbroker.group.streams.topics import MOST_NOTED, StreamsTopics
-from kbroker.metadata.controller import NewTopic
+from kbroker.metadata.topic_operations import NewTopic
 
 
 class SlowTopics:

@@ -31,4 +31,4 @@ def unpack(tmp_path: pathlib.Path) -> Callable[..., ControllerDirectory]:
 @pytest.fixture
 def any_group_config(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let groups have configs of any name and size, for tests of the records that keep them."""
-    monkeypatch.setattr('kbroker.metadata.controller.validate_group_configs', lambda config, overrides: None)
+    monkeypatch.setattr('kbroker.metadata.config_operations.validate_group_configs', lambda config, overrides: None)

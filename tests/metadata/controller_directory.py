@@ -12,8 +12,9 @@ from kbroker.base.errors import KafkaError
 from kbroker.base.long_work import run_to_end
 from kbroker.log.fs import Directory, File, FileSystem, InterposedFile, sync_inline
 from kbroker.log.jobs import Sync
-from kbroker.metadata.controller import MetadataController, NewTopic
+from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import TopicImage
+from kbroker.metadata.topic_operations import NewTopic
 from kbroker.settings.config import Config
 
 DATA = pathlib.Path(__file__).parent.parent / 'data'
@@ -129,22 +130,33 @@ class ControllerDirectory:
         }
 
 
-# -- long changes, run to their end
+# -- changes, run to their end
+
+def create_topic(controller: MetadataController, name: str, partitions: int,
+                 configs: Mapping[str, str | None] | None = None) -> TopicImage:
+    """Create one topic at once."""
+    (result,) = controller.at_once(controller.topics.create([NewTopic(name, partitions, configs or {})]))
+    return image_of(result)
+
+
+def allocate_producer_ids(controller: MetadataController) -> range:
+    """Return a block of producer ids at once."""
+    return controller.at_once(controller.allocate_producer_id_block())
 
 
 def create_topics(controller: MetadataController, new_topics: list[NewTopic], *,
                   validate_only: bool = False) -> list[Any]:
-    return run_to_end(controller.create_topics(new_topics, validate_only=validate_only))
+    return run_to_end(controller.topics.create(new_topics, validate_only=validate_only))
 
 
 def create_partitions(controller: MetadataController, name: str, count: int, *,
                       validate_only: bool = False) -> TopicImage:
-    (result,) = run_to_end(controller.create_partitions({name: count}, validate_only=validate_only))
+    (result,) = run_to_end(controller.topics.create_partitions({name: count}, validate_only=validate_only))
     return image_of(result)
 
 
 def delete_topics(controller: MetadataController, topics: list[str | bytes]) -> list[Any]:
-    return run_to_end(controller.delete_topics(topics))
+    return run_to_end(controller.topics.delete(topics))
 
 
 def delete_topic(controller: MetadataController, topic: str | bytes) -> TopicImage:
@@ -162,7 +174,7 @@ def alter_configs(
 ) -> dict[str, str]:
     """Change one resource and return its configs."""
     resource = resource_type, name
-    errors = run_to_end(controller.alter_configs({resource: changes}, validate_only=validate_only))
+    errors = run_to_end(controller.configs.alter({resource: changes}, validate_only=validate_only))
     if errors[resource] is not None:
         raise errors[resource]
     return controller.image.configs.get(resource, {})

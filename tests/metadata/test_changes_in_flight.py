@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 import pytest
-from controller_directory import ControllerDirectory
+from controller_directory import ControllerDirectory, allocate_producer_ids, create_topic
 from reference.kraft import read_log
 from support.disk.faulty_file_systems import FailingFile, FailingFileSystem, FreezingFileSystem
 from support.disk.held_disk import HeldDisk
@@ -19,8 +19,9 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import LongWork
 from kbroker.log.fs import File
 from kbroker.metadata.changes import Turns
-from kbroker.metadata.controller import MetadataController, NewTopic
+from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import ResourceType
+from kbroker.metadata.topic_operations import NewTopic
 from kbroker.protocol.messages import ConfigRecord
 
 TOPIC, GROUP = int(ResourceType.TOPIC), int(ResourceType.GROUP)
@@ -70,7 +71,7 @@ class Changes:
         self.run()
 
     def create(self, *names: str) -> None:
-        self.begin(names[0], self.controller.create_topics([NewTopic(name, 2) for name in names]))
+        self.begin(names[0], self.controller.topics.create([NewTopic(name, 2) for name in names]))
 
     def run(self) -> None:
         while len(self.long_work):
@@ -113,7 +114,7 @@ def test_a_failed_sync_changes_nothing_and_is_the_end_of_all_changes(
     node: ControllerDirectory, changes: Changes
 ) -> None:
     reasons: list[str] = []
-    changes.controller.on_failure = reasons.append
+    changes.controller.commits.on_failure = reasons.append
     before = changes.controller.image
     changes.create('t')
     changes.finish_sync(OSError(errno.EIO, 'the disk is gone'))
@@ -123,21 +124,21 @@ def test_a_failed_sync_changes_nothing_and_is_the_end_of_all_changes(
     changes.create('u')
     assert changes.ended['u'].code is ErrorCode.KAFKA_STORAGE_ERROR and not changes.disk.jobs
     with pytest.raises(KafkaError, match='the disk is gone'):
-        changes.controller.allocate_producer_id_block()
+        allocate_producer_ids(changes.controller)
 
 
 def test_a_change_at_once_makes_the_one_in_flight_durable_first(node: ControllerDirectory, changes: Changes) -> None:
     seen: list[int] = []
-    changes.controller.on_change.append(lambda records: seen.append(len(records)))
+    changes.controller.commits.on_change.append(lambda records: seen.append(len(records)))
     changes.create('t', 'u', 'v')
-    assert changes.controller.allocate_producer_id_block() == range(1000)
+    assert allocate_producer_ids(changes.controller) == range(1000)
     changes.run()
     assert seen == [9, 1] and len(changes.ended['t']) == 3
     offset, image = changes.controller.end_offset, changes.controller.image
     assert (image.metadata_offset, changes.topics, image.next_producer_id) == (offset - 1, {'t', 'u', 'v'}, 1000)
     changes.finish_sync()  # the thread reports, too late to count
     assert changes.controller.image is image
-    assert changes.controller.create_topic('w', 1).name == 'w'
+    assert create_topic(changes.controller, 'w', 1).name == 'w'
     assert set(node.open().image.topics) == {'t', 'u', 'v', 'w'}
 
 
@@ -145,7 +146,7 @@ def test_a_topic_created_at_once_knows_the_names_of_those_in_flight(changes: Cha
     changes.create('t', 'a.b')
     for name, code in (('t', ErrorCode.TOPIC_ALREADY_EXISTS), ('a_b', ErrorCode.INVALID_TOPIC_EXCEPTION)):
         with pytest.raises(KafkaError) as refused:
-            changes.controller.create_topic(name, 1)
+            create_topic(changes.controller, name, 1)
         assert refused.value.code is code
     assert changes.topics == set() and len(changes.disk.jobs) == 1
 
@@ -153,13 +154,13 @@ def test_a_topic_created_at_once_knows_the_names_of_those_in_flight(changes: Cha
 def test_an_error_of_a_thread_counts_also_after_a_change_at_once(changes: Changes) -> None:
     """The kernel reports a failed write to one of two syncs that run at a time."""
     reasons: list[str] = []
-    changes.controller.on_failure = reasons.append
+    changes.controller.commits.on_failure = reasons.append
     changes.create('t')
-    changes.controller.allocate_producer_id_block()
+    allocate_producer_ids(changes.controller)
     changes.finish_sync(OSError(errno.EIO, 'the disk is gone'))
     assert len(reasons) == 1
     with pytest.raises(KafkaError, match='the disk is gone'):
-        changes.controller.create_topic('u', 1)
+        create_topic(changes.controller, 'u', 1)
 
 
 def test_a_change_at_once_does_not_miss_an_error_that_a_thread_was_told(
@@ -174,7 +175,7 @@ def test_a_change_at_once_does_not_miss_an_error_that_a_thread_was_told(
     with pytest.raises(OSError, match='Input/output error'):
         files[0].sync()
     with pytest.raises(KafkaError) as refused:
-        changes.controller.create_topic('u', 1)
+        create_topic(changes.controller, 'u', 1)
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert not changes.topics
 
@@ -183,7 +184,7 @@ def test_one_batch_at_a_time_is_in_flight(node: ControllerDirectory, changes: Ch
     """A power cut may keep a later batch and lose an earlier one, and such a log is refused."""
     for name in 'abc':
         record = ConfigRecord(resource_type=GROUP, resource_name=name, name='k', value='v')
-        changes.begin(name, changes.controller.write([record]))
+        changes.begin(name, changes.controller.commits.write([record]))
     end_offset = changes.controller.end_offset
     for number, name in enumerate('abc'):
         assert len(changes.disk.jobs) == 1 and changes.controller.end_offset == end_offset + number
@@ -197,9 +198,9 @@ def test_changes_that_are_written_meanwhile_are_part_of_a_change_in_preparation(
     node: ControllerDirectory, changes: Changes
 ) -> None:
     record = ConfigRecord(resource_type=GROUP, resource_name='g', name='k', value='v')
-    steps = changes.controller.create_topics([NewTopic('t', 30)])
+    steps = changes.controller.topics.create([NewTopic('t', 30)])
     next(steps)  # it has copied the image
-    changes.begin('g', changes.controller.write([record]))
+    changes.begin('g', changes.controller.commits.write([record]))
     changes.begin('t', steps)
     assert len(changes.disk.jobs) == 1 and changes.topics == set()
     changes.finish_sync()
@@ -222,7 +223,7 @@ def test_a_power_cut_before_the_sync_loses_a_change_as_a_whole_or_keeps_it(
     changes.finish_sync()
     changes.create('t', 'u')
     if at_once:
-        changes.controller.allocate_producer_id_block()
+        allocate_producer_ids(changes.controller)
     fs.crash(tmp_path / 'after', random.Random(seed))
     image = ControllerDirectory(tmp_path / 'after' / 'data').open().image
     assert set(image.topics) in ({'durable'}, {'durable', 't', 'u'})
@@ -238,7 +239,7 @@ def test_a_start_writes_the_last_batch_again_whose_write_the_disk_has_refused(tm
     disk = HeldDisk(is_held=True)
     Changes(directory.start(fs, disk.sync), disk).create('t')
     fs.write_back_in_vain()
-    directory.start(fs).create_topic('u', 1)
+    create_topic(directory.start(fs), 'u', 1)
     fs.crash(tmp_path / 'after', None)
     assert set(ControllerDirectory(tmp_path / 'after' / 'data').open().image.topics) == {'t', 'u'}
 
@@ -247,7 +248,7 @@ def test_the_configs_of_many_resources_are_one_batch_and_wait_for_one_sync(
     node: ControllerDirectory, changes: Changes
 ) -> None:
     for name in ('a', 'b'):
-        changes.controller.create_topic(name, 1)
+        create_topic(changes.controller, name, 1)
     wanted = {
         (TOPIC, 'a'): {'retention.ms': '1'},
         (TOPIC, 'nope'): {'retention.ms': '1'},
@@ -255,7 +256,7 @@ def test_the_configs_of_many_resources_are_one_batch_and_wait_for_one_sync(
         (GROUP, 'g'): {'consumer.session.timeout.ms': '46000'},
     }
     end_offset = changes.controller.end_offset
-    changes.begin('configs', changes.controller.alter_configs(wanted))
+    changes.begin('configs', changes.controller.configs.alter(wanted))
     assert len(changes.disk.jobs) == 1 and not changes.ended
     changes.finish_sync()
     codes = {resource: error and error.code for resource, error in changes.ended['configs'].items()}
@@ -278,7 +279,7 @@ def test_configs_that_no_single_batch_holds_are_several_and_a_resource_is_never_
     wanted = {
         (GROUP, f'group-{number}'): {f'key.{key}': 'v' for key in range(3_000)} for number in range(5)
     }
-    changes.begin('configs', changes.controller.alter_configs(wanted))
+    changes.begin('configs', changes.controller.configs.alter(wanted))
     batches = [entry.batch_offset for entry in read_log(node.log_dir)[-9_000:]]
     assert len(set(batches)) == 1
     changes.finish_sync()
@@ -290,7 +291,7 @@ def test_configs_that_no_single_batch_holds_are_several_and_a_resource_is_never_
 @pytest.mark.usefixtures('any_group_config')
 def test_configs_that_were_not_written_have_an_error_of_their_own(changes: Changes) -> None:
     wanted = {(GROUP, f'group-{number}'): {f'key.{key}': 'v' for key in range(6_000)} for number in range(2)}
-    changes.begin('configs', changes.controller.alter_configs(wanted))
+    changes.begin('configs', changes.controller.configs.alter(wanted))
     changes.finish_sync()
     changes.finish_sync(OSError(errno.EIO, 'the disk is gone'))
     first, second = changes.ended['configs'].values()
@@ -300,8 +301,8 @@ def test_configs_that_were_not_written_have_an_error_of_their_own(changes: Chang
 
 def test_a_stop_does_not_wait_for_the_threads(node: ControllerDirectory, changes: Changes) -> None:
     changes.create('t')
-    changes.controller.sync_inline()
-    changes.controller.finish_commit()
+    changes.controller.commits.sync_here()
+    changes.controller.commits.finish()
     changes.create('u')
     assert changes.topics == {'t', 'u'}
     node.stop(changes.controller)

@@ -6,8 +6,10 @@ import pytest
 from controller_directory import (
     ControllerDirectory,
     CountdownFileSystem,
+    allocate_producer_ids,
     alter_configs,
     create_partitions,
+    create_topic,
     create_topics,
     delete_topic,
     delete_topics,
@@ -19,9 +21,10 @@ from reference.kraft import partition_states, read_log, record_kinds
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.fs import FileSystem
 from kbroker.metadata.batches import decode_batch, encode_control, encode_data
-from kbroker.metadata.controller import MetadataController, NewTopic
+from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import MetadataImage, ResourceType
 from kbroker.metadata.quorum_log import QuorumLog
+from kbroker.metadata.topic_operations import NewTopic
 from kbroker.protocol.messages import ConfigRecord, NoOpRecord, RemoveTopicRecord
 from kbroker.record.batch import iter_batches
 from kbroker.settings.config import Listener
@@ -118,7 +121,7 @@ def test_a_start_registers_with_listeners_features_and_a_new_incarnation(node: C
 def test_a_stop_resigns_from_every_partition_then_fences(
     node: ControllerDirectory, controller: MetadataController
 ) -> None:
-    controller.create_topic('t', 2)
+    create_topic(controller, 't', 2)
     written = Written(node)
     controller.begin_shutdown()
     assert written.kinds == [REGISTRATION_CHANGE, PARTITION_CHANGE, PARTITION_CHANGE] and written.batches == 1
@@ -132,7 +135,7 @@ def test_a_stop_resigns_from_every_partition_then_fences(
     assert controller.finish_shutdown() == controller.broker_epoch
     assert written.kinds[3:] == [REGISTRATION_CHANGE]
     assert controller.image.brokers[1].fenced and controller.image.brokers[1].in_controlled_shutdown
-    fails(ErrorCode.KAFKA_STORAGE_ERROR, controller.create_topic, 'u', 1)
+    fails(ErrorCode.KAFKA_STORAGE_ERROR, create_topic, controller, 'u', 1)
 
 
 def test_a_stop_without_partitions_only_fences(node: ControllerDirectory, controller: MetadataController) -> None:
@@ -156,7 +159,7 @@ def test_without_eligible_leader_replicas_the_in_sync_set_survives_a_stop(unpack
     controller = node.start()
     assert controller.image.configs == {}
     written = Written(node)
-    controller.create_topic('t', 1, {'min.insync.replicas': '1'})
+    create_topic(controller, 't', 1, {'min.insync.replicas': '1'})
     controller.begin_shutdown()
     assert CLEAR_ELR not in written.kinds
     partition = controller.image.topics['t'].partitions[0]
@@ -172,7 +175,7 @@ def test_without_eligible_leader_replicas_the_in_sync_set_survives_a_stop(unpack
 def test_a_topic_has_its_partitions_configs_and_a_fresh_id(
     node: ControllerDirectory, controller: MetadataController
 ) -> None:
-    topic = controller.create_topic('t', 3, {'retention.ms': '5', 'cleanup.policy': 'compact'})
+    topic = create_topic(controller, 't', 3, {'retention.ms': '5', 'cleanup.policy': 'compact'})
     assert controller.image.topics['t'] is topic and controller.image.topics_by_id[topic.topic_id] is topic
     assert topic.configs == {'retention.ms': '5', 'cleanup.policy': 'compact'}
     assert [
@@ -187,13 +190,13 @@ def test_a_topic_has_its_partitions_configs_and_a_fresh_id(
         )
         for found in topic.partitions
     ] == [(index, 1, 0, 0, (1,), (1,), (controller.directory_id,)) for index in range(3)]
-    assert controller.create_topic('u', 1).topic_id != topic.topic_id
+    assert create_topic(controller, 'u', 1).topic_id != topic.topic_id
 
 
 def test_the_topics_of_a_request_are_one_batch_and_the_bad_ones_are_left_out(
     node: ControllerDirectory, controller: MetadataController
 ) -> None:
-    controller.create_topic('old', 1)
+    create_topic(controller, 'old', 1)
     written = Written(node)
     results = create_topics(
         controller, [
@@ -225,7 +228,7 @@ def test_the_topics_of_a_request_are_one_batch_and_the_bad_ones_are_left_out(
 
 
 def test_validating_writes_nothing(node: ControllerDirectory, controller: MetadataController) -> None:
-    controller.create_topic('t', 1)
+    create_topic(controller, 't', 1)
     before, image = node.files(), controller.image
     (topic,) = create_topics(controller, [NewTopic('u', 4)], validate_only=True)
     assert len(topic.partitions) == 4
@@ -236,24 +239,24 @@ def test_validating_writes_nothing(node: ControllerDirectory, controller: Metada
 
 @pytest.mark.parametrize('name', ['', '.', '..', 'a' * 250, 'a/b', 'a b', 'ä', 'a\n'])
 def test_names_that_make_no_directory_are_refused(controller: MetadataController, name: str) -> None:
-    fails(ErrorCode.INVALID_TOPIC_EXCEPTION, controller.create_topic, name, 1)
+    fails(ErrorCode.INVALID_TOPIC_EXCEPTION, create_topic, controller, name, 1)
 
 
 @pytest.mark.parametrize('name', ['a' * 249, 'A.b-c_9', '...', '_'])
 def test_every_other_name_is_taken(controller: MetadataController, name: str) -> None:
-    assert controller.create_topic(name, 1).name == name
+    assert create_topic(controller, name, 1).name == name
 
 
 def test_names_that_differ_in_dots_and_underscores_collide(controller: MetadataController) -> None:
-    controller.create_topic('a.b', 1)
-    assert "'a.b'" in fails(ErrorCode.INVALID_TOPIC_EXCEPTION, controller.create_topic, 'a_b', 1)
-    controller.create_topic('ab', 1)
+    create_topic(controller, 'a.b', 1)
+    assert "'a.b'" in fails(ErrorCode.INVALID_TOPIC_EXCEPTION, create_topic, controller, 'a_b', 1)
+    create_topic(controller, 'ab', 1)
 
 
 def test_a_request_larger_than_an_atomic_batch_is_refused(controller: MetadataController) -> None:
-    fails(ErrorCode.POLICY_VIOLATION, controller.create_topic, 't', 10_000)
+    fails(ErrorCode.POLICY_VIOLATION, create_topic, controller, 't', 10_000)
     fails(ErrorCode.POLICY_VIOLATION, create_topics, controller, [NewTopic('a', 6_000), NewTopic('b', 6_000)])
-    controller.create_topic('t', 9_999)
+    create_topic(controller, 't', 9_999)
     fails(ErrorCode.POLICY_VIOLATION, create_partitions, controller, 't', 20_000)
     assert set(controller.image.topics) == {'t'}
 
@@ -268,8 +271,8 @@ def test_a_change_larger_than_a_batch_is_refused(controller: MetadataController)
 def test_more_partitions_than_a_batch_holds_are_elected_in_several(
     node: ControllerDirectory, controller: MetadataController
 ) -> None:
-    controller.create_topic('a', 6_000)
-    controller.create_topic('b', 6_000)
+    create_topic(controller, 'a', 6_000)
+    create_topic(controller, 'b', 6_000)
     controller.close()
     partitions = [partition for topic in node.start().image.topics.values() for partition in topic.partitions]
     assert [partition.leader_epoch for partition in partitions] == [1] * 12_000
@@ -278,7 +281,7 @@ def test_more_partitions_than_a_batch_holds_are_elected_in_several(
 def test_partitions_are_added_behind_those_that_are_there(
     node: ControllerDirectory, controller: MetadataController
 ) -> None:
-    controller.create_topic('t', 2)
+    create_topic(controller, 't', 2)
     written = Written(node)
     assert [found.index for found in create_partitions(controller, 't', 4).partitions] == [0, 1, 2, 3]
     assert written.kinds == [PARTITION, PARTITION]
@@ -290,12 +293,12 @@ def test_partitions_are_added_behind_those_that_are_there(
 def test_a_deleted_topic_is_gone_with_its_configs_and_its_name_is_free(
     node: ControllerDirectory, controller: MetadataController
 ) -> None:
-    topic = controller.create_topic('t', 1, {'retention.ms': '1'})
+    topic = create_topic(controller, 't', 1, {'retention.ms': '1'})
     written = Written(node)
     assert delete_topic(controller, 't') is topic
     assert written.kinds == [REMOVE_TOPIC]
     assert controller.image.topics == {} and (ResourceType.TOPIC, 't') not in controller.image.configs
-    again = controller.create_topic('t', 1)
+    again = create_topic(controller, 't', 1)
     assert again.configs == {} and again.topic_id != topic.topic_id
     assert delete_topic(controller, again.topic_id).name == 't'
 
@@ -303,7 +306,7 @@ def test_a_deleted_topic_is_gone_with_its_configs_and_its_name_is_free(
 def test_topics_are_deleted_by_name_and_id_in_one_batch(
     node: ControllerDirectory, controller: MetadataController
 ) -> None:
-    a, b = controller.create_topic('a', 1), controller.create_topic('b', 1)
+    a, b = create_topic(controller, 'a', 1), create_topic(controller, 'b', 1)
     written = Written(node)
     results = delete_topics(controller, ['a', b.topic_id, 'nope', b'?' * 16, a.topic_id])
     assert results[0] is a and results[1] is b and results[4] is a
@@ -316,7 +319,7 @@ def test_topics_are_deleted_by_name_and_id_in_one_batch(
 
 
 def test_configs_are_set_changed_and_removed(node: ControllerDirectory, controller: MetadataController) -> None:
-    controller.create_topic('t', 1)
+    create_topic(controller, 't', 1)
     assert alter_configs(controller, 2, 't', {'retention.ms': '1', 'segment.bytes': '1048576'}) == {
         'retention.ms': '1',
         'segment.bytes': '1048576',
@@ -339,7 +342,7 @@ def test_configs_are_set_changed_and_removed(node: ControllerDirectory, controll
 def test_min_insync_replicas_clears_the_eligible_leader_replicas(
     node: ControllerDirectory, controller: MetadataController
 ) -> None:
-    controller.create_topic('t', 1)
+    create_topic(controller, 't', 1)
     written = Written(node)
     alter_configs(controller, 2, 't', {'min.insync.replicas': '2', 'retention.ms': '1'})
     alter_configs(controller, 4, '', {'min.insync.replicas': '2'})
@@ -368,15 +371,15 @@ def test_min_insync_replicas_clears_the_eligible_leader_replicas(
 def test_configs_that_cannot_be_parsed_are_refused(
     controller: MetadataController, resource_type: int, name: str, changes: dict, code: ErrorCode
 ) -> None:
-    controller.create_topic('t', 1)
+    create_topic(controller, 't', 1)
     image = controller.image
     fails(code, alter_configs, controller, resource_type, name, changes)
     assert controller.image is image
 
 
 def test_a_config_of_a_newer_kafka_stays_until_it_is_removed(controller: MetadataController) -> None:
-    controller.create_topic('t', 1)
-    controller._commit([ConfigRecord(resource_type=2, resource_name='t', name='from.the.future', value='1')])
+    create_topic(controller, 't', 1)
+    controller._write([ConfigRecord(resource_type=2, resource_name='t', name='from.the.future', value='1')])
     assert alter_configs(controller, 2, 't', {'retention.ms': '1'}) == {'from.the.future': '1', 'retention.ms': '1'}
     assert alter_configs(controller, 2, 't', {'from.the.future': None}) == {'retention.ms': '1'}
 
@@ -389,7 +392,7 @@ def test_no_producer_id_is_given_out_twice(node: ControllerDirectory) -> None:
     for _ in range(3):
         controller = node.start()
         for _ in range(2):
-            block = controller.allocate_producer_id_block()
+            block = allocate_producer_ids(controller)
             assert len(block) == 1000 and given_out.isdisjoint(block)
             given_out.update(block)
         controller.close()
@@ -398,7 +401,7 @@ def test_no_producer_id_is_given_out_twice(node: ControllerDirectory) -> None:
 
 def test_producer_ids_run_out_without_wrapping(controller: MetadataController) -> None:
     controller.image.next_producer_id = 2**63 - 1 - 999
-    fails(ErrorCode.UNKNOWN_SERVER_ERROR, controller.allocate_producer_id_block)
+    fails(ErrorCode.UNKNOWN_SERVER_ERROR, allocate_producer_ids, controller)
 
 
 # -- replay, and failures
@@ -413,7 +416,7 @@ OPERATIONS = {
     'alter configs': lambda node, controller: alter_configs(
         controller, 2, 't', {'retention.ms': None, 'min.insync.replicas': '1'}
     ),
-    'allocate producer ids': lambda node, controller: controller.allocate_producer_id_block(),
+    'allocate producer ids': lambda node, controller: allocate_producer_ids(controller),
     'begin shutdown': lambda node, controller: controller.begin_shutdown(),
     'finish shutdown': lambda node, controller: controller.finish_shutdown(),
 }
@@ -464,7 +467,7 @@ def test_an_operation_that_fails_is_there_as_a_whole_or_not_at_all(tmp_path, ope
             assert controller.image is image
             seen.append(reloaded(node))
             assert seen[-1] in (old, new)
-            node.start().create_topic('after', 1)
+            create_topic(node.start(), 'after', 1)
             if not fs.tore_a_write:
                 break
     assert old in seen and new in seen
@@ -509,7 +512,7 @@ def test_the_state_is_always_what_a_replay_of_the_log_gives(
     for step, *arguments in program:
         try:
             if step == 'create':
-                controller.create_topic(*arguments)
+                create_topic(controller, *arguments)
             elif step == 'grow':
                 create_partitions(controller, *arguments)
             elif step == 'delete':
@@ -518,7 +521,7 @@ def test_the_state_is_always_what_a_replay_of_the_log_gives(
                 configs = {'retention.ms': arguments[1], 'min.insync.replicas': '1'}
                 alter_configs(controller, ResourceType.TOPIC, arguments[0], configs)
             elif step == 'ids':
-                controller.allocate_producer_id_block()
+                allocate_producer_ids(controller)
             else:
                 if step == 'restart':
                     controller.begin_shutdown()
@@ -541,5 +544,5 @@ def test_a_change_that_could_not_be_read_back_is_never_written(
 ) -> None:
     before = node.files()
     with pytest.raises(CorruptLogError):
-        controller._commit([NoOpRecord(), RemoveTopicRecord(topic_id=b'?' * 16)])
+        controller._write([NoOpRecord(), RemoveTopicRecord(topic_id=b'?' * 16)])
     assert node.files() == before

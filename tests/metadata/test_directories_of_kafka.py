@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from controller_directory import DIRECTORIES
+from controller_directory import DIRECTORIES, allocate_producer_ids, create_topic
 from reference.kraft import partition_states, read_log
 
 from kbroker.log.fs import FileSystem
@@ -119,8 +119,8 @@ def test_a_directory_of_kafka_is_taken_over_changed_and_left(archive: str, unpac
             (partition.isr, partition.eligible_leader_replicas, partition.last_known_elr) for partition in elected
         } == {((1,), (), ())}
     assert not controller.image.brokers[1].fenced
-    created = controller.create_topic('ours', 2, {'retention.ms': '1000'})
-    block = controller.allocate_producer_id_block()
+    created = create_topic(controller, 'ours', 2, {'retention.ms': '1000'})
+    block = allocate_producer_ids(controller)
     assert block.start == before.next_producer_id
     node.stop(controller)
 

@@ -41,8 +41,9 @@ DIRECTORY_ID = b'dir id 16 bytes.'
 
 
 def replayed(*records, image: MetadataImage | None = None) -> MetadataImage:
-    image = image or MetadataImage()
-    return image.after(records, image.metadata_offset + len(records), 1, 0)
+    after = (image or MetadataImage()).copy()
+    after.replay(records, after.metadata_offset + len(records), 1, 0)
+    return after
 
 
 def partition(index: int = 0, **fields) -> PartitionRecord:

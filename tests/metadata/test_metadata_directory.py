@@ -9,7 +9,7 @@ import json
 import uuid
 
 import pytest
-from controller_directory import ControllerDirectory, CountdownFileSystem
+from controller_directory import ControllerDirectory, CountdownFileSystem, create_topic
 from reference.kraft import read_log, record_kinds
 
 from kbroker.base.errors import KafkaError
@@ -41,7 +41,7 @@ from kbroker.protocol.messages import (
 @pytest.fixture
 def stopped(node: ControllerDirectory) -> ControllerDirectory:
     controller = node.start()
-    controller.create_topic('t', 1)
+    create_topic(controller, 't', 1)
     node.stop(controller)
     return node
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from controller_directory import DATA, ControllerDirectory
+from controller_directory import DATA, ControllerDirectory, create_topic
 
-from kbroker.metadata import controller as controller_module
 from kbroker.metadata import directory as directory_module
+from kbroker.metadata import topic_operations as operations_module
 from kbroker.metadata.batches import decode_batch, encode_control, encode_data
 from kbroker.metadata.features import record_version
 from kbroker.protocol.codec import encode
@@ -98,9 +98,9 @@ def test_a_topic_is_created_in_the_bytes_of_one_batch(
     node: ControllerDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory_module, 'random_uuid', lambda: DIRECTORY_ID)
-    monkeypatch.setattr(controller_module, 'random_uuid', lambda: TOPIC_ID)
+    monkeypatch.setattr(operations_module, 'random_uuid', lambda: TOPIC_ID)
     controller = node.start()
-    controller.create_topic('t1', 1, {'retention.ms': '86400000'})
+    create_topic(controller, 't1', 1, {'retention.ms': '86400000'})
     *_, (_, written) = iter_batches(node.segment.read_bytes())
     batch = bytearray(written)
     set_base_offset(batch, 65)

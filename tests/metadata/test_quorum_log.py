@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from controller_directory import ControllerDirectory, CountdownFileSystem, alter_configs
+from controller_directory import ControllerDirectory, CountdownFileSystem, alter_configs, create_topic
 from reference.kraft import read_log
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
@@ -21,7 +21,7 @@ from kbroker.record.batch import encode_batch, iter_batches
 @pytest.fixture
 def stopped(node: ControllerDirectory) -> ControllerDirectory:
     controller = node.start()
-    controller.create_topic('t', 2)
+    create_topic(controller, 't', 2)
     node.stop(controller)
     return node
 
@@ -202,7 +202,7 @@ def test_a_second_writer_of_the_log_is_noticed_before_the_next_write(node: Contr
     before = node.files()
     for _ in range(2):
         with pytest.raises(KafkaError, match='another program writes this log') as failure:
-            controller.create_topic('t', 1)
+            create_topic(controller, 't', 1)
         assert failure.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert node.files() == before and not controller.image.topics
 
@@ -211,7 +211,7 @@ def test_a_second_leader_of_the_quorum_is_noticed_before_the_next_write(node: Co
     controller = node.start()
     (node.metadata_directory / 'quorum-state').write_bytes(QuorumState(2, 1).encode())
     with pytest.raises(KafkaError, match='another program leads this log'):
-        controller.create_topic('t', 1)
+        create_topic(controller, 't', 1)
 
 
 @pytest.mark.usefixtures('any_group_config')
@@ -220,7 +220,7 @@ def test_the_log_rolls_into_segments_that_are_read_in_order(tmp_path) -> None:
     controller = node.start()
     for letter in 'abcdefghijklm':
         alter_configs(controller, 32, 'g', {f'key.{number}': letter * 30_000 for number in range(30)})
-    controller.create_topic('t', 1)
+    create_topic(controller, 't', 1)
     bases = sorted(int(path.stem) for path in node.metadata_directory.glob('*.log'))
     assert len(bases) == 2 and all(path.stat().st_size <= 8388608 for path in node.metadata_directory.glob('*.log'))
     node.stop(controller)
@@ -319,7 +319,7 @@ def test_a_write_that_fails_is_the_last_one(node: ControllerDirectory) -> None:
     fs.allowed = fs.changes
     for _ in range(2):
         with pytest.raises(KafkaError) as failure:
-            controller.create_topic('t', 1)
+            create_topic(controller, 't', 1)
         assert failure.value.code is ErrorCode.KAFKA_STORAGE_ERROR
         fs.allowed = 1_000_000
     assert not controller.image.topics

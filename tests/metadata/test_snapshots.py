@@ -9,7 +9,15 @@ import random
 from typing import Any
 
 import pytest
-from controller_directory import DIRECTORIES, ControllerDirectory, alter_configs, create_topics, delete_topic
+from controller_directory import (
+    DIRECTORIES,
+    ControllerDirectory,
+    allocate_producer_ids,
+    alter_configs,
+    create_topic,
+    create_topics,
+    delete_topic,
+)
 from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem
 from support.disk.held_disk import HeldDisk
 from support.worlds.stepwise_work import StepwiseWork
@@ -17,11 +25,12 @@ from support.worlds.stepwise_work import StepwiseWork
 from kbroker.base.long_work import run_to_end
 from kbroker.log.fs import FileSystem
 from kbroker.metadata.batches import decode_batch
-from kbroker.metadata.controller import MetadataController, NewTopic
+from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.quorum_log import QuorumLog
 from kbroker.metadata.snapshot_writer import Limits, SnapshotWriter, encoded_snapshot
 from kbroker.metadata.snapshots import read_snapshot
+from kbroker.metadata.topic_operations import NewTopic
 from kbroker.protocol.messages import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
@@ -146,7 +155,9 @@ def full() -> MetadataImage:
             token_id='t',
         ),
     ]
-    return MetadataImage().after(records, 400, 3, 1000)
+    image = MetadataImage()
+    image.replay(records, 400, 3, 1000)
+    return image
 
 
 def test_a_snapshot_restores_all_of_an_image(full: MetadataImage) -> None:
@@ -157,7 +168,8 @@ def test_a_snapshot_restores_all_of_an_image(full: MetadataImage) -> None:
 
 
 def test_a_snapshot_without_voters_or_producer_ids_has_no_records_of_them() -> None:
-    image = MetadataImage().after([FeatureLevelRecord(name='metadata.version', feature_level=7)], 1, 1, 0)
+    image = MetadataImage()
+    image.replay([FeatureLevelRecord(name='metadata.version', feature_level=7)], 1, 1, 0)
     batches = [decode_batch(*found) for found in iter_batches(b''.join(encoded_snapshot(image, 1, 1000)))]
     assert [[type(record).__name__ for record in records] for records in batches] == [
         ['SnapshotHeaderRecord'],
@@ -217,11 +229,11 @@ def change_everything(controller: MetadataController, start: int = 0) -> None:
     for number in range(start, start + 4):
         create_topics(controller, [NewTopic(f't{number}', 3, {'retention.ms': '7'})])
         alter_configs(controller, 32, f'g{number}', {'k': 'v'})
-        controller.allocate_producer_id_block()
-        run_to_end(controller.write([quota(user=f'user{number}')]))
+        allocate_producer_ids(controller)
+        run_to_end(controller.commits.write([quota(user=f'user{number}')]))
     delete_topic(controller, f't{start + 1}')
     alter_configs(controller, 32, f'g{start + 2}', {'k': None})
-    run_to_end(controller.write([quota(user=f'user{start}', remove=True)]))
+    run_to_end(controller.commits.write([quota(user=f'user{start}', remove=True)]))
 
 
 def test_a_snapshot_and_the_log_behind_it_lead_where_the_whole_log_leads(node: ControllerDirectory) -> None:
@@ -262,16 +274,16 @@ def test_a_restart_counts_the_bytes_behind_the_snapshot(node: ControllerDirector
 
 def test_a_snapshot_is_due_with_the_first_change_after_the_interval(node: ControllerDirectory) -> None:
     snapshots = Snapshots(node, NONE_DUE._replace(interval_ms=60_000))
-    snapshots.controller.create_topic('a', 1)
+    create_topic(snapshots.controller, 'a', 1)
     node.clock.advance(59_999)
-    snapshots.controller.create_topic('b', 1)
+    create_topic(snapshots.controller, 'b', 1)
     snapshots.write()
     assert not snapshots.names
     node.clock.advance(1)
-    snapshots.controller.create_topic('c', 1)
+    create_topic(snapshots.controller, 'c', 1)
     snapshots.write()
     assert snapshots.names == [f'{snapshots.controller.end_offset:020}-{1:010}.checkpoint']
-    snapshots.controller.create_topic('d', 1)
+    create_topic(snapshots.controller, 'd', 1)
     snapshots.write()
     assert len(snapshots.names) == 1
 
@@ -281,11 +293,11 @@ def test_changes_during_the_writing_of_a_snapshot_are_behind_it(node: Controller
     snapshots = Snapshots(node, NONE_DUE._replace(interval_ms=1), disk=disk)
     create_topics(snapshots.controller, [NewTopic('before', 2000)])
     node.clock.advance(1)
-    snapshots.controller.create_topic('due', 1)
+    create_topic(snapshots.controller, 'due', 1)
     end_offset = snapshots.controller.end_offset
     snapshots.long_work.step()
     delete_topic(snapshots.controller, 'before')
-    snapshots.controller.create_topic('after', 1)
+    create_topic(snapshots.controller, 'after', 1)
     snapshots.write()
     assert not snapshots.names and len(disk.jobs) == 1  # it gets its name after its sync
     disk.finish()

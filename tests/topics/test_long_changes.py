@@ -133,7 +133,7 @@ def test_producer_ids_and_internal_topics_are_made_while_a_large_topic_is_being_
     request = build('CreateTopicsRequest', topics=[{'name': 'orders', 'num_partitions': 500, 'replication_factor': 1}])
     creation = broker.begin(request, 7)
     broker.long_work.step()
-    first = broker.metadata.allocate_producer_id_block()
+    first = broker.metadata.at_once(broker.metadata.allocate_producer_id_block())
     broker.topics.ensure_internal('__consumer_offsets')
     broker.long_work.finish()
     assert broker.answer_to(creation, request, 7).topics[0].error_code == 0

@@ -77,7 +77,7 @@ def test_internal_topics_are_made_at_first_use_with_kafkas_configs(broker, name,
 
 def test_a_changed_config_reaches_the_log(broker):
     broker.topics.create('orders', 1, {'retention.ms': '1000'})
-    run_to_end(broker.metadata.alter_configs({(2, 'orders'): {'retention.ms': None, 'segment.ms': '5000'}}))
+    run_to_end(broker.metadata.configs.alter({(2, 'orders'): {'retention.ms': None, 'segment.ms': '5000'}}))
     run_to_end(broker.topics.configure_topic('orders'))
     config = broker.logs.logs['orders', 0].config
     assert (config.retention_ms, config.segment_ms) == (604800000, 5000)

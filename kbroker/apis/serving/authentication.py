@@ -126,7 +126,7 @@ class Authentication:
         node.checks.append(self.check)
         node.on_reconfigured.append(self._reconfigure)
         if node.config.kbroker_end_sessions_of_changed_users:
-            node.metadata.on_change.append(self._end_sessions)
+            node.metadata.commits.on_change.append(self._end_sessions)
 
     def stop(self) -> None:
         """Stop the background work of the mechanisms."""

@@ -58,7 +58,7 @@ def check_resource(node: Any, resource_type: int, name: str) -> None:
 
 
 def change_each(request: Request, body: Any, result_class: Any, wanted_of: WantedOf) -> Steps:
-    """Change the resources of a request, in a turn of `metadata.turns`. Return their results.
+    """Change the resources of a request, in a turn of `metadata.commits.turns`. Return their results.
 
     The changes of all good resources are durable together, and then take effect. `wanted_of(request, resource, pace)`
     is a generator that checks the right to alter a resource and returns the whole set of configs that it is to have. It
@@ -66,7 +66,7 @@ def change_each(request: Request, body: Any, result_class: Any, wanted_of: Wante
     """
     node = request.node
     check_batch_length(len(body.resources), 'resources')
-    yield from node.metadata.turns.take()
+    yield from node.metadata.commits.turns.take()
     try:
         pace = Pace()
         resources = yield from distinct_resources(body.resources, pace)
@@ -88,7 +88,7 @@ def change_each(request: Request, body: Any, result_class: Any, wanted_of: Wante
             except KafkaError as error:
                 refuse(results[key], error)
             yield
-        errors = yield from node.metadata.alter_configs(changes, validate_only=body.validate_only)
+        errors = yield from node.metadata.configs.alter(changes, validate_only=body.validate_only)
         for key, refusal in errors.items():
             if refusal is not None:
                 refuse(results[key], refusal)
@@ -96,7 +96,7 @@ def change_each(request: Request, body: Any, result_class: Any, wanted_of: Wante
             yield from put_into_effect(node, [key for key, refusal in errors.items() if refusal is None])
         return list(results.values())
     finally:
-        node.metadata.turns.end()
+        node.metadata.commits.turns.end()
 
 
 def refuse_each(body: Any, result_class: Any, code: ErrorCode, message: str) -> Steps:
@@ -123,7 +123,7 @@ def refuse(result: Any, error: KafkaError) -> None:
 
 
 def put_into_effect(node: Any, changed: Sequence[tuple[int, str]]) -> Steps:
-    """Apply the changed configs of topics and of the broker. The caller has a turn of `node.metadata.turns`."""
+    """Apply the changed configs of topics and of the broker. The caller has a turn of `node.metadata.commits.turns`."""
     for resource_type, name in changed:
         if resource_type == ResourceType.TOPIC:
             yield from node.topics.configure_topic(name)

@@ -30,8 +30,7 @@ from kbroker.wire.bytes cimport Cursor
 
 from kbroker.apis.serving.audited_changes import CHANGES, with_audit
 from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
-from kbroker.base.long_work import run_to_end
-from kbroker.metadata.controller import charge_nothing
+from kbroker.base.long_work import charge_nothing, run_to_end
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import EncodeError

@@ -7,7 +7,7 @@ from typing import Any
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import LongWork
-from kbroker.metadata.controller import NewTopic
+from kbroker.metadata.topic_operations import NewTopic
 
 MOST_NOTED = 1_000
 """The most topics that are being created, and the most errors that are kept."""

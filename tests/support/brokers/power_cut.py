@@ -8,7 +8,7 @@ import pathlib
 import sys
 
 from kbroker.daemon.main import main
-from kbroker.metadata.controller import CLUSTER_METADATA
+from kbroker.metadata.topic_operations import CLUSTER_METADATA
 from kbroker.record.batch import iter_batches
 
 

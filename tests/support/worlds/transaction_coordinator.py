@@ -11,7 +11,7 @@ from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS
 from kbroker.base.internal_topics import TRANSACTION_STATE as STATE_TOPIC
-from kbroker.base.long_work import LongWork
+from kbroker.base.long_work import LongWork, run_to_end
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import read_end_txn_marker
 from kbroker.record.records import decode_records
@@ -30,16 +30,16 @@ class Blocks:
         self.next_block, self.length = first, length
         self.fails = False
 
-    def allocate_producer_id_block(self) -> range:
+    def allocate_producer_id_block(self):
+        yield
         if self.fails:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
         block = range(self.next_block, self.next_block + self.length)
         self.next_block += self.length
         return block
 
-    def allocate_producer_id_block_later(self):
-        yield
-        return self.allocate_producer_id_block()
+    def at_once(self, steps) -> range:
+        return run_to_end(steps)
 
 
 def producer_of(partition: HeldPartition, producer_id: int) -> SimpleNamespace:
