@@ -50,8 +50,8 @@ PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 FIRST_VERSION_WITH_FENCED = 2
 
 cdef enum:
-    LEAST_ANSWER_BYTES = 16         # more than everything beside the topics
-    PARTITION_ANSWER_BYTES = 3      # of a partition, beside what the request has of it
+    LEAST_ANSWER_BYTES = 16         # more than a response takes without its topics
+    PARTITION_ANSWER_BYTES = 3      # of a partition, besides its bytes in the request
     PART = 64                       # partitions that are found at once; more are long work
     # The topics and partitions of a request. A transaction may have 10,000 partitions.
     MOST_NAMED = 20_000

@@ -6,7 +6,7 @@ PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before. Version 5 says that the
 transaction.two.phase.commit.enable is on. Its flags mean nothing without a transactional id.
 
 An open transaction under the id is fenced and aborted first; until that is done the answer is CONCURRENT_TRANSACTIONS.
-A client that keeps prepared transactions gets it as it is, and the pair that its batches carry.
+A client that keeps prepared transactions gets its transaction unchanged, and the pair that its batches carry.
 """
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def describe(topic: Topic, node_id: int, pace: Pace) -> Steps:
             yield
         return topic.metadata
     partitions = []
-    for partition in topic.partitions:      # the list grows if partitions are added meanwhile
+    for partition in topic.partitions:      # the list grows if partitions are added between two parts
         partitions.append(describe_partition(partition, node_id))
         if pace.spend():
             yield

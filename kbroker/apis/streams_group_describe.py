@@ -54,7 +54,7 @@ class Description:
         return described
 
     def _check_topics(self, group: StreamsGroup) -> Steps:
-        """TOPIC_AUTHORIZATION_FAILED."""
+        """Raise TOPIC_AUTHORIZATION_FAILED unless the client may describe all topics of the group."""
         for name in list(group.names):
             if not self._request.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
                 raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED,

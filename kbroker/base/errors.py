@@ -188,7 +188,7 @@ class CorruptLogError(Exception):
 
 
 class LogDirectoryError(Exception):
-    """The log directory cannot be used as it is. The message says what was found and what to do."""
+    """The log directory cannot be used. The message says what was found and what to do."""
 
 
 class ConfigError(Exception):

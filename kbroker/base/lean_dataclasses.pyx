@@ -1,7 +1,8 @@
 """Dataclasses without generated source code: `dataclass`, `field` and `replace`, as far as the broker needs them.
 
-The standard library compiles six functions for each class, which takes about four million instructions. A broker has
-dozens of dataclasses, and its start pays for all of them. Here all classes share the same functions.
+The standard library compiles the functions of each class, which takes 4.7 million instructions for a class of six
+fields. A broker has more than 50 dataclasses, and its start pays for all of them. Here all classes share the same
+functions, and one takes 0.13 million. Classes of msgspec take 0.15 million, and its import 38 million more.
 """
 cimport cython
 from cpython.dict cimport PyDict_GetItem

@@ -5,6 +5,8 @@ reason. The syntax is RE2's: alternatives, groups, flags, repetitions up to MAX_
 Unicode, and assertions. A pattern is refused, besides one that is not valid, if it names a script of Unicode or needs
 more than MAX_LENGTH characters, MAX_STATES states or MAX_DEPTH groups inside each other.
 
+RE2 itself, through google-re2, has no wheels for Python 3.15 and none for musl, so it cannot serve every broker.
+
 A pattern becomes states, and a text is matched by the set of states that it can be in. Each set, with its successors,
 is remembered, so most characters cost one look into a dictionary. The memory for that is bounded.
 """

@@ -75,7 +75,7 @@ class ClassicMember(GroupMember):
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self._has_generation = False
-        """The group counts this member to its last generation. It may rebalance meanwhile."""
+        """The group counts this member to its last generation. It may be in a rebalance."""
         self._is_cooperative = self._settings.assignors == (COOPERATIVE_STICKY,)
         self._round: _Round | None = None
         self._joined: _Joined | None = None

@@ -382,7 +382,7 @@ class Cluster:
         Transient are the codes RETRIED and `also`, and connections that break after the cluster was once reached. That
         a partition is offline is not. Each retry drops cached leaders and coordinators. After default.api.timeout.ms
         (or `timeout_ms`) the last error is raised, with `what` and the elapsed time in its message. `patience_ms` is
-        the time that an operation may wait by its nature, beside that of its retries.
+        the time that an operation may wait by its nature, besides the time of its retries.
 
         When the time of a call is over, OutOfTime is raised. The next call of the same `what` continues the retries.
         """

@@ -25,7 +25,7 @@ _STALE = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION})
 
 
 class ConsumerMember(EpochMember, GroupMember):
-    """A member by KIP-848. `regex` is evaluated by the broker, beside the topics that `join` names."""
+    """A member by KIP-848. `regex` adds the topics that the broker finds by it to those that `join` names."""
 
     lost_place = FENCED | _STALE
     heartbeat_name = 'ConsumerGroupHeartbeat'

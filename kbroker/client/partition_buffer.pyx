@@ -74,7 +74,7 @@ cdef class PartitionBuffer:
 
     @property
     def size_bytes(self):
-        """The size of the batch as it is, with its header."""
+        """The present size of the batch, with its header."""
         return self.writer.used if self.writer is not None else len(self.batch)
 
     cdef Py_ssize_t append(self, int64_t timestamp_ms, bytes key, bytes value, list headers, object context,

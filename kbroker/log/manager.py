@@ -244,7 +244,7 @@ class LogManager:
     def forget_deleted(self, topic: str, partitions: int) -> Steps:
         """Remove what the checkpoint files contain of a deleted topic of this name. `create_log` comes next.
 
-        Without it, the first partition that is made does the same, and holds the loop meanwhile.
+        Without it, the first partition that is made does the same, and holds the loop.
         """
         if self._is_stale(topic, partitions):
             yield from self._replace_durably(RECOVERY_POINT_FILE, self._recovery_points, _recovery_point)

@@ -213,7 +213,7 @@ cdef class ProducerStateTable:
         return False
 
     cpdef check_room(self, int64_t producer_id):
-        """POLICY_VIOLATION if the producer is new, and no further one is taken before some expire."""
+        """Raise POLICY_VIOLATION for a new producer if there is no room for it until others expire."""
         if (len(self.entries) < self.most_producers and self.room.held < self.room.most
                 or producer_id in self.entries):
             return
@@ -587,7 +587,7 @@ cdef class ProducerStateTable:
 cdef class ProducerSnapshot:
     """The content of an `<offset>.snapshot` file: the producers below `offset`, encoded in parts.
 
-    The table goes on meanwhile. It adds a producer before it changes or removes it.
+    The table may change between the parts. It adds a producer before it changes or removes it.
     """
 
     def __init__(self, int64_t offset, int64_t number, dict entries not None):

@@ -10,7 +10,7 @@ Four things hold frames back. While one does, the socket is not read, so the pee
 `memory` bounds the memory of all connections together, and `newcomers` the handshakes and logins in progress.
 
 All ready replies are sent by one call at the end of the tick. If a reply needs a part of a file that is not in the page
-cache, a worker reads that part first, and nothing is sent to this peer meanwhile. A peer that ends its side still gets
+cache, a worker reads that part first, and nothing is sent to this peer until then. A peer that ends its side still gets
 its answers. A peer that resets is forgotten without a log line. `states` has the states and their transitions.
 """
 import logging
@@ -179,7 +179,7 @@ cdef class Connection(MemoryHolder):
         self.resume()
 
     cpdef mute(self, int64_t time_ms):
-        """Serve no more frames for this time; replies are sent meanwhile. The longest of several calls counts."""
+        """Serve no frames for this time, but send replies. The longest of several calls counts."""
         cdef int64_t end_ms = self.reactor.clock.monotonic_ms() + time_ms
         if self.intake == CLOSED or self.muting is not None and self.muting.deadline_ms >= end_ms:
             return
@@ -382,7 +382,7 @@ cdef class Connection(MemoryHolder):
 
     cdef bint serve_frames(self) except -1:
         """Serve whole frames, as many as possible now. Return True if none is left: the next needs more bytes."""
-        # The buffer of the frames stays until the loan ends, even if the connection closes meanwhile.
+        # The buffer of the frames stays until the loan ends, even if the connection closes before.
         cdef bytearray buffer = self.framer.buffer
         try:
             return self.serve_whole_frames()

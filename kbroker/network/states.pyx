@@ -13,7 +13,7 @@
 `Output` says what happens to the replies:
 
     READY           they are sent
-    WARMING         a worker reads the next part of a file into the page cache; nothing is sent meanwhile
+    WARMING         a worker reads the next part of a file into the page cache; nothing is sent until then
     WARM            the worker is done: the next part is read once, even if that waits for the disk
 """
 

@@ -6,8 +6,8 @@ from kbroker.wire.bytes cimport put_unsigned_varint, unsigned_varint_size, zigza
 
 
 cdef enum:
-    RECORD_OVERHEAD_BYTES = 24  # more than everything of a record beside its key, its value and its headers
-    HEADER_OVERHEAD_BYTES = 10  # more than everything of a header beside its name and its value
+    RECORD_OVERHEAD_BYTES = 24  # more than a record takes without its key, value and headers
+    HEADER_OVERHEAD_BYTES = 10  # more than a header takes without its name and value
 
 
 cdef struct Blob:

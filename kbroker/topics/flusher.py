@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 EXPIRY_INTERVAL_MS = 100
 PARTITIONS_AT_ONCE = 8
-"""The most syncs under way. More would only wait in the queue of the threads, and appends made meanwhile would have
+"""The most syncs in progress. More would only wait in the queue of the threads, and later appends would have
 to wait for the sync after that."""
 
 

@@ -24,7 +24,7 @@ cdef object busy(TransactionMetadata metadata):
 
 
 cdef int check_not_busy(TransactionMetadata metadata) except -1:
-    """CONCURRENT_TRANSACTIONS while a row is pending.
+    """Raise CONCURRENT_TRANSACTIONS while a row is pending.
 
     This check comes first: the producer may already hold the producer id and epoch of the pending row (KAFKA-18464).
     """
@@ -34,7 +34,7 @@ cdef int check_not_busy(TransactionMetadata metadata) except -1:
 
 
 cdef int check_producer_id(TransactionMetadata metadata, int64_t producer_id) except -1:
-    """INVALID_PRODUCER_ID_MAPPING for another producer id than the client's."""
+    """Raise INVALID_PRODUCER_ID_MAPPING for another producer id than the client's."""
     if producer_id != metadata.current.id_of_client():
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f'found producer id {producer_id} for '
                          f'{metadata.transactional_id!r}, expected {metadata.current.id_of_client()}')
@@ -42,7 +42,7 @@ cdef int check_producer_id(TransactionMetadata metadata, int64_t producer_id) ex
 
 
 cdef int check_epoch(TransactionMetadata metadata, int16_t producer_epoch) except -1:
-    """PRODUCER_FENCED unless the epoch is exactly the client's: a higher one is refused, too (KAFKA-9600)."""
+    """Raise PRODUCER_FENCED unless the epoch is exactly the client's: a higher one is refused, too (KAFKA-9600)."""
     if producer_epoch != metadata.current.epoch_of_client():
         raise KafkaError(ErrorCode.PRODUCER_FENCED, f'found producer epoch {producer_epoch} for '
                          f'{metadata.transactional_id!r}, expected {metadata.current.epoch_of_client()}')
@@ -50,7 +50,7 @@ cdef int check_epoch(TransactionMetadata metadata, int16_t producer_epoch) excep
 
 
 cdef int check_not_kept(TransactionMetadata metadata) except -1:
-    """INVALID_TXN_STATE for a write of a client that kept an open transaction: it has to complete that first."""
+    """Raise INVALID_TXN_STATE for a write of a client that kept an open transaction: it has to complete that first."""
     if metadata.current.keeps():
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, f'{metadata.transactional_id!r} has a prepared transaction, '
                          'which is to be completed before the next one begins')
@@ -58,7 +58,7 @@ cdef int check_not_kept(TransactionMetadata metadata) except -1:
 
 
 cdef int check_row_can_hold(int client_transaction_version, int transaction_version) except -1:
-    """UNSUPPORTED_VERSION if rows of the finalized `transaction_version` have no field for the client's version."""
+    """Raise UNSUPPORTED_VERSION if rows of the finalized `transaction_version` cannot keep the client's version."""
     if transaction_version == 0 and client_transaction_version > 0:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'found a client of transaction version '
                          f'{client_transaction_version}, but transaction.version is finalized at 0')
@@ -66,7 +66,7 @@ cdef int check_row_can_hold(int client_transaction_version, int transaction_vers
 
 
 cdef int check_partitions_count(Py_ssize_t count) except -1:
-    """TRANSACTION_ABORTABLE for more partitions than one row can name without holding the loop."""
+    """Raise TRANSACTION_ABORTABLE for more partitions than one row can name without holding the loop."""
     if count > MOST_PARTITIONS:
         raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, f'found a transaction of {count} partitions, expected '
                          f'{MOST_PARTITIONS} at most')

@@ -39,7 +39,7 @@ ADD_RETRY_MAX_MS = 100
 cdef enum:
     NO_DEADLINE = -1
     IDS_AT_ONCE = 512               # ids that one part of long work visits
-    COST_OF_ABORT = 64              # of a transaction, beside looking at an id
+    COST_OF_ABORT = 64              # of a transaction, besides a look at its id
     TOMBSTONES_AT_ONCE = 64
     PRODUCE_VERSIONS = 32           # more than there are; the versions above have the mode of the last
 

@@ -139,7 +139,7 @@ cdef class TransactionEnder:
         ending.done = done
         return ending
 
-    # -- beside the protocol -------------------------------------------------------------------------------------
+    # -- outside the protocol -------------------------------------------------------------------------------------
 
     cdef int resume(self, StatePartition owned) except -1:
         """After a load: carry out again, from step 4 on, each decision whose Complete row is not in the log."""
@@ -153,7 +153,7 @@ cdef class TransactionEnder:
         return 0
 
     cdef int stop(self) except -1:
-        """Leave everything as it is: no marker is written any more."""
+        """Write no more markers. The rows and the state stay."""
         cdef Ending ending
         for ending in self.under_way:
             ending.is_over = True

@@ -18,8 +18,8 @@ from kbroker.wire.bytes cimport (
 from kbroker.base.errors import ErrorCode, KafkaError
 
 cdef enum:
-    FIXED_BYTES = 80            # more than everything beside the partitions
-    TOPIC_OVERHEAD_BYTES = 16   # more than everything of a topic beside its name and its partitions
+    FIXED_BYTES = 80            # more than a row takes without its partitions
+    TOPIC_OVERHEAD_BYTES = 16   # more than a topic takes without its name and partitions
     MAX_STRING_BYTES = 32767
     KEPT_ROOM_BYTES = 65536     # a buffer that one large row made larger is not kept
     NO_PRODUCER_ID = -1

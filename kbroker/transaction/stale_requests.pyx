@@ -63,7 +63,7 @@ cdef class StaleRequests:
         self.groups_of = {}
 
     cdef int check(self, TransactionMetadata metadata, object connection, str what) except -1:
-        """NOT_COORDINATOR for a late request of class K. The caller has checked producer id and epoch.
+        """Raise NOT_COORDINATOR for a late request of class K. The caller has checked producer id and epoch.
 
         `connection` is None for a request to which the rule does not apply.
         """
@@ -85,7 +85,7 @@ cdef class StaleRequests:
 
     cpdef int check_offsets(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, str group_id,
                             object connection) except -1:
-        """NOT_COORDINATOR for a late TxnOffsetCommit: it would replace newer offsets of the group."""
+        """Raise NOT_COORDINATOR for a late TxnOffsetCommit: it would replace newer offsets of the group."""
         cdef GroupConnection known
         cdef int64_t connection_id
         if not self.is_enabled:

@@ -36,9 +36,9 @@ MOST_ID_BYTES = 256 * 1024 * 1024
 """The memory of all transactional ids and of their open transactions. Beyond it, a new id and new partitions of a
 transaction are refused."""
 ID_OVERHEAD_BYTES = 640
-"""More than the memory of an idle id beside its text, which is kept twice: as the id and as the key of its rows."""
+"""More than the memory of an idle id without its text, which is kept twice: as the id and as the key of its rows."""
 TOMBSTONE_OVERHEAD_BYTES = 40
-"""More than what a record without a value needs beside its key."""
+"""More than a record without a value takes besides its key."""
 HELD_MS = 5
 """How long a Complete row waits for another row to share its write."""
 HELD_RETRY_BACKOFF_MS = 100
@@ -248,7 +248,7 @@ cdef class TransactionStore:
         return 0
 
     cpdef int check_not_sealed(self, int64_t producer_id, int16_t producer_epoch) except -1:
-        """INVALID_PRODUCER_EPOCH for a batch of a transaction that another client has kept."""
+        """Raise INVALID_PRODUCER_EPOCH for a batch of a transaction that another client has kept."""
         if self.sealed and producer_epoch <= self.sealed.get(producer_id, NO_PRODUCER_EPOCH):
             raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f'producer {producer_id} epoch {producer_epoch}: the '
                              'transaction is prepared, and another client has taken it over')

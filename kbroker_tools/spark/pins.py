@@ -1,6 +1,6 @@
 """Hard links that keep segments for a query even if a broker deletes or compacts them.
 
-The links are beside the log directory, in the same file system. Nothing is copied. A folder inside the log directory
+The links lie next to the log directory, in the same file system. Nothing is copied. A folder inside the log directory
 would keep Apache Kafka from starting. PySpark does not report the end of a query, so the next query that pins removes
 links older than a day.
 """
@@ -44,7 +44,7 @@ def pin(ranges: Sequence[FileRange]) -> list[FileRange]:
 
 
 def _beside(partition: Storage) -> Path:
-    """Return the directory for links: beside the log directory, or beside a partition without one."""
+    """Return the directory for links: next to the log directory, or next to a partition without one."""
     if not partition.is_local:
         raise OptionError('pin', f'found hardlink with {partition}, but only local paths have hard links')
     directory = Path(partition.location).resolve()

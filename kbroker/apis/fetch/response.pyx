@@ -70,7 +70,7 @@ cdef Buffer shared = Buffer()
 @cython.final
 @cython.freelist(16)
 cdef class ResponseWriter:
-    """The reply with its header that reports `news`, WantedPartitions, as it is written to `segments`."""
+    """A reply in the making: its header and the partitions of `news` (WantedPartition), written to `segments`."""
 
     cdef int begin(self, Request request, int16_t error_code, int32_t session_id) except -1:
         self.buffer.size = 0

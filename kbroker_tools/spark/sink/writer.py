@@ -126,7 +126,7 @@ class _Planned(ABC):
                 f'now{again}')
 
     def withdraw(self, messages: Messages) -> None:
-        """End the transactions of the tasks, as far as it is possible now. The next plan ends the others.
+        """End the transactions of the tasks, if that is possible now. The next plan ends the others.
 
         It raises nothing: of a failed commit, Spark would then report only that the job has failed.
         """
