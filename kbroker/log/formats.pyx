@@ -10,6 +10,7 @@ from array import array
 from struct import Struct
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
+from cpython.bytes cimport PyBytes_AS_STRING
 
 from kbroker.wire.crc32c cimport crc32c_update
 
@@ -52,21 +53,21 @@ cdef void seal_head(SnapshotHead *head, uint32_t crc) noexcept nogil:
     head.crc = <uint32_t>big_endian_int32(<int32_t>crc)
 
 
-def snapshot_head(const uint8_t[::1] data not None):
+def snapshot_head(bytes data not None):
     """Return the fields of the head at the start of `data` by name. Raises ValueError if it is shorter."""
     cdef SnapshotHead head
     if len(data) < <Py_ssize_t>sizeof(SnapshotHead):
         raise ValueError(f'found {len(data)} bytes, expected a head of {sizeof(SnapshotHead)}')
-    head = (<const SnapshotHead *>&data[0])[0]
+    head = (<const SnapshotHead *>PyBytes_AS_STRING(data))[0]
     swap_head(&head)
     return head
 
 
-def snapshot_entries(const uint8_t[::1] data not None):
-    """Yield the fields of each entry by name. `data` is a number of whole entries."""
+def snapshot_entry(bytes data not None, Py_ssize_t number):
+    """Return the fields of an entry of a snapshot by name. Raises IndexError if `data` ends before its end."""
     cdef SnapshotEntry entry
-    cdef Py_ssize_t number
-    for number in range(len(data) // <Py_ssize_t>sizeof(SnapshotEntry)):
-        entry = (<const SnapshotEntry *>&data[0])[number]
-        swap_entry(&entry)
-        yield entry
+    if not 0 <= number < (len(data) - <Py_ssize_t>sizeof(SnapshotHead)) // <Py_ssize_t>sizeof(SnapshotEntry):
+        raise IndexError(f'found {len(data)} bytes, expected an entry {number}')
+    entry = (<const SnapshotEntry *>(PyBytes_AS_STRING(data) + sizeof(SnapshotHead)))[number]
+    swap_entry(&entry)
+    return entry

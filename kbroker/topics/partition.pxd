@@ -1,7 +1,7 @@
 # cython: language_level=3
 cimport cython
 from cpython.object cimport PyObject
-from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker.base.completion cimport Completion
 from kbroker.log.append cimport Appender
@@ -79,6 +79,7 @@ cdef class Partition(Appender):
     cdef int64_t start_offset(self) noexcept
     cdef int64_t end_offset(self) noexcept
     cdef int64_t stable_offset(self) except -1
+    cdef int64_t append_bytes(self, uint8_t *data, Py_ssize_t size, int transaction_version) except -1
     cdef int _advance(self, int64_t high_watermark) except -1
     cdef int _replay(self) except -1
     cdef int end_tick(self) except -1

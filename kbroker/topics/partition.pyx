@@ -34,7 +34,8 @@ from functools import partial
 from kbroker.base.completion cimport Callback, Completion
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.turn_watch cimport read_us
-from kbroker.log.append cimport DUPLICATE, UNWRITTEN, Append, Appender
+from kbroker.log.append cimport (
+    DUPLICATE, ORIGIN_COORDINATOR, UNWRITTEN, WRITE_LATER, Append, Appender, begin_append, read_whole)
 from kbroker.log.log cimport Log
 from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.unwritten cimport WriteArena
@@ -299,6 +300,19 @@ cdef class Partition(Appender):
         if append.outcome == UNWRITTEN:
             return self._tick.add(self)
         return self._written()
+
+    cdef int64_t append_bytes(self, uint8_t *data, Py_ssize_t size, int transaction_version) except -1:
+        """Append one batch of a coordinator, which is written when the tick ends at the latest.
+
+        Return the offset behind it, up to which the caller waits for the disk. The bytes are the caller's again afterwards. Raises KafkaError,
+        and CorruptBatchError for bytes that are not one batch.
+        """
+        cdef Append append
+        begin_append(&append, data, size, ORIGIN_COORDINATOR, WRITE_LATER)
+        read_whole(data, size, &append.batch)
+        append.transaction_version = transaction_version
+        self.append(&append)
+        return append.last_offset + 1
 
     cdef int end_tick(self) except -1:
         """Write the unwritten appends of this tick. After a failed write, complete all waiters with the error."""

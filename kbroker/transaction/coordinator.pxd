@@ -7,7 +7,6 @@ from kbroker.base.long_work cimport LongWork
 from kbroker.transaction.end_transaction cimport TransactionEnder
 from kbroker.transaction.state cimport PartitionSet, TransactionMetadata, TransactionRow
 from kbroker.transaction.store cimport TransactionStore
-from kbroker.transaction.waiting_adds cimport WaitingAdds
 
 
 cdef class TransactionCoordinator:
@@ -20,7 +19,6 @@ cdef class TransactionCoordinator:
     cdef object _topics
     cdef object _producer_ids
     cdef int _transaction_version
-    cdef WaitingAdds _waiting_adds
     cdef readonly TransactionStore store
     cdef readonly TransactionEnder ender
     cdef dict _alone                # PartitionSet by the only Partition in it, as far as it was needed

@@ -21,7 +21,6 @@ from kbroker.transaction.state cimport (
     set_of,
 )
 from kbroker.transaction.store cimport StatePartition, TransactionStore
-from kbroker.transaction.waiting_adds cimport WaitingAdds
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS
@@ -67,7 +66,7 @@ cdef class Adding(Completion):
             return self.done.complete(None, self.part, None)
         if (error.code is CONCURRENT_TRANSACTIONS and self.deadline_ms != NO_DEADLINE
                 and self.coordinator._clock.monotonic_ms() < self.deadline_ms):
-            return self.coordinator._waiting_adds.wait(self.transactional_id, self.attempt)
+            return self.coordinator.ender.wait(self.transactional_id, self.attempt)
         if self.error_for_mode is not None:
             error = KafkaError(self.error_for_mode(self.mode, error.code))
         return self.done.complete(error, self.part, None)
@@ -108,10 +107,9 @@ cdef class TransactionCoordinator:
         self._topics = topics
         self._producer_ids = producer_ids
         self._transaction_version = transaction_version
-        self._waiting_adds = WaitingAdds(timers)
         self.store = TransactionStore(config, clock, timers, topics, self._on_loaded, most_together_bytes)
         self.store.row_version = value_version(transaction_version)
-        self.ender = TransactionEnder(self.store, clock, long_work, topics, producer_ids, self._waiting_adds,
+        self.ender = TransactionEnder(self.store, clock, long_work, topics, producer_ids,
                                       transaction_version=transaction_version)
         self._alone = {}
         topics.on_topic_deleted.append(self._on_topic_deleted)

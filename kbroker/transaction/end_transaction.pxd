@@ -7,7 +7,6 @@ from kbroker.base.long_work cimport LongWork
 from kbroker.topics.partition cimport Partition
 from kbroker.transaction.state cimport TransactionMetadata, TransactionRow
 from kbroker.transaction.store cimport StatePartition, TransactionStore
-from kbroker.transaction.waiting_adds cimport WaitingAdds
 
 
 cdef class TransactionEnder:
@@ -18,7 +17,7 @@ cdef class TransactionEnder:
     cdef object topics
     cdef object producer_ids
     cdef int transaction_version    # the finalized level, which the coordinator changes
-    cdef WaitingAdds waiting_adds
+    cdef dict waiting               # list of Timer by transactional.id: attempts to add partitions
     cdef set under_way              # every Ending that writes markers
     cdef dict found                 # Partition by (topic, partition), as far as it was needed
     cdef object failed_markers
@@ -29,6 +28,8 @@ cdef class TransactionEnder:
     cdef int prepare(self, TransactionMetadata metadata, int status, int transaction_version) except -1
     cdef Ending ending(self, StatePartition owned, TransactionMetadata metadata, Completion done)
     cdef int resume(self, StatePartition owned) except -1
+    cdef int wait(self, str transactional_id, attempt) except -1
+    cdef int repeat_attempts(self, str transactional_id) except -1
     cdef int stop(self) except -1
     cdef Partition partition(self, tuple topic_partition)
 

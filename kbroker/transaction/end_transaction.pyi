@@ -8,14 +8,14 @@ from kbroker.base.long_work import LongWork
 from kbroker.topics.registry import TopicRegistry
 from kbroker.transaction.producer_ids import ProducerIds
 from kbroker.transaction.store import TransactionStore
-from kbroker.transaction.waiting_adds import WaitingAdds
 
 RETRY_BACKOFF_MS: int
+ADD_RETRY_BACKOFF_MS: int
 MARKERS_AT_ONCE: int
 
 class TransactionEnder:
     def __init__(self, store: TransactionStore, clock: Clock, long_work: LongWork, topics: TopicRegistry,
-                 producer_ids: ProducerIds, waiting_adds: WaitingAdds, *, transaction_version: int) -> None: ...
+                 producer_ids: ProducerIds, *, transaction_version: int) -> None: ...
     def end_txn(self, transactional_id: str | None, producer_id: int, producer_epoch: int, committed: bool,
                 client_transaction_version: int, connection: Any, done: Completion) -> None: ...
 

@@ -19,11 +19,10 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndS
 from libc.stdint cimport int16_t, int64_t, uint8_t
 from libc.string cimport memset
 
-from kbroker.base.clock cimport Clock, Timers
+from kbroker.base.clock cimport Clock, Timer, Timers
 from kbroker.base.completion cimport Completion
 from kbroker.base.long_work cimport LongWork
 from kbroker.topics.partition cimport Partition
-from kbroker.transaction.appends cimport append_batch
 from kbroker.transaction.checks cimport check_epoch, check_not_busy, check_producer_id, check_row_can_hold, known
 from kbroker.transaction.endings cimport claimed, decide_with_bump, decide_without_bump, is_overflow_retry
 from kbroker.transaction.markers cimport MARKER_BYTES, write_marker
@@ -32,7 +31,6 @@ from kbroker.transaction.state cimport (
     is_prepared,
 )
 from kbroker.transaction.store cimport StatePartition, TransactionStore
-from kbroker.transaction.waiting_adds cimport WaitingAdds
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.security.escape import shown
@@ -42,6 +40,8 @@ from kbroker.transaction.markers import REACTIONS, Reaction
 logger = logging.getLogger(__name__)
 
 RETRY_BACKOFF_MS = 100
+ADD_RETRY_BACKOFF_MS = 20
+"""Kafka's add.partitions.to.txn.retry.backoff.ms."""
 MARKERS_AT_ONCE = 8
 """The markers that one part of long work appends."""
 
@@ -55,15 +55,15 @@ cdef object NONE = ErrorCode.NONE
 cdef class TransactionEnder:
     """Ends transactions, and keeps track of those whose markers are being written."""
 
-    def __init__(self, TransactionStore store, Clock clock, LongWork long_work, topics, producer_ids,
-                 WaitingAdds waiting_adds, *, int transaction_version):
+    def __init__(self, TransactionStore store, Clock clock, LongWork long_work, topics, producer_ids, *,
+                 int transaction_version):
         self.store = store
         self.clock = clock
         self.timers = long_work.timers
         self.long_work = long_work
         self.topics = topics
         self.producer_ids = producer_ids
-        self.waiting_adds = waiting_adds
+        self.waiting = {}
         self.transaction_version = transaction_version
         self.under_way = set()
         self.found = {}
@@ -150,6 +150,24 @@ cdef class TransactionEnder:
                 prepared = metadata.current
                 metadata.prepare_complete(self.clock.wall_ms())
                 self.ending(owned, metadata, None).write_markers(prepared)
+        return 0
+
+    cdef int wait(self, str transactional_id, attempt) except -1:
+        """Repeat `attempt`, which met a change under way, after a backoff or as soon as the transaction is complete."""
+        waiting = [timer for timer in self.waiting.get(transactional_id, ()) if timer.callback is not None]
+        self.waiting[transactional_id] = [*waiting, self.timers.after(ADD_RETRY_BACKOFF_MS, attempt)]
+        return 0
+
+    cdef int repeat_attempts(self, str transactional_id) except -1:
+        """Repeat the attempts that wait for an id, whose transaction is complete."""
+        cdef Timer timer
+        if not self.waiting:
+            return 0
+        for timer in self.waiting.pop(transactional_id, ()):
+            attempt = timer.callback
+            if attempt is not None:
+                timer.cancel()
+                attempt()
         return 0
 
     cdef int stop(self) except -1:
@@ -276,7 +294,7 @@ cdef class Ending(Completion):
                 continue
             write_marker(marker, self.prepared, self.owned.coordinator_epoch, self.ender.clock.wall_ms())
             try:
-                end_offset = append_batch(partition, marker, MARKER_BYTES, self.prepared.client_transaction_version)
+                end_offset = partition.append_bytes(marker, MARKER_BYTES, self.prepared.client_transaction_version)
             except KafkaError as error:
                 self.marker_appended(number, error)
                 continue
@@ -349,4 +367,4 @@ cdef class Ending(Completion):
         if self.owned.is_lost:
             return 0
         self.ender.store.hold_complete(self.owned, self.metadata)
-        return self.ender.waiting_adds.wake(self.metadata.transactional_id)
+        return self.ender.repeat_attempts(self.metadata.transactional_id)

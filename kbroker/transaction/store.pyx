@@ -14,7 +14,6 @@ from kbroker.base.completion cimport Completion
 from kbroker.base.object_memory cimport memory_of, utf8_length
 from kbroker.topics.partition cimport Partition
 from kbroker.topics.partitioner cimport partition_for
-from kbroker.transaction.appends cimport append_batch
 from kbroker.transaction.row_encoder cimport RowBatch
 from kbroker.transaction.stale_requests cimport StaleRequests
 from kbroker.transaction.state cimport (
@@ -340,7 +339,7 @@ cdef class TransactionStore:
         owned.held = RowBatch.__new__(RowBatch) if self._spare is None else self._spare
         self._spare = None
         try:
-            end_offset = append_batch(owned.partition, rows.start, rows.size, 0)
+            end_offset = owned.partition.append_bytes(rows.start, rows.size, 0)
         except KafkaError:
             owned.held = rows
             raise
@@ -394,8 +393,8 @@ cdef class TransactionStore:
         try:
             if owned.held.count > 0:
                 self.append_rows(owned)
-            end_offset = append_batch(owned.partition, <uint8_t *>PyByteArray_AS_STRING(encoded),
-                                      PyByteArray_GET_SIZE(encoded), 0)
+            end_offset = owned.partition.append_bytes(<uint8_t *>PyByteArray_AS_STRING(encoded),
+                                                       PyByteArray_GET_SIZE(encoded), 0)
         except KafkaError as error:
             tombstones.complete(error, 0, None)
         else:

@@ -29,7 +29,7 @@ from kbroker.log.formats import (
     TRANSACTION_ENTRY,
     TRANSACTION_ENTRY_VERSION,
     offset_columns,
-    snapshot_entries,
+    snapshot_entry,
     snapshot_head,
     whole_entries,
 )
@@ -337,7 +337,7 @@ def snapshot_producers(path: str) -> list[SnapshotProducer]:
     if head['crc'] != computed_crc:
         raise CorruptLogError(f'Snapshot is corrupt (CRC is no longer valid). Stored crc: {head["crc"]}. '
                               f'Computed crc: {computed_crc}')
-    return [_snapshot_producer(entry) for entry in snapshot_entries(memoryview(data)[SNAPSHOT_HEAD_BYTES:end])]
+    return [_snapshot_producer(snapshot_entry(data, number)) for number in range(head['count'])]
 
 
 def _snapshot_producer(entry: dict[str, int]) -> SnapshotProducer:
