@@ -9,12 +9,11 @@ import dataclasses
 import itertools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hypothesis.errors import UnsatisfiedAssumption
+from histories import LANES, Side
 from raw_peer import DAY_MS, NOW_MS, RawPeer
-from support.kafka.beside_kafka import at_once
 from support.kafka.shown_metadata import await_shown_metadata
 
 from kbroker.base.errors import ErrorCode
@@ -35,10 +34,6 @@ PARTITIONS = {'a': 3, 'b': 5, 'c': 7}
 GROWN = {'a': 11, 'b': 13, 'c': 17}
 """All numbers differ: topics with as many partitions for as many subscribers have no order in Kafka."""
 SHARE_STATES = 'ShareGroupStatePartitionMetadata'
-LANES = 6
-"""The number of histories that can run at once. Each lane has a partition of the offsets topic."""
-WAIT_LIMIT_S = 30
-SETTLE_LIMIT_S = 3
 REGEX_INTERVAL_S = 8
 """Kafka resolves the regular expressions of a group again after 10 s. A history that takes longer is not judged."""
 SETTINGS = {
@@ -57,22 +52,14 @@ SETTINGS = {
 }
 
 
-class TooSlow(UnsatisfiedAssumption):
-    """The history took so long that time has a part in it. It is not judged."""
-
-
-class Side:
-    """One broker in a history: a connection, and what its answers said."""
-
-    lanes = LANES
-    """The partitions of the offsets topic."""
-    is_kafka = False
+class GroupSide(Side):
+    """One broker in a history of a group. Each lane has a partition of the offsets topic."""
 
     def __init__(self, address: str, group: str):
         self.group = group
         self.partition = partition_for(group, self.lanes)
         """The partition with the rows of the group."""
-        self.peer = RawPeer(address, OFFSETS_TOPIC, partition=self.partition)
+        super().__init__(RawPeer(address, OFFSETS_TOPIC, partition=self.partition))
         self.topic_ids: dict[str, bytes] = {}
         """The ids of the topics that exist."""
         self.epochs: dict[str, int] = {}
@@ -94,6 +81,12 @@ class Side:
         self._next_offset = self._end()
         for name in 'ab':
             self.create_topic(name)
+
+    @classmethod
+    def name_in(cls, lane: int) -> str:
+        """Return a new name of a group whose rows are in the partition of the lane."""
+        return next(name for name in map(super().name_in, itertools.repeat(lane))
+                    if partition_for(name, cls.lanes) == lane)
 
     def close(self) -> None:
         for name in list(self.topic_ids):
@@ -120,7 +113,7 @@ class Side:
     def _delete_topic(self, name: str) -> None:
         del self.topic_ids[name]
         self.peer.ask('DeleteTopics', 6, topics=[dict(name=self.topic(name), topic_id=bytes(16))], timeout_ms=30000)
-        self._await(lambda: self._metadata_error(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.wait_until(lambda: self._metadata_error(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def grow_topic(self, name: str) -> None:
         if name in self.topic_ids:
@@ -146,7 +139,7 @@ class Side:
                 return len(assigned) == len(counts)
             return sorted(assigned) == sorted(count for count in counts.values() if count)
 
-        self._await(is_known)
+        self.wait_until(is_known)
 
     def looking_group(self) -> str:
         """Return the name of a new group that has the coordinator of the group of the history."""
@@ -205,7 +198,8 @@ class Side:
                 for name, value in values.items()])])
         code = answer.responses[0].error_code
         if code == 0:
-            self._await(lambda: all(self._has_config(name) == (value is not None) for name, value in values.items()))
+            self.wait_until(lambda: all(self._has_config(name) == (value is not None)
+                                        for name, value in values.items()))
             self.let_metadata_settle()
         return ErrorCode(code).name
 
@@ -216,24 +210,18 @@ class Side:
         return any(config.config_source == DYNAMIC_GROUP_CONFIG for config in answer.results[0].configs)
 
     def await_end_of(self, slot: str) -> None:
-        self._await(lambda: slot not in {member.member_id for member in self.described().members})
+        self.wait_until(lambda: slot not in {member.member_id for member in self.described().members})
 
     def await_rows(self, of_type: str) -> None:
         """Wait until a row of this type is written. The rows that come are kept for `rows`."""
-        self._await(lambda: any(kind == of_type for batch in self._collect() for kind, _ in batch))
+        self.wait_until(lambda: any(kind == of_type for batch in self._collect() for kind, _ in batch))
 
     def await_regex(self) -> None:
         """Wait until the regular expression of the group is resolved, by a write of its own."""
         def is_resolved() -> bool:
             self._collect()
             return self.resolved_s is not None
-        self._await(is_resolved)
-
-    def _await(self, is_over: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + WAIT_LIMIT_S
-        while not is_over():
-            assert time.monotonic() < deadline, 'the broker did not settle'
-            self.peer._wait_for_a_record()
+        self.wait_until(is_resolved)
 
     def comparable(self, value: Any, name: str = '') -> Any:
         """Return a message as dicts and sorted lists, with topics by name and without what brokers choose."""
@@ -268,9 +256,19 @@ class Side:
         found, self._rows = self._rows, []
         return found
 
+    def written(self, before: list[list[tuple[str, Any]]] | None = None) -> list[list[tuple[str, Any]]]:
+        return self.rows() if before is None else self.with_later_rows(before)
+
+    @staticmethod
+    def compare_written(kafka: Any, ours: Any) -> list[str]:
+        return row_differences(with_whole_deletions(kafka), with_whole_deletions(ours))
+
+    def is_too_slow(self) -> bool:
+        return self.resolved_s is not None and time.monotonic() - self.resolved_s > REGEX_INTERVAL_S
+
     def with_later_rows(self, rows: list[list[tuple[str, Any]]]) -> list[list[tuple[str, Any]]]:
         """Wait a moment for rows. Return those of the last call and those that have come since."""
-        self.peer._wait_for_a_record()
+        self.peer.wait_for_a_record()
         return rows + self.rows()
 
     def _collect(self) -> list[list[tuple[str, Any]]]:
@@ -301,10 +299,6 @@ class Side:
         if kind == 'ConsumerGroupRegularExpression':
             self.resolved_s = None if value is None else time.monotonic()
 
-    def has_another_choice(self, other: Side) -> bool:
-        """Return whether the two brokers differ in a choice for which Kafka has no order, and chose equally well."""
-        return False
-
     def _end(self) -> int:
         answer = self.peer.prepare('ListOffsets', 7, replica_id=-1, topics=[
             dict(name=OFFSETS_TOPIC, partitions=[dict(partition_index=self.partition, timestamp=-1)])])
@@ -323,7 +317,7 @@ class Join:
     is_static: bool = False
     regex: str | None = None
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: GroupSide) -> Any:
         answer = side.heartbeat(
             self.slot, member_epoch=0, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS, server_assignor=self.assignor,
             instance_id='static' if self.is_static else None, topic_partitions=[],
@@ -344,7 +338,7 @@ class Beat:
     topics: str | None = None
     is_full: bool = False
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: GroupSide) -> Any:
         fields: dict[str, Any] = dict(member_epoch=max(side.epochs.get(self.slot, 1) + self.shift, 0),
                                       topic_partitions=side.owned(self.slot, self.report))
         if self.topics is not None:
@@ -361,7 +355,7 @@ class Leave:
     slot: str
     epoch: int = -1
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: GroupSide) -> Any:
         return side.heartbeat(self.slot, member_epoch=self.epoch, instance_id='static' if self.epoch == -2 else None)
 
 
@@ -375,7 +369,7 @@ class MemberCrash(ABC):
     def last_beat(self) -> Any:
         """Return the last heartbeat of the member."""
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: GroupSide) -> Any:
         side.configure(SET)
         answer = self.last_beat().run(side)
         side.configure(DELETE)
@@ -396,7 +390,7 @@ class ChangeTopic:
     change: str
     topic: str
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: GroupSide) -> Any:
         getattr(side, f'{self.change}_topic')(self.topic)
         side.let_metadata_settle()
         committed = {place for place in side.committed if place[0] == self.topic}
@@ -412,7 +406,7 @@ class Odd:
     slot: str
     fields: tuple[tuple[str, Any], ...]
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: GroupSide) -> Any:
         fields = dict(self.fields)
         version = fields.pop('version')
         if fields.get('group_id') == 'other':
@@ -437,7 +431,7 @@ class Commit:
     shift: int
     version: int
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: GroupSide) -> Any:
         topic: dict[str, Any] = dict(partitions=[dict(partition_index=self.partition, committed_offset=5,
                                                       committed_metadata='')])
         if self.version >= 10:
@@ -460,7 +454,7 @@ class FetchOffsets:
     shift: int
     version: int
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: GroupSide) -> Any:
         topic: dict[str, Any] = dict(partition_indexes=[0, 1, 2])
         if self.version >= 10:
             topic['topic_id'] = side.topic_ids.get('a', bytes(15) + b'x')
@@ -477,7 +471,7 @@ class Ask:
 
     question: str
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: GroupSide) -> Any:
         match self.question:
             case 'describe':
                 return side.comparable(side.described())
@@ -500,46 +494,6 @@ class Ask:
 
 
 Operation = Join | Beat | Leave | Crash | ChangeTopic | Odd | Commit | FetchOffsets | Ask
-
-_numbers = itertools.count()
-
-
-def run(addresses: list[str], history: Sequence[Any], side_class: type[Side] = Side, lane: int = 0) -> list[str]:
-    """Run a history on both brokers, step by step. Return the differences of the first step that has any.
-
-    A history also ends where Kafka has no order and the brokers chose differently. The rows of the group are in the
-    partition of its lane, so that the histories of other lanes do not disturb it.
-    """
-    names = (f'h{number}-{NOW_MS % 100_000}' for number in _numbers)
-    group = next(name for name in names if partition_for(name, side_class.lanes) == lane)
-    sides = at_once(lambda address: side_class(address, group), addresses)
-    sides[0].is_kafka = True
-    try:
-        for operation in history:
-            answers = at_once(operation.run, sides)
-            found = differences(*answers) + settled_row_differences(sides)
-            if any(side.resolved_s and time.monotonic() - side.resolved_s > REGEX_INTERVAL_S for side in sides):
-                raise TooSlow
-            if found:
-                return [] if sides[0].has_another_choice(sides[1]) else [f'{operation}: {line}' for line in found]
-    finally:
-        at_once(side_class.close, sides)
-    return []
-
-
-def differences(kafka: Any, ours: Any, path: str = 'answer') -> list[str]:
-    if isinstance(kafka, dict) and isinstance(ours, dict):
-        return [line for name in kafka for line in differences(kafka[name], ours.get(name), f'{path}.{name}')]
-    return [] if kafka == ours else [f'{path}: Kafka {kafka!r}, kbroker {ours!r}']
-
-
-def settled_row_differences(sides: list[Side]) -> list[str]:
-    """Compare the rows since the last step. Wait for those that a broker writes after its answer."""
-    deadline_s = time.monotonic() + SETTLE_LIMIT_S
-    rows = at_once(lambda side: side.rows(), sides)
-    while (found := row_differences(*map(with_whole_deletions, rows))) and time.monotonic() < deadline_s:
-        rows = at_once(lambda both: both[0].with_later_rows(both[1]), list(zip(sides, rows, strict=True)))
-    return found
 
 
 def with_whole_deletions(batches: list[list[tuple[str, Any]]]) -> list[list[tuple[str, Any]]]:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from group_histories import LANES, TooSlow
+from histories import TooSlow
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
 SHORTENED = 5
 """The most histories that a run shortens."""
-SHORTENING_LIMIT_S = 300
+SHORTENING_LIMIT_S = 900
 DRAWN_AT_ONCE = 50
 
 History = Sequence[Any]
@@ -49,20 +49,21 @@ def kind_of(differences: list[str]) -> str:
 class LongRun:
     """A run of many histories. `judged`, `rejected` and `failed` are its results until now."""
 
-    def __init__(self, judge: Judge):
+    def __init__(self, judge: Judge, lanes: int):
         self.judged = 0
         self.rejected = 0
         self.failed: list[History] = []
         self._judge = judge
+        self._count_of_lanes = lanes
         self._lock = threading.Lock()
         self._lanes: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for lane in range(LANES):
+        for lane in range(lanes):
             self._lanes.put(lane)
         self._begin_s = time.monotonic()
 
     def run(self, strategy: SearchStrategy[Any], count: int) -> list[str]:
         """Run this many histories. Return a text for each difference that comes again when its history runs alone."""
-        with ThreadPoolExecutor(LANES) as pool:
+        with ThreadPoolExecutor(self._count_of_lanes) as pool:
             while (left := count - self.judged - self.rejected) > 0:
                 list(pool.map(self._run_one, random_histories(strategy, min(left, DRAWN_AT_ONCE))))
                 print(self, file=sys.stderr, flush=True)

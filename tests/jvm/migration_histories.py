@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import group_histories
-from group_histories import Join, Side
+from group_histories import GroupSide, Join
+from histories import WAIT_LIMIT_S
 from support.brokers.in_process_broker import frame_of, read_answer
 from support.clients.raw_client import RawClient
 from support.messages.message_builder import build
@@ -87,12 +88,11 @@ class ClassicMember:
         return read_answer(request, self.version, self.client.receive())
 
 
-class MixedSide(Side):
+class MixedSide(GroupSide):
     """One broker in a history with members of both protocols."""
 
     def __init__(self, address: str, group: str):
         super().__init__(address, group)
-        self._place = address
         self.classic: dict[str, ClassicMember] = {}
         self._slots: dict[str, str] = {}
         """Id of a classic member -> how it is shown."""
@@ -133,7 +133,7 @@ class MixedSide(Side):
         """Wait until the coordinator has begun with all that was sent before: it has one queue for each partition."""
         for _ in range(2):
             self.peer.ask('Heartbeat', HEARTBEAT_VERSION, group_id=self.group, member_id='nobody', generation_id=0)
-        self.peer._wait_for_a_record()
+        self.peer.wait_for_a_record()
 
     def await_end_of(self, slot: str) -> None:
         super().await_end_of(self.converted.get(slot, slot))
@@ -177,7 +177,7 @@ class MixedSide(Side):
 
     def member(self, slot: str) -> ClassicMember:
         if slot not in self.classic:
-            host, _, port = self._place.rpartition(':')
+            host, _, port = self.peer.address.rpartition(':')
             self.classic[slot] = ClassicMember(slot, RawClient(host, int(port)))
         return self.classic[slot]
 
@@ -209,7 +209,7 @@ class MixedSide(Side):
     def receive_joins(self, slot: str) -> list[tuple[str, Any]]:
         answers: list[tuple[str, Any]] = []
         waiting = [slot]
-        deadline_s = time.monotonic() + group_histories.WAIT_LIMIT_S
+        deadline_s = time.monotonic() + WAIT_LIMIT_S
         while waiting:
             assert time.monotonic() < deadline_s, (
                 f'{waiting} wait for a member that the history has lost: {self.members_in_words()}, {answers}')
@@ -364,7 +364,7 @@ class AskForId:
     def run(self, side: MixedSide) -> Any:
         if not side.is_consumer_group():
             return None
-        host, _, port = side._place.rpartition(':')
+        host, _, port = side.peer.address.rpartition(':')
         member = ClassicMember(self.slot, RawClient(host, int(port)), 'a')
         member.send(side.join_request(member), JOIN_VERSION)
         answer = member.receive()
@@ -526,12 +526,3 @@ class ClassicCommit:
             generation_id_or_member_epoch=max(member.generation, 0) + self.shift,
             topics=[dict(name=side.topic('a'), partitions=[dict(
                 partition_index=self.partition, committed_offset=5, committed_metadata='')])]))
-
-
-Operation = (group_histories.Operation | ClassicJoin | AskForId | JoinDuringRebalance | ClassicBeat | ClassicSync
-             | ClassicLeave | ClassicCrash | Convert | ClassicCommit)
-
-
-def run(addresses: list[str], history: list[Operation], lane: int = 0) -> list[str]:
-    """Run a history on both brokers, step by step. Return the differences of the first step that has any."""
-    return group_histories.run(addresses, history, MixedSide, lane)

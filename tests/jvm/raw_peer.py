@@ -132,7 +132,7 @@ class RawPeer:
         deadline = time.monotonic() + ANSWER_LIMIT_S
         while not settled(answer := self.ask(api, version, **fields)) and time.monotonic() < deadline:
             self.steps.pop()
-            self._wait_for_a_record()
+            self.wait_for_a_record()
         return answer
 
     def ask_settled(self, api: str, version: int | None = None, **fields: Any) -> Any:
@@ -194,7 +194,7 @@ class RawPeer:
             self._socket.close()
             self._socket = None
 
-    def _wait_for_a_record(self) -> None:
+    def wait_for_a_record(self) -> None:
         """Wait for an append to the partition of the case: mostly, a marker completes the earlier request.
 
         The broker answers at once if the topic does not exist, and after MOMENT_MS if nothing is appended.

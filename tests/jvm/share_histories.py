@@ -6,14 +6,12 @@ own. After each operation the answers are compared, and the state that the rows 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from raw_peer import DAY_MS, NOW_MS, RawPeer
+from histories import Side
+from raw_peer import NOW_MS, RawPeer
 from support.clients.raw_client import RawClient
-from support.kafka.beside_kafka import at_once
 from support.kafka.shown_metadata import await_shown_metadata
 from support.messages.message_builder import batch_of, build
 
@@ -36,13 +34,8 @@ SETTINGS = {
 GROUP_RESOURCE = 32
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 FIRST, LAST = 0, -1
-WAIT_LIMIT_S = 30
-READY_WAIT_S = 0.1
 MOMENT_MS = 100
 LOAD_MS = 3_000
-SETTLE_LIMIT_S = 5
-
-_numbers = itertools.count()
 
 
 class Session:
@@ -67,12 +60,12 @@ class Session:
         self.held = left
 
 
-class Side:
-    """One broker in a history."""
+class PartitionSide(Side):
+    """One broker in a history of a share partition."""
 
     def __init__(self, address: str, name: str):
         self.address, self.name = address, name
-        self.peer = RawPeer(address, name)
+        super().__init__(RawPeer(address, name))
         self.sessions: dict[str, Session] = {}
         self.states: dict[ShareKey, ShareState] = {}
         self.topic_id = self.peer.create_topic(name)
@@ -88,10 +81,7 @@ class Side:
 
     def _begin_at_0(self) -> None:
         """Initialize the state of the group at offset 0, as soon as the coordinators are ready."""
-        deadline = time.monotonic() + WAIT_LIMIT_S
-        while set(codes(self.alter(0))) != {'NONE'}:
-            assert time.monotonic() < deadline, f'the state of {self.name} cannot be initialized'
-            time.sleep(READY_WAIT_S)    # Kafka notifies no client when its coordinators are ready
+        self.wait_until(lambda: set(codes(self.alter(0))) == {'NONE'})
 
     def alter(self, offset: int) -> Any:
         return self.ask('AlterShareGroupOffsets', 0, group_id=self.name, topics=[
@@ -127,6 +117,16 @@ class Side:
         return None if state is None else (
             state.start_offset, state.delivery_complete_count, [tuple(batch) for batch in state.batches])
 
+    def written(self, before: Any = None) -> Any:
+        """Return the state. Kafka answers the end of a session before its row."""
+        if before is not None:
+            self.peer.wait_for_a_record()
+        return self.state()
+
+    @staticmethod
+    def compare_written(kafka: Any, ours: Any) -> list[str]:
+        return [] if kafka == ours else [f'state: Kafka {kafka!r}, kbroker {ours!r}']
+
     def collect(self) -> int:
         """Replay the rows that have come. Return how many there were of this share partition."""
         count = 0
@@ -146,10 +146,7 @@ class Side:
                         count += found[0].group_id == self.name
 
     def await_rows(self) -> None:
-        deadline = time.monotonic() + WAIT_LIMIT_S
-        while not self.collect():
-            assert time.monotonic() < deadline, 'no row was written'
-            self.peer._wait_for_a_record()
+        self.wait_until(self.collect)
 
     # ---- requests of members
 
@@ -219,7 +216,7 @@ class Fetch:
     epoch: int | None = None
     version: int = 2
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: PartitionSide) -> Any:
         session = side.session(self.slot)
         epoch = max(1, session.epoch + self.shift) if self.shift and session.epoch else session.epoch
         epoch = epoch if self.epoch is None else self.epoch
@@ -260,7 +257,7 @@ class Say:
     member: str | None = None
     """The member whose records these are, if they are not its own."""
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: PartitionSide) -> Any:
         session = side.session(self.slot)
         epoch = max(1, session.epoch + self.shift) if self.shift and session.epoch else session.epoch
         epoch = epoch if self.epoch is None else self.epoch
@@ -281,7 +278,7 @@ class Disconnect:
 
     slot: str
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: PartitionSide) -> Any:
         session = side.sessions.pop(self.slot, None)
         if session is None:
             return None
@@ -296,7 +293,7 @@ class Disconnect:
 class Produce:
     count: int
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: PartitionSide) -> Any:
         answer = side.ask('Produce', 12, acks=-1, timeout_ms=5000, topic_data=[
             {'name': side.name, 'partition_data': [
                 {'index': 0, 'records': batch_of(NOW_MS, *(b'%d' % number for number in range(self.count)))}]}])
@@ -308,7 +305,7 @@ class Configure:
     name: str
     value: str
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: PartitionSide) -> Any:
         side.ask('IncrementalAlterConfigs', 1, resources=[{
             'resource_type': GROUP_RESOURCE, 'resource_name': side.name,
             'configs': [{'name': self.name, 'config_operation': 0, 'value': self.value}]}])
@@ -321,16 +318,13 @@ class Offsets:
 
     alter_to: int | None = None
 
-    def run(self, side: Side) -> Any:
+    def run(self, side: PartitionSide) -> Any:
         if self.alter_to is not None:
             return list(codes(side.alter(self.alter_to)))
         answer = side.ask('DescribeShareGroupOffsets', 1, groups=[
             {'group_id': side.name, 'topics': [{'topic_name': side.name, 'partitions': [0]}]}])
         return [(partition.start_offset, partition.lag, ErrorCode(partition.error_code).name)
                 for topic in answer.groups[0].topics for partition in topic.partitions]
-
-
-Operation = Fetch | Say | Disconnect | Produce | Configure | Offsets
 
 
 def joined(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
@@ -350,33 +344,3 @@ def joined(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]
 def values(records: Any) -> list[bytes]:
     return [record.value for header, batch in iter_batches(records or b'') if not header.is_control
             for record in decode_records(batch)]
-
-
-def settled_states(sides: list[Side]) -> list[Any]:
-    """Return the states once they are equal, or after a while: Kafka answers the end of a session before its row."""
-    deadline = time.monotonic() + SETTLE_LIMIT_S
-    while True:
-        states = at_once(Side.state, sides)
-        if states[0] == states[1] or time.monotonic() > deadline:
-            return states
-        sides[0].peer._wait_for_a_record()
-
-
-def run(addresses: list[str], history: list[Operation], lane: int = 0) -> list[str]:
-    """Run a history on both brokers, step by step. Return the differences of the first step that has any.
-
-    Histories of several lanes do not disturb each other: each has its own topic and group.
-    """
-    name = f's{lane}-{next(_numbers)}-{NOW_MS % DAY_MS}'
-    sides = at_once(lambda address: Side(address, name), addresses)
-    try:
-        for operation in history:
-            answers = at_once(operation.run, sides)
-            states = settled_states(sides)
-            found = [f'{what}: Kafka {kafka!r}, kbroker {ours!r}'
-                     for what, (kafka, ours) in (('answer', answers), ('state', states)) if kafka != ours]
-            if found:
-                return [f'{operation}: {line}' for line in found]
-    finally:
-        at_once(Side.close, sides)
-    return []

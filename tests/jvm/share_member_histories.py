@@ -7,12 +7,11 @@ is compared by itself, once nothing is being initialized or deleted, and without
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import group_histories
-from group_histories import LONG_SESSION_MS, SET, SHARE_STATES, SHORT_SESSION_MS, MemberCrash, Side
+from group_histories import LONG_SESSION_MS, SET, SHARE_STATES, SHORT_SESSION_MS, GroupSide, MemberCrash
 from raw_peer import NOW_MS
 from support.messages.message_builder import batch_of
 
@@ -35,10 +34,9 @@ SETTINGS = {
 ASSIGNED = ('topic_partitions', 'assigned_partitions')
 """The fields of assignments, in answers and in rows."""
 FETCH_WAIT_MS = 2_000
-READY_LIMIT_S = 60
 
 
-class ShareSide(Side):
+class ShareSide(GroupSide):
     """One broker in a history of a share group."""
 
     def __init__(self, address: str, group: str):
@@ -49,13 +47,10 @@ class ShareSide(Side):
 
     def _await_share_coordinator(self) -> None:
         """Initialize a state of another group, as soon as the coordinators are ready."""
-        deadline = time.monotonic() + READY_LIMIT_S
-        while True:
+        def is_ready() -> bool:
             answer = self.alter({'a': {0: 0}}, f'{self.group}-first')
-            if answer.error_code == 0 and answer.responses[0].partitions[0].error_code == 0:
-                return
-            assert time.monotonic() < deadline, answer
-            self.peer._wait_for_a_record()
+            return bool(answer.error_code == 0 and answer.responses[0].partitions[0].error_code == 0)
+        self.wait_until(is_ready)
 
     def beat(self, slot: str, **fields: Any) -> Any:
         """Send a ShareGroupHeartbeat. Return the answer in comparable form."""
@@ -106,7 +101,7 @@ class ShareSide(Side):
         def is_settled() -> bool:
             self._collect()
             return not self._states_of('initializing_topics') and not self._states_of('deleting_topics')
-        self._await(is_settled)
+        self.wait_until(is_settled)
 
     def _states_of(self, field: str) -> list[dict[str, Any]]:
         """Return the existing topics of a field. Kafka lists some without partitions."""

@@ -19,10 +19,10 @@ from group_histories import (
     REBALANCE_TIMEOUT_MS,
     SET,
     SHORT_SESSION_MS,
+    GroupSide,
     MemberCrash,
-    Side,
-    TooSlow,
 )
+from histories import TooSlow
 
 from kbroker.base.errors import ErrorCode
 from kbroker.group.streams.topology import Status
@@ -42,6 +42,7 @@ SETTINGS = {
 DETAILS = ('Source topics ', 'Internal topics are missing: ', "The member's topology", 'Streams group member ',
            'Assignment delayed ')
 """The beginnings of the details whose words are compared."""
+CREATION_LIMIT_S = 30
 FAILED = '; Creation failed'
 """The beginning of what a detail says of topics that cannot be created."""
 ROLES = ('active', 'standby', 'warmup')
@@ -186,7 +187,7 @@ ODD_SHAPES: dict[str, Shape] = {
 """Topologies that Kafka Streams does not send."""
 
 
-class StreamsSide(Side):
+class StreamsSide(GroupSide):
     """One broker in a history of a streams group."""
 
     lanes = 1
@@ -222,7 +223,7 @@ class StreamsSide(Side):
 
     def await_end_of_topic(self, topic: str) -> None:
         """Wait until the broker does not know a topic that was deleted."""
-        self._await(lambda: self.error_of(topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.wait_until(lambda: self.error_of(topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def internal_topics(self) -> set[str]:
         """Return the internal topics of the topologies of this history that may exist."""
@@ -255,7 +256,7 @@ class StreamsSide(Side):
         elif kind == 'StreamsGroupMemberMetadata':
             self.processes.pop(key.member_id, None)
 
-    def has_another_choice(self, other: Side) -> bool:
+    def has_another_choice(self, other: Any) -> bool:
         assert isinstance(other, StreamsSide)
         return (self.targets != other.targets and self.targets_before == other.targets_before
                 and self.processes == other.processes and self.most_members > 2
@@ -318,7 +319,8 @@ class StreamsSide(Side):
                 self.await_refusal(refused[0])
             elif not refused:
                 try:
-                    self._await(lambda: all(self.error_of(name) == ErrorCode.NONE for name in names))
+                    self.wait_until(lambda: all(self.error_of(name) == ErrorCode.NONE for name in names),
+                                    CREATION_LIMIT_S)
                 except AssertionError:
                     if self.is_kafka:
                         raise TooSlow from None
@@ -343,7 +345,7 @@ class StreamsSide(Side):
             assert answer.error_code == ErrorCode.NONE, answer
             return any('Creation failed' in status.status_detail for status in answer.status or ())
 
-        self._await(is_known)
+        self.wait_until(is_known)
 
     @staticmethod
     def is_refused(topic: dict[str, Any]) -> bool:

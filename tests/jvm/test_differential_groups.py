@@ -7,15 +7,24 @@ Covers KIP-848.
 """
 from __future__ import annotations
 
-import functools
-
-import group_histories
 import pytest
-from group_histories import Ask, Beat, ChangeTopic, Commit, Crash, FetchOffsets, Join, Leave, Odd
+from comparisons import Comparison
+from group_histories import (
+    SETTINGS,
+    Ask,
+    Beat,
+    ChangeTopic,
+    Commit,
+    Crash,
+    FetchOffsets,
+    GroupSide,
+    Join,
+    Leave,
+    Odd,
+)
 from hypothesis import given
 from hypothesis import strategies as st
-from long_runs import LongRun
-from support.kafka.beside_kafka import both_brokers, repeated, unexplained_lines
+from support.kafka.beside_kafka import repeated
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -110,29 +119,19 @@ def histories(draw):
     return first + draw(st.lists(operations(assignor, regex), min_size=10, max_size=50))
 
 
-@pytest.fixture(scope='module')
-def addresses(tmp_path_factory):
-    """The addresses of Kafka and kbroker."""
-    with both_brokers(tmp_path_factory.mktemp('groups'), group_histories.SETTINGS) as brokers:
-        yield [broker.address for broker in brokers]
-
-
-def unexplained(addresses, history, lane=0):
-    """Run a history. Return the differences that DIFFERENCES does not explain."""
-    return unexplained_lines(group_histories.run(addresses, history, lane=lane), DIFFERENCES)
+COMPARISON = Comparison(GroupSide, SETTINGS, DIFFERENCES)
 
 
 @repeated(12)
 @given(histories())
 def test_kbroker_and_kafka_answer_a_history_alike(addresses, history):
-    assert unexplained(addresses, history) == []
+    assert COMPARISON.unexplained(addresses, history) == []
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_many_histories_are_answered_alike(addresses, soak_count, tally):
-    assert LongRun(functools.partial(unexplained, addresses)).run(histories(), soak_count(1000)) == []
-    tally('histories beside Apache Kafka', soak_count(1000))
+    COMPARISON.soak(addresses, histories(), soak_count(1000), tally)
 
 
 JOINED = [Join('A', 'ab', 'range'), Join('B', 'ab', 'range'), Beat('A'), Beat('A', 'last'), Beat('B', 'last')]
@@ -161,7 +160,7 @@ JOINED = [Join('A', 'ab', 'range'), Join('B', 'ab', 'range'), Beat('A'), Beat('A
         Beat(slot, 'last') for slot in 'ABDEABDEABDE'] + [Ask('describe')], id='uniform, five subscriptions'),
 ])
 def test_a_history_of_the_everyday_is_answered_alike(addresses, history):
-    assert unexplained(addresses, history) == []
+    assert COMPARISON.unexplained(addresses, history) == []
 
 
 EXPRESSIONS = [
@@ -177,4 +176,4 @@ EXPRESSIONS = [
 def test_regular_expressions_are_valid_and_match_as_in_kafka(addresses):
     history = [operation for text in EXPRESSIONS
                for operation in (Join('A', '', 'range', False, text), Leave('A'))]
-    assert unexplained(addresses, history) == []
+    assert COMPARISON.unexplained(addresses, history) == []

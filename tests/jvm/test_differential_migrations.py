@@ -7,15 +7,13 @@ Covers KIP-848.
 """
 from __future__ import annotations
 
-import functools
-
-import migration_histories
 import pytest
+from comparisons import Comparison
 from group_histories import Ask, Beat, ChangeTopic, Crash, Join, Leave
 from hypothesis import given
 from hypothesis import strategies as st
-from long_runs import LongRun
 from migration_histories import (
+    SETTINGS,
     AskForId,
     ClassicBeat,
     ClassicCommit,
@@ -25,8 +23,9 @@ from migration_histories import (
     ClassicSync,
     Convert,
     JoinDuringRebalance,
+    MixedSide,
 )
-from support.kafka.beside_kafka import both_brokers, repeated, unexplained_lines
+from support.kafka.beside_kafka import repeated
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 
@@ -59,7 +58,8 @@ DIFFERENCES = {
 }
 """The reason for each accepted difference, by a pattern in its text."""
 
-POLICIES = ['bidirectional', 'upgrade', 'downgrade', 'disabled']
+POLICIES = [pytest.param({'group.consumer.migration.policy': policy}, id=policy)
+            for policy in ('bidirectional', 'upgrade', 'downgrade', 'disabled')]
 CONSUMERS, CLASSICS = st.sampled_from('AABC'), st.sampled_from('ABBC')
 STATIC_SLOTS = st.sampled_from('DE')
 SUBSCRIPTIONS = st.sampled_from(['a', 'b', 'ab', 'ab', 'abc', ''])
@@ -104,32 +104,21 @@ def histories(draw):
     return first + draw(st.lists(OPERATIONS, min_size=8, max_size=40))
 
 
-@pytest.fixture(scope='module')
-def addresses(tmp_path_factory, request):
-    """The addresses of Kafka and kbroker with one migration policy."""
-    chosen = {**migration_histories.SETTINGS, 'group.consumer.migration.policy': request.param}
-    with both_brokers(tmp_path_factory.mktemp(request.param), chosen) as brokers:
-        yield [broker.address for broker in brokers]
+COMPARISON = Comparison(MixedSide, SETTINGS, DIFFERENCES)
 
 
-def unexplained(addresses, history, lane=0):
-    """Run a history. Return the differences that DIFFERENCES does not explain."""
-    return unexplained_lines(migration_histories.run(addresses, history, lane), DIFFERENCES)
-
-
-@pytest.mark.parametrize('addresses', ['bidirectional'], indirect=True)
+@pytest.mark.parametrize('addresses', POLICIES[:1], indirect=True)
 @repeated(12)
 @given(histories())
 def test_kbroker_and_kafka_answer_a_history_of_both_protocols_alike(addresses, history):
-    assert unexplained(addresses, history) == []
+    assert COMPARISON.unexplained(addresses, history) == []
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize('addresses', POLICIES, indirect=True)
 def test_many_histories_of_both_protocols_are_answered_alike(addresses, soak_count, tally):
-    assert LongRun(functools.partial(unexplained, addresses)).run(histories(), soak_count(250)) == []
-    tally('histories beside Apache Kafka', soak_count(250))
+    COMPARISON.soak(addresses, histories(), soak_count(250), tally)
 
 
 TWO_CLASSIC = [ClassicJoin('A', 'ab'), ClassicJoin('B', 'ab')]
@@ -166,13 +155,13 @@ EVERYDAY = [
 ]
 
 
-@pytest.mark.parametrize('addresses', ['bidirectional'], indirect=True)
+@pytest.mark.parametrize('addresses', POLICIES[:1], indirect=True)
 @pytest.mark.parametrize('history', EVERYDAY)
 def test_a_migration_of_the_everyday_is_answered_alike(addresses, history):
-    assert unexplained(addresses, history) == []
+    assert COMPARISON.unexplained(addresses, history) == []
 
 
 @pytest.mark.parametrize('addresses', POLICIES[1:], indirect=True)
 @pytest.mark.parametrize('history', EVERYDAY[:3])
 def test_each_policy_allows_or_refuses_as_kafka_s(addresses, history):
-    assert unexplained(addresses, history) == []
+    assert COMPARISON.unexplained(addresses, history) == []

@@ -7,13 +7,10 @@ Covers KIP-932.
 """
 from __future__ import annotations
 
-import functools
-
 import pytest
-import share_histories
+from comparisons import Comparison
 from hypothesis import given
 from hypothesis import strategies as st
-from long_runs import LongRun
 from share_histories import (
     ACCEPT,
     FIRST,
@@ -22,15 +19,17 @@ from share_histories import (
     REJECT,
     RELEASE,
     RENEW,
+    SETTINGS,
     Configure,
     Disconnect,
     Fetch,
     Offsets,
+    PartitionSide,
     Produce,
     Said,
     Say,
 )
-from support.kafka.beside_kafka import both_brokers, repeated, unexplained_lines
+from support.kafka.beside_kafka import repeated
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -93,22 +92,13 @@ def histories(draw):
     return [*first, *produced, *draw(st.lists(operations(*fetches), min_size=10, max_size=40))]
 
 
-@pytest.fixture(scope='module')
-def addresses(tmp_path_factory):
-    """The addresses of Kafka and kbroker."""
-    with both_brokers(tmp_path_factory.mktemp('shares'), share_histories.SETTINGS) as brokers:
-        yield [broker.address for broker in brokers]
-
-
-def unexplained(addresses, history, lane=0):
-    """Run a history. Return the differences that DIFFERENCES does not explain."""
-    return unexplained_lines(share_histories.run(addresses, history, lane), DIFFERENCES)
+COMPARISON = Comparison(PartitionSide, SETTINGS, DIFFERENCES)
 
 
 @repeated(12)
 @given(histories())
 def test_kbroker_and_kafka_answer_a_share_history_alike(addresses, history):
-    assert unexplained(addresses, history) == []
+    assert COMPARISON.unexplained(addresses, history) == []
 
 
 @pytest.mark.parametrize('then', [[], [Disconnect('C')], [Disconnect('A')]], ids=['open', 'closed', 'other closed'])
@@ -117,11 +107,10 @@ def test_the_last_session_ends_while_records_past_the_limit_are_tracked(addresse
     history = [Configure('share.partition.max.record.locks', '100'), Produce(64), Produce(40), Offsets(),
                Fetch('A', (), 1, 1, 1, 0, FIRST), Say('A', (), 0, LAST), Fetch('C', (), 500, 500, 1, 0, FIRST),
                Say('C', (), 0, LAST), *then, Fetch('B', (), 500, 500, 1)]
-    assert unexplained(addresses, history) == []
+    assert COMPARISON.unexplained(addresses, history) == []
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_many_share_histories_are_answered_alike(addresses, soak_count, tally):
-    assert LongRun(functools.partial(unexplained, addresses)).run(histories(), soak_count(500)) == []
-    tally('histories beside Apache Kafka', soak_count(500))
+    COMPARISON.soak(addresses, histories(), soak_count(500), tally)

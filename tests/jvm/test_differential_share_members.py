@@ -8,16 +8,13 @@ Covers KIP-932.
 """
 from __future__ import annotations
 
-import functools
-
-import group_histories
 import pytest
-import share_member_histories
+from comparisons import Comparison
 from group_histories import Ask, ChangeTopic, Commit, FetchOffsets, Join, Leave
 from hypothesis import given
 from hypothesis import strategies as st
-from long_runs import LongRun
 from share_member_histories import (
+    SETTINGS,
     AlterOffsets,
     DeleteRecords,
     DeleteShareOffsets,
@@ -32,7 +29,7 @@ from share_member_histories import (
     ShareLeave,
     ShareSide,
 )
-from support.kafka.beside_kafka import both_brokers, repeated, unexplained_step
+from support.kafka.beside_kafka import repeated, unexplained_step
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -98,29 +95,19 @@ def histories(draw):
     return draw(st.lists(operations(subscriptions), min_size=10, max_size=40))
 
 
-@pytest.fixture(scope='module')
-def addresses(tmp_path_factory):
-    """The addresses of Kafka and kbroker."""
-    with both_brokers(tmp_path_factory.mktemp('share-members'), share_member_histories.SETTINGS) as brokers:
-        yield [broker.address for broker in brokers]
-
-
-def unexplained(addresses, history, lane=0):
-    """Run a history. Return the differences of a step, unless DIFFERENCES explains one of them."""
-    return unexplained_step(group_histories.run(addresses, history, ShareSide, lane), DIFFERENCES)
+COMPARISON = Comparison(ShareSide, SETTINGS, DIFFERENCES, unexplained_step)
 
 
 @repeated(6)
 @given(histories())
 def test_kbroker_and_kafka_answer_a_history_of_share_members_alike(addresses, history):
-    assert unexplained(addresses, history) == []
+    assert COMPARISON.unexplained(addresses, history) == []
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_many_histories_of_share_members_are_answered_alike(addresses, soak_count, tally):
-    assert LongRun(functools.partial(unexplained, addresses)).run(histories(), soak_count(500)) == []
-    tally('histories beside Apache Kafka', soak_count(500))
+    COMPARISON.soak(addresses, histories(), soak_count(500), tally)
 
 
 JOINED = [ShareJoin('A', 'a'), ShareJoin('B', 'a'), ShareBeat('A'), ShareBeat('B'), ShareBeat('A'), ShareBeat('B')]
@@ -159,7 +146,7 @@ EVERYWHERE = tuple((topic, partition, 1) for topic in 'abcz' for partition in (0
                  id='a consumer in a share group'),
 ])
 def test_an_everyday_history_of_share_members_is_answered_alike(addresses, history):
-    assert unexplained(addresses, history) == []
+    assert COMPARISON.unexplained(addresses, history) == []
 
 
 HOUR_MS = 3_600_000
@@ -172,11 +159,11 @@ MEMBER = [ShareJoin('A', 'a'), ShareBeat('A'), ShareBeat('A')]
 def test_a_group_starts_where_its_offset_reset_says(addresses, value):
     """The records that come after the first fetch show the start of a group that found nothing."""
     history = [*RECORDS, Reset(value), *MEMBER, FirstFetch('A'), Fill(0, 2), FirstFetch('B')]
-    assert unexplained(addresses, history) == []
+    assert COMPARISON.unexplained(addresses, history) == []
 
 
 def test_offset_resets_are_valid_as_in_kafka(addresses):
-    assert unexplained(addresses, [Reset(value) for value in (
+    assert COMPARISON.unexplained(addresses, [Reset(value) for value in (
         'none', 'EARLIEST', 'Latest', '', ' earliest', 'by_duration', 'by_duration:', 'by_duration:P', 'by_duration:PT',
         'by_duration:1h', 'by_duration:P1W', 'by_duration:P1Y', 'by_duration:-PT1H', 'by_duration:PT-1H',
         'by_duration:-PT-1H', 'by_duration:+PT1H', 'by_duration:PT2H-30M', 'by_duration:pt1.5s', 'by_duration:PT1,5S',

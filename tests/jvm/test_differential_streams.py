@@ -1,20 +1,20 @@
 """Histories of streams groups run on Apache Kafka 4.3 and on kbroker. Answers and rows agree, step by step.
 
-The default run repeats the same histories every time. The soak form runs others, shrinks one that fails, and prints how
-to repeat it. Kafka is right in every difference that is not in DIFFERENCES with its reason.
+The default run repeats the same histories every time. The soak form runs others, and prints those that fail,
+shortened. Kafka is right in every difference that is not in DIFFERENCES with its reason.
 
 Covers KIP-1071.
 """
 from __future__ import annotations
 
-import group_histories
 import pytest
-import streams_histories
+from comparisons import Comparison
 from group_histories import Ask, ChangeTopic, Commit, FetchOffsets
 from hypothesis import given
 from hypothesis import strategies as st
 from streams_histories import (
     ODD_SHAPES,
+    SETTINGS,
     SHAPES,
     DeleteInternal,
     OddBeat,
@@ -25,7 +25,7 @@ from streams_histories import (
     StreamsLeave,
     StreamsSide,
 )
-from support.kafka.beside_kafka import both_brokers, repeated, soaked, unexplained_step
+from support.kafka.beside_kafka import repeated, unexplained_step
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
@@ -109,34 +109,19 @@ def histories(draw):
     return first + draw(st.lists(operations(shape), min_size=10, max_size=40))
 
 
-@pytest.fixture(scope='module')
-def addresses(tmp_path_factory):
-    """The addresses of Kafka and kbroker."""
-    with both_brokers(tmp_path_factory.mktemp('streams'), streams_histories.SETTINGS) as brokers:
-        yield [broker.address for broker in brokers]
-
-
-def unexplained(addresses, history):
-    """Run a history. Return the differences of a step, unless DIFFERENCES explains one of them."""
-    return unexplained_step(group_histories.run(addresses, history, StreamsSide), DIFFERENCES)
+COMPARISON = Comparison(StreamsSide, SETTINGS, DIFFERENCES, unexplained_step)
 
 
 @repeated(15)
 @given(histories())
 def test_kbroker_and_kafka_answer_a_history_alike(addresses, history):
-    assert unexplained(addresses, history) == []
+    assert COMPARISON.unexplained(addresses, history) == []
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_many_histories_are_answered_alike(addresses, soak_count, tally):
-    @soaked(soak_count(300))
-    @given(histories())
-    def check(history):
-        assert unexplained(addresses, history) == []
-
-    check()
-    tally('histories beside Apache Kafka', soak_count(300))
+    COMPARISON.soak(addresses, histories(), soak_count(300), tally)
 
 
 JOINED = [StreamsJoin('A', 'a'), StreamsJoin('B', 'a'), StreamsBeat('A'), StreamsBeat('A', 'last'),
@@ -186,10 +171,10 @@ JOINED = [StreamsJoin('A', 'a'), StreamsJoin('B', 'a'), StreamsBeat('A'), Stream
                   FetchOffsets('A', 1, 9), FetchOffsets(None, 0, 9), ChangeTopic('delete', 'a')], id='offsets'),
 ])
 def test_a_history_of_the_everyday_is_answered_alike(addresses, history):
-    assert unexplained(addresses, history) == []
+    assert COMPARISON.unexplained(addresses, history) == []
 
 
 @pytest.mark.parametrize('shape', [*SHAPES, *ODD_SHAPES])
 def test_a_topology_is_judged_alike(addresses, shape):
-    assert unexplained(addresses, [StreamsJoin('A', shape), StreamsBeat('A'), StreamsBeat('A', 'last'),
+    assert COMPARISON.unexplained(addresses, [StreamsJoin('A', shape), StreamsBeat('A'), StreamsBeat('A', 'last'),
                                    Ask('describe')]) == []

@@ -51,11 +51,6 @@ def repeated(examples: int) -> settings:
     return settings(max_examples=examples, derandomize=True, phases=PHASES, **OPTIONS)
 
 
-def soaked(examples: int) -> settings:
-    """Return the options of a test that runs other histories every time, shrinks one that fails, and prints it."""
-    return settings(max_examples=examples, print_blob=True, phases=(*PHASES, Phase.shrink), **OPTIONS)
-
-
 def unexplained_lines(lines: Iterable[str], reasons: Iterable[str]) -> list[str]:
     """Return the differences in whose text none of the patterns is found."""
     return [line for line in lines if not any(re.search(pattern, line, re.DOTALL) for pattern in reasons)]

@@ -1,0 +1,34 @@
+"""Comparisons of both brokers by histories of one kind: short ones, and the long runs of a soak."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import histories
+from hypothesis.strategies import SearchStrategy
+from long_runs import LongRun
+from support.kafka.beside_kafka import unexplained_lines
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The side of the histories, the settings of both brokers, and the accepted differences."""
+
+    side_class: type[histories.Side]
+    settings: Mapping[str, str]
+    reasons: Mapping[str, str]
+    """The reason for each accepted difference, by a pattern in its text."""
+    explain: Callable[[list[str], Mapping[str, str]], list[str]] = unexplained_lines
+
+    def unexplained(self, addresses: Sequence[str], history: Sequence[Any], lane: int = 0) -> list[str]:
+        """Run a history. Return its differences that have no reason."""
+        return histories.run(addresses, history, self.side_class, lambda lines: self.explain(lines, self.reasons), lane)
+
+    def soak(self, addresses: Sequence[str], strategy: SearchStrategy[Any], count: int,
+             tally: Callable[[str, int], None]) -> None:
+        """Run many histories, several at once. Raise AssertionError with those that fail, shortened."""
+        found = LongRun(functools.partial(self.unexplained, addresses), self.side_class.lanes).run(strategy, count)
+        assert found == []
+        tally('histories beside Apache Kafka', count)

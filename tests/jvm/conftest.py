@@ -1,0 +1,11 @@
+"""Fixtures of the tests beside Apache Kafka."""
+import pytest
+from support.kafka.beside_kafka import both_brokers
+
+
+@pytest.fixture(scope='module')
+def addresses(request, tmp_path_factory):
+    """The addresses of Kafka and kbroker, with the settings of the module's COMPARISON and those of the parameter."""
+    chosen = {**request.module.COMPARISON.settings, **getattr(request, 'param', {})}
+    with both_brokers(tmp_path_factory.mktemp('brokers'), chosen) as brokers:
+        yield [broker.address for broker in brokers]

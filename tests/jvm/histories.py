@@ -1,0 +1,125 @@
+"""The driver of histories: operations that run on Apache Kafka and on kbroker, and are compared step by step.
+
+A file of histories has the operations, and a class of sides: what each broker answered and wrote. Its tests draw
+histories, and give the reason for each difference that they accept.
+"""
+from __future__ import annotations
+
+import itertools
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypothesis.errors import UnsatisfiedAssumption
+from raw_peer import NOW_MS, RawPeer
+from support.kafka.beside_kafka import at_once
+
+LANES = 6
+"""The number of histories that can run at once."""
+WAIT_LIMIT_S = 120
+WRITTEN_LIMIT_S = 30
+"""The time for what a broker writes after its answer."""
+SETTLE_LIMIT_S = 3
+"""The time after which a difference that has a reason is believed."""
+
+Explain = Callable[[list[str]], list[str]]
+"""Return the differences of a step that have no accepted reason."""
+
+_numbers = itertools.count()
+
+
+class TooSlow(UnsatisfiedAssumption):
+    """The history took so long that time has a part in it. It is not judged."""
+
+
+class Side(ABC):
+    """One broker in a history: a connection, and what its answers said."""
+
+    lanes = LANES
+    is_kafka = False
+
+    def __init__(self, peer: RawPeer):
+        self.peer = peer
+
+    @classmethod
+    def name_in(cls, lane: int) -> str:
+        """Return a new name for a group, whose history does not disturb those of other lanes."""
+        return f'h{next(_numbers)}-{NOW_MS % 100_000}'
+
+    @abstractmethod
+    def close(self) -> None:
+        """Delete what the history has made at the broker."""
+
+    @abstractmethod
+    def written(self, before: Any = None) -> Any:
+        """Return what the broker has written in this step. `before` is the last result, after which some may follow."""
+
+    @staticmethod
+    @abstractmethod
+    def compare_written(kafka: Any, ours: Any) -> list[str]:
+        """Return the differences in what the brokers have written."""
+
+    def is_too_slow(self) -> bool:
+        """Return whether the history took so long that it cannot be judged."""
+        return False
+
+    def has_another_choice(self, other: Any) -> bool:
+        """Return whether the two brokers differ in a choice for which Kafka has no order, and chose equally well."""
+        return False
+
+    def wait_until(self, is_over: Callable[[], Any], limit_s: float = WAIT_LIMIT_S) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while not is_over():
+            assert time.monotonic() < deadline_s, 'the broker did not settle'
+            self.peer.wait_for_a_record()
+
+
+def run(addresses: Sequence[str], history: Sequence[Any], side_class: Any, explain: Explain = list, lane: int = 0
+        ) -> list[str]:
+    """Run a history on both brokers, step by step. Return what is not explained of the first step with a difference.
+
+    A history also ends where Kafka has no order and the brokers chose differently. Histories of several lanes do not
+    disturb each other.
+    """
+    name = side_class.name_in(lane)
+    sides: list[Side] = at_once(lambda address: side_class(address, name), addresses)
+    sides[0].is_kafka = True
+    try:
+        for operation in history:
+            found = differences_of_step(operation, sides, explain)
+            if any(side.is_too_slow() for side in sides):
+                raise TooSlow
+            if found:
+                return [] if sides[0].has_another_choice(sides[1]) else explain(found)
+    finally:
+        at_once(lambda side: side.close(), sides)
+    return []
+
+
+def differences_of_step(operation: Any, sides: Sequence[Side], explain: Explain) -> list[str]:
+    """Run an operation on both brokers. Return the differences in the answers, and in what the brokers write then."""
+    answers = at_once(operation.run, sides)
+    answered = named(operation, differences(*answers))
+
+    def is_believed(written: list[str]) -> bool:
+        return bool(explain(answered)) or sides[0].has_another_choice(sides[1]) or not explain([*answered, *written])
+
+    begin_s = time.monotonic()
+    written = at_once(lambda side: side.written(), sides)
+    while found := named(operation, sides[0].compare_written(*written)):
+        waited_s = time.monotonic() - begin_s
+        if waited_s > (SETTLE_LIMIT_S if is_believed(found) else WRITTEN_LIMIT_S):
+            break
+        written = at_once(lambda both: both[0].written(both[1]), list(zip(sides, written, strict=True)))
+    return answered + found
+
+
+def named(operation: Any, lines: Sequence[str]) -> list[str]:
+    return [f'{operation}: {line}' for line in lines]
+
+
+def differences(kafka: Any, ours: Any, path: str = 'answer') -> list[str]:
+    if isinstance(kafka, dict) and isinstance(ours, dict):
+        return [line for name in kafka for line in differences(kafka[name], ours.get(name), f'{path}.{name}')]
+    return [] if kafka == ours else [f'{path}: Kafka {kafka!r}, kbroker {ours!r}']
