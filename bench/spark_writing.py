@@ -10,13 +10,12 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from spark_bench import Bench, Measurement
 
 from kbroker.client import Admin
 from kbroker.client.admin import NewTopic
-
-if TYPE_CHECKING:
-    from spark import Bench, Measurement
 
 PARTITIONS = 8
 TASKS = 4
