@@ -53,6 +53,18 @@ def test_imports_form_no_cycle(package):
     assert modules_in_cycles(graph) == set()
 
 
+def test_the_folders_of_groups_form_no_cycle():
+    """A folder of the group room counts as one module, as does a file beside the folders."""
+    room = 'kbroker.group.'
+    folders: dict[str, set[str]] = {}
+    for module, imports in import_graph('kbroker').items():
+        if module.startswith(room):
+            found = folders.setdefault(module.removeprefix(room).partition('.')[0], set())
+            found |= {each.removeprefix(room).partition('.')[0] for each in imports if each.startswith(room)}
+    assert len(folders) > 10
+    assert modules_in_cycles({folder: imports - {folder} for folder, imports in folders.items()}) == set()
+
+
 def test_a_cycle_through_a_function_is_seen():
     modules = {'kbroker.a', 'kbroker.b'}
     graph = {'kbroker.a': imports_of('from kbroker.b import (\n    one,  # first\n    two,\n)\n', modules),

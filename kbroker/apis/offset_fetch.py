@@ -17,7 +17,7 @@ from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps, add_indexe
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.commits import NO_TOPIC_ID
-from kbroker.group.offsets.offsets import FetchedOffset
+from kbroker.group.offset_operations import FetchedOffset
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import OffsetFetchResponse
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -14,8 +14,10 @@ from kbroker.base.internal_topics import CONSUMER_OFFSETS
 from kbroker.base.ledger import Line
 from kbroker.base.long_work import LongWork
 from kbroker.base.topic_partition import TopicPartition
+from kbroker.group.classic.group import ClassicGroup
 from kbroker.group.classic.membership import Membership
 from kbroker.group.classic.pending_members import MOST_PENDING_MEMBERS, PendingMembers
+from kbroker.group.classic.rows import apply_row as apply_classic_row
 from kbroker.group.commits import NO_TOPIC_ID, Commit
 from kbroker.group.config import GroupConfig, GroupConfigs, OverridesOf
 from kbroker.group.consumer.classic_members import ClassicMembers, Join
@@ -25,17 +27,20 @@ from kbroker.group.consumer.migration import Migration
 from kbroker.group.consumer.regexes import Regexes
 from kbroker.group.deadlines import Deadlines
 from kbroker.group.group import Group
+from kbroker.group.kinds import Kinds
 from kbroker.group.memory import GroupMemory
 from kbroker.group.modern.group import ModernGroup
+from kbroker.group.modern.group import apply_row as apply_modern_row
 from kbroker.group.modern.heartbeat import JOIN_EPOCH, Call, Heartbeats, Place, not_found
 from kbroker.group.modern.idle_members import IdleMembers
 from kbroker.group.modern.topic_changes import TopicChanges
-from kbroker.group.offsets.offsets import FetchedOffset, Offsets
+from kbroker.group.offset_operations import FetchedOffset, Offsets
 from kbroker.group.shard import Shard, TransactionalProducer
 from kbroker.group.share.group import ShareGroup
 from kbroker.group.share.heartbeat import ShareSteps
 from kbroker.group.share.offsets import ShareOffsets
 from kbroker.group.share.state import ShareStates
+from kbroker.group.streams.group import StreamsGroup
 from kbroker.group.streams.heartbeat import StreamsSteps
 from kbroker.group.streams.topics import StreamsTopics
 from kbroker.group.turns import Turns
@@ -46,6 +51,11 @@ if TYPE_CHECKING:
     from kbroker.group.records import OffsetKey
 
 log = logging.getLogger(__name__)
+
+KINDS = Kinds(ClassicGroup, {
+    'GroupMetadataKey': apply_classic_row,
+    **{key_name: partial(apply_modern_row, kind)
+       for kind in (ConsumerGroup, ShareGroup, StreamsGroup) for key_name in kind.row_handlers}})
 
 DEADLINES_A_MEMBER = 4
 """A session and a rebalance; the next join and the next sync of a member that speaks the classic protocol.
@@ -70,7 +80,7 @@ class Coordinated:
     """One partition of `__consumer_offsets` with its operations."""
 
     def __init__(self, partition: Any, config: Any, clock: Clock, timers: Timers, shared: Shared):
-        self.shard = Shard(partition, clock, shared.memory, shared.long_work)
+        self.shard = Shard(partition, clock, shared.memory, shared.long_work, KINDS)
         self.turns = Turns(self.shard, shared.long_work)
         self.membership = Membership(self.shard, config, clock, timers, shared.long_work, shared.pending_members)
         self.offsets = Offsets(self.shard, self.membership.sessions, self.turns, config, clock, shared.long_work)

@@ -4,7 +4,6 @@ from libc.stdint cimport int16_t, int64_t
 from kbroker.base.clock cimport Clock
 from kbroker.base.completion cimport Completion
 from kbroker.base.long_work cimport LongWork
-from kbroker.group.classic.group cimport ClassicGroup
 from kbroker.group.group cimport Group
 from kbroker.group.memory cimport GroupMemory
 from kbroker.group.offsets.table cimport OffsetTable
@@ -24,17 +23,15 @@ cdef class Shard:
     cdef readonly dict groups               # Group by group id
     cdef readonly OffsetTable offsets
     cdef readonly GroupMemory memory
-    cdef public object on_group_row
+    cdef readonly object kinds              # a Kinds
     cdef object _appended                   # a deque
     cdef Clock _clock
     cdef LongWork _long_work
     cdef bint _loading
 
-    cpdef ClassicGroup classic_group(self, str group_id)
     cpdef add_group(self, Group group)
     cpdef remove_group(self, str group_id)
     cpdef adopt_group(self, str group_id, Group group)
-    cpdef append_group(self, ClassicGroup group, tuple row, dict assignments, Completion done)
     cpdef append_tombstones(self, list keys)
     cpdef await_appended(self, Completion done)
     cdef append_batch(self, bytearray batch, guard)

@@ -1,6 +1,5 @@
 """One partition of `__consumer_offsets` and the groups that live in it: the state is a replay of the log."""
 from collections import deque
-from functools import partial
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int16_t, int64_t, uint8_t
@@ -8,7 +7,6 @@ from libc.stdint cimport int16_t, int64_t, uint8_t
 from kbroker.base.clock cimport Clock
 from kbroker.base.completion cimport Completion
 from kbroker.base.long_work cimport LongWork
-from kbroker.group.classic.group cimport ClassicGroup
 from kbroker.group.group cimport Group
 from kbroker.group.memory cimport GroupMemory
 from kbroker.group.offsets.encoder cimport encode_offsets
@@ -22,8 +20,7 @@ from kbroker.topics.partition cimport Partition
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import run_to_end
-from kbroker.group.classic.encoder import group_row
-from kbroker.group.kinds import apply_row, group_id_of
+from kbroker.group.kinds import group_id_of
 from kbroker.record.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, encode_batch
 from kbroker.record.records import decode_records
 from kbroker.topics.append_errors import APPEND_ERRORS
@@ -37,7 +34,7 @@ COORDINATOR_ERRORS = APPEND_ERRORS | {
 
 
 def coordinator_error(error):
-    """The error in the terms of COORDINATOR_ERRORS; one that is not in it stays as it is."""
+    """Translate an error by COORDINATOR_ERRORS. Return an error that is not in this table with the same code."""
     return KafkaError(COORDINATOR_ERRORS.get(error.code, error.code), str(error))
 
 
@@ -51,32 +48,24 @@ cdef class TransactionalProducer:
 
 
 cdef class Shard:
-    """One partition of `__consumer_offsets` and its groups.
+    """One partition of `__consumer_offsets` with its groups and offsets. `kinds` applies the rows of groups.
 
-    `on_group_row(group, generation, assignments)` is called with each durable row of a group in memory; never while
-    loading. `assignments` by member id.
-
-    `_appended` has what is on its way to the disk: (offset in the log, keys, committed offsets), or (offset in the log,
-    adopt) of rows of groups, where `adopt()` is called once they are durable.
+    `_appended` has an entry for each batch that is not durable yet: (offset in the log, keys, committed offsets) for
+    offsets, (offset in the log, adopt) for rows of groups. `adopt()` is called once these rows are durable.
     """
 
     def __init__(self, Partition partition not None, Clock clock not None, GroupMemory memory not None,
-                 LongWork long_work not None):
+                 LongWork long_work not None, kinds not None):
         self.partition = partition
         self.groups = {}
         self.memory = memory
         self.offsets = OffsetTable(memory)
-        self.on_group_row = lambda group, generation, assignments: None
+        self.kinds = kinds
         self._appended = deque()
         self._clock = clock
         self._long_work = long_work
 
     # Groups
-
-    cpdef ClassicGroup classic_group(self, str group_id):
-        """Return the group if it is a classic one, else None."""
-        group = self.groups.get(group_id)
-        return group if isinstance(group, ClassicGroup) else None
 
     cpdef add_group(self, Group group):
         if self.groups.get(group.group_id) is not group:
@@ -90,7 +79,7 @@ cdef class Shard:
             group.hold_in(None)
 
     cpdef adopt_group(self, str group_id, Group group):
-        """Adopt a group as durable rows have made it; None: it has ended. Offsets that it leaves make a group."""
+        """Adopt a group that durable rows have made; None ends it. Offsets that it leaves become a group of offsets."""
         if group is not None:
             self.add_group(group)
             return
@@ -99,7 +88,7 @@ cdef class Shard:
             self._simple_group(group_id)
 
     def clear(self):
-        """Forget the groups and offsets: the partition is gone."""
+        """Forget all groups and offsets, because the partition is deleted."""
         for group_id in list(self.groups):
             self.remove_group(group_id)
         self.offsets.clear()
@@ -107,7 +96,7 @@ cdef class Shard:
     # Appends
 
     def load(self):
-        """Replay the log, then follow it. Raises CorruptLogError for a batch or a row that cannot be read."""
+        """Replay the log, then each batch that is appended. Raise CorruptLogError if a batch or row cannot be read."""
         self._loading = True
         replay_all(self.partition, self.replay)
         for group_id in self.offsets.group_ids():
@@ -115,27 +104,11 @@ cdef class Shard:
         self._loading = False
         self.partition.set_replayer(self.replay)
 
-    def row_of(self, ClassicGroup group not None, dict assignments not None):
-        """Return the row of the group's generation with the assignments by member id. Raises MESSAGE_TOO_LARGE if it
-        exceeds `max.message.bytes`."""
-        return group_row(group, assignments, self.partition.max_message_bytes)
-
-    cpdef append_group(self, ClassicGroup group, tuple row, dict assignments, Completion done):
-        """Append a row that `row_of` returned for the generation and the assignments.
-
-        `done` completes when it is durable, or with the partition's error.
-        """
-        self.append_rows([row], partial(self._adopt_generation, group, group.generation, assignments), done)
-
-    def _adopt_generation(self, ClassicGroup group, generation, assignments):
-        if self.groups.get(group.group_id) is group:
-            self.on_group_row(group, generation, assignments)
-
     cpdef append_rows(self, list rows, adopt, Completion done):
-        """Append rows of groups, (key, value) in bytes, as one batch: all of them become durable, or none.
+        """Append rows of groups, (key, value) in bytes, as one batch: all of them become durable, or none does.
 
-        `adopt()` is called when they are durable, in the order of the log. `done` completes after it, or with the
-        partition's error; MESSAGE_TOO_LARGE if the batch exceeds `max.message.bytes`.
+        `adopt()` is called when they are durable, in the order of the log, and never while loading. `done` completes
+        after it, or with the partition's error, which is MESSAGE_TOO_LARGE if the batch exceeds `max.message.bytes`.
         """
         cdef int64_t now_ms = self._clock.wall_ms()
         appended = (self.partition.log_end_offset, adopt)
@@ -149,9 +122,9 @@ cdef class Shard:
         self.await_appended(done)
 
     cpdef append_tombstones(self, list keys):
-        """Append a tombstone for each OffsetKey, at least one, in several batches if they exceed `max.message.bytes`.
+        """Append a tombstone for each OffsetKey, in several batches if one would exceed `max.message.bytes`.
 
-        Raises the partition's error.
+        `keys` must not be empty. Raises the partition's error.
         """
         cdef Py_ssize_t half = len(keys) // 2
         try:
@@ -167,7 +140,7 @@ cdef class Shard:
         self.partition.await_durable(self.partition.log_end_offset, done, 0)
 
     def offsets_in_flight(self):
-        """Return the last CommittedOffset on its way to the disk by key."""
+        """Return the last CommittedOffset of each key that is not durable yet."""
         cdef dict found = {}
         for appended in self._appended:
             if len(appended) == 3:
@@ -184,10 +157,10 @@ cdef class Shard:
         self.partition.append_batch(batch, guard=guard)
 
     cpdef append_offsets(self, list keys, list offsets, Completion done, TransactionalProducer producer):
-        """Append a CommittedOffset for each OffsetKey as one batch: all of them become durable, or none.
+        """Append a CommittedOffset for each OffsetKey as one batch: all of them become durable, or none does.
 
-        `done` completes then, with the partition's error; MESSAGE_TOO_LARGE if the batch exceeds `max.message.bytes`.
-        Takes ownership of `offsets` and sets their `log_offset`.
+        `done` completes when they are durable, or with the partition's error, which is MESSAGE_TOO_LARGE if the batch
+        exceeds `max.message.bytes`. Takes ownership of `offsets` and sets their `log_offset`.
         """
         try:
             self.append_batch_of_offsets(keys, offsets, producer)
@@ -201,7 +174,7 @@ cdef class Shard:
         cdef CommittedOffset committed
         cdef bytearray batch = self.encode(keys, offsets, producer)
         cdef int64_t log_offset = self.partition.log_end_offset
-        # Before the append, which may be durable, and replayed, before it returns.
+        # Noted before the append, because the batch may be durable and replayed before the append returns.
         appended = (log_offset, keys, offsets)
         self._appended.append(appended)
         for committed in offsets:
@@ -222,10 +195,10 @@ cdef class Shard:
             return encode_offsets(keys, offsets, now_ms, NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
         return encode_offsets(keys, offsets, now_ms, producer.producer_id, producer.producer_epoch)
 
-    # Replay: the only way in for what is durable
+    # Replay: groups and offsets change only here, once a batch is durable
 
     def replay(self, BatchHeader header not None, batch):
-        """Adopt one batch of the log. What this coordinator appended itself need not be read again."""
+        """Adopt one batch of the log. Batches that this shard appended are not decoded again."""
         cdef MarkerKind kind
         if header.attributes & CONTROL_BIT:
             kind = kind_of(batch)
@@ -270,20 +243,20 @@ cdef class Shard:
 
     cdef replay_group(self, GroupRow row):
         group_id = group_id_of(row.key)
-        group = apply_row(self.groups.get(group_id), row.key, row.value)
+        group = self.kinds.apply_row(self.groups.get(group_id), row.key, row.value)
         if group is None:
             self.remove_group(group_id)
         else:
             self.add_group(group)
 
     cdef _simple_group(self, str group_id):
-        """Offsets make a group, if nothing else did: one without members."""
+        """Add a group without members if offsets are all that is left of it."""
         if group_id not in self.groups:
-            self.add_group(ClassicGroup(group_id))
+            self.add_group(self.kinds.new_group(group_id))
 
 
 cdef MarkerKind kind_of(batch) except *:
-    """Return the kind of marker in a control batch. Compaction may leave an empty batch, which is no marker."""
+    """Return the kind of the marker in a control batch, NO_MARKER for an empty batch that a compaction left."""
     cdef Py_buffer view
     cdef BatchFields fields
     cdef Marker marker

@@ -1,8 +1,8 @@
 """Turns: the operations on a group, worked off together and stored as one batch.
 
 An operation is a function of the group as it is in its turn. It checks, and returns the rows that change the group, or
-raises KafkaError, which changes nothing. It never changes the group itself: its rows do, when `kinds.apply_row` applies
-them to a copy. A long operation is a generator function that yields after each small part.
+raises KafkaError, which changes nothing. It never changes the group itself: its rows do, when they are applied to a
+copy (`kinds`). A long operation is a generator function that yields after each small part.
 
 All operations that wait for a group take the same turn, over one copy, in order. Their rows leave as one batch. Once
 it is durable the copy is adopted, and the operations are answered. Meanwhile further operations wait for the next turn.
@@ -18,8 +18,7 @@ from kbroker.base.completion import Callback, Completion, complete
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import LongWork, Pace, result_of
 from kbroker.group.group import Group
-from kbroker.group.kinds import apply_row
-from kbroker.group.modern.group import Row, Steps
+from kbroker.group.kinds import Row, Steps
 from kbroker.group.records import row_bytes
 from kbroker.group.shard import Shard, coordinator_error
 from kbroker.protocol.rows import encode_row_key, encode_row_value_in_slices
@@ -213,7 +212,7 @@ class _Turn:
             return
         pace = Pace()
         for (key, value), encoded in zip(ended.outcome.rows, ended.encoded, strict=True):
-            self._group = apply_row(self._group, key, value)
+            self._group = self._shard.kinds.apply_row(self._group, key, value)
             if pace.spend(row_elements(encoded)):
                 yield
 

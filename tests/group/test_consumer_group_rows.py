@@ -15,7 +15,7 @@ from kbroker.group.classic.group import ClassicGroup
 from kbroker.group.consumer import rows
 from kbroker.group.consumer.group import ConsumerGroup
 from kbroker.group.consumer.member import ClassicFields, ConsumerMember, Resolved
-from kbroker.group.kinds import apply_row
+from kbroker.group.coordinator import KINDS
 from kbroker.group.modern.reconcile import FREE, Assigned, State
 from kbroker.protocol.messages import ShareGroupMetadataKey
 from kbroker.protocol.rows import encode_row_key, encode_row_value
@@ -79,7 +79,7 @@ ALL_ROWS = [
 def loaded(found):
     group = None
     for key, value in found:
-        group = apply_row(group, key, value)
+        group = KINDS.apply_row(group, key, value)
     return group
 
 
@@ -105,28 +105,28 @@ def test_the_tombstones_of_a_group_end_it_in_kafkas_order():
     empty = loaded(ALL_ROWS).held_bytes - ConsumerGroup('g1').held_bytes
     assert empty > 0
     for key, value in tombstones[:-1]:
-        assert apply_row(group, key, value) is group
+        assert KINDS.apply_row(group, key, value) is group
     assert (group.members, group.targets, group.names, group.regexes, group.resolved) == ({}, {}, {}, {}, {})
     assert group.held_bytes == ConsumerGroup('g1').held_bytes
-    assert apply_row(group, *tombstones[-1]) is None
+    assert KINDS.apply_row(group, *tombstones[-1]) is None
 
 
 def test_tombstones_of_what_is_not_there_change_nothing():
     for key, value in loaded(ALL_ROWS).tombstones():
-        assert apply_row(None, key, value) is None
+        assert KINDS.apply_row(None, key, value) is None
 
 
 @pytest.mark.parametrize(('epoch', 'expected'), [(5, 5), (-2, 0)])
 def test_partitions_without_assignment_epochs_have_that_of_the_member(epoch, expected):
     key, value = rows.current_row('g1', 'm1', Assigned(State.STABLE, epoch, 4, since(2, 0, 1)))
     value.assigned_partitions[0].assignment_epochs = None
-    assert apply_row(None, key, value).members['m1'].held.assigned == since(expected, 0, 1)
+    assert KINDS.apply_row(None, key, value).members['m1'].held.assigned == since(expected, 0, 1)
 
 
 def test_a_state_from_the_future_is_unknown():
     key, value = rows.current_row('g1', 'm1', Assigned(State.STABLE, 5, 4))
     value.state = 9
-    assert apply_row(None, key, value).members['m1'].held.state is State.UNKNOWN
+    assert KINDS.apply_row(None, key, value).members['m1'].held.state is State.UNKNOWN
 
 
 def test_a_copy_is_independent():
@@ -142,11 +142,11 @@ def test_a_copy_is_independent():
 
 def test_only_a_group_that_just_has_offsets_gives_way_to_the_rows_of_another_kind():
     key, value = ALL_ROWS[0]
-    assert isinstance(apply_row(ClassicGroup('g1'), key, value), ConsumerGroup)
+    assert isinstance(KINDS.apply_row(ClassicGroup('g1'), key, value), ConsumerGroup)
     with pytest.raises(CorruptLogError):
-        apply_row(ClassicGroup('g1', protocol_type='consumer'), key, value)
+        KINDS.apply_row(ClassicGroup('g1', protocol_type='consumer'), key, value)
     group = loaded(ALL_ROWS)
-    assert apply_row(group, ShareGroupMetadataKey(group_id='g1'), None) is group
+    assert KINDS.apply_row(group, ShareGroupMetadataKey(group_id='g1'), None) is group
 
 
 MEMBER_IDS = st.sampled_from('abc')

@@ -13,7 +13,8 @@ from kbroker.base.errors import CorruptLogError
 from kbroker.base.long_work import LongWork
 from kbroker.group.classic.encoder import group_row
 from kbroker.group.classic.group import GroupState
-from kbroker.group.kinds import apply_row, group_id_of
+from kbroker.group.coordinator import KINDS
+from kbroker.group.kinds import group_id_of
 from kbroker.group.memory import GroupMemory
 from kbroker.group.records import (
     CommittedOffset,
@@ -78,7 +79,7 @@ def appended(keys, offsets, producer=None):
     (partition,) = registry.create('__consumer_offsets', 1).partitions
     partition.append_batch(encode_batch([(T, b'', b'')] * 70))
     answers = []
-    Shard(partition, clock, GroupMemory(1 << 20, clock), LongWork(Timers(clock))).append_offsets(
+    Shard(partition, clock, GroupMemory(1 << 20, clock), LongWork(Timers(clock)), KINDS).append_offsets(
         keys, offsets, Callback(lambda error, _: answers.append(error)), producer)
     assert answers == [None]
     assert [offset.log_offset for offset in offsets] == list(range(70, 70 + len(offsets)))
@@ -187,7 +188,7 @@ def test_tombstones_have_the_key_and_nothing_else():
 
 def test_a_group_is_restored_from_its_row_and_written_as_it_was():
     row = read_row(GROUP_KEY, GROUP_V3, 1)
-    group = apply_row(None, row.key, row.value)
+    group = KINDS.apply_row(None, row.key, row.value)
     assert group.group_id == group_id_of(row.key) == 'g1'
     assert (group.state, group.generation, group.protocol_name, group.leader_id, group.state_since_ms) == (
         GroupState.STABLE,
@@ -225,7 +226,7 @@ def test_groups_of_old_versions_are_read(version, since, member):
         + member
     )
     row = read_row(GROUP_KEY, value, 1)
-    group = apply_row(None, row.key, row.value)
+    group = KINDS.apply_row(None, row.key, row.value)
     restored = group.members['m']
     assert (restored.session_timeout_ms, restored.rebalance_timeout_ms) == (10_000, 60_000 if version else 10_000)
     assert (restored.assignment, restored.metadata('range')) == (b'a', b's')

@@ -9,7 +9,7 @@ from support.worlds.group_coordinator import GROUP, Answer, Client, World, stabl
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.commits import Commit, NewOffset
-from kbroker.group.offsets.offsets import FetchedOffset
+from kbroker.group.offset_operations import FetchedOffset
 
 ORDERS = ('orders', 0)
 PAYMENTS = ('payments', 1)

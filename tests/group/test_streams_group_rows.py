@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.base.errors import CorruptLogError
 from kbroker.group.assignors.sticky import Role
-from kbroker.group.kinds import apply_row
+from kbroker.group.coordinator import KINDS
 from kbroker.group.modern.reconcile import Assigned, State
 from kbroker.group.records import read_row
 from kbroker.group.streams import rows
@@ -93,7 +93,7 @@ def replayed(encoded):
     for offset, (key, value) in enumerate(encoded):
         row = read_row(key, value, offset)
         if row is not None:
-            group = apply_row(group, row.key, row.value)
+            group = KINDS.apply_row(group, row.key, row.value)
     if group is not None:
         assert group.copy().held_bytes == group.held_bytes
         assert group.state_name and isinstance(group.tombstones(), list)

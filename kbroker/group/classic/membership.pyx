@@ -16,6 +16,7 @@ from kbroker.group.classic.group cimport ClassicGroup, Member
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.classic.answers import ClassicAnswers
+from kbroker.group.classic.encoder import group_row
 from kbroker.group.classic.group import MOST_MEMBERS, MOST_PROTOCOLS, GroupState
 from kbroker.group.classic.pending_members import PENDING_MEMBER_BYTES
 from kbroker.group.classic.sessions import Sessions
@@ -62,7 +63,6 @@ class Membership:
         self._pending_members = pending_members
         self.sessions = Sessions(clock, timers, self._session_ended)
         self.answers = ClassicAnswers(self.sessions, clock, long_work)
-        shard.on_group_row = self._assignment_is_durable
 
     @then_answer
     def start_sessions(self):
@@ -101,7 +101,7 @@ class Membership:
     @then_answer
     def revive(self, group_id):
         """Go on with a group that `end` has ended, if no other has taken its place. Its members rebalance."""
-        ended = self._shard.classic_group(group_id)
+        ended = self._classic_group(group_id)
         if ended is None or not ended.is_dead:
             return
         group = ClassicGroup(group_id, state_since_ms=self._clock.wall_ms(), state=GroupState.STABLE,
@@ -117,7 +117,7 @@ class Membership:
     @then_answer
     def start_downgraded(self, group_id, rebalances):
         """Give the members of a group that was a consumer group their session's time."""
-        group = self._shard.classic_group(group_id)
+        group = self._classic_group(group_id)
         if group is None:
             return
         if rebalances:
@@ -135,9 +135,22 @@ class Membership:
     def _classic_groups(self):
         return [group for group in self._shard.groups.values() if isinstance(group, ClassicGroup)]
 
+    def _classic_group(self, group_id):
+        """Return the group if it is a classic one, else None."""
+        group = self._shard.groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
     def row_of(self, group, assignments):
-        """Return the row of a group that is not adopted yet. Raises MESSAGE_TOO_LARGE."""
-        return self._shard.row_of(group, assignments)
+        """Return the row of the group's generation with these assignments by member id.
+
+        Raises MESSAGE_TOO_LARGE if the row exceeds `max.message.bytes`.
+        """
+        return group_row(group, assignments, self._shard.partition.max_message_bytes)
+
+    def _append(self, group, row, assignments, done):
+        """Append a row that `row_of` returned. `done` completes when it is durable, or with the partition's error."""
+        self._shard.append_rows([row], functools.partial(
+            self._generation_is_durable, group, group.generation, assignments), done)
 
     # JoinGroup
 
@@ -150,7 +163,7 @@ class Membership:
         COORDINATOR_LOAD_IN_PROGRESS (no memory left for more).
         """
         self.check_join(request)
-        group = self._shard.classic_group(request.group_id)
+        group = self._classic_group(request.group_id)
         if group is None:
             if request.member_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {request.group_id} does not exist')
@@ -304,11 +317,11 @@ class Membership:
 
         assignments = {each.member_id: each.assignment for each in group.members.values()}
         try:
-            row = self._shard.row_of(group, assignments)
+            row = self.row_of(group, assignments)
         except KafkaError as error:
             stored(error, None)
         else:
-            self._shard.append_group(group, row, assignments, Callback(stored))
+            self._append(group, row, assignments, Callback(stored))
 
     def _undo_replacement(self, group, member, before):
         group.rename_static_member(member, before.member_id)
@@ -399,8 +412,8 @@ class Membership:
             return
         group.start_generation(self._clock.wall_ms())
         if group.state is GroupState.EMPTY:
-            row = self._shard.row_of(group, {})
-            self._shard.append_group(group, row, {}, Callback(functools.partial(_log_failure, group)))
+            row = self.row_of(group, {})
+            self._append(group, row, {}, Callback(functools.partial(_log_failure, group)))
             return
         self.answers.generation_started(group)
         generation = group.generation
@@ -450,14 +463,14 @@ class Membership:
             yield
         try:
             self._shard.memory.check(sum([len(assignment) for assignment in assignments.values()]))
-            row = self._shard.row_of(group, assignments)
+            row = self.row_of(group, assignments)
         except KafkaError as error:
             (<Completion>done).complete(error, 0, None)
             return
         if is_large:
             yield
         if self._is_in(group, generation, GroupState.COMPLETING_REBALANCE):
-            self._shard.append_group(group, row, assignments, done)
+            self._append(group, row, assignments, done)
 
     @then_answer
     def _assignments_stored(self, group, generation, error, result):
@@ -470,9 +483,10 @@ class Membership:
             self._prepare_rebalance(group)
 
     @then_answer
-    def _assignment_is_durable(self, group, generation, assignments):
-        """Replay of a group's row. One of a generation that a rebalance has left behind says nothing any more."""
-        if group.state is not GroupState.COMPLETING_REBALANCE or generation != group.generation:
+    def _generation_is_durable(self, group, generation, assignments):
+        """Give the members their assignments, unless a rebalance has ended this generation in the meantime."""
+        if self._shard.groups.get(group.group_id) is not group or generation != group.generation or (
+                group.state is not GroupState.COMPLETING_REBALANCE):
             return
         group.transition_to(GroupState.STABLE, self._clock.wall_ms())
         group.assign(assignments)
@@ -525,14 +539,14 @@ class Membership:
         COORDINATOR_NOT_AVAILABLE.
         """
         answers, left = [], False
-        group = self._shard.classic_group(request.group_id)
+        group = self._classic_group(request.group_id)
         if group is not None:
             group.check_alive()
         for index, identity in enumerate(request.members):
             if index and index % MEMBERS_A_PART == 0:
                 self._end_leave(group, left)
                 yield
-                group, left = self._shard.classic_group(request.group_id), False
+                group, left = self._classic_group(request.group_id), False
             code = ErrorCode.NONE
             try:
                 if group is None:
@@ -596,7 +610,7 @@ class Membership:
 
     def group(self, group_id):
         """The group of a member's request. UNKNOWN_MEMBER_ID when there is none, COORDINATOR_NOT_AVAILABLE."""
-        group = self._shard.classic_group(group_id)
+        group = self._classic_group(group_id)
         if group is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {group_id} does not exist')
         group.check_alive()

@@ -22,7 +22,8 @@ from kbroker.group.consumer.member import ClassicFields, ConsumerMember
 from kbroker.group.consumer.migration import DISABLED, Migration, without_consumer_fields
 from kbroker.group.deadlines import JOIN, SYNC
 from kbroker.group.group import Group
-from kbroker.group.modern.group import ModernGroup, Steps
+from kbroker.group.kinds import Steps
+from kbroker.group.modern.group import ModernGroup
 from kbroker.group.modern.heartbeat import JOIN_EPOCH, MEMBERS_A_PART, Call, Heartbeats, Kind, Place, unknown_member
 from kbroker.group.modern.reconcile import State
 from kbroker.group.turns import Operation, Outcome

@@ -11,7 +11,8 @@ from kbroker.group.commits import Commit
 from kbroker.group.consumer import rows
 from kbroker.group.consumer.member import NOTHING, ConsumerMember, Resolved, Target
 from kbroker.group.group import Group
-from kbroker.group.modern.group import ModernGroup, Row, RowHandler, RowModule, Steps, subscription_bytes
+from kbroker.group.kinds import Row, Steps
+from kbroker.group.modern.group import ModernGroup, RowHandler, RowModule, subscription_bytes
 from kbroker.group.modern.reconcile import FREE
 from kbroker.group.modern.reconciled_group import ReconciledGroup
 

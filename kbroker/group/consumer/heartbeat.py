@@ -18,7 +18,7 @@ from kbroker.group.consumer.member import NOTHING, ConsumerMember, Target
 from kbroker.group.consumer.migration import Migration
 from kbroker.group.consumer.regexes import Regexes, compiled
 from kbroker.group.group import Group
-from kbroker.group.modern.group import Row, Steps
+from kbroker.group.kinds import Row, Steps
 from kbroker.group.modern.heartbeat import (
     JOIN_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,

@@ -17,7 +17,7 @@ from kbroker.group.classic.membership import Membership
 from kbroker.group.consumer import rows
 from kbroker.group.consumer.group import ConsumerGroup
 from kbroker.group.consumer.member import NOTHING, ClassicFields, ConsumerMember, Target
-from kbroker.group.modern.group import Row, Steps
+from kbroker.group.kinds import Row, Steps
 from kbroker.group.modern.heartbeat import MEMBERS_A_PART, Place
 from kbroker.group.modern.reconcile import Assigned
 from kbroker.group.shard import coordinator_error

@@ -18,7 +18,7 @@ from kbroker.group.consumer import rows as consumer_rows
 from kbroker.group.consumer.group import ConsumerGroup
 from kbroker.group.consumer.member import Resolved
 from kbroker.group.group import Group
-from kbroker.group.modern.group import Row, Steps
+from kbroker.group.kinds import Row, Steps
 from kbroker.group.modern.sorted_names import sorted_in_parts
 from kbroker.group.modern.topic_changes import TopicChanges
 from kbroker.group.shard import Shard

@@ -6,7 +6,7 @@ from typing import Any
 
 from kbroker.base.lean_dataclasses import replace
 from kbroker.group.consumer.member import ClassicFields, ConsumerMember, Resolved, Target
-from kbroker.group.modern.group import Row
+from kbroker.group.kinds import Row
 from kbroker.group.modern.reconcile import Assigned, Numbers, State
 from kbroker.protocol import messages  # whose classes are built at their first use
 

@@ -5,12 +5,14 @@ A member is a frozen value. A group changes by rows only. `copy` costs a few dic
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from kbroker.base.errors import CorruptLogError
 from kbroker.base.lean_dataclasses import dataclass, field, replace
 from kbroker.base.object_memory import memory_of
 from kbroker.group.group import Group
+from kbroker.group.kinds import Row
 from kbroker.group.modern.reconcile import Assigned, Key
 
 FIRST_EPOCH = 1
@@ -70,13 +72,6 @@ class ModernMember(Generic[Key]):
 M = TypeVar('M', bound=ModernMember[Any])
 T = TypeVar('T')
 """The target of a member."""
-
-Result = TypeVar('Result')
-Steps = Generator[Any, None, Result]
-"""Work in small parts, as `LongWork` runs it."""
-
-Row = tuple[Any, Any]
-"""The key of a row and its value, None in a tombstone, as messages."""
 
 RowHandler = Callable[[Any, Any, Any], Group | None]
 
@@ -296,6 +291,21 @@ class ModernGroup(Group, Generic[M, T]):
         for name in () if after is None else after.names:
             if name not in self.names:
                 yield name
+
+
+def apply_row(kind: type[ModernGroup[Any, Any]], group: Group | None, key: Any, value: Any) -> Group | None:
+    """Apply a row of a kind to the group of its key, as described at `kinds.ApplyRow`.
+
+    A tombstone without a group of this kind changes nothing. Raises CorruptLogError if a group of another kind exists.
+    """
+    if isinstance(group, kind):
+        return group.apply(key, value)
+    if value is None:
+        return group
+    if group is not None and group.protocol_type is not None:
+        raise CorruptLogError(f'found a row of type {key.row_type} of group {key.group_id!r}, which is of type '
+                              f'{group.group_type}')
+    return kind(key.group_id).apply(key, value)
 
 
 def subscription_bytes(names: Collection[str]) -> int:

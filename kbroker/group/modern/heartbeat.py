@@ -19,7 +19,8 @@ from kbroker.base.long_work import LongWork, Pace
 from kbroker.group.config import GroupConfig, Timing
 from kbroker.group.deadlines import DELAY, REBALANCE, SESSION, Deadlines
 from kbroker.group.group import Group
-from kbroker.group.modern.group import ModernGroup, ModernMember, Row, Steps, subscription_bytes
+from kbroker.group.kinds import Row, Steps
+from kbroker.group.modern.group import ModernGroup, ModernMember, subscription_bytes
 from kbroker.group.modern.idle_members import next_interval_ms
 from kbroker.group.modern.reconcile import State
 from kbroker.group.modern.topic_changes import TopicChanges

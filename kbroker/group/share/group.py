@@ -8,7 +8,8 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import Pace
 from kbroker.group.commits import Commit
 from kbroker.group.group import Group
-from kbroker.group.modern.group import NEVER_LOOKED, TOPIC_BYTES, ModernGroup, Row, RowHandler, RowModule, Steps
+from kbroker.group.kinds import Row, Steps
+from kbroker.group.modern.group import NEVER_LOOKED, TOPIC_BYTES, ModernGroup, RowHandler, RowModule
 from kbroker.group.share import member_rows as rows
 from kbroker.group.share.member_rows import ShareMember, States, Target
 

@@ -16,7 +16,7 @@ from kbroker.base.long_work import Pace, result_of
 from kbroker.group.assignors import simple
 from kbroker.group.assignors.spec import Spec, SpecMember
 from kbroker.group.group import Group
-from kbroker.group.modern.group import Row, Steps
+from kbroker.group.kinds import Row, Steps
 from kbroker.group.modern.heartbeat import JOIN_EPOCH, Call, Draft, Kind, Place, find_dynamic, not_found, with_fields
 from kbroker.group.modern.reconcile import Assigned, reconcile_shared
 from kbroker.group.share import member_rows as rows

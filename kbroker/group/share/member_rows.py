@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kbroker.base.lean_dataclasses import dataclass, replace
-from kbroker.group.modern.group import ModernMember, Row
+from kbroker.group.kinds import Row
+from kbroker.group.modern.group import ModernMember
 from kbroker.group.modern.reconcile import NO_EPOCH, Assigned, State
 from kbroker.protocol import messages
 

@@ -13,7 +13,7 @@ from kbroker.base.completion import Callback, Completion, complete
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import result_of
 from kbroker.group.group import Group
-from kbroker.group.modern.group import Row, Steps
+from kbroker.group.kinds import Row, Steps
 from kbroker.group.modern.heartbeat import not_found
 from kbroker.group.share.group import ShareGroup
 from kbroker.group.share.heartbeat import merged, without_failed

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Self
 from kbroker.group.assignors.sticky import Key, Role
 from kbroker.group.commits import Commit
 from kbroker.group.group import Group
-from kbroker.group.modern.group import ModernGroup, Row, RowHandler, RowModule
+from kbroker.group.kinds import Row
+from kbroker.group.modern.group import ModernGroup, RowHandler, RowModule
 from kbroker.group.modern.reconciled_group import ReconciledGroup
 from kbroker.group.streams import rows
 from kbroker.group.streams.member import NO_TOPOLOGY_EPOCH, StreamsMember, Target, Topology, read_topology

@@ -15,7 +15,7 @@ from kbroker.group.assignors.sticky import Key, Role, TaskMember, TaskSpec
 from kbroker.group.classic.group import MOST_MEMBERS, ClassicGroup
 from kbroker.group.deadlines import DELAY
 from kbroker.group.group import Group
-from kbroker.group.modern.group import Row, Steps
+from kbroker.group.kinds import Row, Steps
 from kbroker.group.modern.heartbeat import (
     JOIN_EPOCH,
     Call,

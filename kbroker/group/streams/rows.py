@@ -6,7 +6,7 @@ from typing import Any
 
 from kbroker.base.lean_dataclasses import replace
 from kbroker.group.assignors.sticky import Key, Role
-from kbroker.group.modern.group import Row
+from kbroker.group.kinds import Row
 from kbroker.group.modern.reconcile import NO_EPOCH, Assigned, Numbers, State
 from kbroker.group.streams.member import Endpoint, StreamsMember, Target
 from kbroker.protocol import messages

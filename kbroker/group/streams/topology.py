@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.lean_dataclasses import dataclass, field, replace
 from kbroker.base.long_work import Pace
-from kbroker.group.modern.group import Steps
+from kbroker.group.kinds import Steps
 
 Counts = Mapping[str, int]
 """Topic -> number of partitions."""

@@ -15,7 +15,7 @@ from kbroker.base.internal_topics import CONSUMER_OFFSETS as OFFSETS_TOPIC
 from kbroker.base.long_work import LongWork
 from kbroker.group.commits import Commit, NewOffset
 from kbroker.group.coordinator import GroupCoordinator
-from kbroker.group.offsets.offsets import FetchedOffset
+from kbroker.group.offset_operations import FetchedOffset
 from kbroker.group.shard import TransactionalProducer
 from kbroker.protocol.messages import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 from kbroker.record.control import encode_end_txn_marker

@@ -1,4 +1,4 @@
-"""Types of offsets.pyx; the documentation stands there."""
+"""Types of offset_operations.pyx; the documentation stands there."""
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 

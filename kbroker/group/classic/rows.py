@@ -1,0 +1,43 @@
+"""The row of a classic group, read back. `encoder` writes it."""
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.group.classic.group import ClassicGroup, GroupState, Member
+from kbroker.group.group import Group
+
+
+def apply_row(group: Group | None, key: Any, value: Any) -> Group | None:
+    """Return the group that the row describes. A tombstone ends a classic group, and leaves a group of another kind."""
+    if value is not None:
+        return restore_group(key.group, value)
+    return None if isinstance(group, ClassicGroup) else group
+
+
+def restore_group(group_id: str, value: Any) -> ClassicGroup:
+    """Return the group that a row describes: Stable with its members, or Empty."""
+    group = ClassicGroup(
+        group_id,
+        state_since_ms=None if value.current_state_timestamp == -1 else value.current_state_timestamp,
+        state=GroupState.STABLE if value.members else GroupState.EMPTY,
+        generation=value.generation,
+        protocol_type=value.protocol_type or None,
+        protocol_name=value.protocol,
+    )
+    for row in value.members:
+        group.add(
+            Member(
+                row.member_id,
+                row.group_instance_id,
+                row.client_id,
+                row.client_host,
+                # Version 0 has no rebalance timeout: the session timeout stands for both.
+                row.rebalance_timeout or row.session_timeout,
+                row.session_timeout,
+                [(value.protocol or '', row.subscription)],
+                row.assignment,
+            ),
+            value.protocol_type,
+        )
+    group.leader_id = value.leader
+    return group
