@@ -32,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 
-.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz bench bench-peers man docs install-service package clean
+.PHONY: help serve build debug check quick test test-lowest test-pythons soak fuzz gates bench bench-peers man docs install-service package clean
 
 help:  ## Print the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -87,6 +87,9 @@ fuzz: build/fuzz/installed  ## Fuzz each reader of foreign bytes for FUZZ_SECOND
 	CFLAGS='$(SANITIZERS)' KBROKER_DEBUG=1 $(PY) setup.py --quiet build --build-lib build/fuzz/lib --build-temp build/fuzz/temp
 	$(CC) -O2 -shared -fPIC -o build/fuzz/coverage_map.so tests/fuzz/coverage_map.c
 	$(PY) tests/fuzz/run.py $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+gates: $(VENV)/installed-for-tests build  ## Measure what has a bound, and print each figure with its bound and verdict. `make test` judges them, too.
+	$(PY) -m pytest tests/gates --benchmark-columns=median,iqr,rounds --benchmark-sort=name $(PYTEST_ARGS)
 
 bench: $(VENV)/installed-for-tests build  ## Measure the compiled paths against their references, then a broker and its clients.
 	$(PY) -m pytest bench -o python_files='bench_*.py' $(PYTEST_ARGS)

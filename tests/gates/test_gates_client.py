@@ -3,7 +3,6 @@ import sys
 
 import pytest
 from callgrind import COUNTS_LATER, LIMIT_S, callgrind, read_total, run_program
-from support.runner.attempts import TooSlow
 
 RECORDS = 10_000
 INSTRUCTIONS = {(3, 11): {'send': 3_800, 'send_batch': 360, 'consume': 750}}  # 3,411, 325 and 695
@@ -23,9 +22,7 @@ def bytecode(tmp_path_factory):
 @pytest.mark.skipif(sys.version_info[:2] not in INSTRUCTIONS,
                     reason='gates: bounds on instructions were measured with other versions of Python')
 @pytest.mark.parametrize('work', ['send', 'send_batch', 'consume'])
-def test_a_record_takes_no_more_instructions(work, bytecode, tmp_path):
+def test_a_record_takes_no_more_instructions(work, bytecode, tmp_path, verdict):
     run_program('client_work.py', work, RECORDS, under=callgrind(tmp_path / 'out', COUNTS_LATER), bytecode=bytecode)
-    found, bound = read_total(tmp_path / 'out') / RECORDS, INSTRUCTIONS[sys.version_info[:2]][work]
-    print(f'{work}: {found:.0f} instructions for a record, at most {bound} expected')
-    if found > bound:
-        raise TooSlow(f'{work}: found {found:.0f} instructions for a record of 100 bytes, expected at most {bound}')
+    verdict(f'{work} of a record of 100 bytes, in instructions', read_total(tmp_path / 'out') // RECORDS,
+            most=INSTRUCTIONS[sys.version_info[:2]][work])

@@ -3,7 +3,6 @@ import sys
 
 import pytest
 from callgrind import LIMIT_S, callgrind, read_total, run_program
-from support.runner.attempts import TooSlow
 
 INSTRUCTIONS = {(3, 11): 617_000_000}  # 604,728,680
 """The most instructions of a start on an empty directory with compiled bytecode, by version of Python."""
@@ -31,10 +30,6 @@ def test_a_start_leaves_out_what_it_does_not_need(modules):
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.skipif(sys.version_info[:2] not in INSTRUCTIONS,
                     reason='gates: bounds on instructions were measured with other versions of Python')
-def test_a_start_takes_no_more_instructions(modules, bytecode, tmp_path):
-    bound = INSTRUCTIONS[sys.version_info[:2]]
+def test_a_start_takes_no_more_instructions(modules, bytecode, tmp_path, verdict):
     run_program('started_broker.py', tmp_path / 'data', under=callgrind(tmp_path / 'out'), bytecode=bytecode)
-    found = read_total(tmp_path / 'out')
-    print(f'start: {found} instructions, at most {bound} expected')
-    if found > bound:
-        raise TooSlow(f'a start: found {found} instructions, expected at most {bound}')
+    verdict('a start, in instructions', read_total(tmp_path / 'out'), most=INSTRUCTIONS[sys.version_info[:2]])
