@@ -55,7 +55,7 @@ cdef class EndTxnUnderWay(Completion):
                 self.request, fencing_code(error.code, self.request.version, VERSION_WITH_FENCED),
                 NO_PRODUCER_ID, NO_PRODUCER_EPOCH))
         row = result
-        return self.request.send(encoded(self.request, 0, row.producer_id, row.producer_epoch))
+        return self.request.send(encoded(self.request, 0, row.fields.producer_id, row.fields.producer_epoch))
 
 
 cdef str read_request(Cursor *cursor, int version, EndTxnFields *fields):

@@ -181,7 +181,7 @@ cdef class TransactionCoordinator:
             return
         if transactional_id is None:
             done.complete(None, 0, row)
-        elif row.status == STATUS_PREPARE_EPOCH_FENCE:
+        elif row.fields.state == STATUS_PREPARE_EPOCH_FENCE:
             fenced = FencedFirst.__new__(FencedFirst)
             fenced.done = done
             self.ender.abort_fenced(owned, metadata, fenced)
@@ -225,7 +225,8 @@ cdef class TransactionCoordinator:
         expected_epoch = None if producer_epoch == NO_PRODUCER_EPOCH else producer_epoch
         if (expected_epoch is not None and metadata.was_born()
                 and producer_id != current.id_of_client()
-                and not (producer_id == current.previous_producer_id and expected_epoch >= EXHAUSTED_PRODUCER_EPOCH)):
+                and not (producer_id == current.fields.previous_producer_id
+                         and expected_epoch >= EXHAUSTED_PRODUCER_EPOCH)):
             raise KafkaError(ErrorCode.PRODUCER_FENCED, f'found producer id {producer_id} for '
                              f'{metadata.transactional_id!r}, expected {current.id_of_client()}')
         decision = decide(place_of(current), claim_of(current, producer_id, producer_epoch), keeps)
@@ -238,7 +239,7 @@ cdef class TransactionCoordinator:
             raise KafkaError(decision, f'found producer id {producer_id} epoch {producer_epoch} for '
                              f'{metadata.transactional_id!r} in {current.state.title}, expected '
                              f'{current.id_of_client()} epoch {current.epoch_of_client()}')
-        if current.is_exhausted() and (expected_epoch is None or expected_epoch == current.producer_epoch):
+        if current.is_exhausted() and (expected_epoch is None or expected_epoch == current.fields.producer_epoch):
             return metadata.prepare_producer_id_rotation(self._producer_ids.next(), timeout_ms,
                                                          expected_epoch is not None, now_ms)
         return metadata.prepare_epoch_increment(timeout_ms, expected_epoch, now_ms)
@@ -247,7 +248,7 @@ cdef class TransactionCoordinator:
         """Prepare the kept row. A keep never lowers the timeout: the transaction was open under it."""
         cdef TransactionRow current = metadata.current
         fresh_producer_id = self._producer_ids.next() if current.is_exhausted() else NO_PRODUCER_ID
-        return metadata.prepare_keep(timeout_ms if timeout_ms == NEVER_TIMES_OUT_MS else current.timeout_ms,
+        return metadata.prepare_keep(timeout_ms if timeout_ms == NEVER_TIMES_OUT_MS else current.fields.timeout_ms,
                                      fresh_producer_id, now_ms)
 
     # -- partitions ----------------------------------------------------------------------------------------------
@@ -302,11 +303,11 @@ cdef class TransactionCoordinator:
             check_epoch(metadata, adding.producer_epoch)
             check_row_can_hold(adding.client_transaction_version, self._transaction_version)
             current = metadata.current
-            if is_prepared(current.status):
+            if is_prepared(current.fields.state):
                 raise busy(metadata)
             check_not_kept(metadata)
             self.store.stale_requests.check(metadata, adding.connection, 'an addition of partitions')
-            if current.status != STATUS_ONGOING or not holds(current.partition_set, adding.partitions):
+            if current.fields.state != STATUS_ONGOING or not holds(current.partition_set, adding.partitions):
                 check_partitions_count(len(current.partition_set.members) + len(adding.partitions.members))
                 metadata.prepare_partitions(adding.partitions, adding.client_transaction_version,
                                             self._clock.wall_ms())
@@ -328,7 +329,7 @@ cdef class TransactionCoordinator:
             metadata = known(self.store.owner(transactional_id), transactional_id)
             check_producer_id(metadata, producer_id)
             check_epoch(metadata, producer_epoch)
-            if is_prepared(metadata.current.status):
+            if is_prepared(metadata.current.fields.state):
                 raise busy(metadata)
             check_not_kept(metadata)
         except KafkaError as error:
@@ -441,12 +442,13 @@ cdef class TransactionCoordinator:
             for metadata in list(owned.open.values()):
                 current = metadata.current
                 cost += 1
-                if (current.status == STATUS_ONGOING and metadata.pending is None
-                        and current.timeout_ms != NEVER_TIMES_OUT_MS
-                        and current.start_timestamp_ms + current.timeout_ms < now_ms):
+                if (current.fields.state == STATUS_ONGOING and metadata.pending is None
+                        and current.fields.timeout_ms != NEVER_TIMES_OUT_MS
+                        and current.fields.start_timestamp_ms + current.fields.timeout_ms < now_ms):
                     logger.info('%s: aborting the transaction of producer %d epoch %d, open since %d for more than %d '
-                                'ms', shown(metadata.transactional_id), current.producer_id, current.producer_epoch,
-                                current.start_timestamp_ms, current.timeout_ms)
+                                'ms', shown(metadata.transactional_id), current.fields.producer_id,
+                                current.fields.producer_epoch, current.fields.start_timestamp_ms,
+                                current.fields.timeout_ms)
                     metadata.prepare_epoch_fence()
                     self.ender.abort_fenced(owned, metadata, None)
                     cost += COST_OF_ABORT
@@ -473,8 +475,8 @@ cdef class TransactionCoordinator:
             expired = []
             for metadata in list(owned.transactions.values()):
                 looked_at += 1
-                if (is_idle(metadata.current.status) and metadata.pending is None
-                        and metadata.current.last_update_timestamp_ms <= horizon_ms):
+                if (is_idle(metadata.current.fields.state) and metadata.pending is None
+                        and metadata.current.fields.last_update_timestamp_ms <= horizon_ms):
                     expired.append(metadata)
                 if looked_at >= IDS_AT_ONCE or len(expired) >= TOMBSTONES_AT_ONCE:
                     self.store.remove(owned, expired)

@@ -90,7 +90,7 @@ cdef class TransactionEnder:
             else:
                 check_pair(metadata, producer_id, producer_epoch)
                 self.store.stale_requests.check(metadata, connection, 'an EndTxn')
-                decision = decide_without_bump(metadata.current.status, committed)
+                decision = decide_without_bump(metadata.current.fields.state, committed)
             if type(decision) is not ErrorCode:
                 self.prepare(metadata, decision, client_transaction_version)
             elif decision is not NONE:
@@ -109,7 +109,7 @@ cdef class TransactionEnder:
         `done` is None for a transaction that has timed out.
         """
         cdef Ending ending
-        assert metadata.pending is not None and metadata.current.status == STATUS_ONGOING
+        assert metadata.pending is not None and metadata.current.fields.state == STATUS_ONGOING
         try:
             self.prepare(metadata, STATUS_PREPARE_ABORT, self.transaction_version)
         except KafkaError as error:
@@ -146,7 +146,7 @@ cdef class TransactionEnder:
         cdef TransactionMetadata metadata
         cdef TransactionRow prepared
         for metadata in tuple(owned.open.values()):
-            if is_prepared(metadata.current.status):
+            if is_prepared(metadata.current.fields.state):
                 prepared = metadata.current
                 metadata.prepare_complete(self.clock.wall_ms())
                 self.ending(owned, metadata, None).write_markers(prepared)
@@ -207,7 +207,8 @@ cdef object ending_with_bump(TransactionMetadata metadata, int64_t producer_id, 
     check_not_busy(metadata)
     if not is_overflow_retry(metadata.current, producer_id, producer_epoch):
         check_producer_id(metadata, producer_id)
-    return decide_with_bump(metadata.current.status, claimed(metadata.current, producer_id, producer_epoch), committed)
+    return decide_with_bump(metadata.current.fields.state, claimed(metadata.current, producer_id, producer_epoch),
+                            committed)
 
 
 cdef class Ending(Completion):
@@ -294,7 +295,8 @@ cdef class Ending(Completion):
                 continue
             write_marker(marker, self.prepared, self.owned.coordinator_epoch, self.ender.clock.wall_ms())
             try:
-                end_offset = partition.append_bytes(marker, MARKER_BYTES, self.prepared.client_transaction_version)
+                end_offset = partition.append_bytes(marker, MARKER_BYTES,
+                                                    self.prepared.fields.client_transaction_version)
             except KafkaError as error:
                 self.marker_appended(number, error)
                 continue
@@ -322,8 +324,8 @@ cdef class Ending(Completion):
     cdef int schedule_retry(self, Py_ssize_t number, object error, object reaction) except -1:
         topic, partition = self.partitions[number]
         line = (f'{shown(self.metadata.transactional_id)}: the {self.prepared.state.title} marker of producer '
-                f'{self.prepared.producer_id} epoch {self.prepared.producer_epoch} failed on {topic}-{partition}: '
-                f'{error}; will {reaction.value}')
+                f'{self.prepared.fields.producer_id} epoch {self.prepared.fields.producer_epoch} failed on '
+                f'{topic}-{partition}: {error}; will {reaction.value}')
         if reaction is not Reaction.RETRY:
             logger.warning('%s', line)
             return 0

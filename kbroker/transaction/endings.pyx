@@ -87,8 +87,8 @@ cpdef decide_with_bump(int state, int claim, bint committed):
 
 cpdef bint is_overflow_retry(TransactionRow current, int64_t producer_id, int16_t producer_epoch) noexcept:
     """Return True if the pair is the last one of the producer id that the current one replaced."""
-    return (current.previous_producer_id == producer_id and producer_epoch == EXHAUSTED_PRODUCER_EPOCH
-            and current.producer_epoch == 0 and not current.keeps())
+    return (current.fields.previous_producer_id == producer_id and producer_epoch == EXHAUSTED_PRODUCER_EPOCH
+            and current.fields.producer_epoch == 0 and not current.keeps())
 
 
 def claim_of(TransactionRow current not None, int64_t producer_id, int16_t producer_epoch):

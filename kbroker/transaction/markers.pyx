@@ -54,9 +54,9 @@ cdef int write_marker(uint8_t *at, TransactionRow prepared, int32_t coordinator_
     memcpy(at, PyBytes_AS_STRING(A_MARKER), MARKER_BYTES)
     write_int64(at + BASE_TIMESTAMP_AT, now_ms)
     write_int64(at + MAX_TIMESTAMP_AT, now_ms)
-    write_int64(at + PRODUCER_ID_AT, prepared.producer_id)
-    write_int16(at + PRODUCER_EPOCH_AT, prepared.producer_epoch)
-    write_int16(at + CONTROL_TYPE_AT, COMMIT if prepared.status == STATUS_PREPARE_COMMIT else ABORT)
+    write_int64(at + PRODUCER_ID_AT, prepared.fields.producer_id)
+    write_int16(at + PRODUCER_EPOCH_AT, prepared.fields.producer_epoch)
+    write_int16(at + CONTROL_TYPE_AT, COMMIT if prepared.fields.state == STATUS_PREPARE_COMMIT else ABORT)
     write_int32(at + COORDINATOR_EPOCH_AT, coordinator_epoch)
     write_int32(at + CRC_AT, <int32_t>crc32c_update(0, at + ATTRIBUTES_AT, MARKER_BYTES - ATTRIBUTES_AT))
     return 0

@@ -10,7 +10,7 @@ from libc.string cimport memcpy, memmove, memset
 
 from kbroker.record.batch cimport HEADER_BYTES, BatchFields, write_header
 from kbroker.record.record_writer cimport RECORD_OVERHEAD_BYTES
-from kbroker.transaction.state cimport STATUS_EMPTY, TransactionRow
+from kbroker.transaction.state cimport STATUS_EMPTY, RowFields, TransactionRow
 from kbroker.wire.bytes cimport (
     put_unsigned_varint, unsigned_varint_size, write_int16, write_int32, write_int64, zigzag,
 )
@@ -127,17 +127,16 @@ cdef Py_ssize_t value_room(list topics) except -1:
 cdef uint8_t *put_value(uint8_t *at, TransactionRow row, list topics, int version) except NULL:
     cdef bint flexible = version > 0
     write_int16(at, <int16_t>version)
-    write_int64(at + 2, row.producer_id)
-    write_int16(at + 10, row.producer_epoch)
-    write_int32(at + 12, row.timeout_ms)
-    at[16] = <uint8_t>row.status
-    at = write_topics(at + 17, None if row.status == STATUS_EMPTY else topics, flexible)
-    write_int64(at, row.last_update_timestamp_ms)
-    write_int64(at + 8, row.start_timestamp_ms)
+    write_int64(at + 2, row.fields.producer_id)
+    write_int16(at + 10, row.fields.producer_epoch)
+    write_int32(at + 12, row.fields.timeout_ms)
+    at[16] = <uint8_t>row.fields.state
+    at = write_topics(at + 17, None if row.fields.state == STATUS_EMPTY else topics, flexible)
+    write_int64(at, row.fields.last_update_timestamp_ms)
+    write_int64(at + 8, row.fields.start_timestamp_ms)
     at += 16
     if flexible:
-        at = write_tags(at, row.previous_producer_id, row.next_producer_id, <int16_t>row.client_transaction_version,
-                        row.next_producer_epoch)
+        at = write_tags(at, &row.fields)
     return at
 
 
@@ -199,23 +198,22 @@ cdef uint8_t *write_topics(uint8_t *at, list topics, bint flexible) except NULL:
     return at
 
 
-cdef uint8_t *write_tags(uint8_t *at, int64_t previous_producer_id, int64_t next_producer_id,
-                         int16_t client_transaction_version, int16_t next_producer_epoch) noexcept:
+cdef uint8_t *write_tags(uint8_t *at, const RowFields *fields) noexcept:
     """Count, then tag, size and value of each field that is not at its default."""
     cdef uint8_t *count = at
     count[0] = 0
     at += 1
-    if previous_producer_id != NO_PRODUCER_ID:
-        at = write_tagged_id(at, 0, previous_producer_id)
+    if fields.previous_producer_id != NO_PRODUCER_ID:
+        at = write_tagged_id(at, 0, fields.previous_producer_id)
         count[0] += 1
-    if next_producer_id != NO_PRODUCER_ID:
-        at = write_tagged_id(at, 1, next_producer_id)
+    if fields.next_producer_id != NO_PRODUCER_ID:
+        at = write_tagged_id(at, 1, fields.next_producer_id)
         count[0] += 1
-    if client_transaction_version != 0:
-        at = write_tagged_int16(at, 2, client_transaction_version)
+    if fields.client_transaction_version != 0:
+        at = write_tagged_int16(at, 2, <int16_t>fields.client_transaction_version)
         count[0] += 1
-    if next_producer_epoch != NO_PRODUCER_EPOCH:
-        at = write_tagged_int16(at, 3, next_producer_epoch)
+    if fields.next_producer_epoch != NO_PRODUCER_EPOCH:
+        at = write_tagged_int16(at, 3, fields.next_producer_epoch)
         count[0] += 1
     return at
 

@@ -53,19 +53,23 @@ cdef class PartitionSet:
 cpdef PartitionSet set_of(partitions)
 
 
+cdef struct RowFields:              # what a row has besides its partitions; `TransactionRow` documents them
+    int state
+    int64_t producer_id
+    int16_t producer_epoch
+    int32_t timeout_ms
+    int64_t last_update_timestamp_ms
+    int64_t start_timestamp_ms
+    int64_t previous_producer_id
+    int64_t next_producer_id
+    int16_t last_producer_epoch
+    int client_transaction_version
+    int16_t next_producer_epoch
+
+
 @cython.final
 cdef class TransactionRow:
-    cdef int status
-    cdef readonly int64_t producer_id
-    cdef readonly int16_t producer_epoch
-    cdef readonly int16_t last_producer_epoch
-    cdef readonly int32_t timeout_ms
-    cdef readonly int client_transaction_version
-    cdef readonly int64_t last_update_timestamp_ms
-    cdef readonly int64_t start_timestamp_ms
-    cdef readonly int64_t previous_producer_id
-    cdef readonly int64_t next_producer_id
-    cdef readonly int16_t next_producer_epoch
+    cdef RowFields fields
     cdef PartitionSet partition_set
 
     cdef TransactionRow copy(self)

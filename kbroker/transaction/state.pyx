@@ -165,22 +165,21 @@ cdef class TransactionRow:
                  int client_transaction_version=0, int16_t next_producer_epoch=NO_PRODUCER_EPOCH):
         if not 0 <= state < STATUSES:
             raise ValueError(f'found state {state}, expected 0 to {STATUSES - 1}')
-        self.status = state
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.timeout_ms = timeout_ms
-        self.last_update_timestamp_ms = last_update_timestamp_ms
-        self.start_timestamp_ms = start_timestamp_ms
+        self.fields = RowFields(state, producer_id, producer_epoch, timeout_ms, last_update_timestamp_ms,
+                                start_timestamp_ms, previous_producer_id, next_producer_id, last_producer_epoch,
+                                client_transaction_version, next_producer_epoch)
         self.partition_set = set_of(partitions)
-        self.previous_producer_id = previous_producer_id
-        self.next_producer_id = next_producer_id
-        self.next_producer_epoch = next_producer_epoch
-        self.last_producer_epoch = last_producer_epoch
-        self.client_transaction_version = client_transaction_version
+
+    def __getattr__(self, str name):
+        """Return a field by its name in RowFields."""
+        cdef dict fields = self.fields
+        if name not in fields:
+            raise AttributeError(f'found {name!r}, expected a field of a row')
+        return fields[name]
 
     @property
     def state(self):
-        return STATES[self.status]
+        return STATES[self.fields.state]
 
     @property
     def partitions(self):
@@ -207,13 +206,9 @@ cdef class TransactionRow:
         return self.epoch_of_client()
 
     def _fields(self):
-        return {'state': self.state, 'producer_id': self.producer_id, 'producer_epoch': self.producer_epoch,
-                'timeout_ms': self.timeout_ms, 'last_update_timestamp_ms': self.last_update_timestamp_ms,
-                'start_timestamp_ms': self.start_timestamp_ms, 'partitions': self.partitions,
-                'previous_producer_id': self.previous_producer_id, 'next_producer_id': self.next_producer_id,
-                'last_producer_epoch': self.last_producer_epoch,
-                'client_transaction_version': self.client_transaction_version,
-                'next_producer_epoch': self.next_producer_epoch}
+        """Return the arguments that make an equal row."""
+        cdef dict fields = self.fields
+        return {**fields, 'state': self.state, 'partitions': self.partitions}
 
     def _replace(self, **changes):
         """A row with other values in the fields named."""
@@ -231,38 +226,29 @@ cdef class TransactionRow:
     cdef TransactionRow copy(self):
         """Return a copy, from which the caller builds the next row."""
         cdef TransactionRow row = TransactionRow.__new__(TransactionRow)
-        row.status = self.status
-        row.producer_id = self.producer_id
-        row.producer_epoch = self.producer_epoch
-        row.timeout_ms = self.timeout_ms
-        row.last_update_timestamp_ms = self.last_update_timestamp_ms
-        row.start_timestamp_ms = self.start_timestamp_ms
+        row.fields = self.fields
         row.partition_set = self.partition_set
-        row.previous_producer_id = self.previous_producer_id
-        row.next_producer_id = self.next_producer_id
-        row.next_producer_epoch = self.next_producer_epoch
-        row.last_producer_epoch = self.last_producer_epoch
-        row.client_transaction_version = self.client_transaction_version
         return row
 
     cdef bint keeps(self) noexcept:
-        return self.next_producer_epoch != NO_PRODUCER_EPOCH
+        return self.fields.next_producer_epoch != NO_PRODUCER_EPOCH
 
     cdef int64_t id_of_client(self) noexcept:
-        return self.next_producer_id if self.keeps() else self.producer_id
+        return self.fields.next_producer_id if self.keeps() else self.fields.producer_id
 
     cdef int16_t epoch_of_client(self) noexcept:
-        return self.next_producer_epoch if self.keeps() else self.producer_epoch
+        return self.fields.next_producer_epoch if self.keeps() else self.fields.producer_epoch
 
     cdef bint is_exhausted(self) noexcept:
         """Return whether the next bump of the client's pair needs a new producer id."""
         return self.epoch_of_client() >= EXHAUSTED_PRODUCER_EPOCH
 
     cdef bint does_bump_epoch(self) noexcept:
-        return self.client_transaction_version >= EPOCH_BUMPS_FROM
+        return self.fields.client_transaction_version >= EPOCH_BUMPS_FROM
 
     cdef bint has_producer_of(self, TransactionRow other) noexcept:
-        return self.producer_id == other.producer_id and self.producer_epoch == other.producer_epoch
+        return (self.fields.producer_id == other.fields.producer_id
+                and self.fields.producer_epoch == other.fields.producer_epoch)
 
 
 cdef class TransactionMetadata:
@@ -289,13 +275,13 @@ cdef class TransactionMetadata:
     @property
     def is_dying(self):
         """True if the id is about to expire. Only the coordinator still knows it."""
-        return self.pending is not None and self.pending.status == STATUS_DEAD
+        return self.pending is not None and self.pending.fields.state == STATUS_DEAD
 
     def __repr__(self):
         return f'TransactionMetadata({self.transactional_id!r}, current={self.current}, pending={self.pending})'
 
     cdef bint was_born(self) noexcept:
-        return self.current.producer_epoch != NO_PRODUCER_EPOCH
+        return self.current.fields.producer_epoch != NO_PRODUCER_EPOCH
 
     # -- steps: each sets `pending` and returns it ---------------------------------------------------------------
 
@@ -306,25 +292,27 @@ cdef class TransactionMetadata:
         Raises PRODUCER_FENCED for any other epoch than these two.
         """
         cdef TransactionRow current = self.current, row
-        if current.is_exhausted() and expected_epoch in (None, current.producer_epoch):
+        if current.is_exhausted() and expected_epoch in (None, current.fields.producer_epoch):
             raise IllegalTransition(f'{self!r}: an exhausted epoch cannot be incremented')
         row = emptied(current, timeout_ms, now_ms)
         if expected_epoch is None:
-            row.producer_epoch, row.last_producer_epoch = current.producer_epoch + 1, NO_PRODUCER_EPOCH
-        elif not self.was_born() or expected_epoch == current.producer_epoch:
-            row.producer_epoch, row.last_producer_epoch = current.producer_epoch + 1, current.producer_epoch
-        elif expected_epoch != current.last_producer_epoch:
+            row.fields.producer_epoch = current.fields.producer_epoch + 1
+            row.fields.last_producer_epoch = NO_PRODUCER_EPOCH
+        elif not self.was_born() or expected_epoch == current.fields.producer_epoch:
+            row.fields.producer_epoch = current.fields.producer_epoch + 1
+            row.fields.last_producer_epoch = current.fields.producer_epoch
+        elif expected_epoch != current.fields.last_producer_epoch:
             raise KafkaError(ErrorCode.PRODUCER_FENCED, f'found producer epoch {expected_epoch} for '
-                             f'{self.transactional_id!r}, expected {current.producer_epoch}')
+                             f'{self.transactional_id!r}, expected {current.fields.producer_epoch}')
         return self.prepare(row)
 
     def prepare_producer_id_rotation(self, int64_t producer_id, int32_t timeout_ms, bint keep_last_epoch,
                                      int64_t now_ms):
         """A new producer id at epoch 0, for InitProducerId at an exhausted epoch."""
         cdef TransactionRow row = emptied(self.current, timeout_ms, now_ms)
-        row.producer_id = producer_id
-        row.producer_epoch = 0
-        row.last_producer_epoch = self.current.producer_epoch if keep_last_epoch else NO_PRODUCER_EPOCH
+        row.fields.producer_id = producer_id
+        row.fields.producer_epoch = 0
+        row.fields.last_producer_epoch = self.current.fields.producer_epoch if keep_last_epoch else NO_PRODUCER_EPOCH
         return self.prepare(row)
 
     cpdef TransactionRow prepare_partitions(self, PartitionSet partitions, int client_transaction_version,
@@ -333,12 +321,12 @@ cdef class TransactionMetadata:
         cdef TransactionRow row = self.current.copy()
         if row.keeps():
             raise IllegalTransition(f'{self!r}: no partition may join a kept transaction')
-        if is_idle(row.status):
-            row.start_timestamp_ms = now_ms
-        row.status = STATUS_ONGOING
+        if is_idle(row.fields.state):
+            row.fields.start_timestamp_ms = now_ms
+        row.fields.state = STATUS_ONGOING
         row.partition_set = row.partition_set.union(partitions)
-        row.last_update_timestamp_ms = now_ms
-        row.client_transaction_version = client_transaction_version
+        row.fields.last_update_timestamp_ms = now_ms
+        row.fields.client_transaction_version = client_transaction_version
         return self.prepare(row)
 
     def prepare_keep(self, int32_t timeout_ms, int64_t fresh_producer_id, int64_t now_ms):
@@ -347,20 +335,20 @@ cdef class TransactionMetadata:
         `fresh_producer_id` is NO_PRODUCER_ID unless the client's epoch is exhausted.
         """
         cdef TransactionRow row = self.current.copy()
-        if row.status != STATUS_ONGOING:
+        if row.fields.state != STATUS_ONGOING:
             raise IllegalTransition(f'{self!r}: there is no open transaction to keep')
         bump_client(row, fresh_producer_id)
-        row.timeout_ms = timeout_ms
-        row.last_producer_epoch = NO_PRODUCER_EPOCH
-        row.last_update_timestamp_ms = now_ms
+        row.fields.timeout_ms = timeout_ms
+        row.fields.last_producer_epoch = NO_PRODUCER_EPOCH
+        row.fields.last_update_timestamp_ms = now_ms
         return self.prepare(row)
 
     def prepare_epoch_fence(self):
         """The epoch at which the coordinator itself will abort. Never stored: `prepare_end` or `abandon` follows."""
         cdef TransactionRow row = self.current.copy()
-        row.status = STATUS_PREPARE_EPOCH_FENCE
-        if not self.has_failed_epoch_fence and row.producer_epoch != MAX_PRODUCER_EPOCH:
-            row.producer_epoch += 1
+        row.fields.state = STATUS_PREPARE_EPOCH_FENCE
+        if not self.has_failed_epoch_fence and row.fields.producer_epoch != MAX_PRODUCER_EPOCH:
+            row.fields.producer_epoch += 1
         return self.prepare(row)
 
     cpdef TransactionRow prepare_end(self, int status, int transaction_version, int64_t fresh_producer_id,
@@ -377,51 +365,53 @@ cdef class TransactionMetadata:
         cdef bint bumps_epoch = transaction_version >= EPOCH_BUMPS_FROM
         if fence is not None and not bumps_epoch:
             row = self.current.copy()
-            row.producer_epoch = fence.producer_epoch
-            row.last_producer_epoch = NO_PRODUCER_EPOCH
+            row.fields.producer_epoch = fence.fields.producer_epoch
+            row.fields.last_producer_epoch = NO_PRODUCER_EPOCH
             if row.keeps():
                 bump_client(row, fresh_producer_id)
             self.current = row
         row = self.current.copy()
         if bumps_epoch:
-            row.last_producer_epoch = row.epoch_of_client()
-            row.producer_epoch = min(row.producer_epoch + 1, <int>MAX_PRODUCER_EPOCH)
+            row.fields.last_producer_epoch = row.epoch_of_client()
+            row.fields.producer_epoch = min(row.fields.producer_epoch + 1, <int>MAX_PRODUCER_EPOCH)
         if not row.keeps():
-            row.next_producer_id = fresh_producer_id
+            row.fields.next_producer_id = fresh_producer_id
         elif bumps_epoch:
             bump_client(row, fresh_producer_id)
-        if is_idle(row.status):
-            row.start_timestamp_ms = now_ms
-        row.status = status
-        row.last_update_timestamp_ms = now_ms
-        row.client_transaction_version = EPOCH_BUMPS_FROM if bumps_epoch else 0
+        if is_idle(row.fields.state):
+            row.fields.start_timestamp_ms = now_ms
+        row.fields.state = status
+        row.fields.last_update_timestamp_ms = now_ms
+        row.fields.client_transaction_version = EPOCH_BUMPS_FROM if bumps_epoch else 0
         return self.prepare(row)
 
     cpdef TransactionRow prepare_complete(self, int64_t now_ms):
         """The end of a decided transaction: the client's pair takes over. That is the pair of a kept transaction's
         client, or a producer id reserved by the Prepare row, at epoch 0."""
         cdef TransactionRow row = self.current.copy()
-        cdef int64_t producer_id_before_bump = row.previous_producer_id
+        cdef int64_t producer_id_before_bump = row.fields.previous_producer_id
         self.has_failed_epoch_fence = False
-        row.status = STATUS_COMPLETE_COMMIT if row.status == STATUS_PREPARE_COMMIT else STATUS_COMPLETE_ABORT
+        row.fields.state = (STATUS_COMPLETE_COMMIT if row.fields.state == STATUS_PREPARE_COMMIT
+                            else STATUS_COMPLETE_ABORT)
         row.partition_set = NO_PARTITIONS
-        row.last_update_timestamp_ms = now_ms
+        row.fields.last_update_timestamp_ms = now_ms
         if row.keeps():
-            row.producer_id, row.producer_epoch = row.next_producer_id, row.next_producer_epoch
+            row.fields.producer_id = row.fields.next_producer_id
+            row.fields.producer_epoch = row.fields.next_producer_epoch
             forget_next(row)
             self.prepare(row)
-            row.previous_producer_id = producer_id_before_bump      # a repeated EndTxn names it
+            row.fields.previous_producer_id = producer_id_before_bump      # a repeated EndTxn names it
             return row
-        if row.next_producer_id != NO_PRODUCER_ID:
-            row.producer_id = row.next_producer_id
-            row.producer_epoch = 0
-        row.next_producer_id = NO_PRODUCER_ID
+        if row.fields.next_producer_id != NO_PRODUCER_ID:
+            row.fields.producer_id = row.fields.next_producer_id
+            row.fields.producer_epoch = 0
+        row.fields.next_producer_id = NO_PRODUCER_ID
         return self.prepare(row)
 
     def prepare_dead(self):
         """The id is about to expire."""
         cdef TransactionRow row = self.current.copy()
-        row.status = STATUS_DEAD
+        row.fields.state = STATUS_DEAD
         return self.prepare(row)
 
     # -- what follows a step -------------------------------------------------------------------------------------
@@ -429,7 +419,7 @@ cdef class TransactionMetadata:
     cpdef TransactionRow adopt(self):
         """Adopt the pending row, now that it is durable. Raises IllegalTransition where no sound step leads to it."""
         cdef TransactionRow row = self.pending
-        if row is None or row.status == STATUS_DEAD or row.status == STATUS_PREPARE_EPOCH_FENCE:
+        if row is None or row.fields.state == STATUS_DEAD or row.fields.state == STATUS_PREPARE_EPOCH_FENCE:
             raise IllegalTransition(f'{self!r}: there is no row to adopt')
         if not follows(self.current, row):
             raise IllegalTransition(f'{self!r}: the pending row does not follow from the current one')
@@ -442,7 +432,7 @@ cdef class TransactionMetadata:
 
     cdef TransactionRow take_fence(self):
         cdef TransactionRow fence = self.pending
-        if fence is None or fence.status != STATUS_PREPARE_EPOCH_FENCE:
+        if fence is None or fence.fields.state != STATUS_PREPARE_EPOCH_FENCE:
             return None
         self.pending = None
         return fence
@@ -451,22 +441,22 @@ cdef class TransactionMetadata:
         """Make `row` the pending one. It does not change from here on."""
         if self.pending is not None:
             raise IllegalTransition(f'{self!r}: cannot prepare {row.state.title} while a row is pending')
-        if not entered_from_bits[row.status] >> self.current.status & 1:
+        if not entered_from_bits[row.fields.state] >> self.current.fields.state & 1:
             raise IllegalTransition(f'{self!r}: {row.state.title} cannot follow {self.current.state.title}')
-        if row.producer_id < 0 or (row.producer_epoch < 0 and row.status != STATUS_DEAD):
+        if row.fields.producer_id < 0 or (row.fields.producer_epoch < 0 and row.fields.state != STATUS_DEAD):
             raise IllegalTransition(f'{self!r}: no producer id or epoch in {row}')
-        row.previous_producer_id = self.current.id_of_client()
+        row.fields.previous_producer_id = self.current.id_of_client()
         self.pending = row
         return row
 
 
 cdef TransactionRow emptied(TransactionRow current, int32_t timeout_ms, int64_t now_ms):
     cdef TransactionRow row = current.copy()
-    row.status = STATUS_EMPTY
+    row.fields.state = STATUS_EMPTY
     row.partition_set = NO_PARTITIONS
-    row.start_timestamp_ms = NO_TIMESTAMP
-    row.timeout_ms = timeout_ms
-    row.last_update_timestamp_ms = now_ms
+    row.fields.start_timestamp_ms = NO_TIMESTAMP
+    row.fields.timeout_ms = timeout_ms
+    row.fields.last_update_timestamp_ms = now_ms
     forget_next(row)
     return row
 
@@ -474,83 +464,87 @@ cdef TransactionRow emptied(TransactionRow current, int32_t timeout_ms, int64_t 
 cdef int bump_client(TransactionRow row, int64_t fresh_producer_id) except -1:
     """Give the client of a new row its next pair, which is apart from the transaction's from now on."""
     if fresh_producer_id != NO_PRODUCER_ID:
-        row.next_producer_id, row.next_producer_epoch = fresh_producer_id, 0
+        row.fields.next_producer_id, row.fields.next_producer_epoch = fresh_producer_id, 0
     elif row.is_exhausted():
         raise IllegalTransition(f'{row!r}: an exhausted epoch cannot be incremented')
     else:
-        row.next_producer_id, row.next_producer_epoch = row.id_of_client(), row.epoch_of_client() + 1
+        row.fields.next_producer_id, row.fields.next_producer_epoch = row.id_of_client(), row.epoch_of_client() + 1
     return 0
 
 
 cdef int forget_next(TransactionRow row) except -1:
-    row.next_producer_id = NO_PRODUCER_ID
-    row.next_producer_epoch = NO_PRODUCER_EPOCH
+    row.fields.next_producer_id = NO_PRODUCER_ID
+    row.fields.next_producer_epoch = NO_PRODUCER_EPOCH
     return 0
 
 
 cdef bint follows(TransactionRow current, TransactionRow row) except -1:
-    if row.status == STATUS_EMPTY:
+    if row.fields.state == STATUS_EMPTY:
         return empty_follows(current, row)
-    if row.status == STATUS_ONGOING:
+    if row.fields.state == STATUS_ONGOING:
         return ongoing_follows(current, row)
-    if is_prepared(row.status):
+    if is_prepared(row.fields.state):
         return prepared_follows(current, row)
     return completed_follows(current, row)
 
 
 cdef bint empty_follows(TransactionRow current, TransactionRow row) except -1:
-    cdef bint same_or_next = row.producer_epoch in (current.producer_epoch, current.producer_epoch + 1)
-    cdef bint rotated = row.producer_epoch == 0 and row.producer_id != current.producer_id
-    return (same_or_next or rotated) and not row.partition_set.members and row.start_timestamp_ms == NO_TIMESTAMP
+    cdef int bumps = row.fields.producer_epoch - current.fields.producer_epoch
+    cdef bint rotated = row.fields.producer_epoch == 0 and row.fields.producer_id != current.fields.producer_id
+    return ((bumps in (0, 1) or rotated) and not row.partition_set.members
+            and row.fields.start_timestamp_ms == NO_TIMESTAMP)
 
 
 cdef bint ongoing_follows(TransactionRow current, TransactionRow row) except -1:
     if row.keeps():
-        return (current.status == STATUS_ONGOING and row.has_producer_of(current) and client_is_bumped(current, row)
-                and row.timeout_ms in (current.timeout_ms, NEVER_TIMES_OUT_MS)
-                and row.start_timestamp_ms == current.start_timestamp_ms
+        return (current.fields.state == STATUS_ONGOING and row.has_producer_of(current)
+                and client_is_bumped(current, row)
+                and row.fields.timeout_ms in (current.fields.timeout_ms, NEVER_TIMES_OUT_MS)
+                and row.fields.start_timestamp_ms == current.fields.start_timestamp_ms
                 and row.partition_set is current.partition_set)
-    return (row.has_producer_of(current) and row.timeout_ms == current.timeout_ms and not current.keeps()
+    return (row.has_producer_of(current) and row.fields.timeout_ms == current.fields.timeout_ms and not current.keeps()
             and row.partition_set.members >= current.partition_set.members)
 
 
 cdef bint client_is_bumped(TransactionRow current, TransactionRow row) except -1:
-    if row.next_producer_id == current.id_of_client():
-        return row.next_producer_epoch == current.epoch_of_client() + 1
-    return row.next_producer_epoch == 0
+    if row.fields.next_producer_id == current.id_of_client():
+        return row.fields.next_producer_epoch == current.epoch_of_client() + 1
+    return row.fields.next_producer_epoch == 0
 
 
 cdef bint client_is_unchanged(TransactionRow current, TransactionRow row) except -1:
-    return (row.next_producer_id == current.next_producer_id
-            and row.next_producer_epoch == current.next_producer_epoch)
+    return (row.fields.next_producer_id == current.fields.next_producer_id
+            and row.fields.next_producer_epoch == current.fields.next_producer_epoch)
 
 
 cdef bint prepared_follows(TransactionRow current, TransactionRow row) except -1:
     cdef bint producer_follows, is_empty_abort
     if row.does_bump_epoch():
-        producer_follows = (row.producer_id == current.producer_id
-                            and row.last_producer_epoch == current.epoch_of_client())
+        producer_follows = (row.fields.producer_id == current.fields.producer_id
+                            and row.fields.last_producer_epoch == current.epoch_of_client())
     else:
         producer_follows = row.has_producer_of(current)
     if current.keeps() or row.keeps():
         producer_follows = producer_follows and current.keeps() and (
             client_is_bumped(current, row) if row.does_bump_epoch() else client_is_unchanged(current, row))
-    is_empty_abort = row.status == STATUS_PREPARE_ABORT and row.does_bump_epoch() and is_idle(current.status)
-    return (producer_follows and row.timeout_ms == current.timeout_ms
-            and (is_empty_abort or row.start_timestamp_ms == current.start_timestamp_ms)
+    is_empty_abort = (row.fields.state == STATUS_PREPARE_ABORT and row.does_bump_epoch()
+                      and is_idle(current.fields.state))
+    return (producer_follows and row.fields.timeout_ms == current.fields.timeout_ms
+            and (is_empty_abort or row.fields.start_timestamp_ms == current.fields.start_timestamp_ms)
             and (row.partition_set is current.partition_set or row.partitions == current.partitions))
 
 
 cdef bint completed_follows(TransactionRow current, TransactionRow row) except -1:
     cdef bint producer_follows
     if current.keeps():
-        producer_follows = (row.producer_id == current.next_producer_id
-                            and row.producer_epoch == current.next_producer_epoch
-                            and row.previous_producer_id == current.previous_producer_id and not row.keeps())
-    elif row.does_bump_epoch() and row.producer_epoch == 0:
-        producer_follows = (row.last_producer_epoch == current.last_producer_epoch
-                            and row.previous_producer_id == current.producer_id)
+        producer_follows = (row.fields.producer_id == current.fields.next_producer_id
+                            and row.fields.producer_epoch == current.fields.next_producer_epoch
+                            and row.fields.previous_producer_id == current.fields.previous_producer_id
+                            and not row.keeps())
+    elif row.does_bump_epoch() and row.fields.producer_epoch == 0:
+        producer_follows = (row.fields.last_producer_epoch == current.fields.last_producer_epoch
+                            and row.fields.previous_producer_id == current.fields.producer_id)
     else:
         producer_follows = row.has_producer_of(current)
-    return (producer_follows and row.timeout_ms == current.timeout_ms and not row.partition_set.members
-            and row.start_timestamp_ms != NO_TIMESTAMP)
+    return (producer_follows and row.fields.timeout_ms == current.fields.timeout_ms and not row.partition_set.members
+            and row.fields.start_timestamp_ms != NO_TIMESTAMP)

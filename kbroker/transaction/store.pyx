@@ -212,11 +212,11 @@ cdef class TransactionStore:
 
     cdef int adopt(self, StatePartition owned, TransactionMetadata metadata) except -1:
         """Adopt the pending row, and keep the index of open transactions."""
-        cdef bint was_idle = is_idle(metadata.current.status)
+        cdef bint was_idle = is_idle(metadata.current.fields.state)
         metadata.adopt()
         if metadata.open_bytes != metadata.current.partition_set.held_bytes:
             self.count(owned, metadata)
-        if is_idle(metadata.current.status) != was_idle:
+        if is_idle(metadata.current.fields.state) != was_idle:
             if was_idle:
                 owned.open[metadata.transactional_id] = metadata
             else:
@@ -225,14 +225,14 @@ cdef class TransactionStore:
 
     cdef int keep(self, StatePartition owned, TransactionMetadata metadata) except -1:
         owned.transactions[metadata.transactional_id] = metadata
-        if not is_idle(metadata.current.status):
+        if not is_idle(metadata.current.fields.state):
             owned.open[metadata.transactional_id] = metadata
         self.id_bytes += memory_of_id(metadata.transactional_id)
         return self.count(owned, metadata)
 
     cdef int forget(self, StatePartition owned, TransactionMetadata metadata) except -1:
         del owned.transactions[metadata.transactional_id]
-        self.stale_requests.forget_producer(metadata.current.producer_id)
+        self.stale_requests.forget_producer(metadata.current.fields.producer_id)
         if not owned.is_lost:
             self.id_bytes -= memory_of_id(metadata.transactional_id) + metadata.open_bytes
         return 0
@@ -243,7 +243,7 @@ cdef class TransactionStore:
         The former client is fenced at the coordinator. A partition in which the transaction is open does not ask the
         coordinator, so it would accept a late batch of that client.
         """
-        self.sealed[kept.producer_id] = kept.producer_epoch
+        self.sealed[kept.fields.producer_id] = kept.fields.producer_epoch
         return 0
 
     cpdef int check_not_sealed(self, int64_t producer_id, int16_t producer_epoch) except -1:
@@ -289,14 +289,14 @@ cdef class TransactionStore:
         So it needs no write and no sync of its own. The next row takes it along; `append_held` writes it after
         HELD_MS if none comes, and at a clean stop.
         """
-        assert metadata.pending.status in (STATUS_COMPLETE_COMMIT, STATUS_COMPLETE_ABORT)
+        assert metadata.pending.fields.state in (STATUS_COMPLETE_COMMIT, STATUS_COMPLETE_ABORT)
         try:
             self.add(owned, metadata)
         except KafkaError as error:         # of the rows held before it
             log_failure(owned.partition, error)
             owned.held.add(metadata.key, metadata.pending, self.version_of(metadata.pending))
         if metadata.current.keeps():
-            self.sealed.pop(metadata.current.producer_id, None)
+            self.sealed.pop(metadata.current.fields.producer_id, None)
         self.adopt(owned, metadata)
         return self.append_held_later(HELD_MS)
 
