@@ -23,8 +23,7 @@ from kbroker.base.long_work import run_to_end
 from kbroker.group.kinds import group_id_of
 from kbroker.record.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, encode_batch
 from kbroker.record.records import decode_records
-from kbroker.topics.append_errors import APPEND_ERRORS
-from kbroker.topics.loading import replay_all
+from kbroker.topics.partition import APPEND_ERRORS
 
 COORDINATOR_ERRORS = APPEND_ERRORS | {
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -98,7 +97,7 @@ cdef class Shard:
     def load(self):
         """Replay the log, then each batch that is appended. Raise CorruptLogError if a batch or row cannot be read."""
         self._loading = True
-        replay_all(self.partition, self.replay)
+        self.partition.replay_all(self.replay)
         for group_id in self.offsets.group_ids():
             self._simple_group(group_id)
         self._loading = False

@@ -32,7 +32,7 @@ from posix.time cimport CLOCK_MONOTONIC
 from functools import partial
 
 from kbroker.base.completion cimport Callback, Completion
-from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.base.turn_watch cimport read_us
 from kbroker.log.append cimport (
     DUPLICATE, ORIGIN_COORDINATOR, UNWRITTEN, WRITE_LATER, Append, Appender, begin_append, read_whole)
@@ -41,10 +41,26 @@ from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.unwritten cimport WriteArena
 
 from kbroker.base.long_work import result_of
-from kbroker.record.batch import read_header
+from kbroker.record.batch import CorruptBatchError, read_header
 
 cdef enum:
     COSTLY_WORK_US = 2_000
+
+
+APPEND_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""Kafka's errors for the clients of a coordinator when an append to its internal topic fails.
+
+Every other error stays what it is.
+"""
 
 
 cdef class DurableQueue:
@@ -304,8 +320,8 @@ cdef class Partition(Appender):
     cdef int64_t append_bytes(self, uint8_t *data, Py_ssize_t size, int transaction_version) except -1:
         """Append one batch of a coordinator, which is written when the tick ends at the latest.
 
-        Return the offset behind it, up to which the caller waits for the disk. The bytes are the caller's again afterwards. Raises KafkaError,
-        and CorruptBatchError for bytes that are not one batch.
+        Return the offset behind it, up to which the caller waits for the disk. The bytes are the caller's again
+        afterwards. Raises KafkaError, and CorruptBatchError for bytes that are not one batch.
         """
         cdef Append append
         begin_append(&append, data, size, ORIGIN_COORDINATOR, WRITE_LATER)
@@ -448,6 +464,18 @@ cdef class Partition(Appender):
     def batches(self, int64_t start_offset=0):
         """Return the batches that end at or after `start_offset`, as (header, memoryview)."""
         return self._log.batches(max(start_offset, self._log.log_start_offset))
+
+    def replay_all(self, replay) -> None:
+        """Call `replay` for each batch, as (header, memoryview): what a coordinator does before it serves.
+
+        Raises CorruptLogError with the file of a batch that `replay` cannot read.
+        """
+        for header, batch in self.batches():
+            try:
+                replay(header, batch)
+            except CorruptBatchError as error:
+                raise CorruptLogError(f'{self.file_of(header.base_offset)}: found a batch at offset '
+                                      f'{header.base_offset} that cannot be read: {error}') from error
 
     def file_of(self, int64_t offset) -> str:
         """Return the path of the log file with an offset."""

@@ -9,7 +9,6 @@ from kbroker.protocol.messages import TransactionLogValue
 from kbroker.protocol.rows import RowError, decode_row_key, decode_row_value
 from kbroker.record.batch import BatchHeader
 from kbroker.record.records import decode_records
-from kbroker.topics.loading import replay_all
 from kbroker.transaction.row_encoder import encode_key, encode_value
 from kbroker.transaction.state import STORED, TransactionRow, TransactionState
 
@@ -55,7 +54,7 @@ def read_all(partition: Partition) -> dict[str, TransactionRow]:
             else:
                 found[transactional_id] = row
 
-    replay_all(partition, replay)
+    partition.replay_all(replay)
     return found
 
 

@@ -25,7 +25,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import TRANSACTION_STATE
 from kbroker.base.ledger import Line
 from kbroker.record.batch import encode_batch
-from kbroker.topics.append_errors import APPEND_ERRORS
+from kbroker.topics.partition import APPEND_ERRORS
 from kbroker.transaction import state_log
 from kbroker.transaction.row_encoder import encode_key
 

@@ -7,7 +7,6 @@ from kbroker.base.errors import CorruptLogError
 from kbroker.log.origin import Origin
 from kbroker.record.batch import HEADER_BYTES, encode_batch
 from kbroker.record.records import decode_records
-from kbroker.topics.loading import replay_all
 from kbroker.wire.crc32c import crc32c
 
 
@@ -20,7 +19,7 @@ def test_each_batch_is_replayed_in_order(open_partition):
     for value in (b'a', b'b'):
         partition.append_batch(encode_batch([(0, None, value)]))
     found = []
-    replay_all(partition, lambda header, batch: found.append((header.base_offset, bytes(batch)[-2:-1])))
+    partition.replay_all(lambda header, batch: found.append((header.base_offset, bytes(batch)[-2:-1])))
     assert found == [(0, b'a'), (1, b'b')]
 
 
@@ -36,4 +35,4 @@ def test_a_batch_that_cannot_be_read_is_reported_with_its_file_and_offset(open_p
     log.append_batch(damaged, Origin.CLIENT, 0)
     path = re.escape(log.segments[1].path('.log'))
     with pytest.raises(CorruptLogError, match=f'^{path}: found a batch at offset 1 that cannot be read: record 0 of 1'):
-        replay_all(partition, read)
+        partition.replay_all(read)

@@ -39,8 +39,7 @@ from kbroker.metadata.changes import Steps
 from kbroker.protocol.rows import RowError
 from kbroker.record.batch import BatchHeader, encode_batch
 from kbroker.record.records import decode_records
-from kbroker.topics.append_errors import APPEND_ERRORS
-from kbroker.topics.loading import replay_all
+from kbroker.topics.partition import APPEND_ERRORS
 from kbroker.topics.partitioner import partition_for
 
 logger = logging.getLogger(__name__)
@@ -77,7 +76,7 @@ class ShareStateShard:
 
     def load(self) -> None:
         """Replay the log, then follow it. Raises CorruptLogError."""
-        replay_all(self.partition, self.replay)
+        self.partition.replay_all(self.replay)
         self.partition.set_replayer(self.replay)
 
     def forget(self) -> None:
