@@ -45,8 +45,35 @@ FENCED = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 TopicPartition = tuple[str, int]
+Producer = tuple[int, int]
+"""Producer id and epoch."""
 Step = tuple[str, tuple[Any, ...]]
 """A method of Client and its arguments."""
+
+
+def greatest_code(*path: str) -> Callable[[Any], int]:
+    """Return a function that returns the greatest error code at these fields of an answer, each a list but the last."""
+    def rows(answer: Any, path: tuple[str, ...]) -> Iterator[int]:
+        if len(path) == 1:
+            yield getattr(answer, path[0])
+        else:
+            for row in getattr(answer, path[0]):
+                yield from rows(row, path[1:])
+
+    return lambda answer: max(rows(answer, path))
+
+
+CODES = {
+    'AddOffsetsToTxn': greatest_code('error_code'),
+    'AddPartitionsToTxn': greatest_code('results_by_topic_v3_and_below', 'results_by_partition',
+                                        'partition_error_code'),
+    'EndTxn': greatest_code('error_code'),
+    'InitProducerId': greatest_code('error_code'),
+    'OffsetCommit': greatest_code('topics', 'partitions', 'error_code'),
+    'Produce': greatest_code('responses', 'partition_responses', 'error_code'),
+    'TxnOffsetCommit': greatest_code('topics', 'partitions', 'error_code'),
+}
+"""The functions that return the greatest error code of an answer, by the API."""
 
 
 @dataclass
@@ -73,9 +100,9 @@ class Promises:
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     """Offsets that the group committed without a transaction, before all transactions."""
     doubtful_offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    producer: tuple[int, int] | None = None
+    producer: Producer | None = None
     """Id and epoch of the transactional producer."""
-    plain_producer: tuple[int, int] | None = None
+    plain_producer: Producer | None = None
     """Id and epoch of the idempotent producer."""
     sequences: dict[tuple[int, int, TopicPartition], int] = field(default_factory=dict)
     tables: dict[TopicPartition, dict[str, set[str | None]]] = field(default_factory=dict)
@@ -263,16 +290,14 @@ class Client:
             request = AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=TRANSACTIONAL_ID, v3_and_below_producer_id=producer[0],
                 v3_and_below_producer_epoch=producer[1], v3_and_below_topics=topics)
-            self.expect(request, 3, lambda answer: max(
-                partition.partition_error_code for topic in answer.results_by_topic_v3_and_below
-                for partition in topic.results_by_partition))
+            self.expect(request, 3, CODES['AddPartitionsToTxn'])
         transaction = self.promises.transactions[-1]
         for topic_partition, added in values.items():
             known = transaction.values[topic_partition]
             known += [value for value in added if value not in known]
         accept(self._produce(values, producer, TRANSACTIONAL_ID, version))
 
-    def _produce(self, values: dict[TopicPartition, list[str]], producer: tuple[int, int], transactional_id: str | None,
+    def _produce(self, values: dict[TopicPartition, list[str]], producer: Producer, transactional_id: str | None,
                  version: int) -> ErrorCode:
         promises = self.promises
         for topic_partition, added in values.items():
@@ -296,10 +321,9 @@ class Client:
             topics.append(ProduceRequest.TopicProduceData(name=topic, partition_data=[
                 ProduceRequest.PartitionProduceData(index=partition, records=bytes(batch))]))
         request = ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=1000, topic_data=topics)
-        return self.ask(request, version, lambda answer: max(
-            partition.error_code for topic in answer.responses for partition in topic.partition_responses), noted)
+        return self.ask(request, version, CODES['Produce'], noted)
 
-    def _sequence(self, producer: tuple[int, int], topic_partition: TopicPartition) -> int:
+    def _sequence(self, producer: Producer, topic_partition: TopicPartition) -> int:
         return self.promises.sequences.get((*producer, topic_partition), 0)
 
     def commit_offsets(self, offsets: dict[TopicPartition, int]) -> None:
@@ -314,7 +338,7 @@ class Client:
             name=topic, partitions=[OffsetCommitRequest.OffsetCommitRequestPartition(
                 partition_index=partition, committed_offset=offset)]) for (topic, partition), offset in offsets.items()]
         request = OffsetCommitRequest(group_id=GROUP, topics=topics)
-        self.expect(request, 9, _offset_commit_code, noted)
+        self.expect(request, 9, CODES['OffsetCommit'], noted)
 
     def send_offsets(self, offsets: dict[TopicPartition, int]) -> None:
         producer = self.promises.producer
@@ -331,7 +355,7 @@ class Client:
                 partition_index=partition, committed_offset=offset)]) for (topic, partition), offset in offsets.items()]
         request = TxnOffsetCommitRequest(transactional_id=TRANSACTIONAL_ID, group_id=GROUP, producer_id=producer[0],
                                          producer_epoch=producer[1], topics=topics)
-        self.expect(request, version, _offset_commit_code)
+        self.expect(request, version, CODES['TxnOffsetCommit'])
 
     def end(self, committed: bool) -> None:
         promises = self.promises
@@ -348,7 +372,7 @@ class Client:
 
         accept(self._end(promises.producer, committed, noted))
 
-    def _end(self, producer: tuple[int, int], committed: bool,
+    def _end(self, producer: Producer, committed: bool,
              noted: Callable[[Any], None] = lambda answer: None) -> ErrorCode:
         request = EndTxnRequest(transactional_id=TRANSACTIONAL_ID, producer_id=producer[0], producer_epoch=producer[1],
                                 committed=committed)
@@ -434,12 +458,9 @@ class Client:
         for transaction in self.promises.transactions:
             shows = {value in committed_view[topic_partition]
                      for topic_partition, values in transaction.values.items() for value in values}
-            assert len(shows) <= 1, f'a transaction is only partly visible: {committed_view}'
+            check_visibility(transaction, shows)
             if shows == {True}:
-                assert transaction.outcome in ('committed', 'committing'), f'{transaction} is visible'
                 offsets.update(transaction.offsets)
-            else:
-                assert transaction.outcome != 'committed', f'{transaction} is not visible'
         wanted = set(offsets) | {key for transaction in self.promises.transactions for key in transaction.offsets}
         if wanted:
             found = self.fetch_offsets(wanted)
@@ -469,7 +490,7 @@ class Client:
             code = self._produce_as_zombie(old, topic_partition)
             assert code in FENCED, f'a zombie could write: {code.name}'
 
-    def _produce_as_zombie(self, producer: tuple[int, int], topic_partition: TopicPartition) -> ErrorCode:
+    def _produce_as_zombie(self, producer: Producer, topic_partition: TopicPartition) -> ErrorCode:
         before = {key: set(values) for key, values in self.promises.sent.items()}
         try:
             return self._produce({topic_partition: ['from a zombie']}, producer, TRANSACTIONAL_ID, 12)
@@ -477,14 +498,22 @@ class Client:
             self.promises.sent = defaultdict(set, before)
 
 
+def check_visibility(transaction: Transaction, shows: set[bool]) -> None:
+    """Check that a transaction is visible as a whole or not at all, as it was answered.
+
+    `shows` says whether its values are visible. It is empty if no value of it is left.
+    """
+    assert len(shows) <= 1, f'{transaction} is only partly visible'
+    if transaction.outcome == 'committed':
+        assert shows != {False}, f'{transaction} is not visible'
+    if transaction.outcome in ('open', 'aborting', 'aborted'):
+        assert shows != {True}, f'{transaction} is visible'
+
+
 def accept(code: ErrorCode) -> None:
     """Raise RefusedError if a request was answered with an error."""
     if code is not ErrorCode.NONE:
         raise RefusedError(f'answered with {code.name}', code)
-
-
-def _offset_commit_code(answer: Any) -> int:
-    return max(partition.error_code for topic in answer.topics for partition in topic.partitions)
 
 
 def findings_in(directory: str) -> list[str]:

@@ -13,13 +13,28 @@ import collections
 import copy
 import pathlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from support.brokers.in_process_broker import InProcessBroker
-from support.clients.promises import READ_COMMITTED, READ_UNCOMMITTED, Client, NotingConnection, Promises
+from support.clients import promises
+from support.clients.promises import (
+    CODES,
+    GROUP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TOPIC,
+    TURN_MS,
+    Client,
+    NotingConnection,
+    Producer,
+    Promises,
+    TopicPartition,
+    check_visibility,
+    greatest_code,
+)
 from support.disk.faulty_file_systems import FreezingFileSystem
 from support.disk.held_disk import HeldDisk
 from support.messages.message_builder import build
@@ -29,7 +44,7 @@ from kbroker.base.errors import ErrorCode
 from kbroker.log.fs import sync_inline
 from kbroker.record.batch import encode_batch
 
-TOPIC, SOURCE, GROUP = 'orders', 'source', 'group'
+SOURCE = 'source'
 PARTITIONS = 3
 BRIEF = 'brief', 0
 """The partition of a topic that is deleted and created again. What it has of a transaction may go at any time."""
@@ -40,31 +55,23 @@ two-phase commit (KIP-939): they go on with the transaction of the instance befo
 """
 PLAIN = 'plain'
 """The name of the idempotent producer without transactions."""
-TURN_MS = 20
 TIMEOUT_MS = 60_000
 LONGEST_WAIT_TURNS = 500
 WEIGHTS = {'work': 12, 'arrive': 12, 'sync': 12, 'time': 4, 'break': 1, 'take_over': 0.2, 'read': 0.5, 'late': 0.02,
            'delete_records': 0.1, 'replace_topic': 0.3}
 """The kinds of steps, and how often each is made: these are methods of `World`."""
-RETRIABLE = {
-    ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}
+RETRIABLE = promises.RETRIABLE | {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}
 
 NO_PRODUCER = -1, -1
-TopicPartition = tuple[str, int]
-Producer = tuple[int, int]
-"""Producer id and epoch."""
 
 
 @dataclass
-class Transaction:
-    """`outcome` is open, committing, committed, aborting or aborted; -ing means that the end arrived unanswered."""
+class Transaction(promises.Transaction):
+    """A transaction of one of several applications. It commits at most one offset."""
 
-    transactional_id: str
-    producer: Producer
-    values: dict[TopicPartition, list[str]] = field(default_factory=dict)
+    transactional_id: str = ''
+    producer: Producer = NO_PRODUCER
     offset: int | None = None
-    outcome: str = 'open'
     is_known: bool = False
     """Something of it was acknowledged, so the broker has it."""
     decision: bool | None = None
@@ -379,7 +386,7 @@ class World:
         sink = NotingConnection(0)
 
         def on_reply() -> None:
-            code = _codes('topics' if then == 'present' else 'responses', 'error_code')(
+            code = greatest_code('topics' if then == 'present' else 'responses', 'error_code')(
                 self.broker.answer_to(sink, request, version))
             assert code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if self._cut is None:
@@ -421,7 +428,7 @@ class World:
     def _begin_transaction(self, instance: Instance) -> None:
         instance.transaction = len(self.knowledge.transactions)
         assert instance.producer is not None
-        self.knowledge.transactions.append(Transaction(instance.name, instance.producer))
+        self.knowledge.transactions.append(Transaction(transactional_id=instance.name, producer=instance.producer))
         for _ in range(self.rng.randint(1, 3)):
             if self.rng.random() < 0.3:
                 self.knowledge.count += 1
@@ -602,7 +609,7 @@ class World:
                 key = instance.producer, place
                 instance.sequences[key] = instance.sequences.get(key, 0) + len(added)
                 if instance.transaction is not None and place != BRIEF:
-                    self._transaction_of(instance).values.setdefault(place, []).extend(added)
+                    self._transaction_of(instance).values[place] += added
                     self._transaction_of(instance).is_known = True
             elif row.error_code in RETRIABLE:
                 left[place] = added
@@ -672,11 +679,7 @@ class World:
         for transaction in self.knowledge.transactions:
             shows = {value in views[place] for place, added in transaction.values.items()
                      for value in added if value not in deleted}
-            assert len(shows) <= 1, f'{transaction} is only partly visible'
-            if transaction.outcome == 'committed':
-                assert shows != {False}, f'{transaction} is not visible'
-            if transaction.outcome in ('open', 'aborting', 'aborted'):
-                assert shows != {True}, f'{transaction} is visible'
+            check_visibility(transaction, shows)
             self._note_offset(transaction, shows, offsets)
         found = Client(self.broker, Promises()).fetch_offsets(
             {(SOURCE, number) for number in range(len(IDS))}, GROUP)
@@ -719,20 +722,3 @@ class World:
 
     def _values(self, place: TopicPartition, isolation: int) -> dict[int, str]:
         return Client(self.broker, Promises()).read(place, isolation)
-
-
-def _codes(*path: str) -> Callable[[Any], int]:
-    def rows(answer: Any, path: tuple[str, ...]) -> Iterator[int]:
-        if len(path) == 1:
-            yield getattr(answer, path[0])
-        else:
-            for row in getattr(answer, path[0]):
-                yield from rows(row, path[1:])
-
-    return lambda answer: max(rows(answer, path))
-
-
-CODES = {
-    'InitProducerId': _codes('error_code'), 'AddOffsetsToTxn': _codes('error_code'), 'EndTxn': _codes('error_code'),
-    'AddPartitionsToTxn': _codes('results_by_topic_v3_and_below', 'results_by_partition', 'partition_error_code'),
-    'TxnOffsetCommit': _codes('topics', 'partitions', 'error_code')}
