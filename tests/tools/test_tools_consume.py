@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
-from support.runner.command_runner import ROOT, command_line, run_command
+from support.runner.command_runner import ROOT, command_line, run_command, run_until_idle
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.admin import Admin, NewTopic
@@ -138,9 +138,11 @@ def test_the_options_say_where_to_begin_and_to_end(filled, options, numbers):
 
 
 def test_only_what_is_committed_is_shown_if_so_wanted(filled):
-    options = ['--topic', 'mixed', '--from-beginning', '--timeout-ms', '3000']
+    options = ['--topic', 'mixed', '--from-beginning']
     assert consume(filled, *options, '--max-messages', '4').stdout == '0\n1\n2\n3\n'
-    assert consume(filled, *options, '--isolation-level', 'read_committed').stdout == '0\n2\n'
+    committed = '0\n2\n'
+    assert run_until_idle(lambda ms: consume(filled, *options, '--isolation-level', 'read_committed', '--timeout-ms',
+                                             ms), committed.__eq__).stdout == committed
 
 
 def test_a_group_commits_what_was_shown_and_nothing_else(filled):
@@ -160,10 +162,14 @@ def test_json_rows(filled):
 
 @pytest.mark.parametrize('formatter', ['transaction', 'org.apache.kafka.tools.consumer.TransactionLogMessageFormatter'])
 def test_rows_of_the_internal_topics_are_shown_as_kafkas_json(filled, formatter):
-    done = consume(filled, '--topic', '__transaction_state', '--from-beginning', '--timeout-ms', '2000', '--formatter',
-                   formatter)
-    keys = {json.loads(line)['key']['data']['transactionalId'] for line in done.stdout.splitlines()}
-    assert keys == {'mixed-False', 'mixed-True'}
+    def ids_in(text):
+        return {json.loads(line)['key']['data']['transactionalId'] for line in text.splitlines()}
+
+    expected = {'mixed-False', 'mixed-True'}
+    done = run_until_idle(
+        lambda ms: consume(filled, '--topic', '__transaction_state', '--from-beginning', '--timeout-ms', ms,
+                           '--formatter', formatter), lambda text: ids_in(text) == expected)
+    assert ids_in(done.stdout) == expected
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(filled):

@@ -8,7 +8,7 @@ import json
 
 import pytest
 from support.brokers.broker_process import PROMPT, BrokerProcess
-from support.runner.command_runner import run_command
+from support.runner.command_runner import run_command, run_until_idle
 
 from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -58,8 +58,10 @@ def run(name, broker, *arguments, stdin=''):
 
 @pytest.mark.parametrize('members', [[], ['--group', 'g'], ['--group', 'h', '--group-protocol', 'consumer']])
 def test_a_healthy_partition_beside_a_damaged_one_is_consumed_and_the_other_is_named(broker, damage, members):
-    done = run('consume', broker, '--topic', 'pay', '--from-beginning', '--timeout-ms', '3000', *members)
-    assert done.stdout.split() == [f'pay-1-{number}' for number in range(10)]
+    values = [f'pay-1-{number}' for number in range(10)]
+    done = run_until_idle(lambda ms: run('consume', broker, '--topic', 'pay', '--from-beginning', '--timeout-ms', ms,
+                                         *members), lambda text: text.split() == values)
+    assert done.stdout.split() == values
     assert all(text in done.stderr for text in damage) and 'not all was read: 1 partition without a leader: pay-0' \
         in done.stderr and done.returncode == 1
 
@@ -68,7 +70,8 @@ def test_a_share_group_gets_the_healthy_partition(broker, damage):
     reset = run('share-groups', broker, '--reset-offsets', '--group', 's', '--topic', 'pay', '--to-earliest',
                 '--execute')
     assert 'pay             1          0' in reset.stdout and 'the offsets of pay-0 stay as they are' in reset.stderr
-    done = run('share-consume', broker, '--topic', 'pay', '--group', 's', '--timeout-ms', '3000')
+    done = run_until_idle(lambda ms: run('share-consume', broker, '--topic', 'pay', '--group', 's', '--timeout-ms', ms),
+                          lambda text: len(text.split()) == 10)
     assert len(done.stdout.split()) == 10 and all(text in done.stderr for text in damage)
 
 

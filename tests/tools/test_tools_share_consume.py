@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from support.brokers.broker_process import serving
-from support.runner.command_runner import ROOT, command_line, run_command, run_in_process
+from support.runner.command_runner import ROOT, command_line, run_command, run_in_process, run_until_idle
 
 from kbroker.client.admin import Admin, NewTopic
 from kbroker.client.cluster import Cluster
@@ -14,7 +14,6 @@ from kbroker.client.config import ClientConfig
 from kbroker.client.producer import Producer
 
 LIMIT_S = 120
-IDLE_MS = '3000'
 SETTINGS = {
     'group.share.heartbeat.interval.ms': '100', 'group.share.min.heartbeat.interval.ms': '100',
     'group.share.assignment.interval.ms': '0', 'share.coordinator.state.topic.num.partitions': '1',
@@ -56,8 +55,10 @@ def test_shown_records_are_accepted_and_the_rest_is_released(place):
     first = consume(place, '--max-messages', '1')
     assert (first.stdout, first.stderr, first.returncode) == ('v0\n', 'Processed a total of 1 messages\n', 0)
     assert lag(place) == [3]
-    rest = consume(place, '--timeout-ms', IDLE_MS, '--formatter-property', 'print.delivery=true')
-    assert rest.stdout == 'Delivery:2\tv1\nDelivery:2\tv2\nDelivery:2\tv3\n'
+    expected = 'Delivery:2\tv1\nDelivery:2\tv2\nDelivery:2\tv3\n'
+    rest = run_until_idle(lambda ms: consume(place, '--timeout-ms', ms, '--formatter-property', 'print.delivery=true'),
+                          expected.__eq__)
+    assert rest.stdout == expected
     assert lag(place) == [0]
 
 

@@ -27,6 +27,15 @@ def run_in_process(name, *arguments):
     return subprocess.CompletedProcess((name, *arguments), done.exit_code, done.stdout, done.stderr)
 
 
+def run_until_idle(run, is_all):
+    """Return the result of a command that ends when no record comes for a while: `run` takes that time in ms.
+
+    A slow machine may need longer for the first record. So the command runs again with more time unless it showed all.
+    """
+    done = run('3000')
+    return done if is_all(done.stdout) else run('60000')
+
+
 def main_of(name):
     return importlib.import_module(f'kbroker_tools.commands.{name.replace("-", "_")}').main
 

@@ -65,6 +65,10 @@ class SecondRuns:
         """Run the failed tests again, once all processes of xdist have ended."""
         if exitstatus != pytest.ExitCode.TESTS_FAILED or not self._is_repeatable or len(self._failures) > MOST:
             return
+        reporter = self._config.pluginmanager.get_plugin('terminalreporter')
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(f'{len(self._failures)} failed, and run again alone')
         for nodeid in self._failures:
             failure = self._run_alone(nodeid)
             if failure is None:
