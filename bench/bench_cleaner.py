@@ -17,7 +17,8 @@ from kbroker.log.offset_map import OffsetMap
 from kbroker.log.origin import Origin
 from kbroker.log.segment import Segment
 from kbroker.record.batch import encode_batch
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 T = 1_700_000_000_000
 RECORDS = 20

@@ -13,7 +13,8 @@ from kbroker.log.index import OffsetIndex
 from kbroker.log.log import Log
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 T = 1_700_000_000_000
 SEGMENT_BYTES = 1 << 30

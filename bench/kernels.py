@@ -55,7 +55,8 @@ from kbroker.record.records import decode_records
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType
 from kbroker.security.authorizer import Authorizer
 from kbroker.security.principal import parse_principal
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 from kbroker.wire.crc32c import crc32c, crc32c_by, implementations
 
 T = 1_700_000_000_000

@@ -9,20 +9,14 @@ import pytest
 
 import kbroker
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
-from kbroker.settings.config import (
-    Config,
-    Listener,
-    LogConfig,
-    Source,
-    addresses_for_clients,
-    describe_new_topic,
-    describe_topic,
-    validate_broker_configs,
-    validate_topic_configs,
-)
+from kbroker.settings.config import Config, validate_broker_configs
+from kbroker.settings.entries import Source
+from kbroker.settings.exposure import addresses_for_clients
 from kbroker.settings.groups import GROUP_SETTINGS
+from kbroker.settings.listeners import Listener
 from kbroker.settings.rows import Rule, Setting, Type, Update
 from kbroker.settings.table import BROKER_NAME_OF, SETTINGS, TOPIC_SETTINGS
+from kbroker.settings.topic_config import LogConfig, describe_new_topic, describe_topic, validate_topic_configs
 
 HOUR_MS = 3_600_000
 

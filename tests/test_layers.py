@@ -24,7 +24,7 @@ LAYERS = [
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 
 # Lower modules that a room still must not import: the client needs no broker.
-NEVER = {'client': {'log', 'settings.config'}}
+NEVER = {'client': {'log', 'settings.config', 'settings.topic_config', 'settings.exposure'}}
 # Rooms that not every higher room may import: only the daemon knows how requests arrive, and no broker is a client.
 ONLY_FOR = {'network': {'daemon'}, 'client': set()}
 

@@ -23,7 +23,7 @@ from kbroker.metadata.topic_operations import NewTopic
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import CreateTopicsResponse
 from kbroker.security.acl_codes import Operation, ResourceType
-from kbroker.settings.config import describe_new_topic
+from kbroker.settings.topic_config import describe_new_topic
 
 CreatableTopicResult = CreateTopicsResponse.CreatableTopicResult
 CreatableTopicConfigs = CreateTopicsResponse.CreatableTopicConfigs

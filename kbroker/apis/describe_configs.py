@@ -18,8 +18,9 @@ from kbroker.metadata.topic_names import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeConfigsResponse
 from kbroker.security.acl_codes import Operation
-from kbroker.settings.config import ConfigEntry, Source, Synonym, describe_topic
+from kbroker.settings.entries import ConfigEntry, Source, Synonym
 from kbroker.settings.group_resources import describe_group
+from kbroker.settings.topic_config import describe_topic
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
 ResourceResult = DescribeConfigsResponse.DescribeConfigsResourceResult

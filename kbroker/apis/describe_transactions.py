@@ -1,18 +1,20 @@
 """DescribeTransactions (key 65), version 0: the state of transactional ids (KIP-664)."""
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbroker.apis.serving.authorization import require
 from kbroker.apis.serving.counted_names import counted
 from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps, in_parts
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.base.topic_partition import TopicPartition
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeTransactionsResponse
 from kbroker.security.acl_codes import Operation, ResourceType
 from kbroker.transaction.state import TransactionRow
+
+if TYPE_CHECKING:
+    from kbroker.base.topic_partition import TopicPartition
 
 Description = DescribeTransactionsResponse.TransactionState
 TopicData = DescribeTransactionsResponse.TopicData

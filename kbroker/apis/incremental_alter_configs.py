@@ -15,9 +15,9 @@ from kbroker.metadata.changes import check_batch_length
 from kbroker.metadata.image import ResourceType
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import IncrementalAlterConfigsResponse
-from kbroker.settings.config import describe_topic
 from kbroker.settings.group_resources import describe_group
 from kbroker.settings.rows import Type
+from kbroker.settings.topic_config import describe_topic
 
 LIST_ELEMENTS = 200
 """A change of a list costs about as much as this many elements: all configs are described for it."""

@@ -15,6 +15,7 @@ from kbroker.apis.serving.dispatch import Dispatcher
 from kbroker.apis.serving.served import apis_under
 from kbroker.base.clock import Clock, Timers
 from kbroker.base.garbage import YoungSearch, log_garbage
+from kbroker.base.lean_dataclasses import replace
 from kbroker.base.ledger import Line
 from kbroker.base.turn_watch import TurnWatch
 from kbroker.daemon.clock_watch import LOOK_INTERVAL_MS, ClockWatch
@@ -35,7 +36,9 @@ from kbroker.network.transport import Transport
 from kbroker.network.worker import Worker
 from kbroker.security.quotas import ClientQuotas
 from kbroker.security.surroundings import Background
-from kbroker.settings.config import Config, Listener, addresses_for_clients, check_exposure
+from kbroker.settings.config import Config
+from kbroker.settings.exposure import addresses_for_clients, check_exposure
+from kbroker.settings.listeners import Listener
 from kbroker.settings.rows import INT_MAX
 from kbroker.settings.table import addresses_with_limits
 
@@ -284,7 +287,7 @@ class Broker:
         """Return the addresses for clients, with the ports that were assigned for 0."""
         bound = {listener.name: address[1]
                  for listener, address in zip(self.config.bound_listeners, self.server.addresses, strict=True)}
-        return [listener._replace(port=listener.port or bound[listener.name]) for listener in advertised]
+        return [replace(listener, port=listener.port or bound[listener.name]) for listener in advertised]
 
     def _connection_closed(self, connection: Connection) -> None:
         self.node.connection_closed(connection.connection_id)

@@ -20,7 +20,8 @@ from kbroker.base.errors import ConfigError, CorruptLogError, KafkaError, LogDir
 from kbroker.base.garbage import exempting_the_old
 from kbroker.daemon import logs, systemd
 from kbroker.daemon.stopping import StopProgress
-from kbroker.settings.config import Config, addresses_for_clients, check_exposure
+from kbroker.settings.config import Config
+from kbroker.settings.exposure import addresses_for_clients, check_exposure
 from kbroker.settings.file_modes import check_data_directory, check_secret_file, holds_secrets
 from kbroker.settings.properties import read_properties, read_text
 from kbroker.settings.table import SETTINGS

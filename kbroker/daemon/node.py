@@ -33,7 +33,8 @@ from kbroker.protocol.messages import FeatureLevelRecord
 from kbroker.security.audit import Audit
 from kbroker.security.principal import parse_principals
 from kbroker.security.quotas import ClientQuotas, Window
-from kbroker.settings.config import Config, Listener, validate_broker_configs
+from kbroker.settings.config import Config, validate_broker_configs
+from kbroker.settings.listeners import Listener
 from kbroker.settings.rows import LONG_MAX
 from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Tick

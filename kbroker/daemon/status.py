@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kbroker.base.words import words_for_bytes, words_for_seconds
 from kbroker.log.directory_names import LOCK_FILE
 from kbroker.log.fs import FileSystem
 
@@ -226,6 +225,8 @@ def unreachable(directory: str) -> OSError:
 
 def lines_of(report: Report) -> Iterator[str]:
     """Yield a report as lines of text for people."""
+    from kbroker.base.words import words_for_bytes, words_for_seconds  # a broker imports this module, and prints none
+
     yield f'kbroker {report["version"]}, process {report["pid"]}, up {words_for_seconds(report["uptime_s"])}'
     yield f'address     {report["address"]}'
     yield f'directory   {report["directory"]}'

@@ -28,7 +28,8 @@ from kbroker.log.offset_map import OffsetMap
 from kbroker.log.segment import SEGMENT_SUFFIXES, Segment, file_name
 from kbroker.log.swap import CLEANED_SUFFIX
 from kbroker.log.transaction_index import AbortedTransaction
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 STEP_BYTES = 16 << 20
 """The bytes that one job reads: between jobs, a cleaning can be cancelled."""

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from kbroker.base.errors import CorruptLogError
 from kbroker.base.lean_dataclasses import dataclass, field
-from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LEADER_EPOCH_FILE,
@@ -41,7 +40,7 @@ SAMPLE_BYTES = 4096
 """
 SAMPLED = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
-PartitionKey = TopicPartition
+PartitionKey = tuple[str, int]
 
 
 class FileNote(NamedTuple):

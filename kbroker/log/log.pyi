@@ -14,7 +14,7 @@ from kbroker.log.snapshots import ProducerSnapshots
 from kbroker.log.time_search import TimeSearch
 from kbroker.log.timestamps import Searches, Steps
 from kbroker.record.batch import BatchHeader
-from kbroker.settings.config import LogConfig
+from kbroker.settings.topic_config import LogConfig
 
 ABORTED: Struct
 

@@ -39,7 +39,8 @@ from kbroker.log.producer_state import ProducerRoom
 from kbroker.log.removals import Removals
 from kbroker.log.shortage import SHORTAGE_PAUSE_MS, shortage
 from kbroker.log.verification import TRACES, Past, Verification
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 UNKNOWN_BROKER_EPOCH = -1
 LOGS_AT_ONCE = 64

@@ -25,7 +25,7 @@ from kbroker.log.segment import (
     file_name,
 )
 from kbroker.log.swap import parse_file_name
-from kbroker.settings.config import LogConfig
+from kbroker.settings.topic_config import LogConfig
 
 TEMPORARY_SUFFIX = '.tmp'
 INDEX_SUFFIXES = (TRANSACTION_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)

@@ -5,7 +5,7 @@ from kbroker.log.leader_epochs import LeaderEpochs
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.time_search import TimeSearch
 from kbroker.log.transaction_index import TransactionIndex
-from kbroker.settings.config import LogConfig
+from kbroker.settings.topic_config import LogConfig
 
 LOG_SUFFIX: str
 OFFSET_INDEX_SUFFIX: str

@@ -12,10 +12,11 @@ from kbroker.metadata.config_records import MIN_INSYNC_REPLICAS, check_config_si
 from kbroker.metadata.image import ResourceType
 from kbroker.metadata.topic_operations import existing_topic
 from kbroker.protocol.messages import ClearElrRecord
-from kbroker.settings.config import Config, validate_broker_configs, validate_topic_configs
+from kbroker.settings.config import Config, validate_broker_configs
 from kbroker.settings.group_resources import validate_group_configs
 from kbroker.settings.groups import GROUP_SETTINGS
 from kbroker.settings.table import TOPIC_SETTINGS
+from kbroker.settings.topic_config import validate_topic_configs
 
 Resource = tuple[int, str]
 """Type and name of what has configs."""

@@ -50,8 +50,8 @@ from kbroker.protocol.messages import (
     RegisterBrokerRecord,
     VotersRecord,
 )
-from kbroker.settings.config import Config, Listener
-from kbroker.settings.listeners import SECURITY_PROTOCOLS
+from kbroker.settings.config import Config
+from kbroker.settings.listeners import SECURITY_PROTOCOLS, Listener
 
 PRODUCER_ID_BLOCK = 1000
 MAX_PRODUCER_ID = 2**63 - 1

@@ -20,7 +20,8 @@ from kbroker.metadata.features import DIRECTORIES_SINCE
 from kbroker.metadata.image import MetadataImage, ResourceType, TopicImage
 from kbroker.metadata.topic_names import check_collision, check_topic_name
 from kbroker.protocol.messages import ClearElrRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
-from kbroker.settings.config import Config, validate_topic_configs
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import validate_topic_configs
 
 CLUSTER_METADATA = '__cluster_metadata'
 

@@ -2,23 +2,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from kbroker.base.clock import Clock, Timers
+from kbroker.base.lean_dataclasses import dataclass
 from kbroker.security.scram_credential import FindCredential
 
 Submit = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 """(job, done): run `job()` on a worker thread, then `done(its result, or its exception)` on the loop."""
 
 
-class Background(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Background:
     """The loop's timers, and `submit` of a worker that nothing else waits for: a job may wait seconds for a peer."""
 
     timers: Timers
     submit: Submit
 
 
-class Surroundings(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Surroundings:
     """The parts of the broker that a mechanism uses."""
 
     find_credential: FindCredential

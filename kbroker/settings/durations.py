@@ -5,7 +5,6 @@ JAVA = (
     r'(?P<sign>[-+]?)P(?:(?P<days>[-+]?\d+)D)?'
     r'(?:T(?=[-+\d])(?:(?P<hours>[-+]?\d+)H)?(?:(?P<minutes>[-+]?\d+)M)?'
     r'(?:(?P<seconds>[-+]?\d+)(?:[.,](?P<fraction>\d{0,9}))?S)?)?')
-"""Compiled when it is used first: a start does not need it."""
 UNITS_MS = {'ms': 1, 's': 1000, 'm': 60_000, 'min': 60_000, 'h': 3_600_000, 'd': 86_400_000}
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.base.suggestions import did_you_mean
-from kbroker.settings.config import Config, ConfigEntry, Source, Synonym, check_value
+from kbroker.settings.config import Config
+from kbroker.settings.entries import ConfigEntry, Source, Synonym, check_value
 from kbroker.settings.groups import GROUP_SETTINGS, LESS_THAN, GroupSetting
 from kbroker.settings.rows import CLOSE
 
@@ -41,6 +41,8 @@ def validate_group_configs(config: Config, overrides: Mapping[str, str]) -> None
     for name, text in overrides.items():
         setting = GROUP_SETTINGS.get(name)
         if setting is None:
+            from kbroker.base.suggestions import did_you_mean  # a start does not need it
+
             raise KafkaError(ErrorCode.INVALID_CONFIG,
                              f'{name} is not a group setting{did_you_mean(name, GROUP_SETTINGS, least=CLOSE)}')
         check_value(setting.row, text, ErrorCode.INVALID_CONFIG)

@@ -6,7 +6,6 @@ within `least` and `most`, two settings of the broker.
 import itertools
 
 from kbroker.base.lean_dataclasses import dataclass
-from kbroker.settings.durations import java_duration_ms
 from kbroker.settings.rows import (
     INT_MAX,
     MIN_SEGMENT_BYTES,
@@ -40,6 +39,8 @@ BY_DURATION = 'by_duration:'
 def _is_offset_reset(text: str) -> bool:
     if not text.startswith(BY_DURATION):
         return text in ('latest', 'earliest')
+    from kbroker.settings.durations import java_duration_ms  # a start does not need it
+
     try:
         return java_duration_ms(text.removeprefix(BY_DURATION)) >= 0
     except ValueError:

@@ -1,4 +1,6 @@
-"""Settings of one listener, or of one SASL mechanism of it, by the prefix of their names (KIP-103, KIP-226):
+"""Listeners, and the settings of one listener, or of one SASL mechanism of it (KIP-103, KIP-226).
+
+Their names have a prefix:
 
     listener.name.LISTENER.SETTING
     listener.name.LISTENER.MECHANISM.SETTING
@@ -9,10 +11,15 @@ listener, the plain setting.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from kbroker.base.errors import ConfigError
+from kbroker.base.lean_dataclasses import dataclass
 from kbroker.settings.rows import Scope, Setting
 from kbroker.settings.table import KERBEROS, SASL_MECHANISMS, SETTINGS
+
+if TYPE_CHECKING:
+    from kbroker.settings.config import Config
 
 PREFIX = 'listener.name.'
 SECURITY_PROTOCOLS = {'PLAINTEXT': 0, 'SSL': 1, 'SASL_PLAINTEXT': 2, 'SASL_SSL': 3}
@@ -21,7 +28,42 @@ ONLY_PREFIXED = {'ssl.client.auth': ('SASL_SSL',)}
 """Settings whose plain form does not count for listeners of these protocols, as in Kafka."""
 
 
-class ScopedName(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An address to bind or to advertise to clients; an empty host means every interface."""
+
+    name: str
+    host: str
+    port: int
+    protocol: str = 'PLAINTEXT'
+
+    @property
+    def has_login(self) -> bool:
+        """True if clients log in by SASL."""
+        return self.protocol.startswith('SASL_')
+
+    @property
+    def has_tls(self) -> bool:
+        return self.protocol.endswith('SSL')
+
+    def __str__(self) -> str:
+        host = f'[{self.host}]' if ':' in self.host else self.host
+        return f'{self.name}://{host}:{self.port}'
+
+
+def parse_listener(setting: str, text: str) -> Listener:
+    """Parse `NAME://HOST:PORT`, an element of the setting. Raises ConfigError."""
+    name, separator, address = text.partition('://')
+    host, colon, port = address.rpartition(':')
+    bracketed = host.startswith('[') and host.endswith(']')
+    if (not separator or not name or not colon or not port.isdecimal() or int(port) > 65535
+            or (':' in host and not bracketed)):
+        raise ConfigError(setting, f'{setting}: found {text!r}, expected NAME://HOST:PORT, an IPv6 host in brackets')
+    return Listener(name.upper(), host[1:-1] if bracketed else host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedName:
     """The parts of a prefixed name. `listener` and `mechanism` are in lower case; without a mechanism it is ''."""
 
     listener: str
@@ -73,3 +115,48 @@ def names_in_force(listener: str, protocol: str, mechanism: str, row: Setting) -
     if row.scope is not Scope.ONLY_MECHANISM and protocol not in ONLY_PREFIXED.get(row.name, ()):
         names.append(row.name)
     return names
+
+
+class ListenerConfig:
+    """The settings in force for one listener, or for one SASL mechanism of it, by their plain names."""
+
+    def __init__(self, config: Config, listener: Listener, mechanism: str = ''):
+        self.listener = listener
+        self._config = config
+        self._mechanism = mechanism
+
+    def for_mechanism(self, mechanism: str) -> ListenerConfig:
+        """Return the settings in force for a SASL mechanism of this listener."""
+        return ListenerConfig(self._config, self.listener, mechanism)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of the setting with this plain name."""
+        given = self._given(SETTINGS[name])
+        if given is not None:
+            return self._config.value_of(given)
+        return SETTINGS[name].default
+
+    def name_of(self, name: str) -> str:
+        """Return the name under which a setting is set, or else should be: for error messages."""
+        setting = SETTINGS[name]
+        return self._given(setting) or self._names(setting)[0]
+
+    def is_set(self, name: str) -> bool:
+        """Return whether a setting has another source than its default."""
+        return self._given(SETTINGS[name]) is not None
+
+    def texts(self, prefix: str) -> dict[str, str]:
+        """Return the settings that are set and whose plain names start with `prefix`, as they are written."""
+        found = {}
+        for name, setting in SETTINGS.items():
+            if name.startswith(prefix) and (given := self._given(setting)) is not None:
+                text = setting.text(self._config.value_of(given))
+                assert text is not None
+                found[name] = text
+        return found
+
+    def _names(self, setting: Setting) -> list[str]:
+        return names_in_force(self.listener.name, self.listener.protocol, self._mechanism, setting)
+
+    def _given(self, setting: Setting) -> str | None:
+        return next((name for name in self._names(setting) if self._config.is_set(name)), None)

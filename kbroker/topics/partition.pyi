@@ -10,7 +10,7 @@ from kbroker.log.log_slice import LogSlice
 from kbroker.log.producer_state import ProducerEntry, Verification
 from kbroker.log.timestamps import Position, Searches, Steps
 from kbroker.record.batch import BatchHeader
-from kbroker.settings.config import LogConfig
+from kbroker.settings.topic_config import LogConfig
 from kbroker.topics.flusher import Flusher
 
 APPEND_ERRORS: dict[ErrorCode, ErrorCode]

@@ -15,8 +15,9 @@ from kbroker.metadata.changes import Charge, Steps, check_batch_length
 from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import PartitionImage, ResourceType, TopicImage
 from kbroker.metadata.topic_operations import NewTopic
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
 from kbroker.settings.rows import LONG_MAX
+from kbroker.settings.topic_config import LogConfig
 from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Partition, Tick
 from kbroker.topics.topic import Topic

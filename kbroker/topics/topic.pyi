@@ -1,7 +1,7 @@
 """Types of topic.pyx; the documentation stands there."""
 from typing import Any
 
-from kbroker.settings.config import LogConfig
+from kbroker.settings.topic_config import LogConfig
 from kbroker.topics.partition import Partition
 
 class Topic:

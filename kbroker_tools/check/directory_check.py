@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kbroker.log.verification import Past
     from kbroker.metadata.directory import MetaProperties
     from kbroker.metadata.image import MetadataImage
-    from kbroker.settings.config import LogConfig
+    from kbroker.settings.topic_config import LogConfig
 
 META_PROPERTIES_FILE = 'meta.properties'
 LOST_METADATA = ('restore the metadata log from a backup that was taken together with the partitions. Without one, '
@@ -429,7 +429,8 @@ class DirectoryCheck:
 
     def log_config(self, topic: str) -> LogConfig:
         """Return the topic's settings in the metadata log, which determine how its indexes are built."""
-        from kbroker.settings.config import Config, LogConfig
+        from kbroker.settings.config import Config
+        from kbroker.settings.topic_config import LogConfig
         known = self._image.topics.get(topic) if self._image is not None else None
         return LogConfig(Config({}), known.configs if known is not None else {})
 

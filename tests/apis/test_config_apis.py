@@ -4,7 +4,7 @@ import pytest
 from api_client import values_of
 
 from kbroker.base.errors import ErrorCode
-from kbroker.settings.config import Source
+from kbroker.settings.entries import Source
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)

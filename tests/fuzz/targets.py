@@ -56,9 +56,10 @@ from kbroker.record.records import decode_records
 from kbroker.security.distinguished_names import DistinguishedNameError, name_text, subject_text
 from kbroker.security.mechanism import AuthenticationError
 from kbroker.security.principal_mapping import MappingError, mapped_name, parse_mapping_rules
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
 from kbroker.settings.jaas import JaasError, parse_jaas
 from kbroker.settings.properties import read_properties
+from kbroker.settings.topic_config import LogConfig
 from kbroker.wire.crc32c import crc32c
 
 SEED = 17

@@ -4,8 +4,9 @@ from support.worlds.group_coordinator import World
 
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.group.config import MOST_KEPT, GroupConfig, GroupConfigs, Timing
-from kbroker.settings.config import Config, Source
+from kbroker.settings.config import Config
 from kbroker.settings.durations import java_duration_ms
+from kbroker.settings.entries import Source, Synonym
 from kbroker.settings.group_resources import describe_group, validate_group_configs
 from kbroker.settings.groups import AT_MOST, GROUP_KINDS, GROUP_SETTINGS, MODERN_GROUPS
 
@@ -115,11 +116,11 @@ def test_a_group_is_described_with_the_origins_of_its_configs():
     assert found.keys() == GROUP_SETTINGS.keys()
     session = found['consumer.session.timeout.ms']
     assert (session.value, session.source, session.read_only) == ('55000', Source.DYNAMIC_GROUP, False)
-    assert session.synonyms == [('consumer.session.timeout.ms', '55000', Source.DYNAMIC_GROUP),
-                                ('group.consumer.session.timeout.ms', '50000', Source.STATIC_BROKER),
-                                ('group.consumer.session.timeout.ms', '45000', Source.DEFAULT)]
+    assert session.synonyms == [Synonym('consumer.session.timeout.ms', '55000', Source.DYNAMIC_GROUP),
+                                Synonym('group.consumer.session.timeout.ms', '50000', Source.STATIC_BROKER),
+                                Synonym('group.consumer.session.timeout.ms', '45000', Source.DEFAULT)]
     reset = found['share.auto.offset.reset']
-    assert (reset.value, reset.synonyms) == ('latest', [('share.auto.offset.reset', 'latest', Source.DEFAULT)])
+    assert (reset.value, reset.synonyms) == ('latest', [Synonym('share.auto.offset.reset', 'latest', Source.DEFAULT)])
 
 
 def test_the_coordinator_reads_the_configs_of_a_group_again_when_they_change():

@@ -10,7 +10,8 @@ from kbroker.log.jobs import run_inline
 from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
 from kbroker.log.removals import Removals
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
 from kbroker.log.origin import Origin
 from kbroker.record.batch import iter_batches
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 SETTINGS = {'segment.bytes': '1048576', 'index.interval.bytes': '100'}
 PRODUCERS = st.integers(1, 3)

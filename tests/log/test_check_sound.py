@@ -16,7 +16,8 @@ from kbroker.log.origin import Origin
 from kbroker.log.repair import carry_out, plan
 from kbroker.log.timestamps import INLINE
 from kbroker.record.batch import encode_batch
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 INDEX_INTERVAL_BYTES = 200
 

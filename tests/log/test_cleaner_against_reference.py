@@ -24,7 +24,8 @@ from kbroker.log.timestamps import INLINE
 from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import encode_batch, iter_batches
 from kbroker.record.records import decode_records
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 HOUR_MS = 3_600_000
 BACKOFF_MS = 15_000

@@ -19,7 +19,8 @@ from kbroker.log.manager import LogManager
 from kbroker.log.options import LogOptions
 from kbroker.log.origin import Origin
 from kbroker.log.partition_metadata import write_topic_id
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 TOPIC_ID = bytes(range(16))
 

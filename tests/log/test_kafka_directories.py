@@ -14,7 +14,8 @@ from kbroker.log.manager import LogManager
 from kbroker.log.options import LogOptions
 from kbroker.record.batch import check_crc
 from kbroker.record.records import decode_records
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 ARCHIVES = sorted((pathlib.Path(__file__).parent.parent / 'data' / 'kafka-directories').glob('*.tgz'))
 CONFIG = Config({})

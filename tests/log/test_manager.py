@@ -23,7 +23,8 @@ from kbroker.log.jobs import run_inline
 from kbroker.log.manager import LogManager
 from kbroker.log.origin import Origin
 from kbroker.log.partition_metadata import read_topic_id
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 SECOND_BROKER = """
 import sys

@@ -127,7 +127,8 @@ def partition_with_transactions(open_log):
 
 
 def accepted(directory, clock, fs=None):
-    from kbroker.settings.config import Config, LogConfig
+    from kbroker.settings.config import Config
+    from kbroker.settings.topic_config import LogConfig
     return Log(fs or FileSystem(), directory, 'topic', 0, LogConfig(Config({}), {}), clock,
                LogOptions(keeps_holes=True))
 

@@ -27,7 +27,7 @@ from kbroker.metadata.quorum_log import QuorumLog
 from kbroker.metadata.topic_operations import NewTopic
 from kbroker.protocol.messages import ConfigRecord, NoOpRecord, RemoveTopicRecord
 from kbroker.record.batch import iter_batches
-from kbroker.settings.config import Listener
+from kbroker.settings.listeners import Listener
 
 TOPIC, PARTITION, CONFIG, PARTITION_CHANGE, REMOVE_TOPIC, PRODUCER_IDS, REGISTRATION_CHANGE, CLEAR_ELR = (
     2,

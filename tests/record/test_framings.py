@@ -9,7 +9,8 @@ from support.messages.odd_records import framed, record, varint
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.record.produced import ProduceRules, prepare_produced
 from kbroker.record.records import decode_records
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 T = 1_700_000_000_000
 RULES = ProduceRules(LogConfig(Config({'log.dirs': 'x'}), {}))

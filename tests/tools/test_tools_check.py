@@ -29,7 +29,8 @@ from kbroker.log.log import Log
 from kbroker.log.origin import Origin
 from kbroker.log.producer_state import ProducerStateTable
 from kbroker.record.batch import encode_batch, iter_batches
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 from kbroker.transaction.state import TransactionRow, TransactionState
 from kbroker.transaction.state_log import encode_row
 from kbroker_tools.base.render import Output

@@ -10,7 +10,8 @@ from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 from kbroker_tools.dump.where import WhereError, parse_where
 
 FIELDS = ('first_offset', 'last_offset', 'first_timestamp_ms', 'last_timestamp_ms', 'producer_id', 'transactional',

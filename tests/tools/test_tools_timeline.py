@@ -21,7 +21,8 @@ from kbroker.log.log import Log
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 from kbroker_tools.base.render import Output
 from kbroker_tools.commands import timeline as command
 from kbroker_tools.timeline.html import page

@@ -31,7 +31,8 @@ from kbroker.protocol.messages import (
 from kbroker.protocol.rows import encode_row_key, encode_row_value
 from kbroker.record.batch import encode_batch, iter_batches
 from kbroker.record.control import encode_end_txn_marker
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 from kbroker_tools.base.render import Output
 from kbroker_tools.rows.coordinator_tables import TABLES, show
 from kbroker_tools.rows.coordinator_tail import CoordinatorTail

@@ -6,7 +6,8 @@ from kbroker.base.clock import ManualClock
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 from kbroker.topics.flusher import Flusher
 from kbroker.topics.partition import Partition
 

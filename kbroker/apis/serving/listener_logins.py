@@ -9,7 +9,9 @@ from kbroker.base.clock import Clock, Timers
 from kbroker.base.errors import ConfigError
 from kbroker.security.mechanism import Mechanism
 from kbroker.security.surroundings import Background, Surroundings
-from kbroker.settings.config import Config, Listener, ListenerConfig, is_loopback
+from kbroker.settings.config import Config
+from kbroker.settings.exposure import is_loopback
+from kbroker.settings.listeners import Listener, ListenerConfig
 
 if TYPE_CHECKING:
     from kbroker.security.principal_mapping import Rules

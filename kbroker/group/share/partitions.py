@@ -25,7 +25,6 @@ from kbroker.group.share.state import ShareStates
 from kbroker.log.log_slice import LogSlice
 from kbroker.log.timestamps import INLINE, Searches
 from kbroker.metadata.changes import Steps
-from kbroker.settings.durations import java_duration_ms
 from kbroker.settings.groups import BY_DURATION
 from kbroker.topics.partition import Partition
 
@@ -465,6 +464,8 @@ def start_offset_of(reset: str, partition: Partition, now_ms: int, searches: Sea
     KafkaError.
     """
     if reset.startswith(BY_DURATION):
+        from kbroker.settings.durations import java_duration_ms  # a start does not need it
+
         age_ms = java_duration_ms(reset.removeprefix(BY_DURATION))
         found = yield from partition.offset_for_timestamp(max(0, now_ms - age_ms), searches)
         if found is not None:

@@ -21,7 +21,8 @@ from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import decode, encode
 from kbroker.security.session import Session
-from kbroker.settings.config import Config, Listener
+from kbroker.settings.config import Config
+from kbroker.settings.listeners import Listener
 
 
 class InProcessConnection:

@@ -14,7 +14,8 @@ from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
 from kbroker.record.records import decode_records
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 BACKOFF_MS = 15_000
 

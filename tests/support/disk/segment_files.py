@@ -9,7 +9,8 @@ from kbroker.log.log import Log
 from kbroker.log.origin import Origin
 from kbroker.record.batch import encode_batch
 from kbroker.record.control import encode_end_txn_marker
-from kbroker.settings.config import Config, LogConfig
+from kbroker.settings.config import Config
+from kbroker.settings.topic_config import LogConfig
 
 T = 1_700_000_000_000
 SECOND = '00000000000000000044'

@@ -1,0 +1,62 @@
+"""Settings as clients see them: the entries of DescribeConfigs, with their sources, and the check of a new value."""
+import enum
+from typing import Any
+
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.lean_dataclasses import dataclass, field
+from kbroker.settings.rows import Setting, Type
+
+
+class Source(enum.IntEnum):
+    """The origin of a value; the numbers are DescribeConfigs' `ConfigSource`."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_GROUP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """One source that sets a value, or would set it if a stronger one did not."""
+
+    name: str
+    value: str | None
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting as DescribeConfigs returns it. `value` is None for an unset setting and for a password."""
+
+    name: str
+    value: str | None
+    source: Source
+    type: Type
+    read_only: bool
+    documentation: str
+    synonyms: list[Synonym] = field(default_factory=list)
+
+    @property
+    def is_sensitive(self) -> bool:
+        return self.type is Type.PASSWORD
+
+
+def quoted(setting: Setting, text: str) -> str:
+    """Return a text for a message. A password is hidden."""
+    return 'a hidden value' if setting.type is Type.PASSWORD else repr(text)
+
+
+def shown(setting: Setting, value: Any) -> str | None:
+    """Return a value as DescribeConfigs has it: None for a password and for an unset value."""
+    return None if setting.type is Type.PASSWORD else setting.text(value)
+
+
+def check_value(setting: Setting, text: str, code: ErrorCode) -> None:
+    """Raise KafkaError with `code` unless `text` is a valid value of the setting."""
+    try:
+        setting.parse(text)
+    except ValueError as error:
+        raise KafkaError(code, f'{setting.name}: found {quoted(setting, text)}, expected {error}') from None

@@ -1,0 +1,72 @@
+"""The addresses at which other machines reach the broker, and warnings about them. They may ask the resolver."""
+import ipaddress
+import socket
+
+from kbroker.base.errors import ConfigError
+from kbroker.base.lean_dataclasses import replace
+from kbroker.settings.config import Config
+from kbroker.settings.listeners import Listener
+
+
+def addresses_for_clients(config: Config) -> tuple[list[Listener], list[str]]:
+    """Return the addresses for clients, with this machine's name for an empty host, and warnings for the operator.
+
+    Raises ConfigError if the name is needed and does not resolve. May wait for the resolver.
+    """
+    listeners = config.advertised
+    unnamed = [listener for listener in listeners if not listener.host]
+    if not unnamed:
+        return listeners, []
+    name, addresses = socket.gethostname(), set[str]()
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
+        addresses = {str(address[0]).partition('%')[0] for *_, address in found}
+    except (OSError, UnicodeError):
+        raise ConfigError('advertised.listeners', f'advertised.listeners: found no host for {unnamed[0]}, and this '
+                          f'machine\'s name {name!r} does not resolve; expected the name or address that clients '
+                          f'connect to: advertised.listeners={replace(unnamed[0], host="HOST")}') from None
+    warnings = []
+    if all(ipaddress.ip_address(address).is_loopback for address in addresses):
+        warnings.append(f'clients connect to {name}, which is {", ".join(sorted(addresses))} here; clients '
+                        'on other machines may need another name: see advertised.listeners')
+    else:
+        name = found[0][3] or name
+    return [replace(listener, host=listener.host or name) for listener in listeners], warnings
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether no other machine reaches a listener at `host`. An empty host is every interface."""
+    try:
+        return ipaddress.ip_address(host or '0.0.0.0').is_loopback
+    except ValueError:
+        pass        # a name
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(str(address[0]).partition('%')[0]).is_loopback for *_, address in found)
+
+
+def check_exposure(config: Config) -> list[str]:
+    """Return warnings about listeners that other machines reach.
+
+    Raises ConfigError if clients of such a listener do not authenticate and `kbroker.allow.insecure.listener` is false.
+    """
+    warnings = []
+    exposed = [listener for listener in config.bound_listeners if not is_loopback(listener.host)]
+    for listener in exposed:
+        settings = config.for_listener(listener.name)
+        has_certificates = listener.has_tls and settings['ssl.client.auth'] == 'required'
+        if not listener.has_login and not has_certificates:
+            if not config.kbroker_allow_insecure_listener:
+                raise ConfigError('listeners', f'listeners: other machines reach {listener}, and its clients do not '
+                                  'log in. Expected an address of loopback, SASL, or TLS with ssl.client.auth='
+                                  'required; kbroker.allow.insecure.listener=true starts the broker nevertheless')
+            warnings.append(f'every machine that reaches {listener} may use it without a login')
+        weak = {'PLAIN', 'OAUTHBEARER'}.intersection(settings['sasl.enabled.mechanisms'])
+        if listener.has_login and not listener.has_tls and weak:
+            warnings.append(f'{listener} has no TLS: {" and ".join(sorted(weak))} send secrets that others can read; '
+                            'SCRAM does not')
+    if exposed and config.authorizer_class_name and config.allow_everyone_if_no_acl_found:
+        warnings.append('allow.everyone.if.no.acl.found=true: every client may use what no ACL is about')
+    return warnings
