@@ -78,7 +78,8 @@ def _login_module(mechanism: str, settings: Settings) -> LoginModule | None:
 def _signed(settings: Settings, options: Mapping[str, str], surroundings: Surroundings, *,
             is_guarded: bool) -> Mechanism:
     try:
-        from kbroker.security import jwks
+        from kbroker.security.key_source import KeySet, Place, RefreshSettings
+        from kbroker.security.signed_tokens import SignedOAuthBearer, TokenSettings
     except ImportError:
         raise bad_setting(settings.name_of(HANDLER),
                           'signed tokens need the package joserfc: pip install "kbroker[oauth]"') from None
@@ -97,16 +98,16 @@ def _signed(settings: Settings, options: Mapping[str, str], surroundings: Surrou
                                   'listener: expected one')
             warnings.append(f'{settings.name_of(name)} is not set: {effect}')
     tls = {name: text for name, text in options.items() if name.startswith('ssl.')}
-    place = jwks.Place(settings[JWKS_URL], tls)
+    place = Place(settings[JWKS_URL], tls)
     if place.is_plain_http:
         warnings.append(f'{settings.name_of(JWKS_URL)} begins with http: every machine on the way can replace the '
                         'keys; use https')
-    refresh = jwks.RefreshSettings(
+    refresh = RefreshSettings(
         settings['sasl.oauthbearer.jwks.endpoint.refresh.ms'],
         settings['sasl.oauthbearer.jwks.endpoint.retry.backoff.ms'],
         settings['sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms'])
-    token = jwks.TokenSettings(
+    token = TokenSettings(
         settings['sasl.oauthbearer.expected.issuer'], tuple(settings['sasl.oauthbearer.expected.audience']),
         settings['sasl.oauthbearer.clock.skew.seconds'], settings['sasl.oauthbearer.sub.claim.name'])
-    keys = jwks.KeySet(place, surroundings.clock, surroundings.background, refresh)
-    return jwks.SignedOAuthBearer(keys, token, surroundings.clock, warnings)
+    keys = KeySet(place, surroundings.clock, surroundings.background, refresh)
+    return SignedOAuthBearer(keys, token, surroundings.clock, warnings)

@@ -1,6 +1,6 @@
 """OAUTHBEARER (KIP-255, RFC 7628): the message with the token, and the validator of unsecured tokens.
 
-`security/jwks` has the validator of signed tokens.
+`security/signed_tokens` has the validator of signed tokens.
 """
 from __future__ import annotations
 

@@ -12,25 +12,20 @@ from support.clients.exchanges import answer_of
 
 from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import ConfigError
-from kbroker.security.jwks import (
-    ALGORITHMS,
+from kbroker.security.jwks import ALGORITHMS, MOST_KEYS, REGISTRY, KeySetError, parse_keys
+from kbroker.security.key_source import (
     FILE_CHECK_MS,
     KEY_ID_PAUSE_MS,
     LARGEST_SET_BYTES,
     LONGEST_KEY_ID,
-    MOST_KEYS,
     REFRESH_PAUSE_MS,
-    REGISTRY,
     KeySet,
-    KeySetError,
     Place,
     RefreshSettings,
-    SignedOAuthBearer,
-    TokenSettings,
-    parse_keys,
 )
 from kbroker.security.mechanism import Login
 from kbroker.security.oauthbearer import LARGEST_BEARER_BYTES, TokenRefused
+from kbroker.security.signed_tokens import SignedOAuthBearer, TokenSettings
 from kbroker.security.surroundings import Background
 
 NOW_S = 1_700_000_000
@@ -306,7 +301,7 @@ def test_a_changed_file_is_read_again(bench):
 
 
 def test_an_unchanged_file_is_not_parsed_again(bench, monkeypatch):
-    monkeypatch.setattr('kbroker.security.jwks.parse_keys', None)
+    monkeypatch.setattr('kbroker.security.key_source.parse_keys', None)
     for _ in range(3):
         bench.advance(FILE_CHECK_MS)
         assert bench.work() == 1

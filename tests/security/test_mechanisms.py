@@ -16,7 +16,7 @@ from support.clients.login_mechanisms import JAAS, OAUTH, TOKENS, every_mechanis
 
 from kbroker.base.errors import ConfigError
 from kbroker.client.sasl import conversation
-from kbroker.security.jwks import LARGEST_SET_BYTES, Place
+from kbroker.security.key_source import LARGEST_SET_BYTES, Place
 from kbroker.security.mechanism import LARGEST_TOKEN_BYTES, AuthenticationError, generic_text
 from kbroker.security.mechanisms import HANDLER, LOGIN_MODULES, MECHANISMS, VALIDATOR
 
@@ -81,8 +81,9 @@ def test_a_listener_that_others_reach_lets_no_client_choose_its_name(key_file):
 def test_signed_tokens_without_the_library_name_the_extra(monkeypatch, key_file):
     for name in [name for name in sys.modules if name.partition('.')[0] == 'joserfc']:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, 'kbroker.security.jwks')
-    monkeypatch.delattr('kbroker.security.jwks')
+    for module in ('jwks', 'key_source', 'signed_tokens'):
+        monkeypatch.delitem(sys.modules, f'kbroker.security.{module}')
+        monkeypatch.delattr(f'kbroker.security.{module}')
     values = {JAAS: OAUTH, HANDLER: VALIDATOR, 'sasl.oauthbearer.jwks.endpoint.url': key_file}
     assert 'pip install "kbroker[oauth]"' in complaint('OAUTHBEARER', values)
 
