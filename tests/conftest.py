@@ -140,6 +140,37 @@ def shared_broker(request, tmp_path_factory):
     brokers.end()
 
 
+@pytest.fixture(scope='module')
+def secured(tmp_path_factory):
+    """A broker with logins of every mechanism."""
+    from support.brokers.secured_broker import SecuredBroker
+    secured = SecuredBroker(tmp_path_factory.mktemp('secured'))
+    yield secured
+    secured.close()
+
+
+@pytest.fixture(scope='module')
+def proxied(tmp_path_factory):
+    """A broker whose clients come through a proxy."""
+    from support.clients.late_requests import broker_behind_proxy
+    with broker_behind_proxy(tmp_path_factory.mktemp('late') / 'data') as found:
+        yield found
+
+
+@pytest.fixture(scope='module')
+def certificates(tmp_path_factory):
+    """A directory with keys and certificates of an authority, servers and clients."""
+    from support.clients.certificates import make_certificates
+    return make_certificates(tmp_path_factory.mktemp('certificates'))
+
+
+@pytest.fixture
+def clock():
+    """A clock that the test advances."""
+    from kbroker.base.clock import ManualClock
+    return ManualClock()
+
+
 @pytest.fixture(scope='session')
 def soak_share(request):
     return request.config.getoption('soak_share')

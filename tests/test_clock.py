@@ -10,11 +10,6 @@ from kbroker.daemon.clock_watch import ClockWatch
 
 
 @pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
 def timers(clock):
     return Timers(clock)
 

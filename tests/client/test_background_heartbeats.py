@@ -4,7 +4,6 @@ import threading
 
 import pytest
 
-from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client import background_heartbeats
 from kbroker.client.background_heartbeats import IDLE_MS, LATE_MS, BackgroundHeartbeats
@@ -43,11 +42,6 @@ class Member:
 
     def give_up(self):
         self.gave_up, self.sends_heartbeats = True, False
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 def made(clock, max_poll_interval_ms=300_000):

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 from support.brokers.scripted_broker import ScriptedBroker, serving
-from support.clients.certificates import make_certificates, make_revocation_list
+from support.clients.certificates import make_revocation_list
 
 from kbroker.base.errors import ConfigError
 from kbroker.client.config import ClientConfig
@@ -13,11 +13,6 @@ from kbroker.client.connection import ClientError, Connection
 from kbroker.protocol import messages
 
 pytestmark = pytest.mark.skipif(shutil.which('openssl') is None, reason='openssl not found')
-
-
-@pytest.fixture(scope='module')
-def certificates(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp('certificates'))
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 import pytest
 from support.brokers.fake_cluster import FakeCluster
 
-from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.client.cluster import PartitionMetadata
 from kbroker.client.errors import ClientError
@@ -15,11 +14,6 @@ AGE_MS = 60_000
 
 def rows(count):
     return {index: PartitionMetadata(index, 1, 0, (1,), (1,), (), ErrorCode.NONE) for index in range(count)}
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 def started(cluster, clock, **settings):

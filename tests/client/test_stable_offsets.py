@@ -29,11 +29,6 @@ class Asked:
 
 
 @pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
 def stable(clock):
     return StableOffsets(ClientConfig.from_settings({
         'bootstrap.servers': 'h:1', 'retry.backoff.ms': '100', 'retry.backoff.max.ms': '300',

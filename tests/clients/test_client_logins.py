@@ -15,18 +15,11 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
 from kafka.errors import KafkaError as KafkaPythonError
-from support.brokers.secured_broker import PASSWORD, SecuredBroker, unsecured_token
+from support.brokers.secured_broker import PASSWORD, unsecured_token
 
 PROTOCOLS = ('SASL_PLAINTEXT', 'SASL_SSL')
 WITH_PASSWORD = ('PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512')
 LIMIT_S = 120
-
-
-@pytest.fixture(scope='module')
-def secured(tmp_path_factory):
-    secured = SecuredBroker(tmp_path_factory.mktemp('secured'))
-    yield secured
-    secured.close()
 
 
 def librdkafka(secured, protocol, mechanism, password=PASSWORD):

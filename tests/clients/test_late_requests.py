@@ -10,7 +10,6 @@ from support.clients.late_requests import (
     COMMITTED_AFTER_LATE_REQUEST,
     COMMITTED_AFTER_LOST_ANSWER,
     LATE,
-    broker_behind_proxy,
     check_late_request,
     check_lost_answer,
     create_topic,
@@ -26,13 +25,6 @@ each_request = pytest.mark.parametrize('api_key', LATE, ids=lambda key: key.name
 ADDITIONS = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN)
 each_answer = pytest.mark.parametrize('api_key', [
     pytest.param(key, marks=[pytest.mark.soak] if key in ADDITIONS else [], id=key.name) for key in LATE])
-
-
-@pytest.fixture(scope='module')
-def proxied(tmp_path_factory):
-    """A broker whose clients come through a proxy."""
-    with broker_behind_proxy(tmp_path_factory.mktemp('late') / 'data') as found:
-        yield found
 
 
 @contextmanager

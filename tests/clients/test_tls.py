@@ -5,13 +5,7 @@ import subprocess
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from support.clients.certificates import make_certificates
 from support.runner.free_ports import free_port
-
-
-@pytest.fixture(scope='module')
-def certificates(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp('certificates'))
 
 
 @pytest.fixture

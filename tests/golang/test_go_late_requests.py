@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 from support.brokers.broker_process import PROMPT, ROOT, serving
-from support.clients.late_requests import LATE, broker_behind_proxy, check_of_lines, create_topic, run_transaction
+from support.clients.late_requests import LATE, check_of_lines, create_topic, run_transaction
 from support.clients.line_producer import LineProducer
 from support.runner.machine_requirements import JUDGES, fetching
 
@@ -26,12 +26,6 @@ def program():
         subprocess.run(['go', 'build', '-o', str(path), '.'], cwd=ROOT / 'tests' / 'golang' / 'producers', check=True,
                        stdin=subprocess.DEVNULL, timeout=500)
     return str(path)
-
-
-@pytest.fixture(scope='module')
-def proxied(tmp_path_factory):
-    with broker_behind_proxy(tmp_path_factory.mktemp('late') / 'data') as found:
-        yield found
 
 
 LATE_AND_COUNTED = [key for key in LATE if key is not ApiKey.TXN_OFFSET_COMMIT]

@@ -6,14 +6,8 @@ import ssl
 
 import pytest
 from hostile.siege import many_connections
-from support.clients.certificates import make_certificates
 from support.clients.raw_client import RawClient
 from support.runner.free_ports import free_port
-
-
-@pytest.fixture(scope='module')
-def certificates(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp('certificates'))
 
 
 def client_hello():

@@ -3,7 +3,7 @@ import json
 import subprocess
 
 import pytest
-from support.brokers.secured_broker import MECHANISMS, MODULES, PASSWORD, SecuredBroker
+from support.brokers.secured_broker import MECHANISMS, MODULES, PASSWORD
 from support.kafka.apache_kafka import java
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
@@ -12,13 +12,6 @@ LIMIT_S = 120
 RENEWALS = 3
 CASES = [(protocol, mechanism) for protocol in ('SASL_PLAINTEXT', 'SASL_SSL') for mechanism in MECHANISMS]
 REFUSED = 'org.apache.kafka.common.errors.SaslAuthenticationException: '
-
-
-@pytest.fixture(scope='module')
-def secured(tmp_path_factory):
-    secured = SecuredBroker(tmp_path_factory.mktemp('secured'))
-    yield secured
-    secured.close()
 
 
 def settings_file(directory, secured, protocol, mechanism, password=PASSWORD):

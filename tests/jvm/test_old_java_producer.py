@@ -3,7 +3,7 @@ import functools
 import subprocess
 
 import pytest
-from support.clients.late_requests import LATE, broker_behind_proxy, check_of_lines
+from support.clients.late_requests import LATE, check_of_lines
 from support.kafka.apache_kafka import classpath
 from support.runner.machine_requirements import JUDGES, fetching
 
@@ -23,12 +23,6 @@ def command():
                            stdin=subprocess.DEVNULL, timeout=500)
     return ['java', '-Xmx256m', '-Djava.net.preferIPv4Stack=true', '-Dorg.slf4j.simpleLogger.defaultLogLevel=off',
             '-cp', f'{directory}/kafka-clients-{VERSION}.jar:{classpath()}', 'kbroker.LineProducer']
-
-
-@pytest.fixture(scope='module')
-def proxied(tmp_path_factory):
-    with broker_behind_proxy(tmp_path_factory.mktemp('late') / 'data') as found:
-        yield found
 
 
 @pytest.mark.parametrize('course', ['late', 'lost'])

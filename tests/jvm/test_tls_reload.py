@@ -10,18 +10,12 @@ import ssl
 
 import pytest
 from support.brokers.broker_process import BrokerProcess
-from support.clients.certificates import make_certificates
 from support.kafka.apache_kafka import KafkaProcess, run_tools
 from support.runner.free_ports import free_port
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 CONFIGS = 'kafka.admin.ConfigCommand'
 LOCATION = 'listener.name.ssl.ssl.keystore.location'
-
-
-@pytest.fixture(scope='module')
-def certificates(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp('certificates'))
 
 
 @pytest.fixture(params=[BrokerProcess, KafkaProcess], ids=['kbroker', 'apache-kafka'])

@@ -3,7 +3,6 @@ import pathlib
 
 import pytest
 
-from kbroker.base.clock import ManualClock
 from kbroker.base.long_work import run_to_end
 from kbroker.log.fs import FileSystem
 from kbroker.log.jobs import run_inline
@@ -17,11 +16,6 @@ from kbroker.settings.topic_config import LogConfig
 @pytest.fixture
 def fs() -> FileSystem:
     return FileSystem()
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

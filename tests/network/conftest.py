@@ -2,13 +2,8 @@
 import pytest
 from support.clients.socket_peers import Peer
 
-from kbroker.base.clock import ManualClock, Timers
+from kbroker.base.clock import Timers
 from kbroker.network.reactor import Reactor
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture

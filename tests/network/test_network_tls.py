@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from support.clients.certificates import make_certificates
 from support.clients.socket_peers import ColdFile, DeferringHandler, LateWorker, Peer, Slice, commons_for, echo, frame
 from support.clients.tls13_records import ClientRecords
 from support.runner.attempts import assert_within
@@ -19,11 +18,6 @@ from kbroker.base.errors import ConfigError
 from kbroker.network.connection import Connection
 from kbroker.network.newcomers import MAX_HANDSHAKES
 from kbroker.network.tls import TlsTransport, server_context
-
-
-@pytest.fixture(scope='module')
-def certificates(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp('certificates'))
 
 
 @pytest.fixture

@@ -8,18 +8,13 @@ import shutil
 import ssl
 
 import pytest
-from support.clients.certificates import make_certificates, make_revocation_list
+from support.clients.certificates import make_revocation_list
 from support.clients.socket_peers import LateWorker
 
 from kbroker.base.errors import ConfigError, KafkaError
 from kbroker.network.tls import server_context
 from kbroker.network.tls_contexts import TlsContexts
 from kbroker.settings.config import Config
-
-
-@pytest.fixture(scope='module')
-def certificates(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp('certificates'))
 
 
 @pytest.fixture

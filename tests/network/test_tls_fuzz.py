@@ -5,7 +5,6 @@ import socket
 import ssl
 
 import pytest
-from support.clients.certificates import make_certificates
 from support.clients.socket_peers import commons_for, echo, frame
 
 from kbroker.network.connection import Connection
@@ -24,11 +23,6 @@ def runs(default, soak):
 @pytest.fixture
 def count(request, soak_count):
     return soak_count(request.param)
-
-
-@pytest.fixture(scope='module')
-def certificates(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp('certificates'))
 
 
 @pytest.fixture

@@ -1,17 +1,11 @@
 """Requests of kafkajs that a network delays until its next transaction, and answers that it loses."""
 import pytest
 from kafkajs import script
-from support.clients.late_requests import LATE, broker_behind_proxy, check_of_lines
+from support.clients.late_requests import LATE, check_of_lines
 
 from kbroker.protocol.api_keys import ApiKey
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope='module')
-def proxied(tmp_path_factory):
-    with broker_behind_proxy(tmp_path_factory.mktemp('late') / 'data') as found:
-        yield found
 
 
 REPEATED = [key for key in LATE if key is not ApiKey.END_TXN]

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 from kafkajs import script
-from support.brokers.secured_broker import MECHANISMS, PASSWORD, SecuredBroker, unsecured_token
+from support.brokers.secured_broker import MECHANISMS, PASSWORD, unsecured_token
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
@@ -12,13 +12,6 @@ LIMIT_S = 120
 HANDSHAKES = 5
 """Two connections and three renewals."""
 CASES = [(protocol, mechanism) for protocol in ('SASL_PLAINTEXT', 'SASL_SSL') for mechanism in MECHANISMS]
-
-
-@pytest.fixture(scope='module')
-def secured(tmp_path_factory):
-    secured = SecuredBroker(tmp_path_factory.mktemp('secured'))
-    yield secured
-    secured.close()
 
 
 def case(secured, protocol, mechanism, password=PASSWORD, handshakes=0):

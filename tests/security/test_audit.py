@@ -9,7 +9,6 @@ import threading
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kbroker.base.clock import ManualClock
 from kbroker.security import audit_file
 from kbroker.security.audit import Audit, AuditLog
 from kbroker.security.audit_file import AuditFile, open_audit
@@ -32,11 +31,6 @@ class Lines:
 
     def close(self):
         self.lines.append('closed')
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture

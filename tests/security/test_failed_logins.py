@@ -1,7 +1,6 @@
 """The pace of logins of an address whose logins failed."""
 import pytest
 
-from kbroker.base.clock import ManualClock
 from kbroker.security.failed_logins import (
     LONGEST_WAIT_MS,
     MOST_ADDRESSES,
@@ -11,11 +10,6 @@ from kbroker.security.failed_logins import (
     FailedLogins,
     network_of,
 )
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture

@@ -34,6 +34,13 @@ def protobuf_jars():
     return [path for path in os.environ.get('KBROKER_SPARK_PROTOBUF_JAR', '').split(',') if path]
 
 
+@pytest.fixture
+def log(tmp_path):
+    """Files of a log directory that the test writes."""
+    from spark_rows import LogFiles
+    return LogFiles(tmp_path / 'logs')
+
+
 @pytest.fixture(scope='session')
 def spark(tmp_path_factory):
     """A session on two cores. Its workers find the project and `support`; `format("kbroker")` works unregistered."""

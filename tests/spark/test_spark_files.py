@@ -17,12 +17,6 @@ from kbroker_tools.spark.partition_files import PartitionFiles
 from kbroker_tools.spark.skipped import Skipped
 from kbroker_tools.spark.storage import FileFacts, Storage
 
-
-@pytest.fixture
-def log(tmp_path):
-    return LogFiles(tmp_path / 'logs')
-
-
 # ---- ends and contents of a log
 
 def test_a_log_that_ends_in_a_marker(log):

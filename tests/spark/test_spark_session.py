@@ -35,11 +35,6 @@ def values_of(frame):
 
 
 @pytest.fixture
-def log(tmp_path):
-    return LogFiles(tmp_path / 'logs')
-
-
-@pytest.fixture
 def twenty(log):
     for number in range(20):
         log.write(str(number), headers=[('h', b'x')])

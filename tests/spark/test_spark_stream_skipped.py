@@ -1,17 +1,11 @@
 """A stream reports skipped offsets to `skippedTo`, once for each micro-batch, however often Spark repeats it."""
 import shutil
 
-import pytest
 from spark_rows import LogFiles, damage, schema_of
 
 from kbroker_tools.spark.options import parse_options
 from kbroker_tools.spark.skipped import Skipped
 from kbroker_tools.spark.stream import RecordsStreamReader, to_json
-
-
-@pytest.fixture
-def log(tmp_path):
-    return LogFiles(tmp_path / 'logs')
 
 
 class Query:

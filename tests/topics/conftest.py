@@ -2,7 +2,6 @@
 import pytest
 from support.disk.held_disk import HeldDisk
 
-from kbroker.base.clock import ManualClock
 from kbroker.log.fs import FileSystem
 from kbroker.log.log import Log
 from kbroker.log.options import LogOptions
@@ -20,11 +19,6 @@ def disk():
 @pytest.fixture
 def flusher(disk):
     return Flusher(disk.sync)
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture
