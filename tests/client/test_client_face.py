@@ -117,14 +117,14 @@ def test_a_closed_client_is_refused(make):
 
 def test_a_consumer_whose_last_commit_fails_closes_its_connections(monkeypatch):
     consumer, closed = Consumer('h:1', group_id='g'), []
-    clusters = [consumer._member_cluster, consumer._cluster]
+    clusters = [consumer._session.member_cluster, consumer._cluster]
     for cluster in clusters:
         monkeypatch.setattr(cluster, 'close', lambda closing=cluster: closed.append(closing))
 
     def fail():
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, 'no coordinator')
 
-    monkeypatch.setattr(consumer, '_commit_if_still_member', fail)
+    monkeypatch.setattr(consumer._session, 'commit_if_still_member', fail)
     with pytest.raises(KafkaError, match='no coordinator'):
         consumer.close()
     assert closed == clusters
@@ -133,8 +133,8 @@ def test_a_consumer_whose_last_commit_fails_closes_its_connections(monkeypatch):
 @pytest.mark.parametrize(('options', 'limit_ms'), [({}, 30_000), ({'timeout_ms': 5}, 5)])
 def test_a_close_bounds_all_that_it_waits_for_together(options, limit_ms, monkeypatch):
     consumer, bounds = Consumer('h:1', group_id='g'), []
-    monkeypatch.setattr(consumer._member_cluster, 'end_within', bounds.append)
-    monkeypatch.setattr(consumer._heartbeats, 'stop', lambda timeout_ms: bounds.append(timeout_ms) or True)
+    monkeypatch.setattr(consumer._session.member_cluster, 'end_within', bounds.append)
+    monkeypatch.setattr(consumer._session.heartbeats, 'stop', lambda timeout_ms: bounds.append(timeout_ms) or True)
     consumer.close(commits=False, **options)
     assert bounds == [limit_ms, limit_ms]
 
@@ -153,8 +153,8 @@ def reading_consumer(monkeypatch, stop=lambda timeout_ms: False):
     consumer, closed = Consumer('h:1', group_id='g', enable_auto_commit=True), []
     consumer.assign([('t', 0)])
     consumer.seek('t', 0, 5)
-    consumer._heartbeats = UnansweredHeartbeat(stop)
-    monkeypatch.setattr(consumer._member_cluster, 'close', lambda: closed.append('member'))
+    consumer._session.heartbeats = UnansweredHeartbeat(stop)
+    monkeypatch.setattr(consumer._session.member_cluster, 'close', lambda: closed.append('member'))
     return consumer, closed
 
 
@@ -163,7 +163,7 @@ def test_a_close_raises_if_a_heartbeat_without_an_answer_prevents_its_commit(mon
     with pytest.raises(ClientError, match=r"positions of group 'g' were not committed: .* a heartbeat within 700 ms"):
         consumer.close(timeout_ms=700)
     assert closed == [], 'the thread uses the connections'
-    consumer._heartbeats.uses_member = False
+    consumer._session.heartbeats.uses_member = False
     consumer.close()
     assert closed == ['member']
 
@@ -171,7 +171,7 @@ def test_a_close_raises_if_a_heartbeat_without_an_answer_prevents_its_commit(mon
 @pytest.mark.parametrize(('position', 'options'), [(5, {'commits': False}), (5, {'timeout_ms': 0}), (None, {})])
 def test_a_close_that_has_nothing_to_commit_does_not_raise_for_a_heartbeat(monkeypatch, position, options):
     consumer, closed = reading_consumer(monkeypatch)
-    consumer._positions['t', 0] = position
+    consumer._positions.offsets['t', 0] = position
     consumer.close(**options)
     assert closed == []
 
@@ -194,9 +194,9 @@ def test_a_close_that_is_interrupted_in_its_commit_waits_a_second_for_the_goodby
         raise KeyboardInterrupt
 
     consumer, bounds = Consumer('h:1', group_id='g', topics=['t']), []
-    monkeypatch.setattr(consumer, '_commit_if_still_member', interrupt)
-    monkeypatch.setattr(consumer._member_cluster, 'end_within', bounds.append)
-    monkeypatch.setattr(consumer._member, 'leave_quietly', lambda: bounds.append('goodbye'))
+    monkeypatch.setattr(consumer._session, 'commit_if_still_member', interrupt)
+    monkeypatch.setattr(consumer._session.member_cluster, 'end_within', bounds.append)
+    monkeypatch.setattr(consumer._session.member, 'leave_quietly', lambda: bounds.append('goodbye'))
     with pytest.raises(KeyboardInterrupt):
         consumer.close()
     assert bounds == [30_000, 1000, 'goodbye']

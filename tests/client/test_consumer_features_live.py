@@ -160,9 +160,9 @@ def test_a_busy_member_sends_heartbeats(address, topic, protocol):
     with consumer_of(address, topic, group_id=topic, **protocol) as consumer:
         while not consumer.poll(100):
             pass
-        before = consumer._member.next_heartbeat_ms()
+        before = consumer._session.member.next_heartbeat_ms()
         deadline = time.monotonic() + LIMIT_S
-        while consumer._member.next_heartbeat_ms() == before:
+        while consumer._session.member.next_heartbeat_ms() == before:
             assert time.monotonic() < deadline
             threading.Event().wait(0.05)
 
@@ -171,9 +171,9 @@ def test_a_member_that_gave_up_its_place_neither_commits_nor_reads_again_what_an
     with (consumer_of(address, topic, group_id=topic) as busy,
           Producer(address, transactional_id=topic) as producer):
         first = next(iter(busy))
-        busy._member.give_up()      # as after max.poll.interval.ms
+        busy._session.member.give_up()      # as after max.poll.interval.ms
         with consumer_of(address, topic, group_id=topic) as other:
-            poll_until([other], lambda: sorted(other._positions.values(), key=str) == [10, 10])
+            poll_until([other], lambda: sorted(other._positions.offsets.values(), key=str) == [10, 10])
             with pytest.raises(TransactionError), producer.transaction() as transaction:
                 transaction.send_offsets(busy)
             other.commit()
@@ -182,7 +182,7 @@ def test_a_member_that_gave_up_its_place_neither_commits_nor_reads_again_what_an
         with pytest.raises(KafkaError, match='UNKNOWN_MEMBER_ID'):
             busy.commit()
         assert busy.committed([(topic, first.partition)])[topic, first.partition].offset == 10
-        again = poll_until([busy], lambda: sorted(busy._positions.values(), key=str) == [10, 10])
+        again = poll_until([busy], lambda: sorted(busy._positions.offsets.values(), key=str) == [10, 10])
         assert again == []
 
 
@@ -223,12 +223,12 @@ def test_members_of_a_cooperative_group_keep_what_does_not_move(address, topic):
                'partition_assignment_strategy': 'org.apache.kafka.clients.consumer.CooperativeStickyAssignor'}
     with ExitStack() as stack:
         first = stack.enter_context(consumer_of(address, topic, **options))
-        read = poll_until([first], lambda: sorted(first._positions.values(), key=str) == [10, 10])
+        read = poll_until([first], lambda: sorted(first._positions.offsets.values(), key=str) == [10, 10])
         second = stack.enter_context(consumer_of(address, topic, **options))
         read += poll_until([first, second], lambda: (len(first.assignment), len(second.assignment)) == (1, 1))
         assert first.assignment | second.assignment == {(topic, 0), (topic, 1)}
         (_, kept), = first.assignment
-        read += poll_until([first, second], lambda: 10 in second._positions.values())
+        read += poll_until([first, second], lambda: 10 in second._positions.offsets.values())
         assert len([value for consumer, partition, value in read if partition == kept]) == 10, 'it was never left'
         assert len([value for consumer, _, value in read if consumer is second]) == 10
         second.close()
@@ -272,11 +272,11 @@ def test_what_a_listener_commits_is_not_read_again_by_the_next_owner(address, to
             return found
 
         first = member(0)
-        read = poll_until([first], lambda: sorted(first._positions.values(), key=str) == [10, 10])
+        read = poll_until([first], lambda: sorted(first._positions.offsets.values(), key=str) == [10, 10])
         first.pause(sorted(first.assignment)[:1])
         second = member(1)
         read += poll_until([first, second], lambda: (len(first.assignment), len(second.assignment)) == (1, 1)
-                           and {*first._positions.values(), *second._positions.values()} == {10})
+                           and {*first._positions.offsets.values(), *second._positions.offsets.values()} == {10})
     assert sorted(value for _, _, value in read) == sorted(b'%d' % number for number in range(20))
     both = [(topic, 0), (topic, 1)]
     assert next(note for note in listeners[0].notes if note[1]) == ('assigned', both)
@@ -291,7 +291,7 @@ def test_what_a_listener_commits_is_not_read_again_by_the_next_owner(address, to
 def test_a_member_that_gave_up_its_place_may_choose_partitions_and_commit(address, topic):
     with consumer_of(address, topic, group_id=topic) as consumer:
         next(iter(consumer))
-        consumer._member.give_up()      # as after max.poll.interval.ms
+        consumer._session.member.give_up()      # as after max.poll.interval.ms
         consumer.assign([(topic, 0)])
         consumer.seek(topic, 0, 4)
         consumer.commit()
@@ -323,12 +323,13 @@ def test_a_subscription_goes_on_without_a_topic_that_was_deleted(address, topic,
           Consumer(address, group_id=topic, auto_offset_reset='earliest', **protocol) as consumer):
         admin.create_topics({doomed: 1})
         consumer.subscribe([topic, doomed])
-        poll_until([consumer], lambda: 10 in consumer._positions.values() and (doomed, 0) in consumer.assignment)
+        poll_until([consumer], lambda: (10 in consumer._positions.offsets.values()
+                                        and (doomed, 0) in consumer.assignment))
         assert admin.delete_topics([doomed]) == {doomed: None}
         poll_until([consumer], lambda: (doomed, 0) not in consumer.assignment)
         producer.send(topic, b'later', partition=0)
         producer.flush()
-        poll_until([consumer], lambda: consumer._positions.get((topic, 0)) == 11)
+        poll_until([consumer], lambda: consumer._positions.offsets.get((topic, 0)) == 11)
 
 
 def test_a_consumer_of_chosen_partitions_reports_that_their_topic_was_deleted(address, topic):

@@ -89,16 +89,16 @@ class Scene:
         self.listener = Listener(self.notes)
         options.setdefault('enable_auto_commit', False)
         self.consumer = Consumer('h:1', clock=self.clock, group_id='g', topics=['t'], listener=self.listener, **options)
-        self.consumer._member = self.member
-        self.consumer._heartbeats = BackgroundHeartbeats(self.member, 300_000, self.clock)
-        self.consumer._heartbeats.start = lambda: None
-        self.member.within = self.consumer._member_cluster.within
-        self.consumer._watch_topics = lambda: None
+        self.consumer._session.member = self.member
+        self.consumer._session.heartbeats = BackgroundHeartbeats(self.member, 300_000, self.clock)
+        self.consumer._session.heartbeats.start = lambda: None
+        self.member.within = self.consumer._session.member_cluster.within
+        self.consumer._session._watch_topics = lambda: None
 
     def rebalance(self, *assigned):
         self.member.script.append(list(assigned))
         self.member.must_join = True
-        self.consumer._keep_membership()
+        self.consumer._session.keep_membership()
 
     def taken_notes(self):
         found, self.notes[:] = list(self.notes), []
@@ -174,7 +174,7 @@ def test_a_listener_commits_what_it_gives_up(is_eager):
     scene.member.script.append([])
     scene.member.must_join = True
     scene.listener.on_partitions_assigned = lambda partitions: None
-    scene.consumer._keep_membership()
+    scene.consumer._session.keep_membership()
     gone = ALL if is_eager else ALL[1:]
     assert scene.taken_notes()[:2] == [('revoked', gone), ('commit', dict.fromkeys(gone, 7))]
 
@@ -207,7 +207,7 @@ def test_the_error_of_a_listener_is_raised_when_the_rebalance_is_complete():
         scene.rebalance(ALL[1])
     assert scene.taken_notes() == [('revoked', ALL), ('join', []), ('assigned', ALL[1:2])]
     assert scene.consumer.assignment == {ALL[1]}
-    scene.consumer._keep_membership()
+    scene.consumer._session.keep_membership()
     assert scene.taken_notes() == []
 
 
@@ -217,7 +217,7 @@ def test_a_join_that_fails_is_repeated_without_a_second_revocation():
     scene.member.script.append(KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, 'not allowed'))
     scene.member.must_join = True
     with pytest.raises(KafkaError, match='not allowed'):
-        scene.consumer._keep_membership()
+        scene.consumer._session.keep_membership()
     scene.taken_notes()
     scene.rebalance(*ALL)
     assert scene.taken_notes() == [('join', []), ('assigned', ALL)]
@@ -234,7 +234,7 @@ def test_a_join_that_took_longer_than_max_poll_interval_ms_keeps_the_place():
 
     scene.member.join = wait_and_join
     scene.member.give_up = lambda: pytest.fail('the consumer polls')
-    scene.listener.acts = lambda partitions: scene.consumer._heartbeats.step()
+    scene.listener.acts = lambda partitions: scene.consumer._session.heartbeats.step()
     scene.rebalance(*ALL)
     assert scene.consumer.assignment == {*ALL}
 
@@ -249,9 +249,9 @@ def test_metadata_that_a_broken_connection_did_not_bring_is_asked_for_again():
             raise failures.pop()
 
     scene.consumer._cluster.nodes = {1: Node(1, 'h', 1)}    # it was reached before
-    scene.consumer._watch_topics = watch
+    scene.consumer._session._watch_topics = watch
     scene.clock.advance(300_000)
-    scene.consumer._keep_membership()
+    scene.consumer._session.keep_membership()
     assert failures == []
 
 
@@ -343,7 +343,7 @@ def test_chosen_partitions_of_a_group_are_committed_at_intervals_and_by_close():
     for offset, ms in ((1, 1000), (2, 999), (3, 1)):
         scene.clock.advance(ms)
         scene.consumer.seek(*ALL[0], offset)
-        scene.consumer._keep_membership()
+        scene.consumer._session.keep_membership()
     assert scene.taken_notes() == [('commit', {ALL[0]: 1}), ('commit', {ALL[0]: 3})]
     scene.consumer.seek(*ALL[0], 4)
     scene.consumer.close()
@@ -355,9 +355,9 @@ def test_another_subscription_makes_the_member_join_again():
     scene.rebalance(*ALL)
     scene.consumer.subscribe('u')
     assert scene.member.must_join
-    assert scene.consumer._topics == {'u'}
+    assert scene.consumer._subscription.topics == {'u'}
     scene.consumer.subscribe(pattern='u.*')
-    assert scene.consumer._pattern.fullmatch('user')
+    assert scene.consumer._subscription.pattern.fullmatch('user')
 
 
 @pytest.mark.parametrize(('subscription', 'kind', 'message'), [
@@ -369,7 +369,7 @@ def test_a_subscription_that_means_nothing_is_refused_and_leaves_the_former_one(
     scene = Scene()
     with pytest.raises(kind, match=message):
         scene.consumer.subscribe(**subscription)
-    assert scene.consumer._topics == {'t'}
+    assert scene.consumer._subscription.topics == {'t'}
 
 
 # ---- a heartbeat that waits for its answer
@@ -384,7 +384,7 @@ def test_records_are_read_while_the_thread_awaits_the_answer_to_a_heartbeat():
         assert may_end.wait(60)
 
     def run():
-        with scene.consumer._heartbeats.lock:
+        with scene.consumer._session.heartbeats.lock:
             wait()
 
     thread = threading.Thread(target=run)
@@ -392,9 +392,9 @@ def test_records_are_read_while_the_thread_awaits_the_answer_to_a_heartbeat():
     assert sends.wait(60)
     scene.member.heartbeat = lambda: pytest.fail('the thread has the member')
     try:
-        assert scene.consumer._keep_membership() == scene.clock.monotonic_ms() + 100
+        assert scene.consumer._session.keep_membership() == scene.clock.monotonic_ms() + 100
     finally:
         may_end.set()
         thread.join()
     scene.member.heartbeat = lambda: None
-    assert scene.consumer._keep_membership() == scene.clock.monotonic_ms() + 3000
+    assert scene.consumer._session.keep_membership() == scene.clock.monotonic_ms() + 3000

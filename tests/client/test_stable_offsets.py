@@ -121,7 +121,7 @@ def test_heartbeats_may_be_sent_between_two_questions(shared_broker, topic):
     visits = []
 
     def visit():
-        with consumer._heartbeats.lock:
+        with consumer._session.heartbeats.lock:
             visits.append('heartbeat')
 
     def sleep(_seconds):

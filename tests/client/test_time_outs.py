@@ -79,10 +79,10 @@ def test_a_cooperative_member_reads_its_partitions_while_its_join_waits(shared_b
     with (member(shared_broker, topic, **options) as reader, member(shared_broker, topic, **options) as busy,
           Producer(shared_broker.address) as producer):
         while ((len(reader.assignment), len(busy.assignment)) != (1, 1)
-               or any(each._member.must_join or each._member.is_joining for each in (reader, busy))):
+               or any(each._session.member.must_join or each._session.member.is_joining for each in (reader, busy))):
             assert reader.poll(20) == busy.poll(20) == []
         third = member(shared_broker, topic, **options)
-        while not reader._member.is_joining:        # it awaits `busy`, which does not poll
+        while not reader._session.member.is_joining:        # it awaits `busy`, which does not poll
             assert third.poll(20) == reader.poll(20) == []
         (mine,) = reader.assignment
         producer.send(*mine[:1], b'meanwhile', partition=mine[1])
@@ -90,7 +90,7 @@ def test_a_cooperative_member_reads_its_partitions_while_its_join_waits(shared_b
         found = []
         while not found:
             found = [record.value for batch in reader.poll(20) for record in batch.records()]
-        assert found == [b'meanwhile'] and reader._member.is_joining
+        assert found == [b'meanwhile'] and reader._session.member.is_joining
         third.close()
 
 
@@ -99,7 +99,7 @@ def test_a_member_whose_program_is_busy_does_not_keep_the_others_from_joining(sh
     with member(shared_broker, topic) as first, member(shared_broker, topic) as second:
         while len(first.assignment) < 2:
             first.poll(20)
-        while not first._member.is_joining and len(first.assignment) == 2:
+        while not first._session.member.is_joining and len(first.assignment) == 2:
             second.poll(0)      # one call may not get as far as the join
             first.poll(0)
         while len(second.assignment) != 1:      # `first` does not poll
@@ -113,7 +113,7 @@ def test_a_consumer_that_closes_in_a_join_leaves_the_group_at_once(shared_broker
         while len(busy.assignment) < 2:
             busy.poll(20)
         with member(shared_broker, topic) as other:
-            while not other._member.is_joining:
+            while not other._session.member.is_joining:
                 other.poll(1)
         with Admin(shared_broker.address) as admin:
             assert len(admin.describe_classic_groups([topic])[topic].members) == 1
@@ -124,7 +124,7 @@ def test_a_group_commits_and_looks_up_offsets_while_a_join_waits(shared_broker, 
         while len(busy.assignment) < 2:
             busy.poll(20)
         busy.commit({(topic, 0): 5})
-        while not other._member.is_joining:
+        while not other._session.member.is_joining:
             other.poll(1)
         assert other.committed([(topic, 0)])[topic, 0].offset == 5
 
@@ -135,7 +135,7 @@ def test_a_subscription_that_changes_in_a_join_is_that_of_the_next_one(shared_br
     with member(shared_broker, topic) as busy, member(shared_broker, topic) as other:
         while len(busy.assignment) < 2:
             busy.poll(20)
-        while not other._member.is_joining:
+        while not other._session.member.is_joining:
             other.poll(1)
         other.subscribe([f'{topic}-2'])
         while other.assignment != {(f'{topic}-2', 0)}:

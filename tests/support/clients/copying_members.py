@@ -95,8 +95,8 @@ class CopyingMember:
             for record in batch.records():
                 producer.send('out', record.value, partition=batch.partition)
             if fate == 'loses its place':
-                with consumer._using_member():
-                    consumer._member.give_up()      # as after max.poll.interval.ms
+                with consumer._session.using_member():
+                    consumer._session.member.give_up()      # as after max.poll.interval.ms
             transaction.send_offsets(consumer)
             if fate == 'aborts':
                 self._fates.note(fate)
@@ -111,7 +111,7 @@ class CopyingMember:
 
     def _die(self, producer, consumer):
         """Let the connections go, without a word to the coordinators."""
-        consumer._heartbeats.stop(LIMIT_MS)
+        consumer._session.heartbeats.stop(LIMIT_MS)
         consumer._close_connections()
         producer._close_cluster()
         consumer._use.end()

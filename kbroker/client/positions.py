@@ -1,0 +1,130 @@
+"""The positions of a consumer, and the fetched records that it has not returned."""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from kbroker.base.errors import KafkaError
+from kbroker.base.topic_partition import TopicPartition
+from kbroker.client.admin import OffsetAndMetadata
+from kbroker.client.arguments import partitions_of
+from kbroker.client.consumed import ConsumedBatch, FetchedRecords
+from kbroker.client.statistics import Counts
+
+
+class Positions:
+    """The assigned partitions, each with the offset of its next fetch.
+
+    Fetched records wait until the program takes them. The offset is already behind them; `forget_waiting` returns to
+    the first one that waits.
+    """
+
+    def __init__(self, counts: Counts):
+        self._counts = counts
+        self.offsets: dict[TopicPartition, int | None] = {}
+        """None: not yet known, from the group or from auto.offset.reset."""
+        self.paused: set[TopicPartition] = set()
+        self.waiting: deque[FetchedRecords] = deque()
+        """The records that were fetched and that an iteration has not reached. Their offsets are not yet consumed."""
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self.offsets
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def chosen(self, partitions: Collection[TopicPartition] | None) -> list[TopicPartition]:
+        """Return these partitions, or all if it is None. Raises KeyError for one that is not assigned."""
+        chosen = list(self.offsets) if partitions is None else partitions_of(partitions)
+        for partition in chosen:
+            if partition not in self.offsets:
+                raise KeyError(partition)
+        return chosen
+
+    def next_of(self, partition: TopicPartition) -> int | None:
+        """Return the offset of the next record for the program. Raises KeyError."""
+        for waiting in self.waiting:
+            if (waiting.topic, waiting.partition) == partition:
+                return waiting.offset
+        return self.offsets[partition]
+
+    def unknown(self) -> list[TopicPartition]:
+        return [partition for partition, offset in self.offsets.items() if offset is None]
+
+    def to_fetch(self) -> dict[TopicPartition, int]:
+        """Return the known positions of the partitions that are not paused."""
+        return {partition: offset for partition, offset in self.offsets.items()
+                if offset is not None and partition not in self.paused}
+
+    def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the positions after the records that the program has."""
+        found = {partition: OffsetAndMetadata(offset) for partition, offset in self.offsets.items()
+                 if offset is not None}
+        for waiting in reversed(self.waiting):
+            found[waiting.topic, waiting.partition] = OffsetAndMetadata(waiting.offset)
+        return found
+
+    # ---- changes
+
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self.forget_waiting()
+        self.offsets |= offsets
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self.paused |= set(partitions)
+        self.forget_waiting()
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Add partitions whose positions are not yet known."""
+        self.offsets |= dict.fromkeys(partitions)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self.offsets.pop(partition, None)
+        self.paused &= self.offsets.keys()
+
+    def clear(self) -> None:
+        self.offsets = {}
+        self.paused.clear()
+
+    def forget_waiting(self) -> None:
+        """Return to the position before the batches that no iteration has reached."""
+        for waiting in reversed(self.waiting):
+            self.offsets[waiting.topic, waiting.partition] = waiting.offset
+        self.waiting.clear()
+
+    # ---- records
+
+    def take(self) -> ConsumedBatch | None:
+        """Return the next of the fetched records, or None if they are hidden. The position follows them. KafkaError."""
+        waiting = self.waiting[0]
+        try:
+            batch = waiting.take()
+        except KafkaError:
+            self.forget_waiting()
+            raise
+        if waiting.is_finished:
+            self.waiting.popleft()
+        if batch is not None:
+            self._counts.add('records_consumed_total', len(batch))
+        return batch
+
+    def take_all(self) -> list[ConsumedBatch]:
+        """Return all of the fetched records. After Ctrl-C the positions are those before, since none was returned."""
+        batches: list[ConsumedBatch] = []
+        try:
+            while self.waiting:
+                batch = self.take()
+                if batch is not None:
+                    batches.append(batch)
+        except BaseException as error:
+            if batches and isinstance(error, KafkaError):
+                return batches      # the next poll raises it
+            self.forget_waiting()
+            for batch in reversed(batches):
+                self.offsets[batch.topic, batch.partition] = batch.offsets[0]
+            raise
+        return batches
