@@ -16,7 +16,8 @@ from kbroker.apis.serving.counted_names import counted
 from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.group.classic.group import ClassicGroup, GroupState
+from kbroker.group.classic.group import ClassicGroup
+from kbroker.group.classic.states import GroupState
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import DescribeGroupsResponse
 from kbroker.security.acl_codes import Operation, ResourceType

@@ -7,7 +7,7 @@ from support.worlds.group_coordinator import Client, World
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.group.classic.group import GroupState
+from kbroker.group.classic.states import GroupState
 from kbroker.group.offsets.table import OFFSET_BYTES
 
 PARTITIONS = st.sampled_from([('orders', 0), ('orders', 1), ('payments', 0)])
@@ -142,7 +142,8 @@ class GroupsOnDisk(RuleBasedStateMachine):
                 assert group.unsynced_member_ids <= group.members.keys()
                 assert group.joined_count == sum(member.join_done is not None for member in group.members.values())
                 names = [name for member in group.members.values() for name, _ in member.protocols]
-                assert all(group.is_common(name) == (names.count(name) == len(group.members)) for name in names)
+                assert all(group.assignors.is_common(name) == (names.count(name) == len(group.members))
+                           for name in names)
                 assert (group.leader_id in group.members) == bool(group.members)
                 assert not group.members or group.state not in (GroupState.EMPTY, GroupState.DEAD)
                 assert group.members or group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)

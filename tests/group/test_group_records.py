@@ -12,7 +12,7 @@ from kbroker.base.completion import Callback
 from kbroker.base.errors import CorruptLogError
 from kbroker.base.long_work import LongWork
 from kbroker.group.classic.encoder import group_row
-from kbroker.group.classic.group import GroupState
+from kbroker.group.classic.states import GroupState
 from kbroker.group.coordinator import KINDS
 from kbroker.group.kinds import group_id_of
 from kbroker.group.memory import GroupMemory

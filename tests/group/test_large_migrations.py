@@ -13,7 +13,9 @@ from support.worlds.measured_world import MeasuredWorld
 
 from kbroker.base.errors import ErrorCode
 from kbroker.client.assignor import decode_assignment, encode_assignment, encode_subscription
-from kbroker.group.classic.group import ClassicGroup, GroupState, Member
+from kbroker.group.classic.group import ClassicGroup
+from kbroker.group.classic.member import Member
+from kbroker.group.classic.states import GroupState
 
 MEMBERS = 1_500
 LONGEST_TURN_S = 0.010

@@ -4,7 +4,8 @@ import pytest
 from support.worlds.group_coordinator import GROUP, Client, World, stable_group, subscription
 
 from kbroker.base.errors import ErrorCode
-from kbroker.group.classic.group import TRANSITIONS, ClassicGroup, GroupState
+from kbroker.group.classic.group import ClassicGroup
+from kbroker.group.classic.states import TRANSITIONS, GroupState
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
-"""The answers to the JoinGroups and SyncGroups of classic groups, and the moment when they leave.
+"""The answers to JoinGroup and SyncGroup requests of classic groups. They wait until an operation has ended.
 
-Answers wait until an operation has the group in order: an answer lets its connection's next request in at once, which
-must not find a group half changed.
+An answer lets the next request of its connection pass at once. That request must not find a group that is half changed.
 """
 
 from collections import deque
@@ -12,7 +11,7 @@ from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import JoinGroupResponse, SyncGroupResponse
 
 VERSION_WITH_SKIP_ASSIGNMENT = 9
-"""The version of JoinGroup whose leaders know that they need not assign (KIP-814)."""
+"""The version of JoinGroup that can tell a leader to skip the assignment (KIP-814)."""
 
 cdef enum:
     ANSWERS_A_PART = 16         # how many requests are answered between two yields
@@ -22,8 +21,8 @@ cdef enum:
 class ClassicAnswers:
     """The answers of one shard that wait for `send`.
 
-    `_outbox` has requests with their responses, `_works` generators that answer many requests in parts. An answered
-    member's session starts again.
+    `_outbox` has completions of requests with their responses, `_works` generators that answer many requests in parts.
+    The session of a member that gets an answer starts again.
     """
 
     def __init__(self, sessions, clock, long_work):
@@ -34,13 +33,15 @@ class ClassicAnswers:
         self._works = deque()
 
     def add(self, done, response):
+        """Answer a request with this response at the next `send`."""
         self._outbox.append((done, response))
 
     def then(self, work):
-        """Start a generator once the answers before it have left."""
+        """Start a generator at the next `send`, after the other answers."""
         self._works.append(work)
 
     def send(self):
+        """Send all answers, because the operation on the group has ended."""
         while self._outbox:
             done, response = self._outbox.popleft()
             (<Completion?>done).complete(None, 0, response)
@@ -50,13 +51,13 @@ class ClassicAnswers:
     # JoinGroup
 
     def generation_started(self, group):
-        """Answer all who have joined."""
+        """Answer all parked joins with the generation that starts."""
         self.then(self._answer_joins(group, group.take_joins(self._clock.monotonic_ms())))
 
     def _answer_joins(self, group, joins):
-        """Answer joins with the generation that starts, the leader's last, because it needs the members: a generator.
+        """Answer joins with the generation that starts: a generator. The leader is last, because it needs all members.
 
-        `joins`: members, each with its request, or None if it did not join but belongs to the generation.
+        `joins` has all members of the generation, each with its parked join, or None if it did not join.
         """
         answered = 0
         leader_id, leader_joins = group.leader_id, []
@@ -78,7 +79,7 @@ class ClassicAnswers:
         self.then(_answer_join(group, member, done, None))
 
     def replaced(self, group, member, version, old_leader_id, done):
-        """Answer a static member that took over its place without a rebalance."""
+        """Answer the join of a static member that has returned under a new id without a rebalance."""
         self.then(self._answer_replaced(group, member, version, old_leader_id, done))
 
     def _answer_replaced(self, group, member, version, old_leader_id, done):
@@ -87,7 +88,7 @@ class ClassicAnswers:
         if skips and version >= VERSION_WITH_SKIP_ASSIGNMENT:
             head.skip_assignment = True
         elif skips:
-            # Without skip_assignment (KIP-814) a leader would assign again. The reply names its old id as leader.
+            # Without skip_assignment (KIP-814), the leader would assign again. So the response names its old id.
             head.leader = old_leader_id or ''
         yield from _answer_join(group, member, done, head)
 
@@ -135,10 +136,10 @@ class ClassicAnswers:
         if done is not None:
             self.add(done, SyncGroupResponse(error_code=code))
 
-    # Both
+    # JoinGroup and SyncGroup
 
     def refuse_all(self, group, code):
-        """Answer all that is parked with an error."""
+        """Answer all parked joins and syncs with an error."""
         self.then(self._refuse_all(group, code, list(group.members.values())))
 
     def _refuse_all(self, group, code, members):
@@ -156,8 +157,10 @@ class ClassicAnswers:
 
 
 def _answer_join(group, member, done, head):
-    """Answer a join with the response `head`, None for the current generation. The member that leads it also gets the
-    members, to assign for: a generator."""
+    """Answer a join with the response `head`, or with the current generation if it is None: a generator.
+
+    The leader also gets the members, because it computes their assignments.
+    """
     members = []
     if head is None:
         head = _join_response(group)
@@ -178,7 +181,7 @@ def _answer_join(group, member, done, head):
 
 
 def _join_response(group):
-    """Return the response that describes the current generation, without the fields of a single member."""
+    """Return a response with the current generation, without the fields that depend on the member."""
     return JoinGroupResponse(
         generation_id=group.generation,
         protocol_type=group.protocol_type,

@@ -1,16 +1,16 @@
-"""The value of a group's row as bytes, encoded without an object for each member. `protocol.rows` would encode the same
-bytes.
+"""The value of a group's row, encoded without an object for each member. `protocol.rows` encodes the same bytes.
 
-Version 3: version int16, protocol type, generation int32, protocol, leader, timestamp int64, count of members int32. A
-member: member id, group.instance.id, client id, client host, rebalance timeout int32, session timeout int32,
-subscription, assignment. Strings have an int16 length, -1 for null; the last two are bytes with an int32 length.
+Version 3: version int16, protocol type, generation int32, protocol, leader, timestamp int64, number of members int32.
+Each member: member id, group.instance.id, client id, client host, rebalance timeout int32, session timeout int32,
+subscription, assignment. The last two are bytes with an int32 length. Strings have an int16 length, -1 for null.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from kbroker.group.classic.group cimport ClassicGroup, Member
+from kbroker.group.classic.group cimport ClassicGroup
+from kbroker.group.classic.member cimport Member
 from kbroker.group.offsets.encoder cimport Text, put_text, text_of
 from kbroker.wire.bytes cimport write_int16, write_int32, write_int64
 
@@ -20,19 +20,19 @@ from kbroker.protocol.messages import GroupMetadataKey
 from kbroker.protocol.rows import encode_row_key
 
 cdef enum:
-    FIXED_BYTES = 24            # everything of a value beside its strings and members
-    MEMBER_FIXED_BYTES = 24     # everything of a member beside its strings and bytes
+    FIXED_BYTES = 24            # the size of a value without its strings and members
+    MEMBER_FIXED_BYTES = 24     # the size of a member without its strings and bytes
 
 cdef int16_t version_of_group = GROUP_VERSION
 
 
 def group_row(ClassicGroup group not None, dict assignments not None, Py_ssize_t max_bytes):
-    """Return the key and value of the row that keeps the group's generation. Raises as `encode_group`."""
+    """Return the key and value of the row of the group's generation. Raise the errors of `encode_group`."""
     return encode_row_key(GroupMetadataKey(group=group.group_id)), encode_group(group, assignments, max_bytes)
 
 
 cdef bytes encode_group(ClassicGroup group, dict assignments, Py_ssize_t max_bytes):
-    """Encode the group's generation with these assignments by member id; a member without one gets none.
+    """Encode the group's generation with these assignments by member id. A member without one gets an empty one.
 
     Raises MESSAGE_TOO_LARGE for a value of more than `max_bytes`.
     """
@@ -81,7 +81,7 @@ cdef bytes subscription_of(Member member, str protocol_name):
 
 
 cdef Text nullable_text_of(str value) except *:
-    """The bytes of a string; no start for null."""
+    """Return the bytes of a string. For None, `start` is NULL."""
     cdef Text text
     if value is not None:
         return text_of(value)

@@ -1,23 +1,26 @@
-"""Joining, syncing, heartbeating and leaving: what moves the classic groups of a shard.
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic groups, and their deadlines.
 
-Membership itself lives in memory, as in Kafka: it is a matter of heartbeats, and after a restart a member that does not
-heartbeat in time is gone. What the log keeps is a generation with its assignments: a group becomes Stable, and its
-members learn their assignments, once that row is durable.
+As in Kafka, the state of a rebalance is in memory only. A member that does not heartbeat in time is removed, after a
+restart too. The log has a row for each generation with its assignments. Once this row is durable, the group becomes
+Stable and its members get their assignments.
 
-Answers wait in `classic_answers` until an operation has the group in order.
+The answers of an operation wait in `answers` until it has ended.
 """
 
 import functools
 import logging
 
 from kbroker.base.completion cimport Completion
-from kbroker.group.classic.group cimport ClassicGroup, Member
+from kbroker.group.classic.group cimport ClassicGroup
+from kbroker.group.classic.member cimport Member
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.classic.answers import ClassicAnswers
 from kbroker.group.classic.encoder import group_row
-from kbroker.group.classic.group import MOST_MEMBERS, MOST_PROTOCOLS, GroupState
+from kbroker.group.classic.group import MOST_MEMBERS, MOST_PROTOCOLS
+from kbroker.group.classic.states import GroupState
+from kbroker.group.classic.member import new_member_id
 from kbroker.group.classic.pending_members import PENDING_MEMBER_BYTES
 from kbroker.group.classic.sessions import Sessions
 from kbroker.group.shard import coordinator_error
@@ -27,16 +30,21 @@ from kbroker.security.escape import shown
 log = logging.getLogger(__name__)
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
-"""How long a member that does not know its id may stay in an unfinished rebalance: it cannot heartbeat, and its
-connection may be gone; a client that is still there joins again."""
+"""The time that a member without an id may stay in a rebalance. It cannot heartbeat, and its connection may be closed.
+A client that is still there joins again."""
 
 cdef enum:
-    MEMBERS_AT_ONCE = 1_000     # the most members whose row is made and appended without a yield
-    MEMBERS_A_PART = 64         # how many members are removed between two yields
+    MEMBERS_AT_ONCE = 1_000     # the most members whose row is encoded and appended without a yield
+    MEMBERS_A_PART = 64         # the members that are removed between two yields
+
+cdef object EMPTY = GroupState.EMPTY
+cdef object STABLE = GroupState.STABLE
+cdef object COMPLETING_REBALANCE = GroupState.COMPLETING_REBALANCE
+cdef object PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
 
 
 def then_answer(operation):
-    """Answers wait for the end of the operation."""
+    """Decorate an operation: the answers that it adds are sent when it has ended."""
 
     @functools.wraps(operation)
     def wrapped(self, /, *args, **kwargs):
@@ -49,9 +57,9 @@ def then_answer(operation):
 
 
 class Membership:
-    """The members of the groups of one shard. Requests and responses are Kafka's messages.
+    """The operations on the classic groups of one shard. Requests and responses are Kafka's messages.
 
-    `pending_members` are those of all shards.
+    `pending_members` has the pending members of all shards.
     """
 
     def __init__(self, shard, config, clock, timers, long_work, pending_members):
@@ -66,7 +74,7 @@ class Membership:
 
     @then_answer
     def start_sessions(self):
-        """After loading: each member gets its session timeout to heartbeat; a group above group.max.size rebalances."""
+        """Start all sessions after a load. Rebalance groups with more members than group.max.size."""
         for group in self._classic_groups():
             for member in group.members.values():
                 self.sessions.restart(group, member)
@@ -74,7 +82,7 @@ class Membership:
                 self._rebalance_or_complete(group)
 
     def stop_sessions(self):
-        """`__consumer_offsets` is gone and its groups with it: their timers must find nothing to do."""
+        """Remove all members and their timers, because `__consumer_offsets` is closed or deleted."""
         for group in self._classic_groups():
             for member in list(group.members.values()):
                 self._remove(group, member)
@@ -85,12 +93,11 @@ class Membership:
         self._shard.clear()
         self.answers.send()
 
-    # Groups that become consumer groups, and that were ones
+    # Migration to consumer groups and back
 
     @then_answer
     def end(self, group):
-        """A consumer group takes the place of the group, as soon as its rows are durable. The requests that wait are
-        answered REBALANCE_IN_PROGRESS."""
+        """End a group that a consumer group is about to replace. Answer its parked requests REBALANCE_IN_PROGRESS."""
         group.bury(self._clock.wall_ms())
         for timer in (group.join_timer, group.sync_timer):
             if timer is not None:
@@ -100,14 +107,14 @@ class Membership:
 
     @then_answer
     def revive(self, group_id):
-        """Go on with a group that `end` has ended, if no other has taken its place. Its members rebalance."""
+        """Continue a group that `end` has ended, unless another group has replaced it. Its members rebalance."""
         ended = self._classic_group(group_id)
         if ended is None or not ended.is_dead:
             return
-        group = ClassicGroup(group_id, state_since_ms=self._clock.wall_ms(), state=GroupState.STABLE,
+        group = ClassicGroup(group_id, state_since_ms=self._clock.wall_ms(), state=STABLE,
                              generation=ended.generation, protocol_name=ended.protocol_name)
         for member in ended.members.values():
-            group.add(member.as_it_is(), ended.protocol_type)
+            group.add(member.copy(), ended.protocol_type)
         group.leader_id = ended.leader_id
         self._shard.add_group(group)
         for member in group.members.values():
@@ -116,7 +123,7 @@ class Membership:
 
     @then_answer
     def start_downgraded(self, group_id, rebalances):
-        """Give the members of a group that was a consumer group their session's time."""
+        """Start the sessions of a classic group that was a consumer group, and a rebalance if `rebalances` is true."""
         group = self._classic_group(group_id)
         if group is None:
             return
@@ -156,11 +163,11 @@ class Membership:
 
     @then_answer
     def join(self, request, version, client_id, client_host, done):
-        """JoinGroup. `done` completes with the JoinGroupResponse, maybe much later.
+        """Serve a JoinGroup. `done` completes with the response, which may wait for the other members.
 
-        INVALID_SESSION_TIMEOUT, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL, INVALID_REQUEST
-        (too many assignors), GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE (the group is being deleted),
-        COORDINATOR_LOAD_IN_PROGRESS (no memory left for more).
+        Raises INVALID_SESSION_TIMEOUT, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL,
+        INVALID_REQUEST (too many assignors), GROUP_MAX_SIZE_REACHED, COORDINATOR_NOT_AVAILABLE (the group is being
+        deleted), COORDINATOR_LOAD_IN_PROGRESS (no memory is left).
         """
         self.check_join(request)
         group = self._classic_group(request.group_id)
@@ -175,7 +182,7 @@ class Membership:
             raise KafkaError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 f'found {request.protocol_type!r} with {[name for name, _ in joining.protocols]}, '
-                f'expected {group.protocol_type!r} with one of {sorted(group.common_protocols())}',
+                f'expected {group.protocol_type!r} with one of {sorted(group.assignors.common())}',
             )
         self._check_memory(group, joining)
         if request.member_id and (request.member_id not in group.pending_members or joining.is_static):
@@ -188,7 +195,7 @@ class Membership:
             self._add_member(group, joining, request.protocol_type, done)
 
     def check_join(self, request):
-        """Raise INVALID_SESSION_TIMEOUT or INVALID_REQUEST for a JoinGroup that no group takes."""
+        """Raise INVALID_SESSION_TIMEOUT or INVALID_REQUEST for a JoinGroup that is wrong in any group."""
         low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
             raise KafkaError(
@@ -200,7 +207,7 @@ class Membership:
         # Version 0 has no rebalance timeout: the session timeout stands for both.
         known = request.rebalance_timeout_ms >= 0
         return Member(
-            member_id=request.member_id or group.new_member_id(client_id, request.group_instance_id),
+            member_id=request.member_id or new_member_id(client_id, request.group_instance_id),
             group_instance_id=request.group_instance_id,
             client_id=client_id,
             client_host=client_host,
@@ -210,6 +217,7 @@ class Membership:
         )
 
     def _check_room(self, group, member_id):
+        """Raise GROUP_MAX_SIZE_REACHED if the group is full. A member that has lost its place is removed."""
         most = min(self._config.group_max_size, MOST_MEMBERS)
         if group.has_room_for(member_id, most):
             return
@@ -224,7 +232,8 @@ class Membership:
     def _check_memory(self, group, joining):
         """Refuse a member whose metadata has no room in the group's row, or for which there is no memory.
 
-        The latter makes the oldest pending members of all groups expire first.
+        To free memory, the oldest pending members of all groups expire first. Raises GROUP_MAX_SIZE_REACHED,
+        COORDINATOR_LOAD_IN_PROGRESS.
         """
         cdef Member known = group.members.get(joining.member_id)
         cdef Py_ssize_t more_bytes = joining.held_bytes + PENDING_MEMBER_BYTES
@@ -247,56 +256,61 @@ class Membership:
         self._shard.memory.check(more_bytes)
 
     def _hand_out_member_id(self, group, joining, done):
-        """KIP-394: the client must show that it got its id before it counts, else each lost answer leaves a ghost."""
+        """Answer with a member id. The client becomes a member when it joins with this id (KIP-394).
+
+        So an answer that is lost leaves no member behind that is never used.
+        """
         member_id = joining.member_id
         self._pending_members.add(
             group, member_id, joining.session_timeout_ms, functools.partial(self._pending_member_ended, group)
         )
-        self._shard.add_group(group)        # after an older pending member may have taken the group with it
+        self._shard.add_group(group)        # an older pending member that expired may have removed the group
         self.answers.add(
             done, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=joining.member_id)
         )
 
-    def _add_member(self, group, joining, protocol_type, done):
+    def _add_member(self, group, Member joining, protocol_type, done):
         self._shard.add_group(group)
         self._pending_members.forget(group, joining.member_id)
-        if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
+        if group.state is PREPARING_REBALANCE and group.previous_state is EMPTY:
             group.member_added = True
         group.add(joining, protocol_type)
-        group.note_new(joining)
+        joining.is_new = True
         group.park_join(joining, done)
         self.sessions.restart(group, joining, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(group)
 
     def _join_again(self, group, member, joining, done):
-        """A member that did not get its answer, wants a rebalance or is called to one."""
+        """Serve the join of a member that lost its answer, wants a rebalance, or takes part in one."""
         same_metadata = member.protocols == joining.protocols
-        keeps_generation = group.state is GroupState.COMPLETING_REBALANCE or (
-            group.state is GroupState.STABLE and not group.is_leader(member.member_id)
+        keeps_generation = group.state is COMPLETING_REBALANCE or (
+            group.state is STABLE and not group.is_leader(member.member_id)
         )
         if keeps_generation and same_metadata:
             self.answers.joined(group, member, done)
             return
-        # Stable, and the leader joins: it saw what its metadata does not show, such as new partitions. All rebalance.
+        # A leader that joins a stable group has a reason that its metadata may not show, such as new partitions.
         group.update(member, joining)
-        # The join of an earlier try may be parked still, on a connection that is gone.
+        # An earlier join of the member may still be parked, on a connection that is closed.
         self.answers.refuse_join(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
         group.park_join(member, done)
         self._rebalance_or_complete(group)
 
     def _replace_static_member(self, group, joining, version, done):
-        """A static member came back without its id (KIP-345): it takes over, and the group goes on without a
-        rebalance if it is stable and would choose the same assignor."""
+        """Let a static member that returns without its id take its place again, under a new id (KIP-345).
+
+        A group that is stable and would elect the same assignor needs no rebalance.
+        """
         assert joining.group_instance_id is not None
         member = group.members[group.static_member_ids[joining.group_instance_id]]
         old_leader_id = group.leader_id
-        before = member.as_it_is()
+        before = member.copy()
         self.answers.refuse_join(group, member, ErrorCode.FENCED_INSTANCE_ID)
         self.answers.refuse_sync(group, member, ErrorCode.FENCED_INSTANCE_ID)
         group.rename_static_member(member, joining.member_id)
         group.update(member, joining)
         self.sessions.restart(group, member)
-        if group.state is not GroupState.STABLE or group.select_protocol() != group.protocol_name:
+        if group.state is not STABLE or group.assignors.elect() != group.protocol_name:
             group.park_join(member, done)
             self._rebalance_or_complete(group)
             return
@@ -304,10 +318,10 @@ class Membership:
 
         def stored(error, result):
             if group.members.get(joining.member_id) is not member:
-                error = KafkaError(ErrorCode.FENCED_INSTANCE_ID)  # by yet another self
+                error = KafkaError(ErrorCode.FENCED_INSTANCE_ID)  # it has returned once more
             elif error is not None:
                 self._undo_replacement(group, member, before)
-            elif group.state is not GroupState.STABLE or group.generation != generation:
+            elif group.state is not STABLE or group.generation != generation:
                 error = KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
             if error is not None:
                 self.answers.add(done, JoinGroupResponse(error_code=coordinator_error(error).code))
@@ -331,18 +345,18 @@ class Membership:
     # The rebalance
 
     def _rebalance_or_complete(self, group):
-        if group.state is not GroupState.PREPARING_REBALANCE:
+        if group.state is not PREPARING_REBALANCE:
             self._prepare_rebalance(group)
         else:
             self._complete_if_everyone_joined(group)
 
     def _prepare_rebalance(self, group):
-        if group.state is GroupState.COMPLETING_REBALANCE:
+        if group.state is COMPLETING_REBALANCE:
             self._fail_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
         if group.sync_timer is not None:
             group.sync_timer.cancel()
-        initial = group.state is GroupState.EMPTY
-        group.transition_to(GroupState.PREPARING_REBALANCE, self._clock.wall_ms())
+        initial = group.state is EMPTY
+        group.transition_to(PREPARING_REBALANCE, self._clock.wall_ms())
         if initial:
             delay_ms = self._config.group_initial_rebalance_delay_ms
             self._delay_initial_rebalance(group, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
@@ -355,8 +369,7 @@ class Membership:
         group.join_timer = self._timers.after(group.rebalance_timeout_ms, lambda: self._end_join(group))
 
     def _delay_initial_rebalance(self, group, delay_ms, remaining_ms):
-        """A new group gives its members time to arrive: again and again while more come, no longer than the
-        rebalance timeout."""
+        """Wait for the first members of a new group. Each new member extends the time, up to the rebalance timeout."""
 
         def due():
             if group.member_added and remaining_ms > 0:
@@ -369,13 +382,13 @@ class Membership:
         group.join_timer = self._timers.after(delay_ms, due)
 
     def _complete_if_everyone_joined(self, group):
-        delayed = group.previous_state is GroupState.EMPTY  # the initial delay decides, not who is there
-        if group.state is GroupState.PREPARING_REBALANCE and not delayed and group.everyone_joined():
+        delayed = group.previous_state is EMPTY  # then the initial delay ends the join
+        if group.state is PREPARING_REBALANCE and not delayed and group.everyone_joined():
             self._complete_join(group)
 
     @then_answer
     def _end_join(self, group):
-        """The time to join is over."""
+        """Complete the join, because its time is over."""
         self._complete_join(group)
 
     def _complete_join(self, group):
@@ -391,7 +404,7 @@ class Membership:
         for index, member in enumerate(absent):
             if index and index % MEMBERS_A_PART == 0:
                 yield
-                if not self._is_in(group, generation, GroupState.PREPARING_REBALANCE):
+                if not self._is_in(group, generation, PREPARING_REBALANCE):
                     return
             if group.members.get(member.member_id) is member and member.join_done is None:
                 group.remove(member)
@@ -400,18 +413,18 @@ class Membership:
             self.answers.send()
 
     def _is_in(self, group, generation, *states):
-        """Is the group where a work in parts left it?"""
+        """Return whether the group is still in this generation and in one of these states, after a pause."""
         return (
             self._shard.groups.get(group.group_id) is group and group.generation == generation
-            and group.is_in(*states)
+            and group.state in states
         )
 
     def _start_generation(self, group):
         if group.members and not group.elect_joined_leader():
-            self._await_joins(group)  # static members only, none of them here: one comes, or their sessions end
+            self._await_joins(group)  # all are static and absent: wait for one, or for the end of their sessions
             return
         group.start_generation(self._clock.wall_ms())
-        if group.state is GroupState.EMPTY:
+        if group.state is EMPTY:
             row = self.row_of(group, {})
             self._append(group, row, {}, Callback(functools.partial(_log_failure, group)))
             return
@@ -423,10 +436,10 @@ class Membership:
 
     @then_answer
     def sync(self, request, done):
-        """SyncGroup. `done` completes with the SyncGroupResponse once the leader's assignment is durable.
+        """Serve a SyncGroup. `done` completes with the response once the leader's assignments are durable.
 
-        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, REBALANCE_IN_PROGRESS,
-        COORDINATOR_NOT_AVAILABLE.
+        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
+        REBALANCE_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
         """
         group = self.group(request.group_id)
         member = group.check_member(request.member_id, request.group_instance_id)
@@ -437,23 +450,23 @@ class Membership:
         ):
             if found is not None and expected is not None and found != expected:
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f'found {found!r}, expected {expected!r}')
-        if group.state is GroupState.PREPARING_REBALANCE:
+        if group.state is PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         group.note_synced(member)
         if not group.unsynced_member_ids and group.sync_timer is not None:
             group.sync_timer.cancel()
-        if group.state is GroupState.STABLE:
+        if group.state is STABLE:
             self.sessions.restart(group, member)
             self.answers.synced(group, member, done)
             return
-        self.answers.refuse_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS)  # an earlier try
+        self.answers.refuse_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS)  # of an earlier sync
         group.park_sync(member, done)
         if group.is_leader(member.member_id) and group.stored_generation != group.generation:
             group.stored_generation = group.generation
             self._long_work.start(self._store_assignments(group, request.assignments))
 
     def _store_assignments(self, group, given):
-        """Append the group's row with the assignments that the leader gave. Of a large group, in parts: a generator."""
+        """Append the group's row with the assignments of the leader, for a large group in parts: a generator."""
         generation = group.generation
         is_large = len(given) + len(group.members) > MEMBERS_AT_ONCE
 
@@ -469,13 +482,13 @@ class Membership:
             return
         if is_large:
             yield
-        if self._is_in(group, generation, GroupState.COMPLETING_REBALANCE):
+        if self._is_in(group, generation, COMPLETING_REBALANCE):
             self._append(group, row, assignments, done)
 
     @then_answer
     def _assignments_stored(self, group, generation, error, result):
-        """The group's row was not stored if there is an error. Without one, its replay has done everything."""
-        if error is not None and group.generation == generation and group.state is GroupState.COMPLETING_REBALANCE:
+        """Rebalance if the row was not stored. Without an error, `_generation_is_durable` has done everything."""
+        if error is not None and group.generation == generation and group.state is COMPLETING_REBALANCE:
             log.error('assignments of group %s, generation %d, were not stored: %s', shown(group.group_id), generation,
                       error)
             group.stored_generation = -1
@@ -486,9 +499,9 @@ class Membership:
     def _generation_is_durable(self, group, generation, assignments):
         """Give the members their assignments, unless a rebalance has ended this generation in the meantime."""
         if self._shard.groups.get(group.group_id) is not group or generation != group.generation or (
-                group.state is not GroupState.COMPLETING_REBALANCE):
+                group.state is not COMPLETING_REBALANCE):
             return
-        group.transition_to(GroupState.STABLE, self._clock.wall_ms())
+        group.transition_to(STABLE, self._clock.wall_ms())
         group.assign(assignments)
         self.answers.assigned(group, assignments)
 
@@ -502,8 +515,8 @@ class Membership:
         self._long_work.start(self._remove_unsynced(group, generation))
 
     def _remove_unsynced(self, group, generation):
-        """Remove members in parts, each of which leaves the group in order: a generator."""
-        states = [GroupState.COMPLETING_REBALANCE, GroupState.STABLE]
+        """Remove members in parts: a generator. The group is consistent after each part."""
+        states = [COMPLETING_REBALANCE, STABLE]
         if not self._is_in(group, generation, *states):
             return
         unsynced = [group.members[member_id] for member_id in group.unsynced_member_ids]
@@ -512,7 +525,7 @@ class Membership:
                 self._after_removal(group)
                 self.answers.send()
                 yield
-                if not self._is_in(group, generation, GroupState.PREPARING_REBALANCE):
+                if not self._is_in(group, generation, PREPARING_REBALANCE):
                     return
             if group.members.get(member.member_id) is member and member.join_done is None:
                 self._remove(group, member)
@@ -523,19 +536,22 @@ class Membership:
     # Heartbeat, sessions, LeaveGroup
 
     def heartbeat(self, request):
-        """Heartbeat. UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE, and
-        REBALANCE_IN_PROGRESS, which keeps the session alive all the same."""
+        """Serve a Heartbeat.
+
+        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE;
+        REBALANCE_IN_PROGRESS, after the session has started again, if the member has to join.
+        """
         group = self.group(request.group_id)
         member = group.check_member(request.member_id, request.group_instance_id)
         group.check_generation(request.generation_id)
         self.sessions.restart(group, member)
-        if group.state is GroupState.PREPARING_REBALANCE:
+        if group.state is PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def leave(self, request):
-        """LeaveGroup of versions 3 and later, one error code a member: a generator that returns the response.
+        """Serve a LeaveGroup of version 3 or later, in parts. Return the response, with an error code for each member.
 
-        A member id of '' with a group.instance.id is an administrator's removal of a static member (KIP-345).
+        An administrator removes a static member by its group.instance.id, with the member id '' (KIP-345). Raises
         COORDINATOR_NOT_AVAILABLE.
         """
         answers, left = [], False
@@ -590,26 +606,24 @@ class Membership:
         self._after_removal(group)
 
     def _remove(self, group, member):
-        """Remove the member. Its parked requests get UNKNOWN_MEMBER_ID: if it is still alive, it joins again."""
+        """Remove the member. Its parked requests get UNKNOWN_MEMBER_ID, so a client that is still there joins again."""
         self.answers.refuse_join(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
         self.answers.refuse_sync(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
         group.remove(member)
 
     def _after_removal(self, group):
-        if group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+        if group.state is STABLE or group.state is COMPLETING_REBALANCE:
             self._prepare_rebalance(group)
-        elif group.state is GroupState.PREPARING_REBALANCE:
+        elif group.state is PREPARING_REBALANCE:
             self._complete_if_everyone_joined(group)
         elif (
-            group.state is GroupState.EMPTY and group.is_blank and not self._shard.offsets.has_any(group.group_id)
+            group.state is EMPTY and group.is_blank and not self._shard.offsets.has_any(group.group_id)
             and self._shard.groups.get(group.group_id) is group
         ):
-            self._shard.remove_group(group.group_id)  # no member ever joined: nothing to remember
-
-    # Answers
+            self._shard.remove_group(group.group_id)  # it never had members, so it has no row
 
     def group(self, group_id):
-        """The group of a member's request. UNKNOWN_MEMBER_ID when there is none, COORDINATOR_NOT_AVAILABLE."""
+        """Return the group of a member's request. Raise UNKNOWN_MEMBER_ID, COORDINATOR_NOT_AVAILABLE."""
         group = self._classic_group(group_id)
         if group is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {group_id} does not exist')
@@ -618,12 +632,13 @@ class Membership:
 
 
 def _log_failure(group, error, result):
+    """Log that the row of an empty group was not stored."""
     if error is not None:
         log.error('that group %s is empty was not stored: %s', shown(group.group_id), error)
 
 
 def check_protocols(protocols):
-    """Raise INVALID_REQUEST for more assignors than any client has."""
+    """Raise INVALID_REQUEST for more than MOST_PROTOCOLS assignors."""
     if len(protocols) > MOST_PROTOCOLS:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f'found {len(protocols)} assignors, expected at most {MOST_PROTOCOLS}'

@@ -1,4 +1,4 @@
-"""Member ids that were given out and whose clients have not joined yet (KIP-394)."""
+"""Pending members: clients that have got a member id and have not joined with it yet (KIP-394)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.base.object_memory import memory_of
 from kbroker.group.classic.group import ClassicGroup
 
 MOST_PENDING_MEMBERS = 20_000
-"""The most member ids of all groups that are given out and not used."""
+"""The largest number of pending members of all groups."""
 PENDING_MEMBER_BYTES = 900
 """The memory of a pending member without its id, as measured on CPython 3.11 with 64 bits."""
 
@@ -19,8 +19,8 @@ PENDING_MEMBER_BYTES = 900
 class PendingMembers:
     """The pending members of all groups, oldest first. An id is kept for its session timeout.
 
-    The oldest ones go early when they are too many. Their clients get UNKNOWN_MEMBER_ID and ask for another id, so a
-    flood of requests keeps no client out.
+    If there are too many, the oldest ones expire early. Their clients get UNKNOWN_MEMBER_ID and ask for another id. So
+    a flood of requests cannot keep a client out.
     """
 
     def __init__(self, timers: Timers, most: int = MOST_PENDING_MEMBERS):
@@ -32,7 +32,7 @@ class PendingMembers:
         return len(self._expire_by_id)
 
     def add(self, group: ClassicGroup, member_id: str, timeout_ms: int, expired: Callable[[], None]) -> None:
-        """`expired` is called if the member has not joined in time."""
+        """Add a pending member. `expired` is called if it has not joined within `timeout_ms`."""
         while len(self._expire_by_id) >= self._most:
             self.expire_oldest()
         expire = partial(self._expire, group, member_id, expired)
@@ -41,7 +41,7 @@ class PendingMembers:
         self._expire_by_id[member_id] = expire
 
     def forget(self, group: ClassicGroup, member_id: str) -> bool:
-        """The member joined or left. Return False if it is not pending."""
+        """Remove a member that has joined or left. Return False if it is not pending."""
         timer = group.pending_members.pop(member_id, None)
         if timer is None:
             return False

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.group.classic.group import ClassicGroup, GroupState, Member
+from kbroker.group.classic.group import ClassicGroup
+from kbroker.group.classic.member import Member
+from kbroker.group.classic.states import GroupState
 from kbroker.group.group import Group
 
 

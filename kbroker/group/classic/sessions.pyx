@@ -1,13 +1,14 @@
-"""Session timeouts of members: each request of a member restarts its timeout."""
+"""The sessions of classic members: each request of a member starts its session timeout again."""
 from functools import partial
 
 from libc.stdint cimport int64_t
 
 from kbroker.base.clock cimport Clock, Timers
-from kbroker.group.classic.group cimport ClassicGroup, Member
+from kbroker.group.classic.group cimport ClassicGroup
+from kbroker.group.classic.member cimport Member
 from kbroker.group.group cimport Group
 
-from kbroker.group.classic.group import GroupState
+from kbroker.group.classic.states import GroupState
 
 cdef enum:
     OWN_TIMEOUT = -1
@@ -17,7 +18,7 @@ cdef object PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
 
 
 cdef class Sessions:
-    """`on_silence(group, member)` is called when a session has run out."""
+    """The sessions of one shard. `on_silence(group, member)` is called when a session ends."""
 
     def __init__(self, Clock clock not None, Timers timers not None, on_silence):
         self._clock = clock
@@ -25,9 +26,9 @@ cdef class Sessions:
         self._on_silence = on_silence
 
     cpdef restart(self, ClassicGroup group, Member member, int64_t timeout_ms=OWN_TIMEOUT):
-        """Expect the next sign of life within `timeout_ms`, by default the session timeout.
+        """Expect the next request of the member within `timeout_ms`, by default its session timeout.
 
-        A running timer is left alone where it comes early enough: it looks at the deadline when it is due.
+        A timer that is due earlier stays: it is then started again for the rest of the time.
         """
         if timeout_ms == OWN_TIMEOUT:
             timeout_ms = member.session_timeout_ms
@@ -40,7 +41,7 @@ cdef class Sessions:
         self.await_life(group, member, timeout_ms)
 
     cpdef touch(self, Group group, str member_id):
-        """An offset commit shows that a classic member lives, as a heartbeat does. For other kinds it does not."""
+        """Start the session again after an offset commit. Members of other kinds of groups need their heartbeats."""
         cdef ClassicGroup classic
         if not isinstance(group, ClassicGroup):
             return

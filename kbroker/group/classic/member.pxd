@@ -1,0 +1,26 @@
+# cython: language_level=3
+from libc.stdint cimport int32_t, int64_t
+
+from kbroker.base.clock cimport Timer
+from kbroker.base.completion cimport Completion
+
+
+cdef class Member:
+    cdef readonly str member_id
+    cdef readonly str group_instance_id
+    cdef readonly str client_id
+    cdef readonly str client_host
+    cdef readonly int32_t rebalance_timeout_ms
+    cdef readonly int32_t session_timeout_ms
+    cdef readonly tuple protocols
+    cdef readonly bytes assignment
+    cdef readonly Py_ssize_t held_bytes
+    cdef readonly Py_ssize_t metadata_bytes
+    cdef readonly bint is_new
+    cdef readonly Completion join_done
+    cdef readonly Completion sync_done
+    cdef public Timer session_timer
+    cdef public int64_t session_deadline_ms
+
+    cdef int adopt_fields(self, Member other) except -1
+    cdef int expect_life(self, int64_t now_ms) except -1
