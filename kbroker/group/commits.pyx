@@ -1,11 +1,11 @@
-"""Offset commits of clients, as a group checks them."""
+"""Offset commits of clients."""
 from libc.stdint cimport int32_t, int64_t
 
 NO_TOPIC_ID = bytes(16)
 
 
 cdef class NewOffset:
-    """A client's offset commit for one partition. `topic_id` is that of the existing topic."""
+    """The offset that a client commits for one partition. `topic_id` is the id of the existing topic."""
 
     def __init__(self, int64_t offset, int32_t leader_epoch=-1, str metadata='', bytes topic_id not None=NO_TOPIC_ID):
         self.offset = offset
@@ -15,11 +15,14 @@ cdef class NewOffset:
 
 
 cdef class Commit:
-    """An OffsetCommit or the group's half of a TxnOffsetCommit, with the partitions that exist.
+    """An OffsetCommit, or a TxnOffsetCommit, without the partitions that do not exist.
 
-    `offsets` has a NewOffset by topic and partition. `generation` is the member epoch where the group is no classic
-    one. `retention_ms`: until when the offsets are kept, from now; -1: as offsets.retention.minutes says. OffsetCommit
-    versions 2 to 4. A commit is made once: it keeps its rows. Rows of a transaction have no topic id, as in Kafka.
+    * `offsets`: a NewOffset by (topic, partition).
+    * `generation`: the generation of the member, or its member epoch in a group that is not classic.
+    * `retention_ms`: the time from now until the offsets expire (OffsetCommit versions 2 to 4); -1 for
+      offsets.retention.minutes.
+
+    A commit keeps its rows, so it can be stored only once. As in Kafka, rows of a transaction have no topic id.
     """
 
     def __init__(self, str group_id not None, dict offsets not None, int32_t generation=-1, str member_id not None='',

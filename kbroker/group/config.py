@@ -1,7 +1,7 @@
-"""The configs in force for a group: its own ones in the metadata log, and the broker's.
+"""The configs in force for a group, from its own configs in the metadata log and those of the broker.
 
-`GroupCoordinator.group_config(group_id)` returns a `GroupConfig`. It is cheap: groups without own configs share one.
-Ask again for each request, because configs change while the broker runs.
+`GroupCoordinator.group_config(group_id)` returns a `GroupConfig`. This is cheap, because all groups without own configs
+share one. Call it for each request, because configs change while the broker runs.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.settings.groups import GROUP_KINDS, GROUP_SETTINGS
 
 MOST_KEPT = 1000
 MOST_KEPT_BYTES = 4 * 1024 * 1024
-"""The groups whose configs are kept, and their memory."""
+"""The largest number of groups whose configs are kept, and the bytes that these may take."""
 KEPT_BYTES = 1_000
 """The memory of the configs of a group, as measured on CPython 3.11 with 64 bits."""
 
@@ -81,6 +81,6 @@ class GroupConfigs:
         return config
 
     def reconfigure(self) -> None:
-        """Take over the changed settings of the broker."""
+        """Adopt changed settings of the broker."""
         self._without_overrides = GroupConfig(self._config, {})
         self._kept.clear()

@@ -1,4 +1,4 @@
-"""A group of any kind, as offsets, listings and deletions see it."""
+"""The interface of a group of any kind: what offsets, listings and deletions use of it."""
 from libc.stdint cimport int32_t
 
 from kbroker.base.object_memory cimport memory_of
@@ -12,10 +12,11 @@ GROUP_BYTES = 1_000
 
 
 cdef class Group:
-    """The base of every kind of group.
+    """The base class of every kind of group.
 
-    `group_type` is the word for the kind in ListGroups. `protocol_type` is None for a group that only has offsets.
-    `held_bytes` is the memory of the group with its members.
+    * `group_type`: the name of the kind in ListGroups.
+    * `protocol_type`: None for a group that only has offsets.
+    * `held_bytes`: the memory of the group with its members.
     """
 
     group_type = ''
@@ -27,7 +28,7 @@ cdef class Group:
 
     @property
     def state_name(self):
-        """The state as ListGroups answers it."""
+        """The name of the state in ListGroups."""
         raise NotImplementedError
 
     @property
@@ -37,22 +38,23 @@ cdef class Group:
 
     @property
     def is_dead(self):
-        """The end of the group is on its way to the disk."""
+        """The group is ended by rows that are not durable yet."""
         return False
 
     @property
     def may_expire(self):
-        """The group ends with its last offset, as it is now."""
+        """The group may end when its last offset expires."""
         return self.is_empty
 
     cpdef hold(self, Py_ssize_t more_bytes):
-        """Count memory of the group, where the shard has it among its groups also in the memory of all groups."""
+        """Count more memory of the group, or less if `more_bytes` is negative. The memory of all groups follows if the
+        shard has the group."""
         self.held_bytes += more_bytes
         if self._memory is not None:
             self._memory.hold(more_bytes)
 
     cpdef hold_in(self, GroupMemory memory):
-        """Count the group's memory in that of all groups, from now on; None to count it out."""
+        """Add the group's memory to that of all groups, from now on. None removes it again."""
         if self._memory is not None:
             self._memory.hold(-self.held_bytes)
         self._memory = memory
@@ -60,7 +62,8 @@ cdef class Group:
             memory.hold(self.held_bytes)
 
     cpdef check_alive(self):
-        """COORDINATOR_NOT_AVAILABLE for a group whose deletion is on its way to the disk: the client comes again."""
+        """Raise COORDINATOR_NOT_AVAILABLE, after which clients try again, if the deletion of the group is not durable
+        yet."""
         if self.is_dead:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group {self.group_id} is being deleted')
 
@@ -73,28 +76,29 @@ cdef class Group:
         raise NotImplementedError
 
     cpdef check_fetch(self, str member_id, int32_t member_epoch):
-        """Raise KafkaError unless the member of an OffsetFetch is in the group. None and a negative epoch name none."""
+        """Raise KafkaError unless the member of an OffsetFetch is in the group. None and a negative epoch stand for no
+        member."""
 
     def check_offset_deletion(self):
-        """Raise KafkaError unless an OffsetDelete may delete offsets that no member needs."""
+        """Raise KafkaError unless an OffsetDelete may delete offsets of topics that no member reads."""
 
     def bury(self, now_ms):
         """Note that the group's end is about to be appended."""
 
     def read_subscriptions(self):
-        """Find out which topics the members are subscribed to, in parts: a generator. `is_subscribed_to` needs it."""
+        """Read the topics that the members are subscribed to, in parts: a generator. `is_subscribed_to` needs them."""
         return iter(())
 
     def is_subscribed_to(self, topic):
-        """Return whether a member is subscribed to the topic. Its offsets must stay then."""
+        """Return whether a member is subscribed to the topic, so that its offsets have to stay."""
         raise NotImplementedError
 
     def kept_since_ms(self, committed):
-        """Return the time from which the retention of an offset counts, or None while the offset does not expire."""
+        """Return the wall time from which the retention of an offset counts, None while the offset does not expire."""
         raise NotImplementedError
 
     def copy(self):
-        """Return a copy that rows may change; the group itself if rows only ever replace it."""
+        """Return a copy that rows may change, or the group itself if rows replace it and never change it."""
         return self
 
     def tombstones(self):

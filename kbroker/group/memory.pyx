@@ -1,4 +1,4 @@
-"""How much memory the groups take, and its bound."""
+"""The memory that the groups take, and its bound."""
 import logging
 
 from libc.stdint cimport int64_t
@@ -12,14 +12,14 @@ log = logging.getLogger(__name__)
 REPORT_INTERVAL_MS = 60_000
 
 cdef enum:
-    MARGIN_BYTES = 16 * 1024 * 1024         # more than any single request adds
+    MARGIN_BYTES = 16 * 1024 * 1024         # more than a single request can add
 
 
 cdef class GroupMemory:
     """The memory of all groups with their members and offsets: an estimate in bytes, from measured sizes.
 
-    What is in the log is loaded even if it exceeds the bound `most_bytes`. Only growth is refused, so members of
-    existing groups go on, and offsets that were committed before are committed again.
+    Rows in the log are loaded even if they exceed the bound `most_bytes`. Only growth is refused: members of existing
+    groups stay, and an offset that was committed before can be committed again.
     """
 
     def __init__(self, int64_t most_bytes, Clock clock not None):
@@ -27,18 +27,19 @@ cdef class GroupMemory:
         self._clock = clock
 
     cpdef hold(self, int64_t more_bytes):
-        """Count `more_bytes`, or fewer if it is negative."""
+        """Count `more_bytes` as held. A negative number counts them as released."""
         self.held_bytes += more_bytes
 
     cdef bint is_nearly_full(self) noexcept:
-        """Return False if no single request could exceed the bound."""
+        """Return False if no single request can exceed the bound."""
         return self.held_bytes + MARGIN_BYTES > self.most_bytes
 
     cpdef bint has_room_for(self, int64_t more_bytes):
         return self.held_bytes + more_bytes <= self.most_bytes
 
     cpdef check(self, int64_t more_bytes):
-        """Raise COORDINATOR_LOAD_IN_PROGRESS, after which clients pause and try again, if the bound is exceeded."""
+        """Raise COORDINATOR_LOAD_IN_PROGRESS, after which clients pause and try again, if `more_bytes` would exceed the
+        bound."""
         cdef int64_t now_ms
         if self.has_room_for(more_bytes):
             return

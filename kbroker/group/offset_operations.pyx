@@ -1,4 +1,4 @@
-"""Committing, fetching, deleting and expiring the offsets of a shard's groups."""
+"""OffsetCommit, OffsetFetch and OffsetDelete of the groups in a shard, and the expiry of offsets."""
 from functools import partial
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
@@ -22,7 +22,7 @@ from kbroker.group.shard import coordinator_error
 from kbroker.group.turns import Outcome
 
 cdef enum:
-    KEYS_A_PART = 200           # how many offsets are looked at or forgotten between two yields
+    KEYS_A_PART = 200           # the offsets that are checked or deleted between two yields
     GROUPS_A_PART = 200
 
 cdef object NONE = ErrorCode.NONE
@@ -31,7 +31,7 @@ cdef object ILLEGAL_GENERATION = ErrorCode.ILLEGAL_GENERATION
 
 
 cdef class FetchedOffset:
-    """One partition's answer; `offset` is -1 when there is none."""
+    """The result for one partition of an OffsetFetch. `offset` is -1 without a committed offset."""
 
     def __init__(self, error=NONE, int64_t offset=-1, int32_t leader_epoch=-1, str metadata not None=''):
         self.error = error
@@ -55,8 +55,8 @@ cdef FetchedOffset NO_OFFSET = FetchedOffset()
 cdef FetchedOffset UNSTABLE = FetchedOffset(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
-cdef class OffsetsUnderWay(Completion):
-    """A commit or a deletion of offsets that waits for its flush."""
+cdef class OffsetsInFlight(Completion):
+    """A commit or a deletion of offsets that is not durable yet. It completes `done` with the results."""
     cdef list keys
     cdef dict results           # an error code for each partition
     cdef Completion done
@@ -71,7 +71,8 @@ cdef class OffsetsUnderWay(Completion):
 
 
 cdef class Offsets:
-    """The offset operations of one shard. Changes become visible by replay, answers leave when they are durable."""
+    """The operations on the offsets of one shard. A replay of the log changes the offsets; answers wait until they are
+    durable."""
 
     def __init__(self, Shard shard not None, Sessions sessions not None, turns not None, config, Clock clock not None,
                  LongWork long_work not None):
@@ -87,10 +88,10 @@ cdef class Offsets:
     # Commit
 
     cpdef commit(self, Commit commit, int version, Completion done):
-        """OffsetCommit. `done` completes with an error code for each partition, once the offsets are durable.
+        """Serve an OffsetCommit. `done` completes with an error code for each partition, once the offsets are durable.
 
-        For all partitions: the errors of the group's `check_commit`; GROUP_ID_NOT_FOUND (ILLEGAL_GENERATION before
-        version 9) for a generation of no group.
+        Raises the errors of the group's `check_commit`. Without a group, a commit that names a generation raises
+        GROUP_ID_NOT_FOUND, or ILLEGAL_GENERATION before version 9.
         """
         cdef Group group = self.group_of(commit, GROUP_ID_NOT_FOUND if version >= 9 else ILLEGAL_GENERATION)
         if group is not None:
@@ -99,11 +100,11 @@ cdef class Offsets:
         self.append(commit, done, None)
 
     cpdef commit_transactional(self, Commit commit, int version, TransactionalProducer producer, Completion done):
-        """TxnOffsetCommit, when the transaction holds the partition: the offsets are pending until the marker. `done`
-        as in `commit`.
+        """Serve a TxnOffsetCommit of a transaction that contains the group's partition. The offsets are pending until
+        the marker.
 
-        For all partitions: the errors of the group's `check_transactional_commit`; ILLEGAL_GENERATION for a generation
-        of no group.
+        `done` completes as in `commit`. Raises the errors of the group's `check_transactional_commit`. Without a group,
+        a commit that names a generation raises ILLEGAL_GENERATION.
         """
         cdef Group group = self.group_of(commit, ILLEGAL_GENERATION)
         if group is not None:
@@ -111,14 +112,15 @@ cdef class Offsets:
         self.append(commit, done, producer)
 
     cdef Group group_of(self, Commit commit, missing):
-        """None for the first commit of a group without members, which its own replay creates."""
+        """Return the group of a commit, None for the first commit of a group without members: its replay makes the
+        group."""
         cdef Group group = self._shard.groups.get(commit.group_id)
         if group is None and commit.generation >= 0:
             raise KafkaError(missing, f'group {commit.group_id} does not exist')
         return group
 
     def prepare(self, Commit commit not None):
-        """Make the rows of a commit of many partitions in parts, before the commit itself: a generator."""
+        """Make the rows of a commit of many partitions, in parts, before the commit itself: a generator."""
         cdef list offsets = list(commit.offsets.items())
         cdef Py_ssize_t start
         for start in range(0, len(offsets), KEYS_A_PART):
@@ -135,7 +137,7 @@ cdef class Offsets:
         group_id = commit.group_id
         known = self._shard.groups.get(group_id)
         if known is not None:
-            group_id = (<Group>known).group_id       # one string for all of a group's offsets
+            group_id = (<Group>known).group_id       # all offsets of a group share one string
         expire_timestamp_ms = None
         if commit.retention_ms != -1:
             expire_timestamp_ms = now_ms + min(commit.retention_ms, INT64_MAX - now_ms)
@@ -151,8 +153,8 @@ cdef class Offsets:
             committed.metadata = metadata
             committed.commit_timestamp_ms = now_ms
             committed.expire_timestamp_ms = expire_timestamp_ms
-            # A row with an expiry has no room for the epoch and the topic id, and rows of a transaction have no id:
-            # memory is what a replay would come to.
+            # A row with an expiry time has no leader epoch and no topic id, and rows of a transaction have no topic id.
+            # The offset in memory has the fields that a replay of its row would set.
             committed.leader_epoch = new.leader_epoch if expire_timestamp_ms is None else -1
             committed.topic_id = new.topic_id if keeps_topic_id else NO_TOPIC_ID
             commit.keys.append(offset_key(group_id, partition[0], partition[1]))
@@ -160,7 +162,7 @@ cdef class Offsets:
 
     cdef append(self, Commit commit, Completion done, TransactionalProducer producer):
         """Append the rows of a commit as one batch."""
-        cdef OffsetsUnderWay under_way
+        cdef OffsetsInFlight in_flight
         if commit.keys is None:
             self.make_rows(commit, commit.offsets)
         if not commit.keys:
@@ -168,18 +170,18 @@ cdef class Offsets:
             return
         if self._shard.memory.is_nearly_full():
             self.check_memory(commit.group_id, commit.keys, commit.rows)
-        under_way = OffsetsUnderWay.__new__(OffsetsUnderWay)
-        under_way.keys = commit.keys
-        under_way.results = commit.results
-        under_way.done = done
-        self._shard.append_offsets(commit.keys, commit.rows, under_way, producer)
+        in_flight = OffsetsInFlight.__new__(OffsetsInFlight)
+        in_flight.keys = commit.keys
+        in_flight.results = commit.results
+        in_flight.done = done
+        self._shard.append_offsets(commit.keys, commit.rows, in_flight, producer)
 
     # Fetch
 
     cpdef dict fetch(self, str group_id, partitions, bint require_stable, bytes topic_id=NO_TOPIC_ID):
-        """OffsetFetch of named partitions. An unknown group has offsets like any other: none.
+        """Return the committed offsets of partitions, NO_OFFSET where there is none.
 
-        With the id of their topic, offsets of an earlier topic of the same name are left out.
+        If `topic_id` is given, offsets of an earlier topic of the same name are left out.
         """
         return {
             (topic, partition): self.fetch_one(offset_key(group_id, topic, partition), require_stable, topic_id)
@@ -204,7 +206,7 @@ cdef class Offsets:
         return fetched
 
     cdef check_memory(self, str group_id, list keys, list offsets):
-        """Raise COORDINATOR_LOAD_IN_PROGRESS if the offsets need more memory than groups may take."""
+        """Raise COORDINATOR_LOAD_IN_PROGRESS if the offsets would exceed the memory of groups."""
         cdef OffsetKey key
         cdef Py_ssize_t i
         cdef int64_t more_bytes = 0
@@ -220,9 +222,11 @@ cdef class Offsets:
     # Delete and expire
 
     cpdef delete(self, str group_id, partitions, Completion done):
-        """OffsetDelete (KIP-496). `done` completes with an error code for each partition. GROUP_ID_NOT_FOUND, and the
-        errors of the group's `check_offset_deletion`; GROUP_SUBSCRIBED_TO_TOPIC for a partition of a topic that a
-        member reads."""
+        """Serve an OffsetDelete (KIP-496). `done` completes with an error code for each partition.
+
+        The code is GROUP_SUBSCRIBED_TO_TOPIC for a partition of a topic that a member reads. Raises GROUP_ID_NOT_FOUND,
+        and the errors of the group's `check_offset_deletion`.
+        """
         cdef Group group = self.living_group(group_id)
         group.check_offset_deletion()
         self._long_work.start(self._delete(group, partitions, done))
@@ -235,41 +239,42 @@ cdef class Offsets:
 
     def _delete(self, Group group, partitions, Completion done):
         """Append the tombstones of an OffsetDelete in parts: a generator."""
-        cdef OffsetsUnderWay under_way = OffsetsUnderWay.__new__(OffsetsUnderWay)
+        cdef OffsetsInFlight in_flight = OffsetsInFlight.__new__(OffsetsInFlight)
         cdef OffsetKey key
         cdef list keys = []
-        under_way.keys = []
-        under_way.results = {}
-        under_way.done = done
+        in_flight.keys = []
+        in_flight.results = {}
+        in_flight.done = done
         yield from group.read_subscriptions()
         try:
             for looked_at, (topic, partition) in enumerate(partitions):
                 if looked_at and looked_at % KEYS_A_PART == 0:
                     keys = self._flush_tombstones(keys)
                     yield
-                    group = self._shard.groups.get(group.group_id, group)   # a turn may have put another in its place
+                    group = self._shard.groups.get(group.group_id, group)   # a turn may have replaced the group
                 key = offset_key(group.group_id, topic, partition)
                 if group.is_subscribed_to(topic):
-                    under_way.results[topic, partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                    in_flight.results[topic, partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                     continue
-                under_way.results[topic, partition] = NONE
-                under_way.keys.append(key)
+                in_flight.results[topic, partition] = NONE
+                in_flight.keys.append(key)
                 if self._shard.offsets.knows(key):
                     keys.append(key)
             self._flush_tombstones(keys)
         except KafkaError as error:
-            under_way.complete(error, 0, None)
+            in_flight.complete(error, 0, None)
             return
-        self._shard.await_appended(under_way)
+        self._shard.await_appended(in_flight)
 
     def _flush_tombstones(self, list keys):
-        """Append tombstones for the keys, if there are any. Return an empty list for the next ones."""
+        """Append tombstones for the keys, if there are any. Return an empty list for the next keys."""
         if keys:
             self._shard.append_tombstones(keys)
         return []
 
     cpdef delete_group(self, str group_id, Completion done):
-        """DeleteGroups. `done` completes when the tombstones are durable; GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """Delete a group. `done` completes when the tombstones are durable, or with GROUP_ID_NOT_FOUND or
+        NON_EMPTY_GROUP."""
         self._turns.submit(group_id, self._deletion, done)
 
     def _deletion(self, Group group):
@@ -289,15 +294,18 @@ cdef class Offsets:
         return Outcome(group.tombstones())
 
     def forget_topic(self, str topic, Completion done not None):
-        """The topic is gone: tombstones for its offsets, whatever group they are of. Offsets of a topic that is created
-        again under the name are appended later, and stay."""
-        is_under_way = bool(self._deleted_topics)
+        """Append tombstones for the offsets of a deleted topic, in all groups.
+
+        Offsets of a new topic of the same name are appended later, and stay.
+        """
+        is_running = bool(self._deleted_topics)
         self._deleted_topics[topic] = self._shard.partition.log_end_offset
-        if not is_under_way:
+        if not is_running:
             self._long_work.start(self._forget_deleted(done))
 
     def _forget_deleted(self, Completion done):
-        """Forget the offsets of deleted topics in parts, also of those that are deleted meanwhile: a generator."""
+        """Append tombstones for the offsets of deleted topics, in parts: a generator. Topics that are deleted before it
+        ends are included."""
         cdef dict forgotten = {}
         while self._deleted_topics != forgotten:
             forgotten = dict(self._deleted_topics)
@@ -306,9 +314,9 @@ cdef class Offsets:
         self._deleted_topics = {}
 
     def forget_deleted_topics(self, is_known, Completion done not None):
-        """After loading, forget offsets of topics whose deletion became durable when the tombstones did not.
+        """Append tombstones that a crash has prevented: for offsets whose topic id belongs to no topic.
 
-        Their topic id shows them.
+        The deletion of the topic was durable before the crash, the tombstones were not.
         """
         self._long_work.start(self._forget_where(
             lambda key, committed: committed.topic_id != NO_TOPIC_ID and not is_known(committed.topic_id), done))
@@ -325,7 +333,7 @@ cdef class Offsets:
                     if looked_at % KEYS_A_PART == 0:
                         keys = self._flush_tombstones(keys)
                         yield
-                    # A tombstone takes away everything before it: an offset that was appended meanwhile must stay.
+                    # A tombstone deletes every earlier row of its key. It must not delete one that is in flight.
                     if key in in_flight or self._shard.offsets.is_in_flight(key):
                         continue
                     committed = self._shard.offsets.latest(key)
@@ -336,8 +344,8 @@ cdef class Offsets:
             done.complete(error, 0, None)
 
     def expire(self, Completion done not None):
-        """Forget offsets beyond their retention, and then the empty groups that have none (KIP-211), in parts: a
-        generator."""
+        """Append tombstones for expired offsets, then end empty groups without offsets, in parts: a generator
+        (KIP-211)."""
         cdef Py_ssize_t looked_at = 0
         cdef Group group
         for group_id in list(self._shard.groups):
@@ -361,7 +369,7 @@ cdef class Offsets:
         for start in range(0, len(keys), KEYS_A_PART):
             if start:
                 yield
-            group = self._shard.groups.get(group.group_id, group)       # a turn may have put another in its place
+            group = self._shard.groups.get(group.group_id, group)       # a turn may have replaced the group
             due = [key for key in keys[start:start + KEYS_A_PART] if self._is_expired(group, key)]
             expired.update(due)
             self._flush_tombstones(due)
@@ -369,7 +377,7 @@ cdef class Offsets:
             self._turns.submit(group.group_id, partial(self._end, expired), done)
 
     def _has_ended(self, Group group, set expired):
-        """Return whether the group ends, as the tombstones of its `expired` offsets are appended."""
+        """Return whether the group ends with the tombstones of its `expired` offsets."""
         return (group is not None and group.may_expire and not group.is_dead
                 and not self._shard.offsets.has_open_work(group.group_id)
                 and expired.issuperset(self._shard.offsets.committed_keys(group.group_id)))

@@ -1,8 +1,9 @@
-"""Rows of `__consumer_offsets`: what they say, and how they are written.
+"""The rows of `__consumer_offsets`: decoded, and the versions that are written.
 
-A key is the row's type (int16) and body, a value its version (int16) and body; a null value is a tombstone. Offsets are
-written in version 4, or in 1 when the client asked for an own retention, the only version with an expiry time; classic
-groups in version 3, the rows of other groups in version 0. `kinds` knows what the rows of groups do.
+A key is the type of the row (int16) and a body, a value is its version (int16) and a body. A null value is a tombstone.
+Offsets are written in version 4. If the client states a retention, they are written in version 1, the only one with an
+expiry time. Classic groups are written in version 3, the rows of other groups in version 0. `kinds` applies the rows of
+groups.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -53,7 +54,8 @@ cdef class OffsetKey:
 
 
 cdef class CommittedOffset:
-    """An offset as its row states it. `log_offset` is the row's own offset, which orders transactional commits."""
+    """An offset with the fields of its row. `log_offset` is the offset of this row in the log; it orders transactional
+    commits."""
 
     def __init__(self, int64_t offset, int32_t leader_epoch, str metadata not None, int64_t commit_timestamp_ms,
                  expire_timestamp_ms=None, bytes topic_id not None=NO_TOPIC_ID, int64_t log_offset=-1):
@@ -79,7 +81,7 @@ cdef class CommittedOffset:
 
 
 cdef class OffsetRow:
-    """A row of an offset. `committed` is None in a tombstone."""
+    """The row of an offset. `committed` is None in a tombstone."""
 
     def __init__(self, OffsetKey key not None, CommittedOffset committed):
         self.key = key
@@ -121,14 +123,14 @@ cdef OffsetKey offset_key(str group_id, str topic, int32_t partition):
 
 
 def offset_tombstone(OffsetKey key not None):
-    """Key and value of the record, as of those below."""
+    """Return the key and value of an offset's tombstone."""
     return encode_row_key(OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)), None
 
 
 cpdef object read_row(bytes key, bytes value, int64_t log_offset):
-    """The row, or None for one of an unknown type.
+    """Return an OffsetRow or a GroupRow, None for a row of an unknown type.
 
-    CorruptLogError when it cannot be read, or was written in a version from the future: going on would lose offsets.
+    Raises CorruptLogError if the row cannot be read or has a newer version: without it, offsets would be lost.
     """
     try:
         if key is None:
@@ -168,8 +170,10 @@ cpdef Py_ssize_t row_bytes(tuple row) except -1:
 
 
 def topics_of_subscription(bytes metadata not None):
-    """Yield the topics of a consumer's metadata: int16 version, then a ConsumerProtocolSubscription, whose version 0
-    every later one starts with: the topics, as strings. ValueError when it is none."""
+    """Yield the topics in the metadata of a consumer. Raise ValueError if it is not such metadata.
+
+    The metadata is a version (int16) and a ConsumerProtocolSubscription. All versions begin with the topics as strings.
+    """
     cdef Cursor cursor
     cdef int32_t count
     cdef int16_t length

@@ -1,11 +1,11 @@
-"""Turns: the operations on a group, worked off together and stored as one batch.
+"""Turns: all operations that wait for a group run together, and their rows are stored as one batch.
 
-An operation is a function of the group as it is in its turn. It checks, and returns the rows that change the group, or
-raises KafkaError, which changes nothing. It never changes the group itself: its rows do, when they are applied to a
-copy (`kinds`). A long operation is a generator function that yields after each small part.
+An operation is a function of the group. It checks, and returns the rows that change the group, or raises KafkaError,
+which changes nothing. It never changes the group itself: its rows do, when they are applied to a copy (`kinds`). A long
+operation is a generator function that yields after each small part.
 
-All operations that wait for a group take the same turn, over one copy, in order. Their rows leave as one batch. Once
-it is durable the copy is adopted, and the operations are answered. Meanwhile further operations wait for the next turn.
+The operations of a turn see one copy, in order. Their rows are appended as one batch. Once it is durable, the copy is
+adopted, and the operations are answered. Operations that arrive before that wait for the next turn.
 """
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 EncodedRow = tuple[bytes, bytes | None]
 
 ROW_ELEMENTS = 4
-"""A row costs about as much as this many elements of long work, to encode or to apply."""
+"""The elements of long work that a row costs, to encode or to apply."""
 BYTES_AN_ELEMENT = 256
-"""The bytes of a long row that cost about as much as an element."""
+"""The bytes of a long row that cost one element."""
 ANSWERS_A_PART = 16
 LARGE_GROUP_BYTES = 1_000_000
-"""The memory of a group whose copy is a part of its own."""
+"""The memory of a group from which on its copy is a part of its own."""
 ROW_VERSION = 0
 """The version of the values that operations return as messages. The value of a classic group is encoded already."""
 
@@ -44,14 +44,14 @@ class Outcome(NamedTuple):
     """The result of an operation.
 
     The value of a row is bytes if the operation has encoded it. `after` is called when the rows are adopted, before the
-    reply leaves: it arms timers. It must not raise.
+    reply is sent. It arms timers, and must not raise.
     """
 
     rows: Sequence[Row] = ()
     reply: object = None
     after: Callable[[], None] | None = None
     group: Group | None = None
-    """The group that the rows make, if the operation has made it, too: one row of many members takes long to apply."""
+    """The group with the rows applied, if the operation has made it: one row of many members takes long to apply."""
 
 
 Operation = Callable[[Group | None], 'Steps[Outcome] | Outcome']
@@ -67,18 +67,18 @@ class _Ended(NamedTuple):
 
 
 def row_elements(row: EncodedRow) -> int:
-    """Return the elements of long work that a row counts for."""
+    """Return the elements of long work that a row costs."""
     return ROW_ELEMENTS + row_bytes(row) // BYTES_AN_ELEMENT
 
 
 class Turns:
-    """The turns of the groups of a shard. A group has a line of operations while one of them is not answered."""
+    """The turns of the groups of a shard. A group has a line from the first operation until all are answered."""
 
     def __init__(self, shard: Shard, long_work: LongWork):
         self._shard = shard
         self._long_work = long_work
         self.lines: dict[str, deque[tuple[Operation, Completion]]] = {}
-        """The operations that wait, by group. A group has a line until all of its operations are answered."""
+        """The waiting operations by group. A group has a line until all of its operations are answered."""
         self._is_stopped = False
 
     def is_busy(self, group_id: str) -> bool:
@@ -88,8 +88,8 @@ class Turns:
     def submit(self, group_id: str, operation: Operation, done: Completion) -> None:
         """Run an operation in the group's next turn. `done` completes with its reply once its rows are durable.
 
-        It completes with the KafkaError that the operation raised, or that the append failed with; any other error of
-        an operation is logged, and becomes UNKNOWN_SERVER_ERROR. Without rows in the turn, that may be at once.
+        It completes with the KafkaError that the operation or the append raised. Any other error of an operation is
+        logged, and becomes UNKNOWN_SERVER_ERROR. If the turn has no rows, `done` may complete before this returns.
         """
         line = self.lines.get(group_id)
         if line is not None:
@@ -99,7 +99,7 @@ class Turns:
         self._long_work.start(self._work_off(group_id, line))
 
     def stop(self) -> None:
-        """Refuse all operations that have not begun: `__consumer_offsets` is gone."""
+        """Refuse the waiting operations, because `__consumer_offsets` is closed or deleted."""
         self._is_stopped = True
         for line in list(self.lines.values()):
             while line:
@@ -107,7 +107,7 @@ class Turns:
                 complete(done, KafkaError(ErrorCode.NOT_COORDINATOR, 'the coordinator has stopped'), None)
 
     def _work_off(self, group_id: str, line: deque[tuple[Operation, Completion]]) -> Steps[None]:
-        """Make turns until no operation waits."""
+        """Run turns until no operation waits."""
         left_over: _Ended | None = None
         while line or left_over is not None:
             turn = _Turn(self._shard, group_id)
@@ -116,13 +116,14 @@ class Turns:
             left_over = yield from self._run_operations(turn, line)
             error = (yield from self._append(turn)) if turn.rows else None
             if error is not None and left_over is not None:
-                turn.ended.append(left_over)    # it was made for the state that is discarded
+                turn.ended.append(left_over)    # its rows build on the discarded copy
                 left_over = None
             yield from self._answer(turn, error)
         del self.lines[group_id]
 
     def _run_operations(self, turn: _Turn, line: deque[tuple[Operation, Completion]]) -> Steps[_Ended | None]:
-        """Run the operations in line. Return the one whose rows have no room in the turn, if there is one."""
+        """Run the waiting operations. Return the first one whose rows have no room in the turn, None without such an
+        operation."""
         while line and not self._is_stopped:
             operation, done = line.popleft()
             ended = yield from turn.run(operation, done)
@@ -150,7 +151,7 @@ class Turns:
 
 
 class _Turn:
-    """One turn of a group: the copy that its operations see, and the rows that make it."""
+    """One turn of a group: the copy that its operations see, and the rows that change it."""
 
     def __init__(self, shard: Shard, group_id: str):
         self.rows: list[EncodedRow] = []
@@ -170,8 +171,8 @@ class _Turn:
         except KafkaError as error:
             return _Ended(done, Outcome(), error.with_traceback(None))
         except Exception as error:
-            # A fault in the code of an operation, of whatever type. Operations and encoding change no state, so the
-            # group is still sound, and the other operations in line go on. `dispatch` treats handlers the same way.
+            # A fault in the code of an operation. Operations and encoding change no state, so the group is still sound,
+            # and the other operations run. `dispatch` treats faults of handlers the same way.
             log.exception('an operation on group %s failed', shown(self._group_id))
             return _Ended(done, Outcome(), KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
         return _Ended(done, outcome, None, encoded)
@@ -198,7 +199,7 @@ class _Turn:
         return sum(map(row_bytes, ended.encoded)) <= self._left_bytes
 
     def add(self, ended: _Ended) -> Steps[None]:
-        """Apply the rows of an operation to the copy, which the first ones make."""
+        """Apply the rows of an operation to the copy. The first rows of the turn make the copy."""
         self.ended.append(ended)
         made = ended.outcome.group
         if made is None and ended.encoded and not self.rows and self._group is not None:

@@ -1,7 +1,7 @@
-"""The batch of an offset commit as bytes, encoded without an object for each row. `protocol.rows` and `record.batch`
-would encode the same bytes.
+"""The batch of an offset commit, encoded without an object for each row. `protocol.rows` and `record.batch` encode the
+same bytes.
 
-A record: length, attributes, timestamp delta, offset delta, key, value, count of headers. The key: type int16, group,
+A record: length, attributes, timestamp delta, offset delta, key, value, number of headers. The key: type int16, group,
 topic, partition int32. The value in version 4: version int16, offset int64, leader epoch int32, metadata, commit
 timestamp int64, and the topic's id as a tagged field. In version 1: version, offset, metadata, commit timestamp and
 expiry timestamp.
@@ -25,10 +25,10 @@ cdef extern from "Python.h":
 
 cdef enum:
     OFFSET_TYPE = 1
-    FIXED_BYTES = 96                # more than everything of a record beside its strings
-    KEY_BYTES = 10                  # everything of a key beside its strings
-    EXPIRING_BYTES = 28             # everything of a value in version 1 beside the metadata
-    LEAST_BYTES = 23                # everything of one in version 4 beside the metadata, its length and the topic's id
+    FIXED_BYTES = 96                # more than a record takes without its strings
+    KEY_BYTES = 10                  # a key without its strings
+    EXPIRING_BYTES = 28             # a value in version 1 without the metadata
+    LEAST_BYTES = 23                # a value in version 4 without the metadata, its length and the topic's id
     TOPIC_ID_BYTES = 16
     TAG_BYTES = 2 + TOPIC_ID_BYTES  # tag, size, value
     MAX_STRING_BYTES = 32767
@@ -46,10 +46,9 @@ cdef Text text_of(str value) except *:
 
 
 cdef bytearray encode_offsets(list keys, list offsets, int64_t now_ms, int64_t producer_id, int16_t producer_epoch):
-    """Encode the batch of a commit: `offsets` has a CommittedOffset for each OffsetKey.
+    """Encode the batch of a commit. `offsets` has a CommittedOffset for each OffsetKey, or None for a tombstone.
 
-    None instead of a CommittedOffset is a tombstone. `producer_id` is that of the transaction, or -1. The log
-    places the batch's offset and leader epoch.
+    `producer_id` is the producer of the transaction, or -1. The log sets the batch's base offset and leader epoch.
     """
     cdef Py_ssize_t i, used = HEADER_BYTES
     cdef BatchFields fields
@@ -100,7 +99,7 @@ cdef uint8_t *put_row(uint8_t *at, Py_ssize_t offset_delta, Text group, Text top
 
 
 cdef uint8_t *put_tombstone(uint8_t *at, Py_ssize_t offset_delta, Text group, Text topic, OffsetKey key) noexcept:
-    """A record whose value is null: a length of -1."""
+    """Write a record whose value is null: its length is -1."""
     cdef Py_ssize_t key_bytes = KEY_BYTES + group.size + topic.size
     at = put_unsigned_varint(at, zigzag(
         4 + unsigned_varint_size(zigzag(offset_delta)) + unsigned_varint_size(zigzag(key_bytes)) + key_bytes))
@@ -133,7 +132,7 @@ cdef uint8_t *put_value(uint8_t *at, CommittedOffset committed, Text metadata, b
     memcpy(at, metadata.start, metadata.size)
     at += metadata.size
     write_int64(at, committed.commit_timestamp_ms)
-    at[8] = has_topic_id            # how many tagged fields
+    at[8] = has_topic_id            # the number of tagged fields
     at += 9
     if has_topic_id:
         at[0] = 0

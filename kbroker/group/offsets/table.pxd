@@ -17,14 +17,14 @@ cdef class TransactionOffsets:
 
 
 cdef class OffsetTable:
-    # By group and key: what is committed; the transaction that holds one, or a list of them; how many appends are
-    # under way, and how many of those in a transaction. By producer id: the open transactions.
+    # By group and key: the committed offset; the transaction that holds an offset, or a list of them; the number of
+    # appends in flight, and of those in a transaction. By producer id: the open transactions.
     cdef dict _committed
     cdef dict _holders
     cdef dict _in_flight
     cdef dict _in_flight_transactional
     cdef dict _open
-    cdef dict _ended                    # the transactions that `apply` has not done with; the values mean nothing
+    cdef dict _ended                    # a set of the transactions that `apply` has not moved in full
     cdef GroupMemory _memory
 
     cpdef CommittedOffset committed(self, OffsetKey key)

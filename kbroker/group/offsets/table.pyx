@@ -1,4 +1,4 @@
-"""The offsets of one `__consumer_offsets` partition: committed, pending in transactions, and on their way to the
+"""The offsets of one partition of `__consumer_offsets`: committed, pending in transactions, and in flight to the
 disk."""
 from libc.stdint cimport INT64_MAX, int64_t
 
@@ -9,28 +9,28 @@ from kbroker.group.records cimport CommittedOffset, OffsetKey
 
 cdef enum:
     OFFSET_SIZE = 200
-    OFFSETS_A_PART = 100        # how many offsets of an ended transaction are applied at once
+    OFFSETS_A_PART = 100        # the offsets of an ended transaction that are moved in one part
 
 OFFSET_BYTES = OFFSET_SIZE
 """The memory of an offset with empty metadata, as measured on CPython 3.11 with 64 bits."""
 
 
 cdef class TransactionOffsets:
-    """The offsets of a producer's transaction by key, without those that are applied."""
+    """The offsets of a transaction by key, without those that are applied."""
 
 
 cdef class OffsetTable:
-    """The offsets that a replay of the partition's rows and markers gives.
+    """The offsets that a replay of the partition's rows and markers makes.
 
-    A marker ends a transaction in constant time, however many offsets it has: readers look for an offset in the ended
-    transactions that hold its key, too, while `apply` moves them in parts to those that are committed.
+    A marker ends a transaction in constant time, however many offsets it has. `apply` then moves these offsets in parts
+    to the committed ones. Until then, a reader finds them in the ended transactions that hold its key.
 
-    What is in flight is no part of that state: it remembers appends that are not durable, so that what is decided
-    meanwhile (deletion, expiry, stability) takes them into account.
+    Offsets in flight are not part of the replayed state: their rows are not durable. The table counts them, so that
+    deletion, expiry and the check for stable offsets take them into account.
     """
 
     def __init__(self, GroupMemory memory=None):
-        """Count the offsets in `memory`; a command that only reads has none."""
+        """Make an empty table that counts its offsets in `memory`. A command that only reads has no such memory."""
         self._memory = GroupMemory(INT64_MAX, Clock()) if memory is None else memory
         self._committed = {}
         self._open = {}
@@ -50,7 +50,8 @@ cdef class OffsetTable:
         return self.newest(key, True)
 
     cdef CommittedOffset newest(self, OffsetKey key, bint with_open):
-        """Return the last offset of the key in the log; of an open transaction only `with_open`. None without one."""
+        """Return the last offset of the key in the log, None without one. Offsets of open transactions count only if
+        `with_open` is true."""
         cdef dict group = self._committed.get(key.group_id)
         cdef CommittedOffset newest = None if group is None else group.get(key)
         cdef CommittedOffset found
@@ -63,7 +64,8 @@ cdef class OffsetTable:
         return newest
 
     cdef object holders(self, OffsetKey key):
-        """Return the transactions that hold an offset of the key, ended ones included. The caller changes nothing."""
+        """Return the transactions that hold an offset of the key, ended ones included. The caller must not change the
+        result."""
         cdef dict group = self._holders.get(key.group_id)
         held = None if group is None else group.get(key)
         if held is None:
@@ -80,8 +82,10 @@ cdef class OffsetTable:
         return keys
 
     cpdef bint is_stable(self, OffsetKey key) except -1:
-        """False while a transaction holds an offset of the key (KIP-447). One that is not durable yet counts: its
-        producer may have passed the check of its generation already."""
+        """Return False while a transaction holds an offset of the key (KIP-447).
+
+        This includes an offset in flight: its producer may have passed the check of its generation already.
+        """
         cdef TransactionOffsets transaction
         for transaction in self.holders(key):
             if transaction.outcome == OPEN:
@@ -92,25 +96,25 @@ cdef class OffsetTable:
         return count_of(self._in_flight, key) > 0
 
     def has_open_work(self, group_id):
-        """Are offsets of the group in a transaction, or on their way to the disk?"""
+        """Return whether offsets of the group are in a transaction or in flight."""
         return group_id in self._holders or group_id in self._in_flight
 
     def group_ids(self):
         return self._committed.keys() | self._holders.keys() | self._in_flight.keys()
 
     def has_any(self, group_id):
-        """Is an offset of the group committed, pending or on its way to the disk?"""
+        """Return whether an offset of the group is committed, pending or in flight."""
         return group_id in self._committed or self.has_open_work(group_id)
 
     cpdef bint knows(self, OffsetKey key) except -1:
-        """Is an offset of the key committed, pending or on its way to the disk?"""
+        """Return whether an offset of the key is committed, pending or in flight."""
         cdef dict group = self._committed.get(key.group_id)
         return group is not None and key in group or bool(self.holders(key)) or count_of(self._in_flight, key) > 0
 
     def tables(self):
         """Yield each table of offsets as a list of its items: pending ones, then committed ones.
 
-        A caller that pauses in between misses none: offsets move in this direction.
+        A caller may pause in between and misses no offset, because offsets move only in this direction.
         """
         cdef TransactionOffsets transaction
         for producer_id in list(self._open):
@@ -124,15 +128,16 @@ cdef class OffsetTable:
                 yield list((<dict>self._committed[group_id]).items())
 
     def keys_to_forget(self, group_id):
-        """All that a tombstone must be written for when the group goes: also what is pending or not durable yet."""
+        """Return the keys that need a tombstone when the group is deleted: committed, pending and in flight."""
         found = dict.fromkeys(self._committed.get(group_id, ()))
         found.update(dict.fromkeys(self._holders.get(group_id, ())))
         found.update(dict.fromkeys(self._in_flight.get(group_id, ())))
         return list(found)
 
-    # On the way to the disk. Tombstones, None instead of a CommittedOffset, are not counted.
+    # Offsets in flight. Tombstones, None instead of a CommittedOffset, are not counted.
 
     cpdef note_appended(self, list keys, list offsets, bint transactional):
+        """Count offsets as in flight."""
         cdef Py_ssize_t i
         for i in range(len(keys)):
             if offsets[i] is not None:
@@ -141,14 +146,14 @@ cdef class OffsetTable:
                     increment(self._in_flight_transactional, keys[i])
 
     cpdef note_refused(self, list keys, list offsets, bint transactional):
-        """The append failed."""
+        """Count offsets as not in flight, because their append failed."""
         cdef Py_ssize_t i
         for i in range(len(keys)):
             if offsets[i] is not None:
                 self.note_landed(keys[i], transactional)
 
     cpdef note_landed(self, OffsetKey key, bint transactional):
-        """The row was replayed, or its append failed. Nothing happens for rows that were not noted: those of a load."""
+        """Count an offset as not in flight. A row of a load was never counted, and changes nothing."""
         decrement(self._in_flight, key)
         if transactional:
             decrement(self._in_flight_transactional, key)
@@ -174,13 +179,13 @@ cdef class OffsetTable:
         self.keep(transaction.offsets, key, committed)
 
     cdef int keep(self, dict offsets, OffsetKey key, CommittedOffset committed) except -1:
-        """Set an offset, and count its memory."""
+        """Set an offset in `offsets`, and count its memory."""
         cdef CommittedOffset before = offsets.setdefault(key, committed)
         cdef OffsetKey first
         if before is committed:
             first = next(iter(offsets))
             if first.group_id is not key.group_id and first.group_id == key.group_id:
-                key.group_id = first.group_id       # each row that a load reads has a string of its own
+                key.group_id = first.group_id       # a load makes a new string for each row
             self._memory.hold(OFFSET_SIZE + text_bytes(committed.metadata))
             return 0
         offsets[key] = committed
@@ -188,7 +193,7 @@ cdef class OffsetTable:
         return 0
 
     cdef int drop(self, dict offsets, OffsetKey key) except -1:
-        """Remove an offset if it is there, and count its memory out."""
+        """Remove an offset from `offsets`, and its memory from the count. Return whether it was there."""
         cdef CommittedOffset before = offsets.pop(key, None)
         if before is None:
             return False
@@ -196,7 +201,7 @@ cdef class OffsetTable:
         return True
 
     def clear(self):
-        """Forget everything: the partition is gone."""
+        """Forget all offsets, because the partition is deleted."""
         cdef TransactionOffsets transaction
         for offsets in (*self._committed.values(), *[transaction.offsets for transaction in
                                                      (*self._open.values(), *self._ended)]):
@@ -207,7 +212,7 @@ cdef class OffsetTable:
             parts.clear()
 
     cpdef forget(self, OffsetKey key):
-        """A tombstone: the committed offset goes, and what transactions hold for the key."""
+        """Apply a tombstone: remove the committed offset of the key, and the offsets that transactions hold for it."""
         cdef TransactionOffsets transaction
         cdef dict offsets = self._committed.get(key.group_id)
         if offsets is not None:
@@ -219,7 +224,7 @@ cdef class OffsetTable:
             self.release(key, transaction)
 
     cdef int release(self, OffsetKey key, TransactionOffsets transaction) except -1:
-        """Adopt that the transaction has no offset of the key any more."""
+        """Remove the transaction from the holders of the key."""
         cdef dict group = self._holders[key.group_id]
         cdef Py_ssize_t i = 0
         held = group[key]
@@ -236,10 +241,9 @@ cdef class OffsetTable:
         return 0
 
     cpdef end_transaction(self, int64_t producer_id, bint commit):
-        """Adopt a marker: all offsets of the transaction count from here on, or none.
+        """Apply a marker. From now on, all offsets of the transaction count if it commits, and none if it aborts.
 
-        Few offsets are applied at once. Else return the steps that apply them, for the caller to run to their end, at
-        once or in slices.
+        A few offsets are moved at once. Otherwise return a generator that moves them, for the caller to run to its end.
         """
         cdef TransactionOffsets transaction = self._open.pop(producer_id, None)
         if transaction is None:
@@ -252,7 +256,7 @@ cdef class OffsetTable:
         return self.apply(transaction)
 
     def apply(self, TransactionOffsets transaction):
-        """Apply the offsets of an ended transaction in parts: a generator."""
+        """Move the offsets of an ended transaction to the committed ones, in parts: a generator."""
         while transaction.offsets:
             self.apply_part(transaction)
             if transaction.offsets:
@@ -260,9 +264,9 @@ cdef class OffsetTable:
         self._ended.pop(transaction, None)
 
     cdef int apply_part(self, TransactionOffsets transaction) except -1:
-        """Move some offsets of an ended transaction to the committed ones, or drop them.
+        """Move some offsets of an ended transaction to the committed ones, or drop those of an aborted one.
 
-        An offset counts only where no later row has committed the key: log order decides.
+        The order of the log decides: an offset is dropped if a later row has committed the key.
         """
         cdef OffsetKey key
         cdef CommittedOffset pending, current
@@ -287,7 +291,7 @@ cdef TransactionOffsets new_transaction():
 
 
 cdef Py_ssize_t text_bytes(str text) except -1:
-    """Return the memory of a string; the empty one is shared."""
+    """Return the memory of a string. The empty string is shared, and counts nothing."""
     return memory_of(text) if text else 0
 
 
@@ -298,7 +302,7 @@ cdef dict part_of(dict parts, name):
     return part
 
 
-# Counts: by group, how often something is so of a key. What is never so has no entry.
+# Counts of keys by group. A key whose count is 0 has no entry.
 
 
 cdef int count_of(dict counts, OffsetKey key) except -1:
