@@ -147,7 +147,7 @@ class Node:
         self.topics = TopicRegistry(self.config, self.metadata, self.logs, self.flusher, self.tick)
         self.topics.open_all()
         # A clean stop left the log ends there, but what is rolled from now on is not whole on the disk at once.
-        self.logs.checkpoint_recovery_points()
+        self.logs.recovery_points.write()
         self.logs.on_failure = self._go_offline
         self.metadata.commits.on_failure = self.logs.fail
         self.groups = GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work,

@@ -4,14 +4,24 @@
 `cleaner-offset-checkpoint` hold rows `topic partition offset` for a log directory; `leader-epoch-checkpoint` holds
 rows `epoch start_offset` for a partition.
 """
+from __future__ import annotations
+
+import logging
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from kbroker.base.errors import CorruptLogError
+from kbroker.base.long_work import LongWork, run_to_end
 from kbroker.log.fs import FileSystem
 from kbroker.log.jobs import Sync
+
+if TYPE_CHECKING:
+    from kbroker.log.log import Log
+
+logger = logging.getLogger(__name__)
 
 VERSION = '0'
 
@@ -21,10 +31,16 @@ HIGH_WATERMARK_FILE = 'replication-offset-checkpoint'
 CLEANER_FILE = 'cleaner-offset-checkpoint'
 LEADER_EPOCH_FILE = 'leader-epoch-checkpoint'
 
-PartitionOffsets = dict[tuple[str, int], int]
+PartitionKey = tuple[str, int]
+PartitionOffsets = dict[PartitionKey, int]
+OffsetOf = Callable[['Log'], 'int | None']
+"""Returns the offset of a log for a checkpoint, None for a log without one."""
 ROWS_AT_ONCE = 128
 """The rows that one part of long work encodes."""
 ROWS_COMPARED_AT_ONCE = 2048
+LOGS_AT_ONCE = 64
+"""The logs of which one part of long work reads an offset."""
+LOGS_COMPARED_AT_ONCE = 2048
 
 
 def read_rows(fs: FileSystem, path: str, columns: int, *, may_be_torn: bool = False) -> list[list[str]]:
@@ -67,6 +83,15 @@ def read_partition_offsets(fs: FileSystem, directory: str, name: str) -> Partiti
     path = os.path.join(directory, name)
     return {(topic, parse_number(path, partition)): parse_number(path, offset)
             for topic, partition, offset in read_rows(fs, path, 3)}
+
+
+def read_found(fs: FileSystem, directory: str, name: str) -> PartitionOffsets:
+    """Return the offsets in a checkpoint file; none of a damaged one. Raises OSError."""
+    try:
+        return read_partition_offsets(fs, directory, name)
+    except CorruptLogError as error:
+        logger.error('%s; treated as empty', error)
+        return {}
 
 
 def encode_partition_offsets(offsets: PartitionOffsets) -> bytes:
@@ -114,6 +139,7 @@ class CheckpointFiles:
         """The content of the files."""
         self._under_way: dict[str, PartitionOffsets] = {}
         """The content of the files that are being synced."""
+        self._is_given_up = False
 
     def write(self, name: str, offsets: PartitionOffsets, content: bytes | None = None) -> bool:
         """Replace a file durably before returning, even if a sync of it is running. Returns whether that succeeded.
@@ -135,9 +161,9 @@ class CheckpointFiles:
     def begin(self, name: str, offsets: PartitionOffsets, done: Callable[[], None]) -> Generator[None, None, None]:
         """Replace a file like `write`, but encode it in steps and let `sync` make it durable. `done` is called then.
 
-        Does nothing while a sync of the file is running.
+        Does nothing while a sync of the file is running, and after `give_up`.
         """
-        if name in self._under_way:
+        if name in self._under_way or self._is_given_up:
             return
         self._under_way[name] = offsets
         written = self._written.get(name)
@@ -163,7 +189,8 @@ class CheckpointFiles:
         return self._written.get(name, found)
 
     def give_up(self) -> None:
-        """Abandon the files that are being synced."""
+        """Abandon the files that are being synced, and begin no others."""
+        self._is_given_up = True
         self._under_way.clear()
 
     def _rename(self, name: str, offsets: PartitionOffsets, done: Callable[[], None], error: OSError | None) -> None:
@@ -192,3 +219,87 @@ class CheckpointFiles:
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
+
+
+class OffsetCheckpoint:
+    """A checkpoint file, which has an offset of each log."""
+
+    def __init__(self, files: CheckpointFiles, name: str, found: PartitionOffsets, logs: dict[PartitionKey, Log],
+                 offset_of: OffsetOf, long_work: LongWork):
+        """Create; `found` has the offsets that the start read from the file. Those without a log stay in it."""
+        self.name = name
+        self.found = found
+        self._files = files
+        self._logs = logs
+        self._offset_of = offset_of
+        self._long_work = long_work
+        self._stale: set[PartitionKey] = set()
+        """The partitions that are gone, and that the file may still contain."""
+        self._is_under_way = False
+
+    def forget(self, key: PartitionKey) -> None:
+        """Drop the offset that the start found of a partition."""
+        if self.found.pop(key, None) is not None:
+            self._stale.add(key)
+
+    def remove(self, key: PartitionKey) -> None:
+        """Adopt that a partition is gone. The file contains it until it is written again."""
+        self.found.pop(key, None)
+        self._stale.add(key)
+
+    def may_contain(self, keys: Iterable[PartitionKey]) -> bool:
+        """Return whether the file may still contain one of these partitions from before it was gone."""
+        return bool(self._stale) and any(key in self._stale for key in keys)
+
+    def written(self, log: Log) -> int:
+        """Return the offset of a log in the file, 0 without one."""
+        return self._files.written(self.name, self.found).get((log.topic, log.partition), 0)
+
+    def write(self) -> bool:
+        """Write the file durably. Returns whether that succeeded."""
+        return run_to_end(self.write_in_parts())
+
+    def write_in_parts(self) -> Generator[None, None, bool]:
+        """Do the same as a generator, which yields after small parts."""
+        stale = set(self._stale)
+        offsets = yield from self._offsets()
+        content = yield from encode_in_steps(offsets)
+        is_written = self._files.write(self.name, offsets, content)
+        if is_written:
+            self._stale -= stale
+        return is_written
+
+    def begin(self) -> None:
+        """Start writing the file as long work, without waiting for the disk.
+
+        Does nothing while the last start of this is still reading the offsets.
+        """
+        if not self._is_under_way:
+            self._is_under_way = True
+            self._long_work.start(self.replace())
+
+    def replace(self) -> Generator[None, None, None]:
+        """Read the offsets, and let the files write them and sync them later."""
+        stale = set(self._stale)
+        offsets = yield from self._offsets()
+        yield from self._files.begin(self.name, offsets, partial(self._stale.difference_update, stale))
+        self._is_under_way = False
+
+    def _offsets(self) -> Generator[None, None, PartitionOffsets]:
+        """Return the content of the file: an offset of each log, and those found of partitions without a log."""
+        offsets = dict(self.found)
+        keys, logs = list(self._logs), list(self._logs.values())    # their pairs would be as many new objects
+        for number, (key, log) in enumerate(zip(keys, logs, strict=True), 1):
+            offset = self._offset_of(log)
+            if offset is None:
+                offsets.pop(key, None)
+            else:
+                offsets[key] = offset
+            if number % LOGS_AT_ONCE == 0:
+                yield
+        for number, (key, log) in enumerate(zip(keys, logs, strict=True), 1):
+            if self._logs.get(key) is not log:      # deleted meanwhile; what is deleted from now on is `_stale`
+                offsets.pop(key, None)
+            if number % LOGS_COMPARED_AT_ONCE == 0:
+                yield
+        return offsets

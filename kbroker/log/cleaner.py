@@ -302,8 +302,8 @@ class Cleaner:
         Recovery treats a gap at the end of a segment above the recovery point as data lost in a power cut.
         """
         recovery_point, wait_ms = log.recovery_point, 0
-        while self._logs.written_recovery_point(log) < recovery_point:
-            self._logs.begin_recovery_points()
+        while self._logs.recovery_points.written(log) < recovery_point:
+            self._logs.recovery_points.begin()
             yield wait_ms
             wait_ms = min(2 * wait_ms + 1, MAX_CHECKPOINT_WAIT_MS)
 

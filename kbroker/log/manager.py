@@ -11,24 +11,21 @@ from typing import Any
 from kbroker.base.clock import Clock, Timers
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.base.ledger import Line
-from kbroker.base.long_work import LongWork, run_to_end
+from kbroker.base.long_work import LongWork
 from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     CheckpointFiles,
-    PartitionOffsets,
-    encode_in_steps,
-    read_partition_offsets,
+    OffsetCheckpoint,
+    OffsetOf,
+    PartitionKey,
+    read_found,
 )
 from kbroker.log.clean_stop import SYNCED_ONE_BY_ONE, CleanStop, Progress, ignore_progress, sync_everything
-from kbroker.log.directory_names import (
-    CLEAN_SHUTDOWN_FILE,
-    name_out_of_use,
-    parse_directory_name,
-)
+from kbroker.log.directory_names import CLEAN_SHUTDOWN_FILE, name_out_of_use, parse_directory_name
 from kbroker.log.fs import File, FileSystem, is_shortage, shared_open_files, sync_inline
-from kbroker.log.inventory import Inventory, PartitionKey, read_clean_shutdown
+from kbroker.log.inventory import Inventory, read_clean_shutdown
 from kbroker.log.jobs import Submit, Sync, run_inline, synced
 from kbroker.log.log import Log
 from kbroker.log.log_directory import check_files, list_partitions, lock_directory
@@ -43,16 +40,12 @@ from kbroker.settings.config import Config
 from kbroker.settings.topic_config import LogConfig
 
 UNKNOWN_BROKER_EPOCH = -1
-LOGS_AT_ONCE = 64
-"""The logs of which one part of long work reads an offset."""
-LOGS_COMPARED_AT_ONCE = 2048
 
 logger = logging.getLogger(__name__)
 
-Visit = Callable[[Log], Generator[None, None, object] | None]
-"""Does something with a log, at once or as the generator that it returns."""
-OffsetOf = Callable[[Log], int | None]
 Steps = Generator[Any, None, None]
+Visit = Callable[[Log], Generator[None, None, object] | None]
+"""A visitor of a log: acts immediately, or returns a generator that acts in parts."""
 
 
 class LogManager:
@@ -80,7 +73,6 @@ class LogManager:
         self._config = config
         self._clock = clock
         self._timers = timers
-        self._stop_timers: list[Callable[[], None]] = []
         self._is_verified = False
         self._has_begun = False
         self._offline: dict[PartitionKey, Log] = {}
@@ -94,8 +86,7 @@ class LogManager:
         self.removals = Removals(fs, timers, submit)
         self._sync = sync
         self._checkpoints = CheckpointFiles(fs, directory, sync, self._cannot_write)
-        self._under_way: set[Visit | str] = set()
-        """The visits and the checkpoints that long work is making."""
+        self._periodic = Periodic(self.logs, timers, self._long_work)
         self._is_stopping = False
         if not fs.exists(directory):
             fs.mkdir(directory)
@@ -105,12 +96,12 @@ class LogManager:
         try:
             self.found = list_partitions(fs, directory)
             self.clean_shutdown, self.previous_broker_epoch = read_clean_shutdown(fs, directory)
-            self._recovery_points = self._read_checkpoint(RECOVERY_POINT_FILE)
-            self._log_start_offsets = self._read_checkpoint(LOG_START_OFFSET_FILE)
-            self._found_high_watermarks = self._read_checkpoint(HIGH_WATERMARK_FILE)
-            self._stale: dict[str, set[PartitionKey]] = {
-                RECOVERY_POINT_FILE: set(), LOG_START_OFFSET_FILE: set(), HIGH_WATERMARK_FILE: set()}
-            """The partitions that are gone, by the checkpoint files that may still contain them."""
+            self.recovery_points = self._checkpoint(RECOVERY_POINT_FILE, lambda log: log.recovery_point)
+            """The offset of each log from which a recovery starts."""
+            self.start_offsets = self._checkpoint(LOG_START_OFFSET_FILE, _log_start)
+            """The start of each log that begins inside its first segment."""
+            self.high_watermarks = self._checkpoint(HIGH_WATERMARK_FILE, lambda log: self.high_watermark(log))
+            self._offsets = self.recovery_points, self.start_offsets, self.high_watermarks
             self.verification = Verification(fs, directory, clean_shutdown=self.clean_shutdown,
                                              broker_epoch=self.previous_broker_epoch)
         except BaseException:
@@ -122,9 +113,9 @@ class LogManager:
         if not self._is_verified:
             self._is_verified = True
             self.verification.run()
-            self._log_start_offsets.update(self.verification.start_offsets)
-            self._recovery_points.update(self.verification.end_offsets)
-            self._found_high_watermarks.update(self.verification.end_offsets)
+            self.start_offsets.found.update(self.verification.start_offsets)
+            self.recovery_points.found.update(self.verification.end_offsets)
+            self.high_watermarks.found.update(self.verification.end_offsets)
 
     def begin(self) -> None:
         """Take over the directory, once nothing speaks against it. The first `open_log` implies it.
@@ -181,7 +172,7 @@ class LogManager:
             options.log_start_offset = 0
             if not options.clean_shutdown:
                 expected = 0        # a crash can take a new directory, and the offsets can be of an earlier topic
-                self._forget_offsets(topic, partition)
+                self._forget_offsets(key)
             options.maker = partial(self._make_partition, key, topic_id)
         try:
             if is_new and expected:
@@ -202,8 +193,9 @@ class LogManager:
         is_accepted = self.verification.is_accepted(key)
         is_clean = self.clean_shutdown or is_accepted or self.verification.is_released(key)
         return LogOptions(
-            log_start_offset=self._log_start_offsets.get(key, 0), recovery_point=self._recovery_points.get(key, 0),
-            high_watermark=self._found_high_watermarks.get(key, 0),
+            log_start_offset=self.start_offsets.found.get(key, 0),
+            recovery_point=self.recovery_points.found.get(key, 0),
+            high_watermark=self.high_watermarks.found.get(key, 0),
             clean_shutdown=is_clean, expected_end_offset=self._expected_end_offset(key),
             distrusted=self.verification.distrusted(key), keeps_holes=is_accepted,
             refuse_damage=is_clean and not is_accepted, sync_later=sync_later,
@@ -212,9 +204,9 @@ class LogManager:
 
     def _expected_end_offset(self, key: PartitionKey) -> int:
         """Return an offset that the log has to reach, by the evidence of the checkpoints."""
-        in_checkpoints = max(self._recovery_points.get(key, 0), self._found_high_watermarks.get(key, 0))
+        in_checkpoints = max(self.recovery_points.found.get(key, 0), self.high_watermarks.found.get(key, 0))
         if self.clean_shutdown:
-            in_checkpoints = max(in_checkpoints, self._log_start_offsets.get(key, 0))
+            in_checkpoints = max(in_checkpoints, self.start_offsets.found.get(key, 0))
         return self.verification.expected_end_offset(key, in_checkpoints)
 
     def _offline_log(self, key: PartitionKey, config: LogConfig, failure: KafkaError) -> Log:
@@ -231,7 +223,7 @@ class LogManager:
         the log's first flush also makes its directory and `partition.metadata` durable. If a crash loses them, the next
         start creates them again.
         """
-        self._forget_offsets(topic, partition)
+        self._forget_offsets((topic, partition))
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         try:
@@ -247,14 +239,10 @@ class LogManager:
 
         Without it, the first partition that is made does the same, and holds the loop.
         """
-        if self._is_stale(topic, partitions):
-            yield from self._replace_durably(RECOVERY_POINT_FILE, self._recovery_points, _recovery_point)
-            yield from self._replace_durably(LOG_START_OFFSET_FILE, self._log_start_offsets, _log_start)
-            yield from self._replace_durably(HIGH_WATERMARK_FILE, self._found_high_watermarks, self.high_watermark)
-
-    def _is_stale(self, topic: str, partitions: int) -> bool:
-        return any(stale and any((topic, partition) in stale for partition in range(partitions))
-                   for stale in self._stale.values())
+        keys = [(topic, partition) for partition in range(partitions)]
+        if any(checkpoint.may_contain(keys) for checkpoint in self._offsets):
+            for checkpoint in self._offsets:
+                yield from checkpoint.write_in_parts()
 
     def _make_partition(self, key: PartitionKey, topic_id: bytes) -> list[str]:
         """Create a partition's directory. Returns the files that a flush must sync, besides the directories.
@@ -263,9 +251,8 @@ class LogManager:
         new one.
         """
         path = self.path(*key)
-        is_stale = any(key in stale for stale in self._stale.values())
-        if is_stale and not (self.checkpoint_recovery_points() and self.checkpoint_log_start_offsets()
-                             and self._write_high_watermarks()):
+        is_stale = any(checkpoint.may_contain([key]) for checkpoint in self._offsets)
+        if is_stale and not all(checkpoint.write() for checkpoint in self._offsets):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
         if not self.fs.exists(path):
             self.fs.mkdir(path)
@@ -424,20 +411,20 @@ class LogManager:
     def _rename(self, topic: str, partition: int, state: str) -> str:
         path = os.path.join(self.directory, name_out_of_use(topic, partition, state))
         self.fs.rename(self.path(topic, partition), path)
-        self._forget_offsets(topic, partition)
-        for stale in self._stale.values():
-            stale.add((topic, partition))
+        for checkpoint in self._offsets:
+            checkpoint.remove((topic, partition))
         self.found.discard((topic, partition))
         self._found_ids.pop((topic, partition), None)
         self.verification.forget_files((topic, partition))
         return path
 
-    def _forget_offsets(self, topic: str, partition: int) -> None:
-        for name, offsets in ((RECOVERY_POINT_FILE, self._recovery_points),
-                              (LOG_START_OFFSET_FILE, self._log_start_offsets),
-                              (HIGH_WATERMARK_FILE, self._found_high_watermarks)):
-            if offsets.pop((topic, partition), None) is not None:
-                self._stale[name].add((topic, partition))
+    def _checkpoint(self, name: str, offset_of: OffsetOf) -> OffsetCheckpoint:
+        found = read_found(self.fs, self.directory, name)
+        return OffsetCheckpoint(self._checkpoints, name, found, self.logs, offset_of, self._long_work)
+
+    def _forget_offsets(self, key: PartitionKey) -> None:
+        for checkpoint in self._offsets:
+            checkpoint.forget(key)
 
     # ---- periodic work ----
 
@@ -445,92 +432,16 @@ class LogManager:
         """Start the timers for checkpoints, retention and the expiry of idle producers."""
         config = self._config
         for interval_ms, callback in (
-                (config.log_flush_offset_checkpoint_interval_ms, self.begin_recovery_points),
-                (config.log_flush_start_offset_checkpoint_interval_ms, partial(
-                    self._begin_checkpoint, LOG_START_OFFSET_FILE, self._log_start_offsets, _log_start)),
-                (config.replica_high_watermark_checkpoint_interval_ms, self.checkpoint_high_watermarks),
+                (config.log_flush_offset_checkpoint_interval_ms, self.recovery_points.begin),
+                (config.log_flush_start_offset_checkpoint_interval_ms, self.start_offsets.begin),
+                (config.replica_high_watermark_checkpoint_interval_ms, self.high_watermarks.begin),
                 (config.log_retention_check_interval_ms, self.apply_retention),
                 (config.producer_id_expiration_check_interval_ms, self.remove_expired_producers)):
-            self._stop_timers.append(self._timers.every(interval_ms, callback))
-
-    def _begin_checkpoint(self, name: str, of_others: PartitionOffsets, offset_of: OffsetOf) -> None:
-        """Start writing a checkpoint, unless the last one of this name is still being made."""
-        if name not in self._under_way:
-            self._under_way.add(name)
-            self._long_work.start(self._write_checkpoint(name, of_others, offset_of))
-
-    def _write_checkpoint(self, name: str, of_others: PartitionOffsets, offset_of: OffsetOf) -> Steps:
-        stale = set(self._stale[name])
-        offsets = dict(of_others)
-        yield from self._read_offsets(offsets, offset_of)
-        if self.failure is None and not self._is_stopping:
-            yield from self._checkpoints.begin(name, offsets, partial(self._forget_stale, name, stale))
-        self._under_way.discard(name)
-
-    def _replace_durably(self, name: str, of_others: PartitionOffsets, offset_of: OffsetOf) -> Steps:
-        stale = set(self._stale[name])
-        offsets = dict(of_others)
-        yield from self._read_offsets(offsets, offset_of)
-        content = yield from encode_in_steps(offsets)
-        if self._checkpoints.write(name, offsets, content):
-            self._forget_stale(name, stale)
-
-    def _read_offsets(self, offsets: PartitionOffsets, offset_of: OffsetOf) -> Steps:
-        """Add an offset of each log to `offsets`."""
-        keys, logs = list(self.logs), list(self.logs.values())      # their pairs would be as many new objects
-        for number, (key, log) in enumerate(zip(keys, logs, strict=True), 1):
-            offset = offset_of(log)
-            if offset is None:
-                offsets.pop(key, None)
-            else:
-                offsets[key] = offset
-            if number % LOGS_AT_ONCE == 0:
-                yield
-        for number, (key, log) in enumerate(zip(keys, logs, strict=True), 1):
-            if self.logs.get(key) is not log:       # deleted meanwhile; what is deleted from now on is `_stale`
-                offsets.pop(key, None)
-            if number % LOGS_COMPARED_AT_ONCE == 0:
-                yield
-
-    def _forget_stale(self, name: str, keys: set[PartitionKey]) -> None:
-        """Adopt that a checkpoint file contains nothing of the partitions `keys`, which were gone when it was made."""
-        if keys:
-            self._stale[name] -= keys
-
-    def begin_recovery_points(self) -> None:
-        """Start writing the recovery points, without waiting for the disk."""
-        self._begin_checkpoint(RECOVERY_POINT_FILE, self._recovery_points, _recovery_point)
-
-    def written_recovery_point(self, log: Log) -> int:
-        """Return the recovery point of a log in the checkpoint file."""
-        return self._checkpoints.written(RECOVERY_POINT_FILE, self._recovery_points).get((log.topic, log.partition), 0)
-
-    def checkpoint_high_watermarks(self) -> None:
-        """Start writing the high watermarks, without waiting for the disk."""
-        self._begin_checkpoint(HIGH_WATERMARK_FILE, self._found_high_watermarks, self.high_watermark)
-
-    def _write_high_watermarks(self) -> bool:
-        return self._write_at_once(HIGH_WATERMARK_FILE, self._found_high_watermarks, self.high_watermark)
-
-    def checkpoint_recovery_points(self) -> bool:
-        """Write the recovery point of each log, from which a recovery starts. Returns whether that succeeded."""
-        return self._write_at_once(RECOVERY_POINT_FILE, self._recovery_points, _recovery_point)
-
-    def checkpoint_log_start_offsets(self) -> bool:
-        """Write the start of each log that begins inside its first segment. Returns whether that succeeded."""
-        return self._write_at_once(LOG_START_OFFSET_FILE, self._log_start_offsets, _log_start)
-
-    def _write_at_once(self, name: str, of_others: PartitionOffsets, offset_of: OffsetOf) -> bool:
-        offsets = dict(of_others)
-        run_to_end(self._read_offsets(offsets, offset_of))
-        is_written = self._checkpoints.write(name, offsets)
-        if is_written:
-            self._stale[name].clear()
-        return is_written
+            self._periodic.every(interval_ms, callback)
 
     def apply_retention(self) -> None:
         """Delete the segments that each topic's retention policy expires."""
-        self._visit_all(self._retain)
+        self._periodic.visit_all(self._retain)
 
     def _retain(self, log: Log) -> None:
         log_start_offset = log.log_start_offset
@@ -542,27 +453,10 @@ class LogManager:
             self.on_start_moved(log)
 
     def remove_expired_producers(self) -> None:
-        self._visit_all(self._remove_expired_producers)
+        self._periodic.visit_all(self._remove_expired_producers)
 
     def _remove_expired_producers(self, log: Log) -> Generator[None, None, object]:
         return log.producer_state.remove_expired(self._clock.wall_ms())
-
-    def _visit_all(self, visit: Visit) -> None:
-        """Visit each online log, as long work. Does nothing while the previous round is running."""
-        if visit not in self._under_way:
-            self._under_way.add(visit)
-            self._long_work.start(self._visit_each(visit))
-
-    def _visit_each(self, visit: Visit) -> Steps:
-        for log in list(self.logs.values()):
-            if self._is_stopping:
-                break
-            if log.failure is None:
-                steps = visit(log)
-                if steps is not None:
-                    yield from steps
-            yield
-        self._under_way.discard(visit)
 
     # ---- failure ----
 
@@ -575,7 +469,7 @@ class LogManager:
             self.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'the log directory is offline: {reason}')
             logger.critical('%s is offline until the next start, which recovers all acknowledged records: %s',
                             self.directory, reason)
-            self._stop_intervals()
+            self._periodic.stop()
             self._checkpoints.give_up()
             for log in self.logs.values():
                 log.take_offline(self.failure)
@@ -585,14 +479,9 @@ class LogManager:
     def end_background_work(self) -> None:
         """Start no further background work: its threads are about to end."""
         self._is_stopping = True
-        self._stop_intervals()
+        self._periodic.stop()
         self._checkpoints.give_up()
         self.removals.stop()
-
-    def _stop_intervals(self) -> None:
-        for stop in self._stop_timers:
-            stop()
-        self._stop_timers = []
 
     # ---- the clean stop ----
 
@@ -626,10 +515,11 @@ class LogManager:
         progress('writing checkpoints')
         recovery_points = {key: log.recovery_point if log in failed else log.log_end_offset
                            for key, log in self.logs.items()}
-        self._checkpoints.write(RECOVERY_POINT_FILE, {**self._recovery_points, **recovery_points})
-        self.checkpoint_log_start_offsets()
+        self._checkpoints.write(RECOVERY_POINT_FILE, {**self.recovery_points.found, **recovery_points})
+        self.start_offsets.write()
         high_watermarks = {key: log.log_end_offset for key, log in self.logs.items() if log not in failed}
-        offline = {key: self._found_high_watermarks[key] for key in self._offline if key in self._found_high_watermarks}
+        found = self.high_watermarks.found
+        offline = {key: found[key] for key in self._offline if key in found}
         self._checkpoints.write(HIGH_WATERMARK_FILE, {**offline, **high_watermarks})
         if not failed:
             make_missing_indexes(self.fs, self.directory)
@@ -637,13 +527,6 @@ class LogManager:
             progress('marking the directory as cleanly stopped')
             content = json.dumps({'version': 0, 'brokerEpoch': inventory.broker_epoch}, separators=(',', ':'))
             self.fs.write_file_atomically(os.path.join(self.directory, CLEAN_SHUTDOWN_FILE), content.encode())
-
-    def _read_checkpoint(self, name: str) -> PartitionOffsets:
-        try:
-            return read_partition_offsets(self.fs, self.directory, name)
-        except CorruptLogError as error:
-            logger.error('%s; treated as empty', error)
-            return {}
 
     def _cannot_write(self, name: str, error: OSError) -> None:
         """Handle a failure to write a checkpoint."""
@@ -653,8 +536,44 @@ class LogManager:
             self.fail(f'cannot write {name}: {error}')
 
 
-def _recovery_point(log: Log) -> int:
-    return log.recovery_point
+class Periodic:
+    """The timers of a directory's periodic work, and the rounds through its logs."""
+
+    def __init__(self, logs: dict[PartitionKey, Log], timers: Timers, long_work: LongWork):
+        self._logs = logs
+        self._timers = timers
+        self._long_work = long_work
+        self._stop_timers: list[Callable[[], None]] = []
+        self._under_way: set[Visit] = set()
+        self._is_over = False
+
+    def every(self, interval_ms: int, callback: Callable[[], object]) -> None:
+        """Call `callback` in this interval until `stop`."""
+        self._stop_timers.append(self._timers.every(interval_ms, callback))
+
+    def visit_all(self, visit: Visit) -> None:
+        """Visit each online log, as long work. Does nothing while the previous round of `visit` is running."""
+        if visit not in self._under_way:
+            self._under_way.add(visit)
+            self._long_work.start(self._visit_each(visit))
+
+    def stop(self) -> None:
+        """Stop all timers, and end each round before its next log."""
+        self._is_over = True
+        for stop in self._stop_timers:
+            stop()
+        self._stop_timers = []
+
+    def _visit_each(self, visit: Visit) -> Steps:
+        for log in list(self._logs.values()):
+            if self._is_over:
+                break
+            if log.failure is None:
+                steps = visit(log)
+                if steps is not None:
+                    yield from steps
+            yield
+        self._under_way.discard(visit)
 
 
 def _log_start(log: Log) -> int | None:

@@ -33,7 +33,7 @@ def cut_power(root: pathlib.Path, seeds: int, *, rolls: bool) -> list[pathlib.Pa
     for number in range(ACKNOWLEDGED):
         write(log, ('key', f'acknowledged {number}'))
     log.flush()
-    directory.manager.checkpoint_high_watermarks()
+    directory.manager.high_watermarks.begin()
     for number in range(UNSYNCED):
         if rolls and number % 3 == 1:
             log.roll()

@@ -263,8 +263,8 @@ def test_a_start_that_makes_a_missing_partition_forgets_the_offsets_of_an_earlie
     append(log, 9)
     log.flush()
     log.delete_records(8)
-    for write in (manager.checkpoint_recovery_points, manager.checkpoint_log_start_offsets):
-        assert write()
+    for checkpoint in (manager.recovery_points, manager.start_offsets):
+        assert checkpoint.write()
     manager.close(clean=False)
     FileSystem().remove_directory(log.directory)
     manager = open_manager(FileSystem())

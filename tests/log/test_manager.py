@@ -263,7 +263,7 @@ def test_a_checkpoint_under_way_says_nothing_of_a_topic_that_was_deleted_meanwhi
     manager = open_manager(sync=disk.sync)
     manager.create_log('kept', 0, TOPIC_ID, topic())
     deleted = manager.create_log('orders', 0, TOPIC_ID, topic())
-    manager.checkpoint_recovery_points()
+    manager.recovery_points.write()
     write_and_flush(deleted)
     deleted.roll()
     deleted.flush()
@@ -451,8 +451,7 @@ def test_a_checkpoint_of_fifty_thousand_partitions_is_made_in_small_parts(open_m
     for number in range(50_500):
         manager.logs[f'topic-of-many-{number}', 0] = SimpleNamespace(recovery_point=number)
     for syncs in (1, 0):        # the second time nothing has changed
-        assert_within(longest_part_s(manager._write_checkpoint(
-            'recovery-point-offset-checkpoint', {}, lambda log: log.recovery_point)), 0.005)
+        assert_within(longest_part_s(manager.recovery_points.replace()), 0.005)
         assert len(disk.jobs) == syncs
         disk.finish_all()
     manager.logs.clear()

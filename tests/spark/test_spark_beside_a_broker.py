@@ -119,7 +119,7 @@ def deleting(writer):
         limit = log.log_end_offset if first is None else first
         if limit > log.log_start_offset:
             log.delete_records(writer.random.randrange(log.log_start_offset, limit + 1))
-            writer.log.directory.manager.checkpoint_log_start_offsets()
+            writer.log.directory.manager.start_offsets.write()
             log.apply_retention(limit)
 
 

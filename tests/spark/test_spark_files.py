@@ -77,7 +77,7 @@ def test_a_log_that_begins_above_0(log):
         log.write(value)
         log.roll()
     log.log.delete_records(2)
-    log.directory.manager.checkpoint_log_start_offsets()
+    log.directory.manager.start_offsets.write()
     assert [row['offset'] for row in rows(path=log.path)] == [2, 3]
     # The path of a single partition finds the checkpoints in the log directory, too.
     assert [row['offset'] for row in rows(path=log.partition)] == [2, 3]
@@ -206,7 +206,7 @@ def test_an_offset_below_the_start_of_the_log(log):
         log.write(value)
         log.roll()
     log.log.delete_records(2)
-    log.directory.manager.checkpoint_log_start_offsets()
+    log.directory.manager.start_offsets.write()
     asked = {'path': log.path, 'startingOffsets': '{"topic":{"0":1}}'}
     with pytest.raises(OptionError, match='found 1 for topic-0, whose log starts at 2; with failOnDataLoss=false'):
         rows(**asked)

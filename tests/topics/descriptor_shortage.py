@@ -56,7 +56,7 @@ def requests_are_refused_and_the_directory_stays_online(directory):
         with Hog():
             for _ in range(5):
                 assert produce(broker, 0)() == ErrorCode.KAFKA_STORAGE_ERROR
-            broker.logs.checkpoint_high_watermarks()
+            broker.logs.high_watermarks.begin()
             assert broker.logs.failure is None
         assert ''.join(messages.lines).count('Too many open files') == 1, messages.lines
         assert [produce(broker, number)() for number in range(3)] == [ErrorCode.NONE] * 3

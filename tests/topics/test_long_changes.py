@@ -181,7 +181,7 @@ def test_a_topic_made_again_has_nothing_of_the_checkpoints_of_the_old_one(tmp_pa
         log.roll()
         broker.topics.get('orders', 7).append_batch(encode_batch([(0, b'k', b'v')]), Origin.CLIENT)
         broker.turn()
-        assert broker.logs.checkpoint_recovery_points()
+        assert broker.logs.recovery_points.write()
         checkpoint = tmp_path / 'recovery-point-offset-checkpoint'
         assert 'orders 7 1\n' in checkpoint.read_text()
         request = build('DeleteTopicsRequest', topics=[{'name': 'orders'}])
