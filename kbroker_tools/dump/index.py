@@ -1,4 +1,4 @@
-"""Index files and producer snapshots as kafka-dump-log shows them, and its final report of errors.
+"""Index files and producer snapshots as kafka-dump-log shows them.
 
 The entries of `.index`, `.timeindex` and `.txnindex` and the producers of a `.snapshot` are read one by one. The
 entries of the first two are compared with the log. Nothing is written: Kafka's own tool truncates an `.index` that
@@ -10,12 +10,12 @@ A missing `.txnindex` is an error (for Kafka it is an empty one). The version of
 from __future__ import annotations
 
 import os
-import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from struct import Struct
 from typing import IO, Any, NamedTuple, TypeVar
 
 from kbroker.base.errors import CorruptLogError
@@ -33,24 +33,14 @@ from kbroker.log.formats import (
     snapshot_head,
     whole_entries,
 )
-from kbroker.record.batch import LOG_OVERHEAD_BYTES, MAGIC
-from kbroker.record.records import iter_records
 from kbroker.wire.crc32c import crc32c
 from kbroker_tools.dump import files
-from kbroker_tools.dump.gaps import Gaps
+from kbroker_tools.dump.error_report import ErrorReport, absolute
+from kbroker_tools.dump.log_file import NO_TIMESTAMP_MS, LogFile
 from kbroker_tools.dump.options import DEFAULT_MAX_MESSAGE_BYTES, MAX_INT32
 
 MOST_READ_BYTES = 1 << 30
 """The largest file that is read as a whole."""
-
-BATCH_HEAD = struct.Struct('>qiib')                 # base offset, length, partition leader epoch (or CRC), magic
-LAST_OFFSET_DELTA = struct.Struct('>i')
-LAST_OFFSET_DELTA_AT = 23
-LEGACY_TIMESTAMP = struct.Struct('>q')
-LEGACY_TIMESTAMP_AT = 18                            # from magic 1 on
-LEAST_BATCH_LENGTH = 14                             # of a message of magic 0
-HEADER_READ_BYTES = LAST_OFFSET_DELTA_AT + LAST_OFFSET_DELTA.size
-NO_TIMESTAMP_MS = -1
 NO_OFFSET = -1
 BLOCK_ENTRIES = 8192
 LINES_AT_ONCE = 1024
@@ -70,81 +60,6 @@ class IndexOptions:
     """The most bytes of the log that are read for the batch of an entry."""
     compat: str = '4.3'
     """The release of Kafka whose texts are printed: 4.2, 4.3 or 4.4."""
-
-
-# ---- errors
-
-Pairs = dict[str, list[tuple[int, int]]]
-"""Pairs of numbers by file, in the order in which they were found."""
-
-
-class ErrorReport:
-    """The errors in all files, by absolute path, printed at the end.
-
-    Kafka lists the files of a section in the order of a hash map. Here they are in the order in which they were read.
-    """
-
-    def __init__(self, compat: str = '4.3'):
-        """`compat` is the release of Kafka whose text is printed."""
-        self._is_sorted = compat != '4.2'
-        self._mismatches: Pairs = {}
-        self._timestamp_mismatches: Pairs = {}
-        self._out_of_order: Pairs = {}
-        self._not_found: Pairs = {}
-        self._non_consecutive: dict[str, Gaps] = {}
-
-    def __bool__(self) -> bool:
-        """True if there is anything to print."""
-        return any((self._mismatches, self._timestamp_mismatches, self._out_of_order, self._not_found,
-                    self._non_consecutive))
-
-    def mismatch(self, index_path: str, index_offset: int, log_offset: int) -> None:
-        """Add an entry whose batch ends at another offset. Of entries with the same offset, the last one is kept."""
-        self._mismatches.setdefault(_absolute(index_path), []).append((index_offset, log_offset))
-
-    def timestamp_mismatch(self, index_path: str, index_timestamp_ms: int, log_timestamp_ms: int) -> None:
-        self._timestamp_mismatches.setdefault(_absolute(index_path), []).append((index_timestamp_ms, log_timestamp_ms))
-
-    def out_of_order(self, index_path: str, timestamp_ms: int, previous_ms: int) -> None:
-        self._out_of_order.setdefault(_absolute(index_path), []).append((timestamp_ms, previous_ms))
-
-    def not_found(self, index_path: str, index_offset: int, log_offset: int) -> None:
-        """Add an indexed offset at which no batch ends. `log_offset` is the end of the next batch; -1 if none."""
-        self._not_found.setdefault(_absolute(index_path), []).append((index_offset, log_offset))
-
-    def gaps(self, log_path: str) -> Gaps:
-        """Return the gaps of a log, created at the first call."""
-        return self._non_consecutive.setdefault(_absolute(log_path), Gaps())
-
-    def lines(self) -> Iterator[str]:
-        """Yield Kafka's text. Up to 4.2, a file's last mismatch or gap comes first; later releases sort by offset."""
-        for path, pairs in self._mismatches.items():
-            yield f'Mismatches in :{path}'
-            shown = sorted(dict(pairs).items()) if self._is_sorted else pairs
-            yield from (f'  Index offset: {index}, log offset: {log}' for index, log in reversed(shown))
-        for path, pairs in self._timestamp_mismatches.items():
-            yield f'Found timestamp mismatch in :{path}'
-            yield from (f'  Index timestamp: {index}, log timestamp: {log}' for index, log in pairs)
-        for path, pairs in self._out_of_order.items():
-            yield f'Found out of order timestamp in :{path}'
-            yield from (f'  Index timestamp: {index}, Previously indexed timestamp: {previous}'
-                        for index, previous in pairs)
-        for path, pairs in self._not_found.items():
-            yield 'The following indexed offsets are not found in ' + (f':{path}' if self._is_sorted else 'the log.')
-            yield from (f'Indexed offset: {index}, found log offset: {log}' for index, log in pairs)
-        for path, gaps in self._non_consecutive.items():
-            yield f'Non-consecutive offsets in {path}'
-            found = gaps if self._is_sorted else reversed(list(gaps.unsorted()))
-            yield from (f'  {first} is followed by {second}' for first, second in found)
-
-    def print(self, stream: IO[str]) -> None:
-        for line in self.lines():
-            stream.write(line + '\n')
-
-
-def _absolute(path: str) -> str:
-    """Prefix the working directory. As in Java, `..` is not resolved."""
-    return os.path.join(os.getcwd(), path)
 
 
 # ---- files
@@ -361,42 +276,70 @@ def base_offset_of(path: str) -> int:
     return offset
 
 
-def _read_entries(path: str, entry: struct.Struct) -> Iterator[tuple[Any, ...]]:
+def _read_entries(path: str, entry: Struct) -> Iterator[tuple[Any, ...]]:
     """Yield the whole entries of a file, which is read block by block."""
     with open(path, 'rb') as file:
         while block := file.read(BLOCK_ENTRIES * entry.size):
             yield from whole_entries(entry, block)
 
 
-class OffsetIndexFile:
-    """An `.index` file, opened read-only."""
+class IndexFile:
+    """An index file, opened read-only: the common part of both kinds."""
+
+    layout: Struct
+    offset_field: int
+    """The number of the field with the relative offset."""
+    title: str
+    """Kafka's name for the file in an error."""
 
     def __init__(self, path: str):
         """Raises OSError, CorruptLogError for a name without an offset."""
         self.path = path
         self.base_offset = base_offset_of(path)
         self.size_bytes = os.stat(path).st_size
-        self.entries = self.size_bytes // OFFSET_ENTRY.size
+        self.entries = self.size_bytes // self.layout.size
 
-    def __iter__(self) -> Iterator[OffsetEntry]:
-        """The entries up to the zeros that a segment has behind them while it is appended to."""
-        for number, (relative_offset, position) in enumerate(_read_entries(self.path, OFFSET_ENTRY)):
-            if relative_offset == 0 and number > 0:
+    def used(self) -> Iterator[tuple[int, int]]:
+        """Yield the fields of each entry up to the zeros that a segment has behind them while it is appended to."""
+        for number, fields in enumerate(_read_entries(self.path, self.layout)):
+            if fields[self.offset_field] == 0 and number > 0:
                 return
-            yield OffsetEntry(self.base_offset + relative_offset, position)
+            yield fields[0], fields[1]
 
     def check(self) -> None:
         """Check what a broker checks before it trusts the index. Raises CorruptLogError in Kafka's words."""
-        path = _absolute(self.path)
+        path = absolute(self.path)
         if self.entries:
-            relative_offset, _ = _last_entry(self.path, OFFSET_ENTRY, self.entries)
-            if relative_offset < 0:
-                raise CorruptLogError(f'Corrupt index found, index file {path} has non-zero size but the last offset '
-                                      f'is {self.base_offset + relative_offset} which is less than the base offset '
-                                      f'{self.base_offset}')
-        if self.size_bytes % OFFSET_ENTRY.size:
-            raise CorruptLogError(f'Index file {path} is corrupt, found {self.size_bytes} bytes which is neither '
-                                  f'positive nor a multiple of {OFFSET_ENTRY.size}')
+            self.check_last(path, self._last())
+        if self.size_bytes % self.layout.size:
+            raise CorruptLogError(f'{self.title} {path} is corrupt, found {self.size_bytes} bytes which is neither '
+                                  f'positive nor a multiple of {self.layout.size}')
+
+    def check_last(self, path: str, last: tuple[Any, ...]) -> None:
+        raise NotImplementedError
+
+    def _last(self) -> tuple[Any, ...]:
+        with open(self.path, 'rb') as file:
+            file.seek((self.entries - 1) * self.layout.size)
+            return self.layout.unpack(file.read(self.layout.size))
+
+
+class OffsetIndexFile(IndexFile):
+    """An `.index` file."""
+
+    layout = OFFSET_ENTRY
+    offset_field = 0
+    title = 'Index file'
+
+    def __iter__(self) -> Iterator[OffsetEntry]:
+        return (OffsetEntry(self.base_offset + relative_offset, position) for relative_offset, position in self.used())
+
+    def check_last(self, path: str, last: tuple[Any, ...]) -> None:
+        relative_offset, _ = last
+        if relative_offset < 0:
+            raise CorruptLogError(f'Corrupt index found, index file {path} has non-zero size but the last offset is '
+                                  f'{self.base_offset + relative_offset} which is less than the base offset '
+                                  f'{self.base_offset}')
 
     def position_for(self, offset: int) -> int:
         """Return the position of the last entry at or below `offset`, or 0: a search for its batch begins there."""
@@ -416,116 +359,24 @@ class OffsetIndexFile:
         return offsets[:end], positions[:end]
 
 
-class TimeIndexFile:
-    """A `.timeindex` file, opened read-only."""
+class TimeIndexFile(IndexFile):
+    """A `.timeindex` file."""
 
-    def __init__(self, path: str):
-        """Raises OSError, CorruptLogError for a name without an offset."""
-        self.path = path
-        self.base_offset = base_offset_of(path)
-        self.size_bytes = os.stat(path).st_size
-        self.entries = self.size_bytes // TIME_ENTRY.size
+    layout = TIME_ENTRY
+    offset_field = 1
+    title = 'Time index file'
 
     def __iter__(self) -> Iterator[TimeEntry]:
-        """The entries up to the zeros that a segment has behind them while it is appended to."""
-        for number, (timestamp_ms, relative_offset) in enumerate(_read_entries(self.path, TIME_ENTRY)):
-            if relative_offset == 0 and number > 0:
-                return
-            yield TimeEntry(timestamp_ms, self.base_offset + relative_offset)
+        return (TimeEntry(timestamp_ms, self.base_offset + relative_offset)
+                for timestamp_ms, relative_offset in self.used())
 
-    def check(self) -> None:
-        """Check what a broker checks before it trusts the index. Raises CorruptLogError in Kafka's words."""
-        path = _absolute(self.path)
-        if self.entries:
-            first_ms, _ = next(_read_entries(self.path, TIME_ENTRY))
-            last_ms, relative_offset = _last_entry(self.path, TIME_ENTRY, self.entries)
-            if last_ms < first_ms:
-                raise CorruptLogError(f'Corrupt time index found, time index file ({path}) has non-zero size but the '
-                                      f'last timestamp is {last_ms} which is less than the first timestamp {first_ms}')
-            if relative_offset < 0:
-                raise CorruptLogError(f'Corrupt time index found, time index file ({path}) has non-zero size but the '
-                                      f'last offset is {self.base_offset + relative_offset} which is less than the '
-                                      f'first offset {self.base_offset}')
-        if self.size_bytes % TIME_ENTRY.size:
-            raise CorruptLogError(f'Time index file {path} is corrupt, found {self.size_bytes} bytes which is neither '
-                                  f'positive nor a multiple of {TIME_ENTRY.size}')
-
-
-def _last_entry(path: str, entry: struct.Struct, entries: int) -> tuple[Any, ...]:
-    with open(path, 'rb') as file:
-        file.seek((entries - 1) * entry.size)
-        return entry.unpack(file.read(entry.size))
-
-
-# ---- the log
-
-class BatchAt(NamedTuple):
-    """A batch of any magic in a `.log`."""
-
-    position: int
-    size_bytes: int
-    last_offset: int
-    magic: int
-
-
-class LogFile:
-    """A `.log` from which single batches are read. A context manager. Opening it raises OSError."""
-
-    def __init__(self, path: str):
-        self.path = path
-        self._file = open(path, 'rb')               # noqa: SIM115  (closed by __exit__)
-        self.size_bytes = os.fstat(self._file.fileno()).st_size
-        self._last_found: BatchAt | None = None
-
-    def __enter__(self) -> LogFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def batch_at(self, position: int, end: int | None = None) -> BatchAt | None:
-        """Return the batch that begins at `position` and ends at or before `end`, or None if there is no whole one.
-
-        Raises CorruptLogError for an impossible length field.
-        """
-        end = self.size_bytes if end is None else min(end, self.size_bytes)
-        if position < 0 or position + BATCH_HEAD.size > end:
-            return None
-        header = self._read(position, HEADER_READ_BYTES)
-        base_offset, length, _, magic = BATCH_HEAD.unpack_from(header)
-        if length < LEAST_BATCH_LENGTH:
-            raise CorruptLogError(f'{self.path}: found a batch length of {length} at {position}, expected at least '
-                                  f'{LEAST_BATCH_LENGTH}')
-        size_bytes = length + LOG_OVERHEAD_BYTES
-        if position + size_bytes > end:
-            return None
-        last_offset = base_offset
-        if magic >= MAGIC:
-            last_offset += LAST_OFFSET_DELTA.unpack_from(header, LAST_OFFSET_DELTA_AT)[0]
-        return BatchAt(position, size_bytes, last_offset, magic)
-
-    def first_reaching(self, offset: int, position: int) -> BatchAt | None:
-        """Return the first batch from `position` on that ends at or after `offset`. Raises CorruptLogError."""
-        last = self._last_found
-        if last is not None and last.last_offset <= offset:
-            position = max(position, last.position)     # no batch before the last answer can reach a higher offset
-        while (batch := self.batch_at(position)) is not None:
-            if batch.last_offset >= offset:
-                self._last_found = batch
-                return batch
-            position += batch.size_bytes
-        return None
-
-    def max_timestamp_ms(self, batch: BatchAt) -> int:
-        """Return the highest timestamp of its records, or -1. Raises CorruptLogError, KafkaError for damaged ones."""
-        data = self._read(batch.position, batch.size_bytes)
-        if batch.magic >= MAGIC:
-            return max((record.timestamp_ms for record in iter_records(data)), default=NO_TIMESTAMP_MS)
-        if batch.magic < 1:
-            return NO_TIMESTAMP_MS
-        # A message of magic 1 has one timestamp; a wrapper of compressed messages has the highest of theirs.
-        timestamp_ms: int = LEGACY_TIMESTAMP.unpack_from(data, LEGACY_TIMESTAMP_AT)[0]
-        return timestamp_ms
-
-    def _read(self, position: int, size: int) -> bytes:
-        return os.pread(self._file.fileno(), size, position)
+    def check_last(self, path: str, last: tuple[Any, ...]) -> None:
+        first_ms, _ = next(_read_entries(self.path, TIME_ENTRY))
+        last_ms, relative_offset = last
+        if last_ms < first_ms:
+            raise CorruptLogError(f'Corrupt time index found, time index file ({path}) has non-zero size but the last '
+                                  f'timestamp is {last_ms} which is less than the first timestamp {first_ms}')
+        if relative_offset < 0:
+            raise CorruptLogError(f'Corrupt time index found, time index file ({path}) has non-zero size but the last '
+                                  f'offset is {self.base_offset + relative_offset} which is less than the first offset '
+                                  f'{self.base_offset}')

@@ -34,8 +34,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn, Protocol
 
+    from kbroker_tools.dump.error_report import ErrorReport
     from kbroker_tools.dump.gaps import Gaps
-    from kbroker_tools.dump.index import ErrorReport, IndexOptions
+    from kbroker_tools.dump.index import IndexOptions
     from kbroker_tools.dump.selection import Selection
 
     class BatchWriter(Protocol):
@@ -276,7 +277,7 @@ class Dump:
 
     def _report(self) -> ErrorReport:
         if self.report is None:
-            from kbroker_tools.dump.index import ErrorReport
+            from kbroker_tools.dump.error_report import ErrorReport
             self.report = ErrorReport(self.options.compat or '4.3')
         return self.report
 

@@ -6,8 +6,8 @@ from support.disk.segment_files import damaged_copies, damaged_snapshots, two_se
 from support.kafka.apache_kafka import run_tools
 
 from kbroker.base.errors import CorruptLogError
+from kbroker_tools.dump.error_report import ErrorReport
 from kbroker_tools.dump.index import (
-    ErrorReport,
     IndexOptions,
     dump_index,
     dump_snapshot,

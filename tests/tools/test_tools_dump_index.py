@@ -8,8 +8,8 @@ import pytest
 from support.disk.segment_files import SECOND, T, damaged_snapshots, entries_of, two_segments, write_entries
 
 from kbroker.base.errors import CorruptLogError, KafkaError
+from kbroker_tools.dump.error_report import ErrorReport
 from kbroker_tools.dump.index import (
-    ErrorReport,
     IndexOptions,
     dump_index,
     dump_snapshot,
