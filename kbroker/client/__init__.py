@@ -59,7 +59,8 @@ if TYPE_CHECKING:
         TransactionInfo,
         TransactionListing,
     )
-    from kbroker.client.producer import Delivery, Producer
+    from kbroker.client.outcomes import Delivery
+    from kbroker.client.producer import Producer
     from kbroker.client.rebalance_listener import RebalanceListener
     from kbroker.client.transaction_state import (
         FatalProducerError,
@@ -76,7 +77,7 @@ else:
         'ConfigSynonym': 'kbroker.client.descriptions',
         'ConsumedBatch': 'kbroker.client.consumed',
         'Consumer': 'kbroker.client.consumer',
-        'Delivery': 'kbroker.client.producer',
+        'Delivery': 'kbroker.client.outcomes',
         'FatalProducerError': 'kbroker.client.transaction_state',
         'GroupInfo': 'kbroker.client.descriptions',
         'GroupListing': 'kbroker.client.descriptions',

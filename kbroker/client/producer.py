@@ -28,7 +28,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self
 
@@ -37,17 +36,18 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.accumulator import PartitionQueue, ProducerBatch
 from kbroker.client.admin import OffsetAndMetadata, as_offsets
-from kbroker.client.cluster import TopicMetadata
 from kbroker.client.columns_to_send import RowsToSend
-from kbroker.client.errors import ClientError, error_of, known_code
+from kbroker.client.errors import ClientError
 from kbroker.client.exclusive_use import ExclusiveUse
 from kbroker.client.opening import Servers, open_cluster
+from kbroker.client.outcomes import Delivery, Outcomes
 from kbroker.client.produce_requests import ProduceRequests
 from kbroker.client.readiness import await_ready
 from kbroker.client.record_appender import RecordAppender
 from kbroker.client.statistics import PRODUCER_COUNTS, Counts
 from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.time_limit import OutOfTime
+from kbroker.client.topics_in_use import TopicsInUse, passes
 from kbroker.client.transaction import Transaction
 from kbroker.client.transaction_handle import end_by_handle
 from kbroker.client.transaction_manager import GroupMetadata, TransactionManager
@@ -55,8 +55,6 @@ from kbroker.client.transaction_state import (
     IllegalProducerState,
     PreparedTransaction,
     ProducerState,
-    Severity,
-    severity_at_partition,
 )
 
 if TYPE_CHECKING:
@@ -70,36 +68,7 @@ if TYPE_CHECKING:
 Headers = Iterable[tuple[str | bytes, bytes | None]] | Mapping[str, bytes | None] | Mapping[bytes, bytes | None]
 """The headers of a record. A name that is bytes has to be UTF-8."""
 
-IDLE_LOOKS = 4
-"""How often the producer searches for idle topics within metadata.max.idle.ms."""
-
-_E = ErrorCode
-
-_WRITTEN = frozenset({_E.NONE, _E.DUPLICATE_SEQUENCE_NUMBER})
-# Errors about the position of a batch's sequence numbers, not about its content.
-_OUT_OF_PLACE = frozenset({_E.OUT_OF_ORDER_SEQUENCE_NUMBER, _E.UNKNOWN_PRODUCER_ID})
 _OPEN = frozenset({ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR})
-_STALE_METADATA = frozenset({
-    _E.NOT_LEADER_OR_FOLLOWER, _E.LEADER_NOT_AVAILABLE, _E.UNKNOWN_TOPIC_OR_PARTITION, _E.UNKNOWN_TOPIC_ID,
-    _E.KAFKA_STORAGE_ERROR, _E.FENCED_LEADER_EPOCH, _E.REPLICA_NOT_AVAILABLE,
-})
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """The outcome of one batch. `contexts` holds the context that `send` was given with each record; it is empty if
-    no record has one.
-    """
-
-    topic: str
-    partition: int
-    contexts: list[Any]
-    records_count: int
-    base_offset: int = -1
-    """-1 if nothing was written, and with acks=0, which has no answer."""
-    error: KafkaError | None = None
-    record_errors: dict[int, str] = field(default_factory=dict)
-    """By index in the batch: the error of each record that the broker rejected."""
 
 
 class Producer:
@@ -126,17 +95,14 @@ class Producer:
         self._cluster = cluster
         self._clock = clock or Clock()
         self._sleep = sleep
-        self._on_delivery = on_delivery or self._keep_failure
-        self._failure: KafkaError | None = None
-        self._raised: BaseException | None = None
-        self._appender = RecordAppender(self.settings, self._clock, self._find_topic, self._await_room)
-        self._metadata_due_ms = self._clock.monotonic_ms() + self.settings.metadata_max_age_ms
-        self._idle_due_ms = 0
+        self._topics = TopicsInUse(cluster, self.settings, self._clock)
+        self._appender = RecordAppender(self.settings, self._clock, self._topics.find, self._await_room)
         self._queues = self._appender.queues
-        self._lost_numbers: set[PartitionQueue] = set()
         self._leaderless: dict[PartitionQueue, KafkaError | ClientError] = {}
         """Why the first batch of a queue could not be sent."""
         self._counts = Counts(PRODUCER_COUNTS)
+        self._outcomes = Outcomes(cluster, self.settings, self._clock, self.transactions, self._appender, self._topics,
+                                  self._counts, on_delivery)
         self._requests = ProduceRequests(cluster, self.settings, self._clock)
         if self.settings.two_phase_commit:
             self._check_two_phase_commit()
@@ -175,7 +141,7 @@ class Producer:
         """
         if self._use.thread != get_ident():
             self._use.claim()
-        if self._is_transactional or self._failure is not None:
+        if self._is_transactional or self._outcomes.failure is not None:
             self._check_can_send()
         if self._appender.append(topic, value, key, headers, partition, timestamp_ms, context):
             self.poll(0)
@@ -204,8 +170,8 @@ class Producer:
     def _check_can_send(self) -> None:
         if self._is_transactional:
             self.transactions.lifecycle.check_can_send()
-        if self._failure is not None:
-            self._raise_failure()
+        if self._outcomes.failure is not None:
+            self._outcomes.raise_failure()
 
     def _await_room(self, size_bytes: int) -> None:
         """Wait until buffer.memory has room for so many bytes. Open batches that hold all of it are sent at once.
@@ -232,7 +198,7 @@ class Producer:
         self._use.check()
         while self._close_open_batches():
             self.poll(self.settings.max_block_ms)
-        self._raise_failure()
+        self._outcomes.raise_failure()
 
     def poll(self, timeout_ms: int | None = 0, wake_on: int | None = None) -> bool:
         """Send due batches, then wait for answers, for the next due batch, or for `wake_on` (a file descriptor).
@@ -241,7 +207,7 @@ class Producer:
         """
         self._use.check()
         self._lose_connections()
-        self._refresh_metadata()
+        self._topics.refresh(self._appender)
         self._forget_idle_topics()
         self._send_due()
         now_ms = self._clock.monotonic_ms()
@@ -250,7 +216,7 @@ class Producer:
             delays.append(timeout_ms)
         woken = self._receive(max(min(delays), 0) if delays else None, wake_on)
         self._send_due()
-        self._raise_reported()
+        self._outcomes.raise_reported()
         return woken
 
     def stats(self) -> dict[str, int]:
@@ -329,15 +295,14 @@ class Producer:
         self._use.check()
         reason = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, 'the transaction was aborted')
         with self._cluster.limit.call(self.settings.max_block_ms):
-            self._drop_waiting(reason)
+            self._outcomes.drop_waiting(reason)
             while any(queue.in_flight for queue in self._queues):
                 self._poll_within_limit()
-                self._drop_waiting(reason)
-            self._failure = None
-            self._lost_numbers.clear()
+                self._outcomes.drop_waiting(reason)
+            self._outcomes.forget()
             self.transactions.end(committed=False)
         self._counts.add('abort_total')
-        self._raise_reported()
+        self._outcomes.raise_reported()
 
     def _flush_transaction(self) -> None:
         """Flush within max.block.ms. A record that was not written is a TransactionError, or a FatalProducerError."""
@@ -345,7 +310,7 @@ class Producer:
             with self._cluster.limit.call(self.settings.max_block_ms):
                 while self._close_open_batches():
                     self._poll_within_limit()
-            self._raise_failure()
+            self._outcomes.raise_failure()
         except KafkaError:
             self.transactions.lifecycle.check_can_send()
             raise
@@ -404,52 +369,13 @@ class Producer:
 
     # ---- partitions
 
-    def _refresh_metadata(self) -> None:
-        """Fetch the metadata of the topics in use: partitions may have been added, or a topic created again."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms < self._metadata_due_ms:
-            return
-        self._metadata_due_ms = now_ms + self.settings.metadata_max_age_ms
-        names = self._appender.topic_names()
-        if not names:
-            return
-        try:
-            found = self._cluster.find_topics(names)
-        except (KafkaError, ClientError) as error:
-            if not _passes(error):
-                raise
-            self._metadata_due_ms = now_ms + self._cluster.config.retry_backoff_ms
-            return
-        for name, metadata in found.items():
-            self._appender.adopt(name, metadata)
-
     def _forget_idle_topics(self) -> None:
-        """Forget topics without a record for metadata.max.idle.ms. A program may use ever new ones.
-
-        Their sequence numbers are forgotten with them. So the epoch rises, under which all numbers begin at 0. A
-        transactional producer below transaction.version 2 cannot do that, and keeps the topics with numbers.
-        """
         if self._is_transactional and self.transactions.state is not ProducerState.READY:
             return
-        now_ms, idle_ms = self._clock.monotonic_ms(), self.settings.metadata_max_idle_ms
-        if now_ms < self._idle_due_ms:
-            return
-        self._idle_due_ms = now_ms + idle_ms // IDLE_LOOKS
-        idle = self._appender.idle_queues(idle_ms)
-        numbered = {topic for topic, queues in idle.items() if any(
-            queue.producer.is_valid and queue.producer == self.transactions.producer for queue in queues)}
-        if self._is_transactional:
-            idle = {topic: queues for topic, queues in idle.items() if topic not in numbered}
-        elif numbered:
-            self.transactions.bump_epoch()
-        self._appender.forget(idle)
-        self._cluster.forget_topics(idle)
-        self._lost_numbers.difference_update(*idle.values())
-        self._leaderless = {queue: error for queue, error in self._leaderless.items() if not queue.is_empty}
-
-    def _find_topic(self, topic: str) -> TopicMetadata:
-        """Return the topic, waiting for one that the broker creates automatically (auto.create.topics.enable)."""
-        return self._cluster.found_or_created(topic, self.settings.max_block_ms)
+        forgotten = self._topics.forget_idle(self._appender, self.transactions)
+        if forgotten is not None:
+            self._outcomes.forget_numbers_of(forgotten)
+            self._leaderless = {queue: error for queue, error in self._leaderless.items() if not queue.is_empty}
 
     def _close_open_batches(self) -> bool:
         """Close the open batches. Returns True if any batch is still unfinished."""
@@ -472,9 +398,10 @@ class Producer:
         for queue in self._queues:
             while queue.waiting and now_ms - queue.waiting[0].created_ms > self.settings.delivery_timeout_ms:
                 batch, reason = queue.waiting.popleft(), self._leaderless.get(queue)
-                self._fail(queue, batch, KafkaError(ErrorCode.REQUEST_TIMED_OUT, f'{queue.topic}-{queue.partition}: '
-                           f'not written within delivery.timeout.ms ({self.settings.delivery_timeout_ms} ms)'
-                           + ('' if reason is None else f': {reason}')))
+                self._outcomes.fail(queue, batch, KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT, f'{queue.topic}-{queue.partition}: not written within '
+                    f'delivery.timeout.ms ({self.settings.delivery_timeout_ms} ms)'
+                    + ('' if reason is None else f': {reason}')))
 
     def _due_by_leader(self, now_ms: int) -> dict[int, list[PartitionQueue]]:
         due: dict[int, list[PartitionQueue]] = {}
@@ -488,7 +415,7 @@ class Producer:
             try:
                 leader_id = self._cluster.partition(queue.topic, queue.partition).leader_id
             except (KafkaError, ClientError) as error:
-                if not _passes(error):
+                if not passes(error):
                     raise
                 queue.waiting[0].retry_at_ms = now_ms + self._cluster.config.retry_backoff_ms
                 self._leaderless[queue] = error
@@ -510,14 +437,14 @@ class Producer:
             return True
         if self.transactions.state in (ProducerState.UNINITIALIZED, ProducerState.INITIALIZING):
             self.transactions.initialize()
-        if queue in self._lost_numbers:
+        if queue in self._outcomes.lost_numbers:
             if queue.in_flight:
                 return False
             doubtful = queue.first_in_doubt()
             if doubtful is not None:
                 queue.put_first(doubtful)
                 return True
-            self._lost_numbers.discard(queue)
+            self._outcomes.lost_numbers.discard(queue)
             self.transactions.bump_epoch()
             queue.forget_numbers()
         return True
@@ -527,7 +454,7 @@ class Producer:
             try:
                 self.transactions.add_partitions((queue.topic, queue.partition) for queue in queues)
             except KafkaError as error:
-                self._drop_waiting(error)
+                self._outcomes.drop_waiting(error)
                 raise
         batches: dict[PartitionQueue, ProducerBatch] = {}
         size = 0
@@ -539,15 +466,15 @@ class Producer:
         try:
             self._requests.send(node_id, batches, self.transactions)
         except BaseException as error:
-            self._put_back(batches, error)
+            self._outcomes.put_back(batches, error)
             self._lose_connections()
-            if not isinstance(error, KafkaError | ClientError) or not _passes(error):
+            if not isinstance(error, KafkaError | ClientError) or not passes(error):
                 raise
             return False
         self._counts.add('request_total')
         if self.settings.acks == 0:
             for queue, batch in batches.items():
-                self._finish(queue, batch, -1)
+                self._outcomes.finish(queue, batch, -1)
         return True
 
     def _next_times(self) -> list[int]:
@@ -591,112 +518,16 @@ class Producer:
             return
         for queue, batch, row in self._requests.rows(request, answer):
             if row is None:
-                self._fail(queue, batch, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, 'the broker gave no answer for '
-                                                    f'{queue.topic}-{queue.partition}'), in_flight=True)
+                self._outcomes.fail(queue, batch, KafkaError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, 'the broker gave no answer for '
+                    f'{queue.topic}-{queue.partition}'), in_flight=True)
             else:
-                self._on_answer(queue, batch, row)
+                self._outcomes.take(queue, batch, row)
 
     def _lose_connections(self) -> None:
         """Send batches again whose requests will get no answer: they may or may not have been written."""
         for request in self._requests.lost():
-            self._put_back(request.batches, ClientError(f'broker {request.node_id} did not answer'))
-
-    def _put_back(self, batches: dict[PartitionQueue, ProducerBatch], error: BaseException) -> None:
-        self._cluster.forget()
-        for queue, batch in batches.items():
-            batch.is_in_doubt = True
-            self._retry(queue, batch, KafkaError(ErrorCode.NETWORK_EXCEPTION, str(error)))
-
-    def _on_answer(self, queue: PartitionQueue, batch: ProducerBatch, row: Any) -> None:
-        code = known_code(row.error_code)
-        batch.is_in_doubt = False
-        if code in _WRITTEN:
-            self._finish(queue, batch, row.base_offset)
-            return
-        what = f'{queue.topic}-{queue.partition}'
-        error = error_of(row.error_code, what, row.error_message)
-        if code is ErrorCode.MESSAGE_TOO_LARGE and batch.records_count > 1:
-            queue.put_back_halves(batch)
-            self._counts.add('batch_split_total')
-        elif code in _OUT_OF_PLACE and (queue in self._lost_numbers or not queue.is_first_unfinished(batch)):
-            queue.put_back(batch, 0)    # rejected because of a batch before it
-        elif code in _OUT_OF_PLACE and not self.transactions.is_transactional:
-            # The partition has forgotten the producer. Or it did not know the producer when it refused this batch and
-            # took a later one: a first batch may have any number. Under a new epoch the numbers start at 0.
-            queue.put_back(batch, 0)
-            self._lost_numbers.add(queue)
-        elif severity_at_partition(code) is Severity.RETRY:
-            if code in _STALE_METADATA:
-                self._cluster.forget()
-                self._metadata_due_ms = 0
-            self._retry(queue, batch, error)
-        else:
-            record_errors = {entry.batch_index: entry.batch_index_error_message or '' for entry in row.record_errors}
-            self._fail(queue, batch, error, record_errors, in_flight=True)
-
-    def _retry(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError) -> None:
-        if batch.attempts >= self.settings.retries:
-            self._fail(queue, batch, error, in_flight=True)
-            return
-        config = self._cluster.config
-        backoff_ms = min(config.retry_backoff_ms << min(batch.attempts, 10), config.retry_backoff_max_ms)
-        self._counts.add('record_retry_total', batch.records_count)
-        queue.put_back(batch, self._clock.monotonic_ms() + backoff_ms)
-
-    def _finish(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int) -> None:
-        queue.finish(batch)
-        self._tell(queue, batch, base_offset)
-
-    def _fail(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError,
-              record_errors: dict[int, str] | None = None, in_flight: bool = False) -> None:
-        """Report a batch as failed. Its sequence numbers become a gap that the partition will not accept."""
-        if in_flight:
-            queue.finish(batch)
-        if batch.base_sequence is not None:
-            self.transactions.has_lost_sequence = True
-            self._lost_numbers.add(queue)
-        if self.transactions.is_transactional:
-            severity = severity_at_partition(error.code)
-            self.transactions.fail(error, Severity.ABORTABLE if severity is Severity.RETRY else severity)
-        self._tell(queue, batch, -1, error, record_errors)
-        if self.transactions.is_transactional:
-            self._drop_waiting(error)
-
-    def _drop_waiting(self, error: KafkaError) -> None:
-        for queue in self._queues:
-            for batch in queue.drop_waiting():
-                if batch.base_sequence is not None:
-                    self.transactions.has_lost_sequence = True
-                self._tell(queue, batch, -1, error)
-
-    def _tell(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, error: KafkaError | None = None,
-              record_errors: dict[int, str] | None = None) -> None:
-        self._appender.release(batch)
-        self._counts.add('record_send_total' if error is None else 'record_error_total', batch.records_count)
-        delivery = Delivery(queue.topic, queue.partition, batch.contexts, batch.records_count, base_offset, error,
-                            record_errors or {})
-        try:
-            self._on_delivery(delivery)
-        except BaseException as raised:     # the other batches of the answer have to be finished, too
-            self._raised = self._raised or raised
-
-    def _raise_reported(self) -> None:
-        """Raise the first error of `on_delivery` since the last call."""
-        raised, self._raised = self._raised, None
-        if raised is not None:
-            raise raised
+            self._outcomes.put_back(request.batches, ClientError(f'broker {request.node_id} did not answer'))
 
     def _is_idle(self) -> bool:
         return all(queue.is_empty for queue in self._queues)
-
-    def _keep_failure(self, delivery: Delivery) -> None:
-        self._failure = self._failure or delivery.error
-
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-
-def _passes(error: KafkaError | ClientError) -> bool:
-    return error.code.retriable if isinstance(error, KafkaError) else not error.is_lasting

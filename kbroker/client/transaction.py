@@ -3,18 +3,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.admin import OffsetAndMetadata
-from kbroker.client.transaction_manager import GroupMetadata
+from kbroker.client.transaction_manager import GroupMetadata, TransactionManager
 from kbroker.client.transaction_state import PreparedTransaction, ProducerState
 
 if TYPE_CHECKING:
     from kbroker.client.consumer import Consumer
-    from kbroker.client.producer import Producer
 
 _ABORTABLE = (ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR)
+
+
+class TransactionalProducer(Protocol):
+    """The methods of a producer that a transaction calls."""
+
+    @property
+    def transactions(self) -> TransactionManager: ...
+
+    def begin_transaction(self) -> None: ...
+
+    def commit_transaction(self) -> None: ...
+
+    def abort_transaction(self) -> None: ...
+
+    def prepare_transaction(self) -> PreparedTransaction: ...
+
+    def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+                                    group: GroupMetadata) -> None: ...
 
 
 class Transaction:
@@ -24,7 +41,7 @@ class Transaction:
     is left as it is, in both cases.
     """
 
-    def __init__(self, producer: Producer):
+    def __init__(self, producer: TransactionalProducer):
         self._producer = producer
 
     def __enter__(self) -> Transaction:

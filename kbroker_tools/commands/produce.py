@@ -18,7 +18,8 @@ from kbroker_tools.base.render import warn
 from kbroker_tools.console.line_reader import LineReader, LineSplitter, parse_properties
 
 if TYPE_CHECKING:
-    from kbroker.client.producer import Delivery, Producer
+    from kbroker.client.outcomes import Delivery
+    from kbroker.client.producer import Producer
 
 F = TypeVar('F', bound=Callable[..., Any])
 

@@ -1,0 +1,176 @@
+"""The outcomes of batches that were sent: written, sent again, or failed. Each ends with a Delivery to the program."""
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker.base.clock import Clock
+from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.client.accumulator import PartitionQueue, ProducerBatch
+from kbroker.client.cluster import Cluster
+from kbroker.client.errors import error_of, known_code
+from kbroker.client.record_appender import RecordAppender
+from kbroker.client.statistics import Counts
+from kbroker.client.stream_settings import ProducerSettings
+from kbroker.client.topics_in_use import TopicsInUse
+from kbroker.client.transaction_manager import TransactionManager
+from kbroker.client.transaction_state import Severity, severity_at_partition
+
+_E = ErrorCode
+
+_WRITTEN = frozenset({_E.NONE, _E.DUPLICATE_SEQUENCE_NUMBER})
+# Errors about the position of a batch's sequence numbers, not about its content.
+_OUT_OF_PLACE = frozenset({_E.OUT_OF_ORDER_SEQUENCE_NUMBER, _E.UNKNOWN_PRODUCER_ID})
+_STALE_METADATA = frozenset({
+    _E.NOT_LEADER_OR_FOLLOWER, _E.LEADER_NOT_AVAILABLE, _E.UNKNOWN_TOPIC_OR_PARTITION, _E.UNKNOWN_TOPIC_ID,
+    _E.KAFKA_STORAGE_ERROR, _E.FENCED_LEADER_EPOCH, _E.REPLICA_NOT_AVAILABLE,
+})
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The outcome of one batch. `contexts` holds the context that `send` was given with each record; it is empty if
+    no record has one.
+    """
+
+    topic: str
+    partition: int
+    contexts: list[Any]
+    records_count: int
+    base_offset: int = -1
+    """-1 if nothing was written, and with acks=0, which has no answer."""
+    error: KafkaError | None = None
+    record_errors: dict[int, str] = field(default_factory=dict)
+    """By index in the batch: the error of each record that the broker rejected."""
+
+
+class Outcomes:
+    """Decides about each batch by its answer, or by the lack of one, and calls `on_delivery` once it is settled.
+
+    Without `on_delivery`, `failure` is the first error of a batch since `raise_failure`.
+    """
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings, clock: Clock, transactions: TransactionManager,
+                 appender: RecordAppender, topics: TopicsInUse, counts: Counts,
+                 on_delivery: Callable[[Delivery], None] | None):
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._transactions = transactions
+        self._appender = appender
+        self._topics = topics
+        self._counts = counts
+        self._on_delivery = on_delivery or self._keep_failure
+        self.failure: KafkaError | None = None
+        self._raised: BaseException | None = None
+        self.lost_numbers: set[PartitionQueue] = set()
+        """The partitions that lost a numbered batch, and take no later one until the epoch rises."""
+
+    def take(self, queue: PartitionQueue, batch: ProducerBatch, row: Any) -> None:
+        """Decide about a batch by its row of the answer."""
+        code = known_code(row.error_code)
+        batch.is_in_doubt = False
+        if code in _WRITTEN:
+            self.finish(queue, batch, row.base_offset)
+            return
+        what = f'{queue.topic}-{queue.partition}'
+        error = error_of(row.error_code, what, row.error_message)
+        if code is ErrorCode.MESSAGE_TOO_LARGE and batch.records_count > 1:
+            queue.put_back_halves(batch)
+            self._counts.add('batch_split_total')
+        elif code in _OUT_OF_PLACE and (queue in self.lost_numbers or not queue.is_first_unfinished(batch)):
+            queue.put_back(batch, 0)    # rejected because of a batch before it
+        elif code in _OUT_OF_PLACE and not self._transactions.is_transactional:
+            # The partition has forgotten the producer. Or it did not know the producer when it refused this batch and
+            # took a later one: a first batch may have any number. Under a new epoch the numbers start at 0.
+            queue.put_back(batch, 0)
+            self.lost_numbers.add(queue)
+        elif severity_at_partition(code) is Severity.RETRY:
+            if code in _STALE_METADATA:
+                self._cluster.forget()
+                self._topics.look_again()
+            self._retry(queue, batch, error)
+        else:
+            record_errors = {entry.batch_index: entry.batch_index_error_message or '' for entry in row.record_errors}
+            self.fail(queue, batch, error, record_errors, in_flight=True)
+
+    def put_back(self, batches: Mapping[PartitionQueue, ProducerBatch], error: BaseException) -> None:
+        """Send batches again whose request gets no answer: they may or may not have been written."""
+        self._cluster.forget()
+        for queue, batch in batches.items():
+            batch.is_in_doubt = True
+            self._retry(queue, batch, KafkaError(ErrorCode.NETWORK_EXCEPTION, str(error)))
+
+    def _retry(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError) -> None:
+        if batch.attempts >= self._settings.retries:
+            self.fail(queue, batch, error, in_flight=True)
+            return
+        config = self._cluster.config
+        backoff_ms = min(config.retry_backoff_ms << min(batch.attempts, 10), config.retry_backoff_max_ms)
+        self._counts.add('record_retry_total', batch.records_count)
+        queue.put_back(batch, self._clock.monotonic_ms() + backoff_ms)
+
+    def finish(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int) -> None:
+        """Report a batch as written."""
+        queue.finish(batch)
+        self._report(queue, batch, base_offset)
+
+    def fail(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError,
+             record_errors: dict[int, str] | None = None, in_flight: bool = False) -> None:
+        """Report a batch as failed. Its sequence numbers become a gap that the partition will not accept."""
+        if in_flight:
+            queue.finish(batch)
+        if batch.base_sequence is not None:
+            self._transactions.has_lost_sequence = True
+            self.lost_numbers.add(queue)
+        if self._transactions.is_transactional:
+            severity = severity_at_partition(error.code)
+            self._transactions.fail(error, Severity.ABORTABLE if severity is Severity.RETRY else severity)
+        self._report(queue, batch, -1, error, record_errors)
+        if self._transactions.is_transactional:
+            self.drop_waiting(error)
+
+    def drop_waiting(self, error: KafkaError) -> None:
+        """Report all batches that are not in flight as failed."""
+        for queue in self._appender.queues:
+            for batch in queue.drop_waiting():
+                if batch.base_sequence is not None:
+                    self._transactions.has_lost_sequence = True
+                self._report(queue, batch, -1, error)
+
+    def forget_numbers_of(self, queues: Collection[PartitionQueue]) -> None:
+        """Forget partitions that the producer no longer knows."""
+        self.lost_numbers.difference_update(queues)
+
+    def forget(self) -> None:
+        """Forget the failures of a transaction that is aborted."""
+        self.failure = None
+        self.lost_numbers.clear()
+
+    # ---- reports
+
+    def _report(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, error: KafkaError | None = None,
+                record_errors: dict[int, str] | None = None) -> None:
+        self._appender.release(batch)
+        self._counts.add('record_send_total' if error is None else 'record_error_total', batch.records_count)
+        delivery = Delivery(queue.topic, queue.partition, batch.contexts, batch.records_count, base_offset, error,
+                            record_errors or {})
+        try:
+            self._on_delivery(delivery)
+        except BaseException as raised:     # the other batches of the answer have to be finished, too
+            self._raised = self._raised or raised
+
+    def _keep_failure(self, delivery: Delivery) -> None:
+        self.failure = self.failure or delivery.error
+
+    def raise_reported(self) -> None:
+        """Raise the first error of `on_delivery` since the last call."""
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
+
+    def raise_failure(self) -> None:
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
