@@ -32,7 +32,6 @@ from kbroker.wire.bytes cimport (
 from kbroker.apis.serving.authorization import refusal, require
 from kbroker.apis.serving.long_answers import Pace, each_topic
 from kbroker.apis.serving.producer_fencing import fencing_code
-from kbroker.apis.serving.request import reply_in_slices
 from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.base.internal_topics import INTERNAL_TOPICS
 from kbroker.protocol.api_keys import ApiKey
@@ -287,7 +286,7 @@ class BatchedResults:
     def count_answer(self):
         self.unanswered -= 1
         if self.unanswered == 0:
-            self._request.start_work(reply_in_slices(self._request, self._response))
+            self._request.reply(self._response)
 
 
 def check_transaction(transaction, pace):

@@ -11,7 +11,7 @@ from typing import Any
 
 from kbroker.apis.serving.authorization import require
 from kbroker.apis.serving.long_answers import Pace, Steps
-from kbroker.apis.serving.request import Api, Request, answer_in_slices
+from kbroker.apis.serving.request import Api, Request, answering
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.shard import coordinator_error
@@ -38,7 +38,7 @@ def handle(request: Request, body: Any) -> Steps:
             results[group_id] = coordinator_error(error).code
         awaited.remove(group_id)
         if not awaited:
-            request.start_work(answer_in_slices(request, body, respond(results)))
+            request.start_work(answering(request, body, respond(results)))
 
     if not results:
         return (yield from respond(results))

@@ -10,7 +10,7 @@ from typing import Any
 
 from kbroker.apis.serving.authorization import require
 from kbroker.apis.serving.long_answers import Pace, Steps
-from kbroker.apis.serving.request import Api, Request, answer_in_slices
+from kbroker.apis.serving.request import Api, Request, answering
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
@@ -40,7 +40,7 @@ def handle(request: Request, body: Any) -> Steps:
             yield
 
     def done(error: KafkaError | None, results: dict[tuple[str, int], ErrorCode]) -> None:
-        request.start_work(answer_in_slices(request, body, respond(indexes, forbidden, results)))
+        request.start_work(answering(request, body, respond(indexes, forbidden, results)))
 
     request.node.groups.delete_offsets(body.group_id, wanted, Callback(done))
 

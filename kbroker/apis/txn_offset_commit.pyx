@@ -19,7 +19,6 @@ from kbroker.transaction.store cimport TransactionStore
 
 from kbroker.apis.serving.authorization import refusal
 from kbroker.apis.serving.long_answers import Pace, each_topic, in_parts
-from kbroker.apis.serving.request import reply_in_slices
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.shard import coordinator_error
 from kbroker.protocol.api_keys import ApiKey
@@ -99,7 +98,7 @@ def append_in_own_turn(TxnOffsetCommitUnderWay under_way not None):
 def reply_in_turns(TxnOffsetCommitUnderWay under_way not None, dict results not None):
     """Answer a commit of many partitions in parts: a generator."""
     response = yield from respond_in_turns(under_way.body, under_way.hosted, results, under_way.request.version)
-    yield from reply_in_slices(under_way.request, response)
+    under_way.request.reply(response)
 
 
 def handle(Request request not None, body):
@@ -137,7 +136,7 @@ def commit_in_turns(Request request not None, body):
         commit(request, body, made, hosted, True)
     else:
         response = yield from respond_in_turns(body, hosted, offsets, request.version)
-        yield from reply_in_slices(request, response)
+        request.reply(response)
 
 
 def end_request(Request request not None, body, error, _result):

@@ -13,7 +13,7 @@ from typing import Any
 
 from kbroker.apis.serving.authorization import may_on_cluster, require
 from kbroker.apis.serving.long_answers import Pace, Steps, each_topic
-from kbroker.apis.serving.request import Api, Request, reply_in_slices
+from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import WriteTxnMarkersResponse
@@ -41,7 +41,7 @@ def handle(request: Request, body: Any) -> Steps:
             result.error_code = int(error.code)
         unanswered -= 1
         if unanswered == 0:
-            request.start_work(reply_in_slices(request, response))
+            request.reply(response)
 
     pace = Pace()
     for marker in body.markers:

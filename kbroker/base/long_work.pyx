@@ -10,9 +10,19 @@ A work that holds memory which a peer chooses has to take a place in a `Line`, s
 """
 from collections import deque
 
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF
 from libc.stdint cimport int64_t
 
 from kbroker.base.clock cimport now_us
+
+cdef extern from "Python.h":
+    ctypedef enum PySendResult:
+        PYGEN_ERROR
+        PYGEN_RETURN
+        PYGEN_NEXT
+    # Without a StopIteration, which costs more than a short work.
+    PySendResult PyIter_Send(object steps, object sent, PyObject **result) except PYGEN_ERROR
 
 cdef enum:
     SLICE_US = 2_000
@@ -186,18 +196,20 @@ cdef class LongWork:
 
     cdef bint advance(self, Work work) except -1:
         """Do the next part of a work. Return False if it was the last, or if the work waits for a Pause."""
+        cdef PyObject *sent = NULL
         error = result = None
         try:
-            step = next(work.steps)
-            if type(step) is Pause and not (<Pause>step).is_over:
-                if work.gives_way and work.line is not None:
-                    work.line.leave()
-                    work.line = None
-                (<Pause>step).hold(self, work)
-                return False
-            return True
-        except StopIteration as stop:
-            result = stop.value
+            has_more = PyIter_Send(work.steps, None, &sent) == PYGEN_NEXT
+            result = <object>sent
+            Py_DECREF(result)
+            if has_more:
+                if type(result) is Pause and not (<Pause>result).is_over:
+                    if work.gives_way and work.line is not None:
+                        work.line.leave()
+                        work.line = None
+                    (<Pause>result).hold(self, work)
+                    return False
+                return True
         except Exception as raised:
             if work.done is None:
                 raise

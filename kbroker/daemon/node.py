@@ -269,7 +269,7 @@ class Node:
 
     def _group_overrides(self, group_id: str) -> Mapping[str, str]:
         """Return the GROUP configs of the metadata log for a group."""
-        return self.metadata.image.configs.get((ResourceType.GROUP, group_id), NO_CONFIGS)
+        return self.metadata.commits.image.configs.get((ResourceType.GROUP, group_id), NO_CONFIGS)
 
     def _adopt_features(self, records: Iterable[Any]) -> None:
         """Let the transaction coordinator know a changed level. The others look their levels up."""

@@ -39,7 +39,6 @@ cdef object decode_some(object message_class, object data, int version, Py_ssize
                         Py_ssize_t *end)
 cdef object decode_bytes(object message_class, Cursor *cursor, int version)
 cdef Writer encode_some(object message, int version, object prefix, list segments)
-cdef list encode_segments_behind(object message, int version, bytes prefix)
 
 # The parts from which `slices` reads and writes long messages.
 cdef Plan find_plan(object message_class, int version)

@@ -571,10 +571,6 @@ def encode(message, int version) -> bytes:
 def encode_segments(message, int version, bytes prefix=b'') -> list:
     """Like `encode`, in pieces: a `records` field that holds an object with `size_bytes` (a slice of a file) instead of
     bytes becomes an element of the list, between the bytes before and after it. `prefix` precedes the first byte."""
-    return encode_segments_behind(message, version, prefix)
-
-
-cdef list encode_segments_behind(object message, int version, bytes prefix):
     cdef list segments = []
     cdef Writer out = encode_some(message, version, prefix, segments)
     if out.size:

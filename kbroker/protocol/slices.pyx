@@ -1,12 +1,16 @@
 """The codec for long messages: it decodes, encodes and frees them in parts, as long work.
 
 Each function is a generator that yields after about PART_ELEMENTS elements of arrays, or as much work on long values.
-What it returns equals what `codec` returns.
+What it returns equals what `codec` returns. Fields and tags are those of `codec`; only structs with arrays are read and
+written here, too. Measured with a commit of one offset, in instructions: its request takes 6,300 to decode in `codec`
+and 11,500 here, its answer 4,600 to encode and 5,400 here. So frames that are decoded at once, rows and requests of the
+client take the recursion of `codec`. Answers are encoded here alone: their first part needs no generator.
 
 A decoded message takes many times the bytes of its frame, because the smallest struct is an object. So the number of
 its elements is bounded. Its objects are hidden from the garbage collector: a message is a tree, and to search a large
 one for cycles would hold the loop.
 """
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromObject
@@ -143,84 +147,124 @@ def decode_in_slices(message_class, bytes data not None, int version, Py_ssize_t
     raise found
 
 
-cdef class Encoding:
-    """A message that is being written."""
-    cdef Writer out
-    cdef list segments
-    cdef Py_ssize_t part_left
+@cython.final
+@cython.no_gc
+@cython.freelist(32)
+cdef class Place:
+    """A struct that is being written, and the array of it that is open."""
 
-    def __init__(self):
-        self.segments = []
-        self.out = Writer(self.segments)
+
+@cython.final
+@cython.no_gc
+@cython.freelist(8)
+cdef class Encoding:
+    """A message that is being written, part by part. It keeps its own stack: the first part needs no generator."""
+
+    cdef int enter(self, object message, Plan plan) except -1:
+        """Write this struct next, before the rest of the current one."""
+        cdef Place place = Place.__new__(Place)
+        check_type(message, plan)
+        place.message, place.plan, place.outer = message, plan, self.place
+        self.place = place
+        return 0
+
+    cdef bint write_part(self) except -1:
+        """Write the next part into `segments`. Return True if it was the last. Raises EncodeError."""
+        if self.message is not None:
+            self.enter(self.message, find_writing_plan(self.message, self.version))
+            self.message = None
         self.part_left = PART_ELEMENTS
+        try:
+            while self.place is not None:
+                if self.is_part_done():
+                    self.close_segment(SEGMENT_BYTES)
+                    return False
+                self.advance(self.place)
+        except EncodeError as error:
+            raise EncodeError(f'{self.message_class.__name__} version {self.version}: {error}') from None
+        self.close_segment(1)
+        return True
+
+    cdef bint is_part_done(self) noexcept:
+        return self.part_left <= 0 or self.out.size >= SEGMENT_BYTES
 
     cdef int close_segment(self, Py_ssize_t fewest_bytes) except -1:
         if self.out.size >= fewest_bytes:
             self.segments.append(self.out.close_segment())
         return 0
 
-    def write_struct(self, message, Plan plan):
-        """Write a struct in slices."""
-        cdef Py_ssize_t i = 0
+    cdef int advance(self, Place place) except -1:
+        """Write the struct up to its end, to a struct or array that has arrays, or to the end of the part."""
+        cdef Plan plan = place.plan
         cdef Step *step
         cdef PyObject *value
-        check_type(message, plan)
         try:
-            for i in range(plan.step_count):
-                step = &plan.steps[i]
-                value = get_slot(<PyObject *>message, step.slot)
-                if value != NULL and value != <PyObject *>None and holds_arrays(step):
-                    held = <object>value
-                    if step.is_array:
-                        yield from self.write_array(held, plan, i)
-                    else:
-                        if step.nullable:
-                            self.out.room(1)[0] = 1
-                        yield from self.write_struct(held, <Plan>step.plan)
-                else:
+            while True:
+                if place.elements is not None and not self.write_elements(place, &plan.steps[place.next_step - 1]):
+                    return 0
+                if place.next_step == plan.step_count:
+                    break
+                step = &plan.steps[place.next_step]
+                place.next_step += 1
+                value = get_slot(<PyObject *>place.message, step.slot)
+                if value == NULL or value == <PyObject *>None or not holds_arrays(step):
                     write_field(self.out, value, step)
+                elif step.is_array:
+                    self.open_array(place, <object>value, step)
+                else:
+                    if step.nullable:
+                        self.out.room(1)[0] = 1
+                    self.enter(<object>value, <Plan>step.plan)
+                    return 0
         except UNENCODABLE as error:
-            raise field_error(plan, i, error) from None
+            raise field_error(plan, place.next_step - 1, error) from None
         if plan.flexible:
-            write_tags(self.out, message, plan)
+            write_tags(self.out, place.message, plan)
+        self.place = place.outer
+        return 0
 
-    def write_array(self, values, Plan plan, Py_ssize_t i):
-        """Write the array of step `i` in slices."""
-        cdef Step *step = &plan.steps[i]
-        cdef bint is_nested = step.op == STRUCT and (<Plan>step.plan).has_arrays
-        cdef Py_ssize_t written, count
-        cdef list elements
+    cdef int open_array(self, Place place, object values, Step *step) except -1:
         if not isinstance(values, (list, tuple)):
             raise TypeError(f'{type(values).__name__} is not a list')
-        elements = values if PyList_CheckExact(values) else list(values)
-        count = PyList_GET_SIZE(elements)
-        write_length(self.out, count, step.compact, False)
-        for written in range(count):
-            if written >= PyList_GET_SIZE(elements):
+        place.elements = values if PyList_CheckExact(values) else list(values)
+        place.next_element, place.count = 0, PyList_GET_SIZE(place.elements)
+        return write_length(self.out, place.count, step.compact, False)
+
+    cdef bint write_elements(self, Place place, Step *step) except -1:
+        """Write elements of the open array. Return True at its end."""
+        cdef bint is_nested = step.op == STRUCT and (<Plan>step.plan).has_arrays
+        while place.next_element < place.count:
+            if self.is_part_done():
+                return False
+            if place.next_element >= PyList_GET_SIZE(place.elements):
                 raise ValueError('a list that shrinks while it is written')
-            element = <object>PyList_GET_ITEM(elements, written)
-            if is_nested and element is not None:
-                yield from self.write_struct(element, <Plan>step.plan)
-            else:
-                write_value(self.out, element, step, False)
+            element = <object>PyList_GET_ITEM(place.elements, place.next_element)
+            place.next_element += 1
             self.part_left -= 1
-            if self.part_left <= 0 or self.out.size >= SEGMENT_BYTES:
-                self.close_segment(SEGMENT_BYTES)
-                self.part_left = PART_ELEMENTS
-                yield
+            if is_nested and element is not None:
+                self.enter(element, <Plan>step.plan)
+                return False
+            write_value(self.out, element, step, False)
+        place.elements = None
+        return True
+
+
+cdef Encoding begin_encoding(object message, int version, bytes prefix):
+    """Return an Encoding of the message behind `prefix`."""
+    cdef Encoding encoding = Encoding.__new__(Encoding)
+    encoding.segments = []
+    encoding.out = Writer(encoding.segments)
+    encoding.message, encoding.message_class, encoding.version = message, type(message), version
+    memcpy(encoding.out.room(PyBytes_GET_SIZE(prefix)), PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix))
+    return encoding
 
 
 def encode_in_slices(message, int version, bytes prefix=b''):
     """Encode a message. Return a list of segments, as `codec.encode_segments` does. Raises EncodeError."""
-    cdef Encoding encoding = Encoding()
-    cdef Plan plan = find_writing_plan(message, version)
-    if prefix:
-        memcpy(encoding.out.room(PyBytes_GET_SIZE(prefix)), PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix))
-    try:
-        yield from encoding.write_struct(message, plan)
-    except EncodeError as error:
-        raise EncodeError(f'{type(message).__name__} version {version}: {error}') from None
-    encoding.close_segment(1)
+    cdef Encoding encoding = begin_encoding(message, version, prefix)
+    message = None
+    while not encoding.write_part():
+        yield
     return encoding.segments
 
 

@@ -1,14 +1,19 @@
 """Dispatch of frames: headers, versions, failures of handlers, and errors that close a connection."""
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from kbroker.apis.serving.dispatch import Dispatcher
 from kbroker.apis.serving.request import Api
+from kbroker.base.clock import ManualClock, Timers
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.long_work import LongWork
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.messages import HeartbeatRequest, HeartbeatResponse
+
+NODE = SimpleNamespace(long_work=LongWork(Timers(ManualClock())))
 
 
 class Connection:
@@ -41,7 +46,7 @@ def heartbeat(version=4, correlation_id=7, tags=b'\0', client_id=b'\0\2me'):
 
 def dispatch(frame, handle, **declared):
     connection = Connection()
-    Dispatcher('the node', [Api(ApiKey.HEARTBEAT, 0, 4, handle, **declared)]).handle(
+    Dispatcher(NODE, [Api(ApiKey.HEARTBEAT, 0, 4, handle, **declared)]).handle(
         connection, 3, memoryview(bytearray(frame)))
     return connection
 
@@ -63,7 +68,7 @@ def test_a_handler_sees_the_client():
     dispatch(heartbeat(), lambda request, body: seen.append((request, body)))
     (request, body), = seen
     assert (request.node, request.client_id, request.client_host, request.version, body.group_id) == (
-        'the node', 'me', '127.0.0.1', 4, 'g')
+        NODE, 'me', '127.0.0.1', 4, 'g')
 
 
 @pytest.mark.parametrize('name', ['x' * 1024, 'x' * 1025, 'x' * 30_000 + '\U0001f600'])

@@ -44,11 +44,11 @@ class Work:
         self.is_allowed = is_allowed
         module = importlib.import_module(f'kbroker.apis.{api}')
         self.api, self.handle = module.API, getattr(module, 'add_in_parts', None) or getattr(module, 'handle', None)
-        for answering in ('reply_in_slices', 'answer_in_slices'):      # they need a request of a connection
-            monkeypatch.setattr(module, answering, lambda *_: None, raising=False)
+        monkeypatch.setattr(module, 'answering', lambda *_: None, raising=False)    # needs a request of a connection
         self.request = SimpleNamespace(
             node=node, api=self.api, version=self.api.max_version, may=self.may, access=None,
-            advertised_address=('localhost', 9092), start_work=lambda *_: None, connection=node.connect())
+            advertised_address=('localhost', 9092), start_work=lambda *_: None,
+            reply=lambda _: None, connection=node.connect())
 
     def may(self, *_, **__):
         self.taken += 1
@@ -128,7 +128,7 @@ def test_a_handler_treats_few_elements_in_a_part(node, monkeypatch, api, is_allo
 @pytest.mark.parametrize(('api', 'path', 'fields'), FAILED)
 def test_the_answer_to_a_long_request_that_failed_as_a_whole_is_made_in_parts(node, monkeypatch, api, path, fields):
     work = Work(node, monkeypatch, api, False)
-    failure = work.api.begin_failure(work.body(path, fields), ErrorCode.GROUP_AUTHORIZATION_FAILED, 'why',
+    failure = work.api.failure(work.body(path, fields), ErrorCode.GROUP_AUTHORIZATION_FAILED, 'why',
                                      work.api.max_version)
     assert work.longest_part(failure) <= 2 * PART + 2
     assert work.taken >= COUNT

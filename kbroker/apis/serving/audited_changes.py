@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from itertools import zip_longest
-from types import GeneratorType, MappingProxyType
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.long_answers import Pace, Steps, call_handler
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType, name_of
@@ -198,27 +198,20 @@ def with_audit(handle: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Steps]
     """
     def handle_and_audit(request: Any, body: Any) -> Steps:
         if not request.node.audit.is_on:
-            return (yield from _call(handle, request, body))
+            return (yield from call_handler(handle, request, body))
         return (yield from _audited(handle, request, body))
 
     return handle_and_audit
 
 
-def _call(handle: Callable[[Any, Any], Any], request: Any, body: Any) -> Steps:
-    answer = handle(request, body)
-    if isinstance(answer, GeneratorType):
-        answer = yield from answer
-    return answer
-
-
 def _audited(handle: Callable[[Any, Any], Any], request: Any, body: Any) -> Steps:
     request.audit_answer = partial(_audit_later, request, body)
     try:
-        answer = yield from _call(handle, request, body)
+        answer = yield from call_handler(handle, request, body)
     except Exception as error:
         code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         request.audit_answer = None
-        failure = request.api.begin_failure(body, code, code.message, request.version)
+        failure = request.api.failure(body, code, code.message, request.version)
         if isinstance(failure, Generator):
             failure = yield from failure
         yield from _write_each(request, body, failure)

@@ -6,6 +6,7 @@ exception: an unknown version of it is answered in version 0, so that a newer cl
 
 A client whose login is not complete is guarded: `authentication` decides which of its frames are served.
 """
+from collections.abc import Generator
 from logging import INFO, getLogger
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -24,6 +25,7 @@ from kbroker.wire.frames cimport FrameServer
 
 from kbroker.apis.serving.authentication import Verdict
 from kbroker.base.errors import ErrorCode, ProtocolError
+from kbroker.base.long_work import run_to_end
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.mechanism import LARGEST_TOKEN_BYTES
 from kbroker.security.principal import ANONYMOUS
@@ -230,7 +232,8 @@ cdef int refuse_among_tokens(authentication, Request request, Cursor *body) exce
         raise ProtocolError('not among the tokens of a login')
     code = ErrorCode.ILLEGAL_SASL_STATE
     message = decode_bytes(request.api.request_class, body, request.version)
-    authentication.refuse(request, request.api.failure(message, code, code.message, request.version))
+    response = request.api.failure(message, code, code.message, request.version)
+    authentication.refuse(request, run_to_end(response) if isinstance(response, Generator) else response)
     return 0
 
 

@@ -14,7 +14,7 @@ WITHOUT_SETTING = frozenset({'share'})
 def is_served(node: Any, kind: str) -> bool:
     """Return whether the broker serves groups of this kind."""
     is_named = kind in WITHOUT_SETTING or kind in node.config.group_coordinator_rebalance_protocols
-    return bool(is_named and node.metadata.image.features.get(FEATURES[kind], 0) >= 1)
+    return bool(is_named and node.metadata.commits.image.features.get(FEATURES[kind], 0) >= 1)
 
 
 def require_group_protocol(request: Request, kind: str) -> None:

@@ -7,6 +7,7 @@ be much longer than its request counts the answer with a `ReplyRoom`, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from types import GeneratorType
 from typing import Any
 
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -47,6 +48,14 @@ def overdue_ms(request: Any, timeout_ms: int = 0) -> int:
     overdue: int = request.node.clock.monotonic_ms() + min(timeout_ms if timeout_ms > 0 else LONGEST_WAIT_MS,
                                                            LONGEST_WAIT_MS)
     return overdue
+
+
+def call_handler(handle: Callable[[Any, Any], Any], request: Any, body: Any) -> Steps:
+    """Return what a handler returns, or what its generator returns."""
+    response = handle(request, body)
+    if isinstance(response, GeneratorType):
+        response = yield from response
+    return response
 
 
 def in_parts(elements: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -2,6 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from kbroker.protocol.slices cimport Encoding
 from kbroker.security.access cimport Access
 from kbroker.wire.bytes cimport Cursor, write_int32
 
@@ -30,18 +31,17 @@ cdef class Request:
     cpdef bint may(self, int operation, int resource_type, str name, bint quiet=*) except -1
     cpdef reply(self, response)
     cdef int send(self, object segments) except -1
-    cdef int refuse_to_encode(self) except -1
+    cdef Encoding begin_reply(self, response)
+    cdef bint write_part(self, Encoding encoding) except -1
     cdef int begin_metering(self, object meter, Py_ssize_t frame_bytes) except -1
     cdef int begin_part(self) noexcept
     cdef int end_part(self) noexcept
     cdef int settle(self) except -1
     cdef int record_time(self) except -1
     cdef int throttle(self, int64_t throttle_ms) except -1
-    cdef int report_throttling(self, object response) except -1
     cpdef let_next_pass(self)
     cdef int fail(self, object body, object error) except -1
     cdef tuple cause_of(self, object error)
-    cdef int close_for(self, str message) except -1
 
     cdef inline Py_ssize_t header_bytes(self) noexcept:
         """Return the size of the reply's header."""

@@ -25,16 +25,18 @@ from libc.stdint cimport INT32_MAX, uint8_t
 
 from kbroker.base.clock cimport now_us
 from kbroker.base.long_work cimport Line, LongWork
-from kbroker.protocol.codec cimport decode_bytes, encode_segments_behind
+from kbroker.protocol.codec cimport decode_bytes
+from kbroker.protocol.slices cimport Encoding, begin_encoding
 from kbroker.wire.bytes cimport Cursor
 
 from kbroker.apis.serving.audited_changes import CHANGES, with_audit
+from kbroker.apis.serving.long_answers import call_handler
 from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
-from kbroker.base.long_work import charge_nothing, run_to_end
+from kbroker.base.long_work import charge_nothing
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version
 from kbroker.protocol.codec import EncodeError
-from kbroker.protocol.slices import decode_in_slices, encode_in_slices, free_in_slices
+from kbroker.protocol.slices import decode_in_slices, free_in_slices
 from kbroker.security.escape import shown
 from kbroker.security.principal import ANONYMOUS
 
@@ -103,28 +105,36 @@ cdef class Request:
         return self.access is None or self.access.may(operation, resource_type, name, self, quiet)
 
     cpdef reply(self, response):
-        """Encode a response and send it. If the connection has closed, the reply is dropped."""
+        """Encode a response and send it: a long one in parts. If the connection has closed, the reply is dropped."""
+        cdef Encoding encoding = self.begin_reply(response)
+        if not self.write_part(encoding):
+            self.start_work(finish_reply(self, encoding, response))
+
+    cdef Encoding begin_reply(self, response):
         cdef uint8_t header[5]
         cdef uint8_t *end = self.put_header(header)
         if self.audit_answer is not None:
             self.audit_answer(response)
-        self.report_throttling(response)
+        if self.throttle_ms and hasattr(response, 'throttle_time_ms'):
+            response.throttle_time_ms = self.throttle_ms
+        return begin_encoding(response, self.version, PyBytes_FromStringAndSize(<char *>header, end - header))
+
+    cdef bint write_part(self, Encoding encoding) except -1:
+        """Encode the next part of a reply, and send the reply behind the last one. Return False if more are left."""
         try:
-            segments = encode_segments_behind(
-                response, self.version, PyBytes_FromStringAndSize(<char *>header, end - header))
+            if not encoding.write_part():
+                return False
         except EncodeError:
-            self.refuse_to_encode()
+            logger.exception('the answer to %s v%d cannot be encoded', self.api.key.name, self.version)
+            self.connection.close('its answer cannot be encoded')
         else:
-            self.send(segments)
+            self.send(encoding.segments)
+            encoding.segments = None
+        return True
 
     def reply_bare(self, bytes token not None):
         """Send the token of a login that travels without headers."""
         self.send(token)
-
-    cdef int refuse_to_encode(self) except -1:
-        logger.exception('the answer to %s v%d cannot be encoded', self.api.key.name, self.version)
-        self.connection.close('its answer cannot be encoded')
-        return 0
 
     # ---- quotas
 
@@ -174,11 +184,6 @@ cdef class Request:
             self.connection.mute(self.throttle_ms)
         return 0
 
-    cdef int report_throttling(self, object response) except -1:
-        if self.throttle_ms and hasattr(response, 'throttle_time_ms'):
-            response.throttle_time_ms = self.throttle_ms
-        return 0
-
     @property
     def most_fetched_bytes(self):
         """The most bytes of records that the client's quota allows in all its windows. None: no quota."""
@@ -224,14 +229,8 @@ cdef class Request:
         self.connection.let_next_pass(self.sequence)
 
     cdef int fail(self, object body, object error) except -1:
-        """Answer with the error that the handler raised. An error other than KafkaError is logged as a bug."""
-        code, message = self.cause_of(error)
-        self.answer = None
-        response = self.api.failure(body, code, message, self.version)
-        if response is None:
-            self.close_for(message)
-        else:
-            self.reply(response)
+        """Answer with the error that the handler raised."""
+        self.start_work(failing(self, body, error))
         return 0
 
     cdef tuple cause_of(self, object error):
@@ -240,10 +239,6 @@ cdef class Request:
             return error.code, str(error)
         logger.error('%s v%d from %s failed', self.api.key.name, self.version, shown(self.client_id), exc_info=error)
         return ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR.message
-
-    cdef int close_for(self, str message) except -1:
-        self.connection.close(f'{self.api.key.name} failed, and closing is the only way to say so: {message}')
-        return 0
 
 
 def timed(Request request not None, steps):
@@ -304,7 +299,7 @@ cdef class DecodingHandler(Handler):
         except Exception as error:
             return request.fail(message, error)
         if isinstance(response, GeneratorType):
-            steps = answer_in_slices(request, message, response)
+            steps = answering(request, message, response)
             (<LongWork?>request.node.long_work).small_requests.begin(
                 timed(request, steps) if request.is_timed else steps, request.is_wanted)
         elif response is not None:
@@ -329,18 +324,10 @@ def serve_in_slices(Request request not None, request_class, handle, data):
         request.connection.close(f'{request.api.key.name} v{request.version}, {len(data)} bytes: {error}')
         return
     data = None
-    yield from answer_in_slices(request, message, call_handler(handle, request, message))
+    yield from answering(request, message, call_handler(handle, request, message))
 
 
-def call_handler(handle, request, message):
-    """Return what a handler returns, or what its generator returns."""
-    response = handle(request, message)
-    if isinstance(response, GeneratorType):
-        response = yield from response
-    return response
-
-
-def answer_in_slices(Request request not None, message, steps):
+def answering(Request request not None, message, steps):
     """Send the response to `message` that the generator `steps` returns. None: the handler replies itself."""
     try:
         response = yield from steps
@@ -348,42 +335,32 @@ def answer_in_slices(Request request not None, message, steps):
         request.connection.close(f'{request.api.key.name} v{request.version}: {error}')
         return
     except Exception as error:
-        response = yield from failure_in_slices(request, message, error)
-        if response is None:
+        steps = failing(request, message, error)
+    else:
+        if response is None:        # the handler still needs the message, for a reply that it sends later
             return
-    if response is not None:        # else the handler still needs the message, for a reply that it sends later
-        yield from reply_in_slices(request, response)
-        yield from free_in_slices(message)
+        steps, response = finish_reply(request, request.begin_reply(response), response), None
+    yield from steps
+    yield from free_in_slices(message)
 
 
-def failure_in_slices(Request request not None, message, error):
-    """Return the response to a long request whose handler raised this error. None: the connection is closed instead.
-    """
+def failing(Request request not None, message, error):
+    """Send the response to a request whose handler raised this error, or close the connection."""
     code, text = request.cause_of(error)
     error = request.answer = None
-    response = request.api.begin_failure(message, code, text, request.version)
+    response = request.api.failure(message, code, text, request.version)
     if isinstance(response, Generator):
         response = yield from response
     if response is None:
-        request.close_for(text)
-    return response
-
-
-def reply_in_slices(Request request not None, response):
-    """Encode a response and send it."""
-    cdef uint8_t header[5]
-    cdef uint8_t *end = request.put_header(header)
-    if request.audit_answer is not None:
-        request.audit_answer(response)
-    request.report_throttling(response)
-    prefix = PyBytes_FromStringAndSize(<char *>header, end - header)
-    try:
-        segments = yield from encode_in_slices(response, request.version, prefix)
-    except EncodeError:
-        request.refuse_to_encode()
+        request.connection.close(f'{request.api.key.name} failed, and closing is the only way to say so: {text}')
     else:
-        request.send(segments)
-        segments = None
+        yield from finish_reply(request, request.begin_reply(response), response)
+
+
+def finish_reply(Request request not None, Encoding encoding not None, response):
+    """Encode the rest of a response, send it and free it."""
+    while not request.write_part(encoding):
+        yield
     yield from free_in_slices(response)
 
 
@@ -466,12 +443,7 @@ cdef class Api:
         return getattr(messages, f'{self.name}Request')
 
     def failure(self, body, code, message, int version):
-        """Return the response to a request that failed as a whole, or None."""
-        response = self.begin_failure(body, code, message, version)
-        return run_to_end(response) if isinstance(response, Generator) else response
-
-    def begin_failure(self, body, code, message, int version):
-        """Return what `failure` returns, or a generator that returns it after many parts."""
+        """Return the response to a request that failed as a whole, or None. A generator returns a long one in parts."""
         if self.error_response is not None:
             return self.error_response(body, code, message, version)
         response = getattr(messages, f'{self.name}Response')(error_code=int(code))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from kbroker.apis.serving.authorization import require
 from kbroker.apis.serving.group_protocols import require_group_protocol
 from kbroker.apis.serving.long_answers import Pace
-from kbroker.apis.serving.request import Request, reply_in_slices
+from kbroker.apis.serving.request import Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import Pause
 from kbroker.group.share.partition import ACKNOWLEDGE_TYPES
@@ -29,8 +29,6 @@ MOST_ACKNOWLEDGED = 20_000
 """The batches and types for a partition in one request: as many as there are records in flight at most."""
 MOST_NAMED = 2 * MOST_OF_A_SESSION
 """The topics and partitions of one request. Each partition of a session may have a topic of its own."""
-AT_ONCE = 64
-"""The partitions of an answer that is encoded at once."""
 
 
 def start(request: Request, body: Any, steps: Steps) -> None:
@@ -47,10 +45,7 @@ def _answer(request: Request, body: Any, steps: Steps) -> Steps:
         logger.exception('%r failed', request)
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         response = request.api.failure(None, code, code.message, request.version)
-    if len(response.responses) > AT_ONCE or sum(len(topic.partitions) for topic in response.responses) > AT_ONCE:
-        yield from reply_in_slices(request, response)
-    else:
-        request.reply(response)
+    request.reply(response)
     yield from free_in_slices(body)
 
 
