@@ -35,12 +35,9 @@ def shell(shared_broker, tmp_path_factory):
 @pytest.fixture
 def guarded_shell(tmp_path_factory):
     """The same, on a broker with access control."""
-    broker = BrokerProcess(tmp_path_factory.mktemp('broker') / 'data', PROMPT | {
-        'authorizer.class.name': 'StandardAuthorizer', 'super.users': 'User:ANONYMOUS'})
-    broker.start()
-    yield shell_on(broker, tmp_path_factory.mktemp('examples'))
-    broker.kill9()
-    assert broker.tracebacks() == []
+    with BrokerProcess(tmp_path_factory.mktemp('broker') / 'data', PROMPT | {
+        'authorizer.class.name': 'StandardAuthorizer', 'super.users': 'User:ANONYMOUS'}) as broker:
+        yield shell_on(broker, tmp_path_factory.mktemp('examples'))
 
 
 def shell_on(broker, directory):

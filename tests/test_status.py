@@ -38,10 +38,8 @@ def directory(tmp_path):
 @pytest.fixture
 def broker(directory):
     directory.parent.mkdir()
-    broker = BrokerProcess(directory)
-    broker.start()
-    yield broker
-    broker.kill9()
+    with BrokerProcess(directory) as broker:
+        yield broker
 
 
 def test_a_running_broker_prints_what_it_holds_and_the_bounds(broker, directory):

@@ -35,11 +35,9 @@ names = (f'{word}_{uuid.uuid4().hex[:6]}' for word in itertools.repeat('thing'))
 
 @pytest.fixture(scope='module', params=[BrokerProcess, pytest.param(KafkaProcess, marks=pytest.mark.jvm)])
 def address(request, tmp_path_factory):
-    broker = request.param(tmp_path_factory.mktemp('administered') / 'data', {'group.initial.rebalance.delay.ms': '0'})
-    broker.start()
-    yield broker.address
-    broker.kill9()
-    assert broker.tracebacks() == []
+    directory = tmp_path_factory.mktemp('administered') / 'data'
+    with request.param(directory, {'group.initial.rebalance.delay.ms': '0'}) as broker:
+        yield broker.address
 
 
 @pytest.fixture(scope='module')

@@ -4,7 +4,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from support.brokers.broker_process import serving
+from support.brokers.broker_process import BrokerProcess
 from support.runner.command_runner import run_in_process
 
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
@@ -25,7 +25,7 @@ SETTINGS = {
 
 @pytest.fixture(scope='module')
 def broker(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp('consumer-members'), SETTINGS) as broker:
+    with BrokerProcess(tmp_path_factory.mktemp('consumer-members'), SETTINGS) as broker:
         yield broker
 
 

@@ -5,7 +5,7 @@ Covers KIP-932.
 import time
 
 import pytest
-from support.brokers.broker_process import serving
+from support.brokers.broker_process import BrokerProcess
 
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
 from kbroker.client.admin import Admin, NewTopic
@@ -28,7 +28,7 @@ ACCEPT, GAP, REJECT, RELEASE = (AcknowledgeType.ACCEPT, AcknowledgeType.GAP, Ack
 
 @pytest.fixture(scope='module')
 def broker(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp('share-consumers'), SETTINGS) as broker:
+    with BrokerProcess(tmp_path_factory.mktemp('share-consumers'), SETTINGS) as broker:
         yield broker
 
 

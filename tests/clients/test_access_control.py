@@ -32,11 +32,8 @@ ANY = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, None, No
 
 @pytest.fixture
 def broker(tmp_path):
-    broker = AuthorizedBroker(tmp_path / 'data', PROMPT, ['admin', 'alice'], ['admin'])
-    broker.start()
-    yield broker
-    broker.kill9()
-    assert broker.tracebacks() == []
+    with AuthorizedBroker(tmp_path / 'data', PROMPT, ['admin', 'alice'], ['admin']) as broker:
+        yield broker
 
 
 def settings_of(broker, user):

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 import random_transactions
-from support.brokers.broker_process import PROMPT, serving
+from support.brokers.broker_process import PROMPT, BrokerProcess
 from support.clients.late_requests import create_topic, refused
 from support.proxies.random_cuts import RandomCutProxy
 
@@ -94,7 +94,7 @@ def read_committed(address, topic):
 
 def test_an_hour_of_random_cuts_refuses_no_live_request(tmp_path, soak_minutes, soak_seed, tally):
     """`--soak-share` and `--soak-seed` choose another duration and other cuts."""
-    with closing(RandomCutProxy(soak_seed)) as proxy, serving(tmp_path / 'data', PROMPT | {
+    with closing(RandomCutProxy(soak_seed)) as proxy, BrokerProcess(tmp_path / 'data', PROMPT | {
             'advertised.listeners': f'PLAINTEXT://{proxy.address}', 'kbroker.durability': 'page-cache'}) as broker:
         proxy.target = broker.address
         create_topic(broker.address, 'cuts')

@@ -56,11 +56,8 @@ def done(futures):
 
 @pytest.fixture
 def guarded(tmp_path):
-    broker = AuthorizedBroker(tmp_path / 'data', PROMPT, ['admin', 'alice'], ['admin'])
-    broker.start()
-    yield Guarded(broker)
-    broker.kill9()
-    assert broker.tracebacks() == []
+    with AuthorizedBroker(tmp_path / 'data', PROMPT, ['admin', 'alice'], ['admin']) as broker:
+        yield Guarded(broker)
 
 
 def test_authorized_operations_follow_the_acls(guarded):

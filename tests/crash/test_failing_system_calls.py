@@ -134,10 +134,8 @@ class Work:
 @pytest.fixture(scope='module')
 def work(tmp_path_factory) -> Iterator[Work]:
     """The one broker of the module, which each test leaves running, and its client, which forgets no answer."""
-    broker = BrokerProcess(tmp_path_factory.mktemp('failing') / 'data', SETTINGS)
-    broker.start()
-    yield Work(broker)
-    broker.kill9()
+    with BrokerProcess(tmp_path_factory.mktemp('failing') / 'data', SETTINGS) as broker:
+        yield Work(broker)
 
 
 @pytest.fixture

@@ -22,13 +22,10 @@ def started(plan, tmp_path_factory):
     """A broker and its clock."""
     directory = tmp_path_factory.mktemp('clock')
     clock = BrokerClock(directory / 'clock')
-    broker = ConfinedBroker(directory / 'data', plan.settings | {
+    with ConfinedBroker(directory / 'data', plan.settings | {
         'log.retention.check.interval.ms': '200', 'offsets.topic.num.partitions': '1',
-        'transaction.state.log.num.partitions': '1'}, clock.starter)
-    broker.start()
-    yield broker, clock
-    broker.kill9()
-    assert broker.tracebacks() == []
+        'transaction.state.log.num.partitions': '1'}, clock.starter) as broker:
+        yield broker, clock
 
 
 @pytest.fixture

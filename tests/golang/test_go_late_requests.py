@@ -7,7 +7,7 @@ import subprocess
 from contextlib import closing
 
 import pytest
-from support.brokers.broker_process import PROMPT, ROOT, serving
+from support.brokers.broker_process import PROMPT, ROOT, BrokerProcess
 from support.clients.late_requests import LATE, check_of_lines, create_topic, run_transaction
 from support.clients.line_producer import LineProducer
 from support.runner.machine_requirements import JUDGES, fetching
@@ -40,7 +40,7 @@ def test_a_late_request_of_sarama_is_refused_and_one_without_an_answer_executed_
 
 
 def test_franz_go_sees_no_difference_if_two_phase_commit_is_served(tmp_path):
-    with serving(tmp_path / 'data', PROMPT | {'transaction.two.phase.commit.enable': 'true'}) as broker:
+    with BrokerProcess(tmp_path / 'data', PROMPT | {'transaction.two.phase.commit.enable': 'true'}) as broker:
         create_topic(broker.address, 'franz')
         with LineProducer([program(), 'franz-go', broker.address, 'franz']) as producer:
             for numbers, end in ((range(3), producer.commit), (range(3, 6), producer.abort),

@@ -60,11 +60,8 @@ WRONG = [
 
 @pytest.fixture(scope='module', params=[BrokerProcess, KafkaProcess], ids=['kbroker', 'apache-kafka'])
 def broker(request, tmp_path_factory):
-    broker = request.param(tmp_path_factory.mktemp('acls') / 'data', ON)
-    broker.start()
-    yield broker
-    broker.kill9()
-    assert broker.tracebacks() == []
+    with request.param(tmp_path_factory.mktemp('acls') / 'data', ON) as broker:
+        yield broker
 
 
 def lines(text):

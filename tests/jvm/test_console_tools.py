@@ -25,10 +25,8 @@ LIMIT_S = 120
 
 @pytest.fixture(scope='module')
 def kafka(tmp_path_factory):
-    broker = KafkaProcess(tmp_path_factory.mktemp('kafka') / 'data', {'group.initial.rebalance.delay.ms': '0'})
-    broker.start()
-    yield broker
-    broker.kill9()
+    with KafkaProcess(tmp_path_factory.mktemp('kafka') / 'data', {'group.initial.rebalance.delay.ms': '0'}) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -33,10 +33,8 @@ STREAMS_ROWS = {f'{name}Key' for name in ('StreamsGroupMetadata', 'StreamsGroupM
 
 @pytest.fixture(params=[KafkaProcess, BrokerProcess])
 def broker(request, tmp_path):
-    broker = request.param(tmp_path / 'data', SETTINGS)
-    broker.start()
-    yield broker
-    broker.kill9()
+    with request.param(tmp_path / 'data', SETTINGS) as broker:
+        yield broker
 
 
 def consume_in_a_group(address):

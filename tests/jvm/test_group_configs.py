@@ -28,13 +28,8 @@ DESCRIBED = [GROUPS, ('--group', 'readers'), (*GROUPS, '--entity-name', 'streams
 
 @pytest.fixture(params=[KafkaProcess, BrokerProcess], ids=['apache-kafka', 'kbroker'])
 def broker(request, tmp_path):
-    process = request.param(tmp_path / 'data')
-    try:
-        process.start()
+    with request.param(tmp_path / 'data') as process:
         yield process
-        assert process.tracebacks() == []
-    finally:
-        process.kill9()
 
 
 def test_both_commands_set_and_print_the_configs_of_groups(broker):

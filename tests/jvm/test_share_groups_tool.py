@@ -37,12 +37,8 @@ NO_MEMBERS = "Share group 'workers' has no active members."
 
 @pytest.fixture
 def kafka(tmp_path):
-    process = KafkaProcess(tmp_path / 'data', SETTINGS)
-    try:
-        process.start()
+    with KafkaProcess(tmp_path / 'data', SETTINGS) as process:
         yield process
-    finally:
-        process.kill9()
 
 
 def settled(ask, is_settled):

@@ -41,12 +41,8 @@ NO_MEMBERS = f"Error: Streams group '{NAME}' has no active members."
 
 @pytest.fixture(params=[KafkaProcess, BrokerProcess], ids=['kafka', 'kbroker'])
 def broker(request, tmp_path):
-    process = request.param(tmp_path / 'data', SETTINGS)
-    try:
-        process.start()
+    with request.param(tmp_path / 'data', SETTINGS) as process:
         yield process
-    finally:
-        process.kill9()
 
 
 def counting(topic):

@@ -58,13 +58,11 @@ ABORTED = 'abort --topic late --partition 0 --start-offset 0'
 @pytest.fixture(scope='module', params=[BrokerProcess, KafkaProcess], ids=['kbroker', 'apache-kafka'])
 def broker(request, tmp_path_factory):
     settings = SETTINGS if request.param is KafkaProcess else {'node.id': '1', **SETTINGS}
-    broker = request.param(tmp_path_factory.mktemp('broker') / 'data', settings)
-    broker.start()
-    with SocketPeer(broker.address) as peer:
-        create_topics(peer, orders=PARTITIONS, late=PARTITIONS, nobody=1)
-        stage(peer)
-    yield broker
-    broker.kill9()
+    with request.param(tmp_path_factory.mktemp('broker') / 'data', settings) as broker:
+        with SocketPeer(broker.address) as peer:
+            create_topics(peer, orders=PARTITIONS, late=PARTITIONS, nobody=1)
+            stage(peer)
+        yield broker
 
 
 def stage(peer):

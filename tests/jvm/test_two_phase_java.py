@@ -15,7 +15,7 @@ from late_commits import (
     effect_of_late_offsets,
 )
 from raw_peer import RawPeer
-from support.brokers.broker_process import PROMPT, serving
+from support.brokers.broker_process import PROMPT, BrokerProcess
 from support.brokers.killing_broker import PREPARE, KillingBroker, Point
 from support.clients.raw_client import RawClient
 from support.clients.sample_topic import LIMIT_S
@@ -34,14 +34,12 @@ NEVER_MS = 2147483647
 
 @pytest.fixture(scope='module')
 def broker(tmp_path_factory):
-    broker = KillingBroker(tmp_path_factory.mktemp('two-phase') / 'data', SETTINGS)
-    broker.start()
-    admin = AdminClient({'bootstrap.servers': broker.address})
-    topics = [*(NewTopic(name, 1, 1) for name in ('java', 'wrong', 'others', 'moved')), NewTopic('orders', 2, 1)]
-    for created in admin.create_topics(topics).values():
-        created.result(LIMIT_S)
-    yield broker
-    broker.kill9()
+    with KillingBroker(tmp_path_factory.mktemp('two-phase') / 'data', SETTINGS) as broker:
+        admin = AdminClient({'bootstrap.servers': broker.address})
+        topics = [*(NewTopic(name, 1, 1) for name in ('java', 'wrong', 'others', 'moved')), NewTopic('orders', 2, 1)]
+        for created in admin.create_topics(topics).values():
+            created.result(LIMIT_S)
+        yield broker
 
 
 def java_step(broker, step, transactional_id='tx', topic='java', token=''):
@@ -143,7 +141,7 @@ def test_late_requests_change_a_transaction_unless_they_are_refused(tmp_path, is
                                                                     effect_of_offsets):
     """Apache Kafka executes them: the test below asks the Kafka that runs there."""
     settings = {**PROMPT, 'kbroker.transaction.stale.request.check.enable': is_checked}
-    with serving(tmp_path / 'data', settings) as broker:
+    with BrokerProcess(tmp_path / 'data', settings) as broker:
         assert effect_of_a_late_commit(broker.address, 'late') == effect_of_commit
         assert effect_of_late_offsets(broker.address, 'late-offsets') == effect_of_offsets
 

@@ -40,11 +40,8 @@ TWO_PHASE = 'transaction.two.phase.commit.enable'
 def two_phase_broker(request, tmp_path_factory):
     """A broker for all tests of the module. If it is kbroker, its transactions may be in two-phase commit."""
     kind = KafkaProcess if request.config.getoption('--against') == 'apache-kafka' else BrokerProcess
-    broker = kind(tmp_path_factory.mktemp('two-phase') / 'data', PROMPT | {TWO_PHASE: 'true'})
-    broker.start()
-    yield broker
-    broker.kill9()
-    assert broker.tracebacks() == []
+    with kind(tmp_path_factory.mktemp('two-phase') / 'data', PROMPT | {TWO_PHASE: 'true'}) as broker:
+        yield broker
 
 
 @pytest.fixture

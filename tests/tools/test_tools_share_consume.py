@@ -5,7 +5,7 @@ import signal
 import subprocess
 
 import pytest
-from support.brokers.broker_process import serving
+from support.brokers.broker_process import BrokerProcess
 from support.runner.command_runner import ROOT, command_line, run_command, run_in_process, run_until_idle
 
 from kbroker.client.admin import Admin, NewTopic
@@ -22,7 +22,7 @@ SETTINGS = {
 
 @pytest.fixture(scope='module')
 def broker(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp('share-consume'), SETTINGS) as broker:
+    with BrokerProcess(tmp_path_factory.mktemp('share-consume'), SETTINGS) as broker:
         yield broker
 
 

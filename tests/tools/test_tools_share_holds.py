@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from support.brokers.broker_process import serving
+from support.brokers.broker_process import BrokerProcess
 from support.runner.command_runner import run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
@@ -26,7 +26,7 @@ WAIT_MS = 120_000
 
 @pytest.fixture(scope='module')
 def broker(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp('share-holds'), SETTINGS) as broker:
+    with BrokerProcess(tmp_path_factory.mktemp('share-holds'), SETTINGS) as broker:
         yield broker
 
 

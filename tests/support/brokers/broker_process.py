@@ -1,7 +1,6 @@
 """A broker in its own process, which tests start, kill and restart."""
 from __future__ import annotations
 
-import contextlib
 import json
 import pathlib
 import signal
@@ -9,7 +8,8 @@ import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Self
 
 ROOT = pathlib.Path(__file__).parents[3]
 START_LIMIT_S = 180
@@ -23,7 +23,10 @@ PROMPT = {'group.initial.rebalance.delay.ms': '0', 'group.min.session.timeout.ms
 
 
 class Process(ABC):
-    """A child process that is ready when it prints a certain line. Its output is kept."""
+    """A child process that is ready when it prints a certain line. Its output is kept.
+
+    As a context manager it is started, and killed at the end. Then its output may have no traceback.
+    """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -31,6 +34,22 @@ class Process(ABC):
         self._reader: threading.Thread | None = None
         self._ready = threading.Event()
         self._has_said_ready = False
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.kill9()
+        assert kind is not None or self.tracebacks() == []
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the process and wait until it is ready."""
+
+    def tracebacks(self) -> list[str]:
+        """Return the tracebacks in the output."""
+        return []
 
     def launch(self, arguments: list[str]) -> None:
         """Start the process and wait until it is ready. Raise AssertionError with its output if it never is."""
@@ -137,15 +156,3 @@ class BrokerProcess(Process):
         except ValueError:
             return {'traceback': line} if line.startswith(('Traceback', 'Fatal Python error')) else {}
         return entry if isinstance(entry, dict) else {}
-
-
-@contextlib.contextmanager
-def serving(directory: pathlib.Path, settings: Mapping[str, str]) -> Iterator[BrokerProcess]:
-    """Run a broker, which may log no traceback."""
-    broker = BrokerProcess(directory, settings)
-    try:
-        broker.start()
-        yield broker
-        assert broker.tracebacks() == []
-    finally:
-        broker.kill9()

@@ -173,7 +173,7 @@ def _run(command: list[str], limit_s: int) -> str:
 
 
 class KafkaProcess(Process):
-    """Apache Kafka as one broker and controller, with the interface of `BrokerProcess`."""
+    """Apache Kafka as one broker and controller, with the interface of `BrokerProcess`. Its own log is not judged."""
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str] | None = None):
         super().__init__()
@@ -228,7 +228,3 @@ class KafkaProcess(Process):
         yet: on a slow machine only.
         """
         return [line for line in self.lines if ' ERROR ' in line and 'apiKey=CONTROLLER_REGISTRATION' not in line]
-
-    def tracebacks(self) -> list[str]:
-        """Return nothing: these tests do not judge Apache Kafka's own log."""
-        return []

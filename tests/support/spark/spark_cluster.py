@@ -28,9 +28,12 @@ class Daemon(Process):
     def __init__(self, ready: str, kind: str, host: str, *arguments: str):
         super().__init__()
         self._ready_words = ready
-        self.launch(['env', *(f'{name}={value}' for name, value in (quick_start() | VARIABLES).items()),
-                     'SPARK_NO_DAEMONIZE=1', 'SPARK_DAEMON_MEMORY=256m', str(SPARK / 'bin' / 'spark-class'),
-                     f'org.apache.spark.deploy.{kind}', '--host', host, '--webui-port', '0', *arguments])
+        self._command = ['env', *(f'{name}={value}' for name, value in (quick_start() | VARIABLES).items()),
+                         'SPARK_NO_DAEMONIZE=1', 'SPARK_DAEMON_MEMORY=256m', str(SPARK / 'bin' / 'spark-class'),
+                         f'org.apache.spark.deploy.{kind}', '--host', host, '--webui-port', '0', *arguments]
+
+    def start(self) -> None:
+        self.launch(self._command)
 
     def is_ready_line(self, line: str) -> bool:
         return re.search(self._ready_words, line) is not None
@@ -49,13 +52,17 @@ class SparkCluster:
 
     def _start(self, directory: pathlib.Path) -> None:
         master = Daemon(r'I have been elected leader', 'master.Master', HOSTS[0], '--port', '0')
-        self._daemons.append(master)
+        self._begin(master)
         self.address = next(found[0] for line in master.lines
                             if (found := re.search(r'spark://127\.0\.0\.1:\d+', line)))
         for number, host in enumerate(HOSTS):
-            self._daemons.append(Daemon(
+            self._begin(Daemon(
                 r'Successfully registered with master', 'worker.Worker', host, '--cores', '1', '--memory', '700m',
                 '--work-dir', str(directory / f'work{number}'), self.address))
+
+    def _begin(self, daemon: Daemon) -> None:
+        daemon.start()
+        self._daemons.append(daemon)
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of the workers. Their children are the executors."""
