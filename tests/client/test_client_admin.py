@@ -53,7 +53,7 @@ def admin(view):
 
 
 def eventually(ask, is_expected):
-    """Call `ask` until the result is the expected one, for 30 s at most. Return the last result.
+    """Call `ask` until the result is the expected one, for 120 s at most. Return the last result.
 
     A Kafka broker applies a change after the controller has answered, and markers are written after the answer.
     """

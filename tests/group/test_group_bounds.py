@@ -11,11 +11,6 @@ MIB = 1024 * 1024
 FULL = {'kbroker_group_memory_max_bytes': 64 * 1024}
 
 
-@pytest.fixture
-def world():
-    return World()
-
-
 def groups_of(world):
     return {group.group_id for group in world.groups.list_groups()}
 

@@ -17,11 +17,6 @@ DAY_MS = 86_400_000
 RETENTION_MS = 7 * DAY_MS
 
 
-@pytest.fixture
-def world():
-    return World()
-
-
 def forget(world, *partitions):
     results = []
     world.groups.delete_offsets(GROUP, list(partitions), Callback(lambda error, result: results.append(result)))

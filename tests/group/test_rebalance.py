@@ -8,11 +8,6 @@ from kbroker.group.classic.group import ClassicGroup
 from kbroker.group.classic.states import TRANSITIONS, GroupState
 
 
-@pytest.fixture
-def world():
-    return World()
-
-
 def test_a_new_dynamic_member_gets_its_id_first(world):
     client = Client(world, 'billing')
     answer = client.join_once()

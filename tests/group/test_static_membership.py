@@ -1,15 +1,9 @@
 """Static members (KIP-345) are identified by their group.instance.id, not by their member id."""
 
-import pytest
 from support.worlds.group_coordinator import GROUP, Client, World, stable_group, subscription
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import LeaveGroupRequest
-
-
-@pytest.fixture
-def world():
-    return World()
 
 
 def test_a_static_member_joins_without_getting_its_id_first(world):
