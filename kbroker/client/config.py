@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kbroker.base.errors import ConfigError
 from kbroker.client.arguments import MOST_MS
@@ -44,9 +44,12 @@ UNUSED_OAUTH_SETTINGS = (
     'sasl.login.retry.backoff.max.ms', 'sasl.oauthbearer.scope.claim.name', 'sasl.oauthbearer.sub.claim.name')
 """Settings of Kafka's clients that have no effect here: a login asks for a token when it needs one."""
 
-CONNECTION_SETTINGS = (
-    'bootstrap.servers', 'client.id', 'security.protocol', 'request.timeout.ms', 'default.api.timeout.ms',
-    'socket.connection.setup.timeout.ms', 'retry.backoff.ms', 'retry.backoff.max.ms', 'connections.max.idle.ms')
+TIMES = {
+    'request_timeout_ms': 'request.timeout.ms', 'default_api_timeout_ms': 'default.api.timeout.ms',
+    'connection_setup_timeout_ms': 'socket.connection.setup.timeout.ms', 'retry_backoff_ms': 'retry.backoff.ms',
+    'retry_backoff_max_ms': 'retry.backoff.max.ms', 'connections_max_idle_ms': 'connections.max.idle.ms'}
+"""The settings of the times of a ClientConfig, by its fields, which have the defaults."""
+CONNECTION_SETTINGS = ('bootstrap.servers', 'client.id', 'security.protocol', *TIMES.values())
 """The settings of every client."""
 SECURITY_SETTINGS = (
     'sasl.mechanism', 'sasl.jaas.config', 'sasl.username', 'sasl.password', 'sasl.login.callback.handler.class',
@@ -133,17 +136,13 @@ class ClientConfig:
         tls = _read_tls(rest) if protocol.endswith('SSL') else TlsConfig()
         if protocol in ('SSL', 'SASL_SSL', 'SASL_PLAINTEXT'):
             _refuse_unknown(rest, protocol)
+        times: dict[str, Any] = {each.name: _milliseconds(rest, TIMES[each.name], cast(int, each.default))
+                                 for each in fields(cls) if each.name in TIMES}
         return cls(
             bootstrap=parse_addresses(rest.pop('bootstrap.servers', '')),
             client_id=rest.pop('client.id', CLIENT_ID),
             security_protocol=protocol, **sasl, tls=tls,
-            request_timeout_ms=_milliseconds(rest, 'request.timeout.ms', 30_000),
-            default_api_timeout_ms=_milliseconds(rest, 'default.api.timeout.ms', 60_000),
-            connection_setup_timeout_ms=_milliseconds(rest, 'socket.connection.setup.timeout.ms', 10_000),
-            retry_backoff_ms=_milliseconds(rest, 'retry.backoff.ms', 100),
-            retry_backoff_max_ms=_milliseconds(rest, 'retry.backoff.max.ms', 1000),
-            connections_max_idle_ms=_milliseconds(rest, 'connections.max.idle.ms', 540_000),
-            properties=rest)
+            **times, properties=rest)
 
 
 def read_client_file(file: Path) -> dict[str, str]:

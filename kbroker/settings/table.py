@@ -34,6 +34,16 @@ HOUR_MS = 3_600_000
 
 SASL_MECHANISMS = ('PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512', 'OAUTHBEARER')
 KERBEROS = 'GSSAPI'
+COMPRESSION_TYPES = ('uncompressed', 'gzip', 'snappy', 'lz4', 'zstd', 'producer')
+STANDARD_AUTHORIZER = 'org.apache.kafka.metadata.authorizer.StandardAuthorizer'
+PRINCIPAL_BUILDER = 'org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder'
+OAUTH_VALIDATOR = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler'
+JWT_VALIDATOR = 'org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator'
+
+CLUSTER = Update.CLUSTER_WIDE
+PER_LISTENER = Scope.LISTENER
+RELOADED = Update.PER_BROKER
+PER_MECHANISM = Scope.MECHANISM
 
 
 def _is_login_module(text: str) -> bool:
@@ -46,29 +56,6 @@ def _is_login_module(text: str) -> bool:
     return True
 
 
-COMPRESSION_TYPES = ('uncompressed', 'gzip', 'snappy', 'lz4', 'zstd', 'producer')
-
-
-DEFAULT_OR_1_TO_9 = Rule(lambda level: level == -1 or 1 <= level <= 9, '-1 or a whole number from 1 to 9')
-LIMIT_OR_NONE = Rule(lambda value: value == -1 or value > 0, '-1 for no limit, or a positive whole number')
-ONE_DIRECTORY = Rule(lambda value: len(value) == 1 and value[0] != '',
-                     'one directory: kbroker keeps everything in one log directory')
-THROTTLED_REPLICAS = Rule(lambda value: value == ('*',) or all(re.fullmatch(r'\d+:\d+', replica) for replica in value),
-                          '* or a list of PARTITION:BROKER')
-ONLY_PEM = Rule(lambda value: value.upper() == 'PEM',
-                f'PEM: {CONVERT_TO_PEM}')
-ONE_LOGIN_MODULE = Rule(_is_login_module, 'one login module, as MODULE required NAME="VALUE" ...;')
-AUTHORIZERS = Rule(lambda value: value in ('', 'StandardAuthorizer', STANDARD_AUTHORIZER),
-                   'nothing, StandardAuthorizer, or Kafka\'s name of it')
-PRINCIPALS = Rule(
-    lambda value: all(all(part.strip().partition(':')) for part in value.split(';') if part.strip()),
-    'a list of TYPE:NAME, separated by semicolons, such as User:alice;User:bob')
-STANDARD_AUTHORIZER = 'org.apache.kafka.metadata.authorizer.StandardAuthorizer'
-PRINCIPAL_BUILDER = 'org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder'
-OAUTH_VALIDATOR = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler'
-JWT_VALIDATOR = 'org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator'
-UMASK = Rule(lambda value: re.fullmatch('0?[0-7]{3}', value) is not None and int(value, 8) & 0o700 == 0,
-             'an octal number that leaves the owner all rights, such as 077')
 def addresses_with_limits(text: str) -> dict[str, int]:
     """Parse ADDRESS:NUMBER,... Raises ValueError."""
     found = {}
@@ -86,18 +73,27 @@ def _are_addresses_with_limits(text: str) -> bool:
         return False
 
 
-ADDRESSES_WITH_LIMITS = Rule(_are_addresses_with_limits, 'ADDRESS:NUMBER,... with numbers from 0 up')
-ONLY_FALSE = Rule(lambda value: not value, 'false: kbroker has no tiered storage')
-
-
 def _password(name: str, doc: str, scope: Scope, **more: Any) -> Setting:
     return Setting(name, Type.PASSWORD, None, doc, scope=scope, **more)
 
 
-CLUSTER = Update.CLUSTER_WIDE
-PER_LISTENER = Scope.LISTENER
-RELOADED = Update.PER_BROKER
-PER_MECHANISM = Scope.MECHANISM
+DEFAULT_OR_1_TO_9 = Rule(lambda level: level == -1 or 1 <= level <= 9, '-1 or a whole number from 1 to 9')
+LIMIT_OR_NONE = Rule(lambda value: value == -1 or value > 0, '-1 for no limit, or a positive whole number')
+ONE_DIRECTORY = Rule(lambda value: len(value) == 1 and value[0] != '',
+                     'one directory: kbroker keeps everything in one log directory')
+THROTTLED_REPLICAS = Rule(lambda value: value == ('*',) or all(re.fullmatch(r'\d+:\d+', replica) for replica in value),
+                          '* or a list of PARTITION:BROKER')
+ONLY_PEM = Rule(lambda value: value.upper() == 'PEM', f'PEM: {CONVERT_TO_PEM}')
+ONE_LOGIN_MODULE = Rule(_is_login_module, 'one login module, as MODULE required NAME="VALUE" ...;')
+AUTHORIZERS = Rule(lambda value: value in ('', 'StandardAuthorizer', STANDARD_AUTHORIZER),
+                   'nothing, StandardAuthorizer, or Kafka\'s name of it')
+PRINCIPALS = Rule(
+    lambda value: all(all(part.strip().partition(':')) for part in value.split(';') if part.strip()),
+    'a list of TYPE:NAME, separated by semicolons, such as User:alice;User:bob')
+UMASK = Rule(lambda value: re.fullmatch('0?[0-7]{3}', value) is not None and int(value, 8) & 0o700 == 0,
+             'an octal number that leaves the owner all rights, such as 077')
+ADDRESSES_WITH_LIMITS = Rule(_are_addresses_with_limits, 'ADDRESS:NUMBER,... with numbers from 0 up')
+ONLY_FALSE = Rule(lambda value: not value, 'false: kbroker has no tiered storage')
 
 # The broker's identity, its listeners and its log directory.
 IDENTITY = (
