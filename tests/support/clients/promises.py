@@ -9,6 +9,7 @@ from typing import Any
 from support.brokers.in_process_broker import InProcessBroker, InProcessConnection
 
 from kbroker.base.errors import ErrorCode
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.check import check_partition
 from kbroker.log.directory_names import METADATA_DIRECTORY, parse_directory_name
 from kbroker.log.fs import FileSystem
@@ -44,7 +45,6 @@ RETRIABLE = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PR
 FENCED = {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
-TopicPartition = tuple[str, int]
 Producer = tuple[int, int]
 """Producer id and epoch."""
 Step = tuple[str, tuple[Any, ...]]

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.group.records import GROUP_VERSION, OFFSET_VERSION
 from kbroker.protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from kbroker.protocol.rows import encode_row_key, encode_row_value
@@ -16,8 +17,6 @@ from kbroker.transaction.state_log import encode_row, encode_tombstone
 
 STATE, OFFSETS = ('__transaction_state', 0), ('__consumer_offsets', 0)
 MINUTE_MS = 60_000
-
-TopicPartition = tuple[str, int]
 
 
 class HandwrittenDirectory:
