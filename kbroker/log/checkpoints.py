@@ -95,11 +95,12 @@ def read_found(fs: FileSystem, directory: str, name: str) -> PartitionOffsets:
 
 
 def encode_partition_offsets(offsets: PartitionOffsets) -> bytes:
-    return encode_rows([f'{topic} {partition} {offset}' for (topic, partition), offset in sorted(offsets.items())])
+    """Return the content of a file, in the order of the partitions' names."""
+    return run_to_end(encode_in_steps(dict(sorted(offsets.items()))))
 
 
 def encode_in_steps(offsets: PartitionOffsets) -> Generator[None, None, bytes]:
-    """Return the same, but in the order of `offsets`. Yields after each small part."""
+    """Return the content of a file, in the order of `offsets`. Yields after each small part."""
     parts = [encode_rows([])[:-2] + f'{len(offsets)}\n'.encode()]
     rows = iter(offsets.items())
     while part := list(islice(rows, ROWS_AT_ONCE)):

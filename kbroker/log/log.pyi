@@ -16,7 +16,7 @@ from kbroker.log.timestamps import Searches, Steps
 from kbroker.record.batch import BatchHeader
 from kbroker.settings.topic_config import LogConfig
 
-ABORTED: Struct
+PAIR: Struct
 
 class Log(Appender):
     fs: FileSystem

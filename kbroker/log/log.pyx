@@ -29,7 +29,7 @@ from kbroker.log.shortage import shortage
 from kbroker.log.stop_snapshot cimport encode_snapshot_at, snapshot_offset
 from kbroker.log.time_search import TimeSearch
 from kbroker.log.timestamps import first_at_or_after, greatest
-from kbroker.log.transaction_index cimport TransactionIndex
+from kbroker.log.transaction_index cimport PAIR_BYTES, TransactionIndex
 from kbroker.log.unsynced cimport Unsynced
 from kbroker.log.unwritten cimport UnwrittenTail, WriteArena
 from kbroker.record.batch cimport (
@@ -38,10 +38,9 @@ from kbroker.wire.bytes cimport write_int32, write_int64
 
 logger = logging.getLogger(__name__)
 
-ABORTED = Struct('>qq')
+PAIR = Struct('>qq')
 
 cdef enum:
-    ABORTED_BYTES = 16
     # A start replays at most as many bytes as so many batches of the greatest size have: what a producer has in flight.
     REPLAYED_BATCHES = 5
     MOST_REPLAYED_BYTES = 64 * 1024 * 1024
@@ -461,7 +460,7 @@ cdef class Log(Appender):
             self.walk_aborted(first, fetch_offset, upper_bound_offset, NULL, &count)
             if count == 0:
                 return b''
-            rows = PyBytes_FromStringAndSize(NULL, count * ABORTED_BYTES)
+            rows = PyBytes_FromStringAndSize(NULL, count * PAIR_BYTES)
             self.walk_aborted(first, fetch_offset, upper_bound_offset, <uint8_t *>PyBytes_AS_STRING(rows), &count)
         except (OSError, CorruptLogError) as error:
             self.fail_read(fetch_offset, error)
@@ -478,7 +477,7 @@ cdef class Log(Appender):
             if index.is_read and index.count == 0:      # nearly all of them
                 continue
             found = index.touching(fetch_offset, upper_bound_offset,
-                                   NULL if into == NULL else into + count[0] * ABORTED_BYTES)
+                                   NULL if into == NULL else into + count[0] * PAIR_BYTES)
             count[0] += found
             if index.is_complete(upper_bound_offset):
                 break
@@ -486,7 +485,7 @@ cdef class Log(Appender):
 
     def aborted_transactions(self, int64_t fetch_offset, int64_t upper_bound_offset) -> list[tuple[int, int]]:
         """Return `aborted_rows` as a list of (producer id, first offset)."""
-        return list(ABORTED.iter_unpack(self.aborted_rows(fetch_offset, upper_bound_offset)))
+        return list(PAIR.iter_unpack(self.aborted_rows(fetch_offset, upper_bound_offset)))
 
     def first_unstable_offset(self) -> int | None:
         """Return the first offset of the earliest transaction that is open, or whose marker the high watermark has not

@@ -72,7 +72,6 @@ class LogManager:
         self.on_failure: Callable[[KafkaError], object] = lambda failure: None
         self._config = config
         self._clock = clock
-        self._timers = timers
         self._is_verified = False
         self._has_begun = False
         self._offline: dict[PartitionKey, Log] = {}
@@ -80,8 +79,7 @@ class LogManager:
         self._topic_ids: dict[PartitionKey, bytes] = {}
         self._found_ids: dict[PartitionKey, bytes] = {}
         self._long_work = LongWork(timers) if long_work is None else long_work
-        self._to_make: deque[Log] = deque()
-        self._is_making = False
+        self._new = NewLogs(clock, timers, self._long_work, self.fail)
         self.producer_room = ProducerRoom()
         self.removals = Removals(fs, timers, submit)
         self._sync = sync
@@ -186,7 +184,7 @@ class LogManager:
         self.logs[key] = log
         self._topic_ids[key] = topic_id
         if is_new:
-            self._make_soon(log)
+            self._new.make_soon(log)
         return log
 
     def _options(self, key: PartitionKey, *, sync_later: bool) -> LogOptions:
@@ -257,33 +255,6 @@ class LogManager:
         if not self.fs.exists(path):
             self.fs.mkdir(path)
         return [write_topic_id(self.fs, path, topic_id).path]
-
-    def _make_soon(self, log: Log) -> None:
-        """Create the directory: at once if it is the only one to be made, else in its turn, as long work."""
-        self._to_make.append(log)
-        if not self._is_making:
-            self._is_making = True
-            self._long_work.start(self._make_all())
-
-    def _make_all(self) -> Steps:
-        """Create the directories of the queued logs, except those deleted or created by an append since."""
-        while self._to_make and self.failure is None:
-            try:
-                self._make_next()
-            except OSError as error:
-                if not is_shortage(error):
-                    self.fail(f'cannot make {self._to_make[0].directory}: {error}')
-                    break
-                shortage.refusal(self._clock, f'{self._to_make[0].directory}: cannot be made yet', error)
-                self._timers.after(SHORTAGE_PAUSE_MS, lambda: self._long_work.start(self._make_all()))
-                return
-            yield
-        self._is_making = False
-
-    def _make_next(self) -> None:
-        if self._to_make[0].failure is None:
-            self._to_make[0].make()
-        self._to_make.popleft()
 
     def sync_recovered(self) -> None:
         """Make durable the data that logs opened with `sync_later` recovered: for many, by one sync.
@@ -471,6 +442,7 @@ class LogManager:
                             self.directory, reason)
             self._periodic.stop()
             self._checkpoints.give_up()
+            self._new.give_up()
             for log in self.logs.values():
                 log.take_offline(self.failure)
             self.on_failure(self.failure)
@@ -504,9 +476,9 @@ class LogManager:
     def _close_cleanly(self, inventory: Inventory, progress: Progress) -> None:
         stop = CleanStop(self.fs, self.directory, self.logs, progress)
         try:
-            while self._to_make:
-                progress('making partitions', 0, len(self._to_make))
-                self._make_next()
+            while self._new.waiting:
+                progress('making partitions', 0, len(self._new.waiting))
+                self._new.make_next()
             is_synced = stop.seal_all()
         except (KafkaError, OSError) as error:
             self.fail(error)
@@ -534,6 +506,51 @@ class LogManager:
             shortage.refusal(self._clock, f'{name}: cannot be written now', error)
         else:
             self.fail(f'cannot write {name}: {error}')
+
+
+class NewLogs:
+    """The new logs whose directories are still to be made, each in its turn as long work."""
+
+    def __init__(self, clock: Clock, timers: Timers, long_work: LongWork, fail: Callable[[str], object]):
+        """Create; `fail` takes the log directory offline."""
+        self._clock = clock
+        self._timers = timers
+        self._long_work = long_work
+        self._fail = fail
+        self.waiting: deque[Log] = deque()
+        self._is_making = False
+        self._is_given_up = False
+
+    def make_soon(self, log: Log) -> None:
+        """Create the directory: at once if it is the only one to be made, else in its turn."""
+        self.waiting.append(log)
+        if not self._is_making:
+            self._is_making = True
+            self._long_work.start(self._make_all())
+
+    def make_next(self) -> None:
+        """Create one directory, unless its log was deleted meanwhile or created by an append. Raises OSError."""
+        if self.waiting[0].failure is None:
+            self.waiting[0].make()
+        self.waiting.popleft()
+
+    def give_up(self) -> None:
+        """Make no further directory: the disk has failed."""
+        self._is_given_up = True
+
+    def _make_all(self) -> Steps:
+        while self.waiting and not self._is_given_up:
+            try:
+                self.make_next()
+            except OSError as error:
+                if not is_shortage(error):
+                    self._fail(f'cannot make {self.waiting[0].directory}: {error}')
+                    break
+                shortage.refusal(self._clock, f'{self.waiting[0].directory}: cannot be made yet', error)
+                self._timers.after(SHORTAGE_PAUSE_MS, lambda: self._long_work.start(self._make_all()))
+                return
+            yield
+        self._is_making = False
 
 
 class Periodic:

@@ -5,6 +5,10 @@ from kbroker.log.fs.file cimport File
 from kbroker.log.fs.lazy_file cimport LazyFile
 
 
+cdef enum:
+    PAIR_BYTES = 16             # producer id and first offset of an aborted transaction, as a Fetch answers them
+
+
 cdef struct Row:
     int64_t producer_id
     int64_t first_offset

@@ -17,7 +17,6 @@ from kbroker.wire.bytes cimport write_int64
 
 cdef enum:
     BLOCK_ENTRIES = 64
-    PAIR_BYTES = 16
 
 
 class AbortedTransaction(NamedTuple):
