@@ -1,12 +1,16 @@
 """The end of all logs of a directory at a clean stop: sealed, synced, closed, and noted in the inventory."""
 import errno
 import logging
+import os
 from collections.abc import Callable, Mapping
 
 from kbroker.base.errors import KafkaError
+from kbroker.log.checkpoints import PartitionKey
+from kbroker.log.directory_names import parse_directory_name
 from kbroker.log.fs import FileSystem
 from kbroker.log.inventory import Inventory, PartitionKey, PartitionNote, note_beside, note_partition
 from kbroker.log.log import Log
+from kbroker.log.segment import LOG_SUFFIX, OFFSET_INDEX_SUFFIX
 from kbroker.log.verification import Verification
 
 SYNCED_ONE_BY_ONE = 16
@@ -94,3 +98,26 @@ class CleanStop:
             return row
         previous = None if row is None else PartitionNote.decode(row)
         return note_partition(self._fs, log.directory, topic_id.hex(), offsets, previous).encode()
+
+
+def make_missing_indexes(fs: FileSystem, log_directory: str) -> None:
+    """Create an empty offset index for each segment out of use that has none: those in `-delete`, `-stray`, `-future`.
+
+    Apache Kafka loads these directories too, and logs an error for each missing index after a clean stop. The indexes
+    are not synced, and an OSError is logged.
+    """
+    try:
+        for name in fs.subdirectories(log_directory):
+            parsed = parse_directory_name(name)
+            if parsed is not None and parsed.state:
+                _make_missing(fs, os.path.join(log_directory, name))
+    except OSError as error:
+        logger.warning('%s: cannot create the indexes of partitions out of use: %s', log_directory, error)
+
+
+def _make_missing(fs: FileSystem, directory: str) -> None:
+    names = set(fs.listdir(directory))
+    for name in names:
+        index = f'{name.removesuffix(LOG_SUFFIX)}{OFFSET_INDEX_SUFFIX}'
+        if name.endswith(LOG_SUFFIX) and index not in names:
+            fs.open(os.path.join(directory, index), True)

@@ -12,8 +12,9 @@ import os
 
 from kbroker.base.errors import CorruptLogError, LogDirectoryError
 from kbroker.base.lean_dataclasses import astuple, dataclass, field
+from kbroker.log.checkpoints import PartitionKey
 from kbroker.log.fs import FileSystem
-from kbroker.log.inventory import Damage, PartitionKey
+from kbroker.log.inventory import Damage
 
 DAMAGE_FILE = '.kbroker_damage'
 BESIDE: PartitionKey = ('', -1)

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from kbroker.base.errors import CorruptLogError, LogDirectoryError
 from kbroker.log.check import Finding, Remedy, Severity
+from kbroker.log.checkpoints import PartitionKey
 from kbroker.log.damage_notes import BESIDE, DAMAGE_FILE, METADATA, DamageNote, State, read_notes, write_notes
 from kbroker.log.fs import FileSystem
 from kbroker.log.inventory import (
     INVENTORY_FILE,
     Damage,
     Inventory,
-    PartitionKey,
     PartitionNote,
     compare_beside,
     compare_partition,

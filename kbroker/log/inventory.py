@@ -21,6 +21,7 @@ from kbroker.log.checkpoints import (
     LEADER_EPOCH_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
+    PartitionKey,
 )
 from kbroker.log.directory_names import CLEAN_SHUTDOWN_FILE
 from kbroker.log.fs import NO_FILE, SMALL_FILE_BYTES, FileSystem
@@ -40,7 +41,6 @@ SAMPLE_BYTES = 4096
 """
 SAMPLED = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
-PartitionKey = tuple[str, int]
 
 
 class FileNote(NamedTuple):

@@ -22,7 +22,14 @@ from kbroker.log.checkpoints import (
     PartitionKey,
     read_found,
 )
-from kbroker.log.clean_stop import SYNCED_ONE_BY_ONE, CleanStop, Progress, ignore_progress, sync_everything
+from kbroker.log.clean_stop import (
+    SYNCED_ONE_BY_ONE,
+    CleanStop,
+    Progress,
+    ignore_progress,
+    make_missing_indexes,
+    sync_everything,
+)
 from kbroker.log.directory_names import CLEAN_SHUTDOWN_FILE, name_out_of_use, parse_directory_name
 from kbroker.log.fs import File, FileSystem, is_shortage, shared_open_files, sync_inline
 from kbroker.log.inventory import Inventory, read_clean_shutdown
@@ -30,7 +37,6 @@ from kbroker.log.jobs import Submit, Sync, run_inline, synced
 from kbroker.log.log import Log
 from kbroker.log.log_directory import check_files, list_partitions, lock_directory
 from kbroker.log.options import LogOptions
-from kbroker.log.out_of_use import make_missing_indexes
 from kbroker.log.partition_metadata import read_topic_id, write_topic_id
 from kbroker.log.producer_state import ProducerRoom
 from kbroker.log.removals import Removals

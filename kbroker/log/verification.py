@@ -21,6 +21,7 @@ from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
+    PartitionKey,
     PartitionOffsets,
 )
 from kbroker.log.damage_notes import BESIDE, METADATA, DamageNote, State, read_notes, write_notes
@@ -31,7 +32,6 @@ from kbroker.log.inventory import (
     META_PROPERTIES_FILE,
     Damage,
     Inventory,
-    PartitionKey,
     PartitionNote,
     compare_beside,
     compare_partition,

@@ -20,6 +20,7 @@ from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
+    PartitionKey,
     PartitionOffsets,
     read_partition_offsets,
 )
@@ -31,7 +32,7 @@ from kbroker.log.directory_names import (
     parse_directory_name,
 )
 from kbroker.log.fs import FileSystem
-from kbroker.log.inventory import INVENTORY_FILE
+from kbroker.log.inventory import INVENTORY_FILE, META_PROPERTIES_FILE
 from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from kbroker.log.partition_metadata import format_uuid, read_topic_id
 from kbroker.log.partition_reader import PartitionReader, SegmentReader, are_of_a_partition
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from kbroker.metadata.image import MetadataImage
     from kbroker.settings.topic_config import LogConfig
 
-META_PROPERTIES_FILE = 'meta.properties'
 LOST_METADATA = ('restore the metadata log from a backup that was taken together with the partitions. Without one, '
                  '{accept} lets the next start take the metadata as it is: partitions of unknown topics are then '
                  'renamed to -stray and not served')
@@ -110,7 +110,7 @@ class DirectoryCheck:
     """True if this process holds the lock. It then must not test the lock, and no broker uses the directory."""
     findings: list[Finding] = field(default_factory=list)
     tasks: list[PartitionTask] = field(default_factory=list)
-    reports: dict[TopicPartition, PartitionReport] = field(default_factory=dict)
+    reports: dict[PartitionKey, PartitionReport] = field(default_factory=dict)
     proof_of_loss: str | None = None
     """The proof that the metadata log lost records, None without one."""
 
@@ -128,7 +128,7 @@ class DirectoryCheck:
         self.lock_path = os.path.join(self.log_directory, LOCK_FILE) if has_owner else None
         self.holder = None if self.lock_path is None or self.is_locked else self._find_holder(self.lock_path)
         """The process id of the broker that uses the directory; 0 if it cannot be seen."""
-        self._deleted: dict[TopicPartition, str] = {}
+        self._deleted: dict[PartitionKey, str] = {}
         self.is_clean = not has_owner or self.fs.exists(os.path.join(self.log_directory, CLEAN_SHUTDOWN_FILE))
         self._checkpoints = {name: self._read_checkpoint(name) for name in CHECKPOINTS} if has_owner else {}
         if self.is_partition:
@@ -226,7 +226,7 @@ class DirectoryCheck:
         return self.findings
 
     @property
-    def _readable(self) -> set[TopicPartition]:
+    def _readable(self) -> set[PartitionKey]:
         """The partitions whose batches could all be read."""
         return {key for key, report in self.reports.items() if report.has_state}
 
@@ -251,7 +251,7 @@ class DirectoryCheck:
                 if topic_partition in readable:
                     self._check_offset(name, topic_partition, offset, self.reports[topic_partition])
 
-    def _check_offset(self, name: str, topic_partition: TopicPartition, offset: int, report: PartitionReport) -> None:
+    def _check_offset(self, name: str, topic_partition: PartitionKey, offset: int, report: PartitionReport) -> None:
         what = f'{offset} for {_name(topic_partition)}'
         if offset < 0:
             self._error(name, f'found {what}, expected an offset')
@@ -265,7 +265,7 @@ class DirectoryCheck:
                         do=f'restore {_name(topic_partition)} from a backup. Without one, {{accept}} lets the next '
                            'start serve what is there')
 
-    def _is_stale(self, name: str, topic_partition: TopicPartition) -> bool:
+    def _is_stale(self, name: str, topic_partition: PartitionKey) -> bool:
         """Return whether a high watermark may be that of an earlier topic of the name, deleted a moment ago.
 
         Kafka writes the checkpoint every few seconds, so it may be older than the partition.
@@ -372,7 +372,7 @@ class DirectoryCheck:
                 self._warn(_name(topic_partition), 'found no such directory: the next start creates it, empty',
                            do='nothing')
 
-    def _follows_a_deleted(self, topic_partition: TopicPartition, topic_id: bytes | None) -> bool:
+    def _follows_a_deleted(self, topic_partition: PartitionKey, topic_id: bytes | None) -> bool:
         """Return whether an earlier topic of the name was deleted a moment ago: the checkpoints may still list it."""
         path = self._deleted.get(topic_partition)
         try:
@@ -380,7 +380,7 @@ class DirectoryCheck:
         except (CorruptLogError, OSError):
             return False
 
-    def _partitions_of(self, image: MetadataImage) -> Iterator[tuple[TopicPartition, bytes]]:
+    def _partitions_of(self, image: MetadataImage) -> Iterator[tuple[PartitionKey, bytes]]:
         """Yield the partitions that belong in this directory, with their topic ids."""
         owner = self._meta_properties
         for topic in image.topics.values():
@@ -451,7 +451,7 @@ RESERVED_DIRECTORIES = tuple(number.to_bytes(16, 'big') for number in range(100)
 """Reserved directory ids: unassigned, lost, migrating."""
 
 
-def _name(topic_partition: TopicPartition) -> str:
+def _name(topic_partition: PartitionKey) -> str:
     topic, partition = topic_partition
     return f'{topic}-{partition}'
 
