@@ -10,7 +10,7 @@ cdef object CONCURRENT_TRANSACTIONS = ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 cdef TransactionMetadata known(StatePartition owned, str transactional_id):
-    """Return the metadata of an id that had a row in force. INVALID_PRODUCER_ID_MAPPING for any other."""
+    """Return the metadata of an id. Raise INVALID_PRODUCER_ID_MAPPING unless it ever had a row in force."""
     cdef TransactionMetadata metadata = owned.transactions.get(transactional_id)
     if metadata is None or not metadata.was_born():
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f'{transactional_id!r} is not known')
@@ -34,7 +34,7 @@ cdef int check_not_busy(TransactionMetadata metadata) except -1:
 
 
 cdef int check_producer_id(TransactionMetadata metadata, int64_t producer_id) except -1:
-    """Raise INVALID_PRODUCER_ID_MAPPING for another producer id than the client's."""
+    """Raise INVALID_PRODUCER_ID_MAPPING unless the producer id is the client's."""
     if producer_id != metadata.current.id_of_client():
         raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f'found producer id {producer_id} for '
                          f'{metadata.transactional_id!r}, expected {metadata.current.id_of_client()}')
@@ -50,7 +50,7 @@ cdef int check_epoch(TransactionMetadata metadata, int16_t producer_epoch) excep
 
 
 cdef int check_not_kept(TransactionMetadata metadata) except -1:
-    """Raise INVALID_TXN_STATE for a write of a client that kept an open transaction: it has to complete that first."""
+    """Raise INVALID_TXN_STATE if the client has kept an open transaction, which it has to complete before a write."""
     if metadata.current.keeps():
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, f'{metadata.transactional_id!r} has a prepared transaction, '
                          'which is to be completed before the next one begins')
@@ -58,7 +58,7 @@ cdef int check_not_kept(TransactionMetadata metadata) except -1:
 
 
 cdef int check_row_can_hold(int client_transaction_version, int transaction_version) except -1:
-    """Raise UNSUPPORTED_VERSION if rows of the finalized `transaction_version` cannot keep the client's version."""
+    """Raise UNSUPPORTED_VERSION if rows of the finalized `transaction_version` have no field for that of the client."""
     if transaction_version == 0 and client_transaction_version > 0:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'found a client of transaction version '
                          f'{client_transaction_version}, but transaction.version is finalized at 0')
@@ -66,7 +66,7 @@ cdef int check_row_can_hold(int client_transaction_version, int transaction_vers
 
 
 cdef int check_partitions_count(Py_ssize_t count) except -1:
-    """Raise TRANSACTION_ABORTABLE for more partitions than one row can name without holding the loop."""
+    """Raise TRANSACTION_ABORTABLE if there are more partitions than one row can name without holding the loop."""
     if count > MOST_PARTITIONS:
         raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, f'found a transaction of {count} partitions, expected '
                          f'{MOST_PARTITIONS} at most')

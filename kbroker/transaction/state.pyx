@@ -65,14 +65,14 @@ class IllegalTransition(Exception):
 class TransactionState(enum.IntEnum):
     """A state's id, as the rows of `__transaction_state` carry it."""
 
-    EMPTY = 0
-    ONGOING = 1
-    PREPARE_COMMIT = 2
-    PREPARE_ABORT = 3
-    COMPLETE_COMMIT = 4
-    COMPLETE_ABORT = 5
-    DEAD = 6
-    PREPARE_EPOCH_FENCE = 7
+    EMPTY = STATUS_EMPTY
+    ONGOING = STATUS_ONGOING
+    PREPARE_COMMIT = STATUS_PREPARE_COMMIT
+    PREPARE_ABORT = STATUS_PREPARE_ABORT
+    COMPLETE_COMMIT = STATUS_COMPLETE_COMMIT
+    COMPLETE_ABORT = STATUS_COMPLETE_ABORT
+    DEAD = STATUS_DEAD
+    PREPARE_EPOCH_FENCE = STATUS_PREPARE_EPOCH_FENCE
 
     @property
     def title(self):
@@ -211,7 +211,7 @@ cdef class TransactionRow:
         return {**fields, 'state': self.state, 'partitions': self.partitions}
 
     def _replace(self, **changes):
-        """A row with other values in the fields named."""
+        """Return a row with other values in the fields named."""
         return TransactionRow(**(self._fields() | changes))
 
     def __eq__(self, other):
@@ -264,7 +264,7 @@ cdef class TransactionMetadata:
 
     @classmethod
     def unborn(cls, transactional_id, int64_t producer_id, int32_t timeout_ms, int64_t now_ms):
-        """An id that has no row yet: its first InitProducerId gives it epoch 0."""
+        """Return the metadata of an id that has no row yet. Its first InitProducerId gives it epoch 0."""
         return cls(transactional_id, TransactionRow(STATUS_EMPTY, producer_id, NO_PRODUCER_EPOCH, timeout_ms, now_ms))
 
     @property
@@ -286,10 +286,11 @@ cdef class TransactionMetadata:
     # -- steps: each sets `pending` and returns it ---------------------------------------------------------------
 
     def prepare_epoch_increment(self, int32_t timeout_ms, expected_epoch, int64_t now_ms):
-        """The next epoch for InitProducerId; `expected_epoch` is what the client believes to hold (KIP-360).
+        """Prepare an Empty row with the next epoch, for InitProducerId.
 
-        A client that lost the answer asks with the epoch before the last bump, and gets the same answer again.
-        Raises PRODUCER_FENCED for any other epoch than these two.
+        `expected_epoch` is what the client believes to hold (KIP-360), None for a client that names none. A client that
+        lost the answer asks with the epoch before the last bump, and gets the same answer again. Raises PRODUCER_FENCED
+        for any other epoch than these two.
         """
         cdef TransactionRow current = self.current, row
         if current.is_exhausted() and expected_epoch in (None, current.fields.producer_epoch):
@@ -308,7 +309,7 @@ cdef class TransactionMetadata:
 
     def prepare_producer_id_rotation(self, int64_t producer_id, int32_t timeout_ms, bint keep_last_epoch,
                                      int64_t now_ms):
-        """A new producer id at epoch 0, for InitProducerId at an exhausted epoch."""
+        """Prepare an Empty row with a new producer id at epoch 0, for InitProducerId at an exhausted epoch."""
         cdef TransactionRow row = emptied(self.current, timeout_ms, now_ms)
         row.fields.producer_id = producer_id
         row.fields.producer_epoch = 0
@@ -317,7 +318,7 @@ cdef class TransactionMetadata:
 
     cpdef TransactionRow prepare_partitions(self, PartitionSet partitions, int client_transaction_version,
                                             int64_t now_ms):
-        """`partitions` join the open transaction, or begin one."""
+        """Prepare the row in which `partitions` join the open transaction, or begin one."""
         cdef TransactionRow row = self.current.copy()
         if row.keeps():
             raise IllegalTransition(f'{self!r}: no partition may join a kept transaction')
@@ -330,7 +331,9 @@ cdef class TransactionMetadata:
         return self.prepare(row)
 
     def prepare_keep(self, int32_t timeout_ms, int64_t fresh_producer_id, int64_t now_ms):
-        """The next pair for a client that keeps the open transaction (KIP-939). The transaction keeps its own pair.
+        """Prepare the row with the next pair of a client that keeps the open transaction (KIP-939).
+
+        The transaction keeps its own pair.
 
         `fresh_producer_id` is NO_PRODUCER_ID unless the client's epoch is exhausted.
         """
@@ -344,7 +347,10 @@ cdef class TransactionMetadata:
         return self.prepare(row)
 
     def prepare_epoch_fence(self):
-        """The epoch at which the coordinator itself will abort. Never stored: `prepare_end` or `abandon` follows."""
+        """Prepare a row with the epoch at which the coordinator itself will abort.
+
+        It is never stored: `prepare_end` or `abandon` follows.
+        """
         cdef TransactionRow row = self.current.copy()
         row.fields.state = STATUS_PREPARE_EPOCH_FENCE
         if not self.has_failed_epoch_fence and row.fields.producer_epoch != MAX_PRODUCER_EPOCH:
@@ -353,7 +359,9 @@ cdef class TransactionMetadata:
 
     cpdef TransactionRow prepare_end(self, int status, int transaction_version, int64_t fresh_producer_id,
                                      int64_t now_ms):
-        """The decision. With TV2 it bumps the epoch, so that nothing late can join the next transaction.
+        """Prepare the row of the decision.
+
+        With TV2 it bumps the epoch, so that nothing late can join the next transaction.
 
         `fresh_producer_id` is NO_PRODUCER_ID unless the decision bumps the client's epoch and that is exhausted.
 
@@ -386,8 +394,10 @@ cdef class TransactionMetadata:
         return self.prepare(row)
 
     cpdef TransactionRow prepare_complete(self, int64_t now_ms):
-        """The end of a decided transaction: the client's pair takes over. That is the pair of a kept transaction's
-        client, or a producer id reserved by the Prepare row, at epoch 0."""
+        """Prepare the row of the end of a decided transaction, in which the client's pair takes over.
+
+        That is the pair of a kept transaction's client, or a producer id reserved by the Prepare row, at epoch 0.
+        """
         cdef TransactionRow row = self.current.copy()
         cdef int64_t producer_id_before_bump = row.fields.previous_producer_id
         self.has_failed_epoch_fence = False
@@ -409,7 +419,7 @@ cdef class TransactionMetadata:
         return self.prepare(row)
 
     def prepare_dead(self):
-        """The id is about to expire."""
+        """Prepare the expiry of the id."""
         cdef TransactionRow row = self.current.copy()
         row.fields.state = STATUS_DEAD
         return self.prepare(row)
@@ -427,7 +437,7 @@ cdef class TransactionMetadata:
         return row
 
     def abandon(self):
-        """The pending row did not reach the log."""
+        """Drop the pending row, which did not reach the log."""
         self.pending = None
 
     cdef TransactionRow take_fence(self):

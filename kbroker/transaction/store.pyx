@@ -183,9 +183,9 @@ cdef class TransactionStore:
         self.keep(owned, metadata)
 
     cdef int count_added(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Count the partitions that a pending row adds, or abandon it without room for them.
+        """Count the partitions that a pending row adds.
 
-        COORDINATOR_LOAD_IN_PROGRESS, after which clients try again.
+        Without room for them, abandon the row and raise COORDINATOR_LOAD_IN_PROGRESS, after which clients try again.
         """
         self.count(owned, metadata)
         if self.id_bytes > self.most_id_bytes:
@@ -247,7 +247,7 @@ cdef class TransactionStore:
         return 0
 
     cpdef int check_not_sealed(self, int64_t producer_id, int16_t producer_epoch) except -1:
-        """Raise INVALID_PRODUCER_EPOCH for a batch of a transaction that another client has kept."""
+        """Raise INVALID_PRODUCER_EPOCH if another client has kept the transaction of a batch."""
         if self.sealed and producer_epoch <= self.sealed.get(producer_id, NO_PRODUCER_EPOCH):
             raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f'producer {producer_id} epoch {producer_epoch}: the '
                              'transaction is prepared, and another client has taken it over')

@@ -41,7 +41,6 @@ from support.messages.message_builder import build
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import ErrorCode
-from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.fs import sync_inline
 from kbroker.record.batch import encode_batch
 
