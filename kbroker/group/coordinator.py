@@ -1,4 +1,4 @@
-"""The group coordinator: finds the shard of a group, loads the shards, sweeps them."""
+"""The group coordinator. It passes each request to the shard of its group, loads the shards, and sweeps them."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ KINDS = Kinds(ClassicGroup, {
        for kind in (ConsumerGroup, ShareGroup, StreamsGroup) for key_name in kind.row_handlers}})
 
 DEADLINES_A_MEMBER = 4
-"""A session and a rebalance; the next join and the next sync of a member that speaks the classic protocol.
+"""The most deadlines of a member: session and rebalance, and the next join and sync of a classic member.
 
-A streams group has one besides: until its first assignment.
+A streams group also has one until its first assignment.
 """
 
 
@@ -77,7 +77,7 @@ class Shared(NamedTuple):
 
 
 class Coordinated:
-    """One partition of `__consumer_offsets` with its operations."""
+    """One partition of `__consumer_offsets`: its shard, and the objects that serve its groups."""
 
     def __init__(self, partition: Any, config: Any, clock: Clock, timers: Timers, shared: Shared):
         self.shard = Shard(partition, clock, shared.memory, shared.long_work, KINDS)
@@ -123,12 +123,15 @@ class Coordinated:
 
 
 class GroupCoordinator:
-    """All groups. Operations on a group raise INVALID_GROUP_ID for an empty id where the API does not allow it, and
-    NOT_COORDINATOR as long as `__consumer_offsets` does not exist: FindCoordinator creates it."""
+    """The coordinator of all groups.
+
+    Operations on a group raise NOT_COORDINATOR while `__consumer_offsets` does not exist (FindCoordinator creates it),
+    and INVALID_GROUP_ID for an empty id where the API does not allow it.
+    """
 
     def __init__(self, config: Any, clock: Clock, timers: Timers, topics: Any, long_work: LongWork,
                  overrides_of: OverridesOf):
-        """`overrides_of` returns the configs that a group has of its own."""
+        """Make a coordinator without groups. `overrides_of` returns the own configs of a group."""
         self._config = config
         self._group_configs = GroupConfigs(config, overrides_of)
         self._clock = clock
@@ -172,26 +175,25 @@ class GroupCoordinator:
 
     @property
     def deadlines_count(self) -> int:
-        """The deadlines of members of modern groups that are armed."""
+        """The number of armed deadlines of members of modern groups."""
         return sum(len(part.deadlines) for part in self._parts)
 
     @property
     def most_deadlines(self) -> int:
-        """The deadlines that the groups there are and their members can have."""
+        """The largest number of deadlines that the existing groups and members can have."""
         return sum(1 + DEADLINES_A_MEMBER * len(group.members)
                    for group in self.list_groups() if isinstance(group, ModernGroup))
 
     def group_config(self, group_id: str) -> GroupConfig:
-        """Return the configs in force for a group, which need not exist. The next request asks again."""
+        """Return the configs in force for a group, which need not exist. They may change before the next request."""
         return self._group_configs.of(group_id)
 
     def reconfigure(self) -> None:
-        """Take over settings of the broker that were changed at run time."""
+        """Adopt settings of the broker that were changed at run time."""
         self._group_configs.reconfigure()
 
     def start(self) -> None:
-        """Load what the log holds and begin the sweep for expired offsets. CorruptLogError when a row cannot be
-        read."""
+        """Load the groups and start the sweep for expired offsets. Raise CorruptLogError if a row cannot be read."""
         self._topics.on_topic_created.append(self._topic_created)
         self._topics.on_topic_deleted.append(self._topic_deleted)
         self._topics.on_partitions_added.append(self._shared.changes.note_changed)
@@ -202,7 +204,7 @@ class GroupCoordinator:
         self._stop_sweep = self._timers.every(self._config.offsets_retention_check_interval_ms, self.sweep)
 
     def close(self) -> None:
-        """Stop the sweep and the sessions, and release all groups: from here on each operation is NOT_COORDINATOR."""
+        """Stop the sweep and the sessions, and release all groups. Later operations raise NOT_COORDINATOR."""
         if self._stop_sweep is not None:
             self._stop_sweep()
         for part in self._parts:
@@ -235,11 +237,11 @@ class GroupCoordinator:
                 part.stop()
             self._parts = []
         for part in self._parts:
-            if not part.shard.partition.is_deleted:     # as by the same request, which then goes on to this topic
+            if not part.shard.partition.is_deleted:     # one request may delete both topics
                 part.offsets.forget_topic(topic.name, Callback(_log_failure))
 
     def sweep(self) -> None:
-        """Expire offsets and empty groups (offsets.retention.minutes), unless the last sweep is not at its end."""
+        """Expire offsets and empty groups (offsets.retention.minutes), unless a sweep is in progress."""
         if not self._is_sweeping:
             self._is_sweeping = True
             self._shared.long_work.start(self._sweep())
@@ -251,7 +253,7 @@ class GroupCoordinator:
         self._is_sweeping = False
 
     def partition_of(self, group_id: str) -> int:
-        """The partition of `__consumer_offsets` that the group lives in."""
+        """Return the partition of `__consumer_offsets` of the group. Raise NOT_COORDINATOR if it does not exist."""
         if not self._parts:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f'{CONSUMER_OFFSETS} does not exist yet')
         return partition_for(group_id, len(self._parts))
@@ -264,7 +266,7 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, 'the group id is empty')
         return self._part(group_id)
 
-    # Members: the errors are those of Membership's operations
+    # Members of the classic protocol: the errors are those of ClassicMembers
 
     def join(self, request: Any, version: int, client_id: str, client_host: str, done: Completion) -> None:
         self._member_part(request.group_id).classic_members.join(Join(request, version, client_id, client_host), done)
@@ -287,7 +289,8 @@ class GroupCoordinator:
             part.heartbeat('consumer', call, done)
 
     def idle_members(self, kind: str, group_id: str) -> IdleMembers | None:
-        """Return the idle members of the groups of a kind in the group's partition; None if nothing is coordinated."""
+        """Return the idle members of a kind in the partition of the group; None if this broker is not the
+        coordinator."""
         parts = self._parts
         return parts[partition_for(group_id, len(parts))].idle_members[kind] if parts else None
 
@@ -304,10 +307,10 @@ class GroupCoordinator:
         self._member_part(call.request.group_id).heartbeat('streams', call, done)
 
     def max_message_bytes(self, group_id: str) -> int:
-        """Return the largest batch of the group's partition. NOT_COORDINATOR."""
+        """Return the largest batch of the group's partition in bytes. Raise NOT_COORDINATOR."""
         return self._part(group_id).shard.partition.max_message_bytes
 
-    # Offsets: an empty group id is as good as any here, for the sake of old consumers without a group
+    # Offsets. The group id may be empty: old consumers without a group commit under it
 
     def prepare(self, commit: Commit) -> Generator[object]:
         """Make the rows of a commit of many partitions in parts, before `commit` or `commit_transactional`."""
@@ -324,9 +327,9 @@ class GroupCoordinator:
     def start_verification(
         self, group_id: str, producer_id: int, producer_epoch: int, *, supports_epoch_bump: bool
     ) -> Any:
-        """The guard for the first commit of a transaction in the group's partition; None when it is open there already.
+        """Return the guard for the first commit of a transaction in the group's partition, None if one is open there.
 
-        INVALID_PRODUCER_EPOCH for a producer that has been fenced (KIP-890).
+        Raises INVALID_PRODUCER_EPOCH for a fenced producer (KIP-890).
         """
         partition = self._part(group_id).shard.partition
         return partition.start_verification(
@@ -334,7 +337,7 @@ class GroupCoordinator:
         )
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
-        """Raise the errors of the group's `check_fetch`. A group that does not exist has no offsets, and no error."""
+        """Raise the errors of the group's `check_fetch`. A group that does not exist raises none."""
         group = self._part(group_id).shard.groups.get(group_id)
         if group is not None:
             group.check_fetch(member_id, member_epoch)
@@ -342,7 +345,8 @@ class GroupCoordinator:
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], require_stable: bool, topic_id: bytes = NO_TOPIC_ID
     ) -> dict[TopicPartition, FetchedOffset]:
-        """Return the committed offsets; with the id of their topic without those of an earlier one of that name."""
+        """Return the committed offsets. If `topic_id` is given, leave out offsets of an earlier topic of the same
+        name."""
         return self._part(group_id).offsets.fetch(group_id, partitions, require_stable, topic_id)
 
     def offset_keys(self, group_id: str) -> list[OffsetKey]:
@@ -353,13 +357,13 @@ class GroupCoordinator:
         self._member_part(group_id).offsets.delete(group_id, partitions, done)
 
     def share_offsets(self, group_id: str) -> ShareOffsets:
-        """Return what changes the offsets of a share group. INVALID_GROUP_ID, NOT_COORDINATOR."""
+        """Return the operations on the offsets of a share group. Raise INVALID_GROUP_ID, NOT_COORDINATOR."""
         return self._member_part(group_id).share_offsets
 
     # Groups
 
     def describe(self, group_id: str, group_type: str) -> Any:
-        """Return the group of this type. GROUP_ID_NOT_FOUND."""
+        """Return the group of this type. Raise GROUP_ID_NOT_FOUND."""
         group = self._part(group_id).shard.groups.get(group_id)
         if group is None or group.group_type != group_type:
             raise not_found(group_id)
@@ -369,7 +373,8 @@ class GroupCoordinator:
         return [group for part in self._parts for group in part.shard.groups.values()]
 
     def delete_group(self, group_id: str, done: Completion) -> None:
-        """`done` completes when the tombstones are durable, or with GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
+        """Delete a group. `done` completes when the tombstones are durable, or with GROUP_ID_NOT_FOUND or
+        NON_EMPTY_GROUP."""
         part = self._part(group_id)
         if isinstance(part.shard.groups.get(group_id), ShareGroup):
             part.share_offsets.delete_group(group_id, done)

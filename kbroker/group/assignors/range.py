@@ -1,6 +1,6 @@
 """The assignor `range`: each member gets consecutive partitions of each of its topics.
 
-Static members come first, by instance id, so that a member which returns under another id finds its old place. Members
+Static members come first, by instance id, so that a member keeps its place when it returns under another id. Members
 with the same topics get partitions of the same numbers, which joins of topics need.
 """
 from __future__ import annotations

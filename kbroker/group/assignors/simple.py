@@ -1,7 +1,7 @@
-"""The assignor `simple` of share groups: members share partitions, each as evenly as can be, and keep what they have.
+"""The assignor `simple` of share groups: members share partitions as evenly as possible, and keep what they have.
 
-P partitions and M members: a partition is shared by ceil(M / P) members, and the wishes of the members differ by one at
-most. If members subscribe to different topics, each topic is assigned for itself, to its subscribers.
+With P partitions and M members, ceil(M / P) members share a partition, and the numbers of partitions of two members
+differ by at most one. If members subscribe to different topics, each topic is assigned to its subscribers by itself.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def assign(spec: Spec) -> Steps:
 
 def _share(members: list[SpecMember], subscribers: list[int], topics: dict[bytes, int],
            shares: list[dict[bytes, set[int]]], pace: Pace) -> Work:
-    """Add to `shares` what each of `subscribers`, which are numbers of members, gets of `topics`."""
+    """Add to `shares` the partitions of `topics` that each of `subscribers`, given by their numbers, gets."""
     sharing = _Sharing(topics, subscribers, pace)
     yield from sharing.keep(members)
     yield from sharing.take_from_members()
@@ -49,14 +49,14 @@ def _share(members: list[SpecMember], subscribers: list[int], topics: dict[bytes
 
 
 class _Sharing:
-    """Topics that are shared by members which all subscribe to them. A member is its number in the order."""
+    """Topics that are shared by members which all subscribe to them. A member is its number in the order of members."""
 
     def __init__(self, topics: dict[bytes, int], members: list[int], pace: Pace):
         self._topics = topics
         self._pace = pace
         partitions = sum(topics.values())
         self._most = -(-len(members) // partitions) if partitions else 0
-        """The members that share a partition, at most."""
+        """The largest number of members that share a partition."""
         shares = self._most * partitions
         self._wish = {number: -(-shares * (place + 1) // len(members)) + (-shares * place // len(members))
                       for place, number in enumerate(members)}
@@ -64,7 +64,7 @@ class _Sharing:
         self._sharers: dict[Partition, set[int]] = {}
 
     def keep(self, members: list[SpecMember]) -> Work:
-        """Leave to each member the target that it had."""
+        """Let each member keep its target."""
         for number, has in self._has.items():
             target = members[number].target
             for topic in self._topics if len(self._topics) == 1 else target:
@@ -80,7 +80,7 @@ class _Sharing:
                 yield
 
     def take_from_members(self) -> Work:
-        """Take what members have above their wishes, from partitions that too many share first."""
+        """Remove partitions from members that have too many, first those that too many members share."""
         for number, has in self._has.items():
             surplus = len(has) - self._wish[number]
             if surplus > 0:
@@ -90,7 +90,7 @@ class _Sharing:
                 yield
 
     def take_from_partitions(self) -> Work:
-        """Take partitions from members where too many share them."""
+        """Remove partitions that too many members share from these members."""
         for partition, sharers in self._sharers.items():
             for number in sorted(sharers)[self._most:]:
                 self._take(number, partition)
@@ -98,7 +98,7 @@ class _Sharing:
                 yield
 
     def give(self) -> Work:
-        """Give partitions that too few share to members below their wishes, in turn."""
+        """Give partitions that too few members share to members that have too few, in turn."""
         waiting = deque(number for number, has in self._has.items() if len(has) < self._wish[number])
         for topic, count in self._topics.items():
             for partition in range(count):
@@ -118,7 +118,7 @@ class _Sharing:
                     yield
 
     def add_to(self, shares: list[dict[bytes, set[int]]]) -> Work:
-        """Move what each member has to `shares`."""
+        """Move the partitions of each member to `shares`."""
         for number, has in self._has.items():
             while has:
                 topic, partition = has.pop()

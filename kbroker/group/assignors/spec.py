@@ -7,22 +7,22 @@ from kbroker.base.lean_dataclasses import dataclass, field
 from kbroker.base.long_work import Pace
 
 Assignment = dict[bytes, frozenset[int]]
-"""Topic id -> partitions, without topics that have none."""
+"""Topic id -> partitions. A topic without partitions has no entry."""
 
 Steps = Generator[None, None, dict[str, Assignment]]
-"""An assignor at work, which returns {member id: its assignment} with every member."""
+"""An assignor in progress. It returns {member id: assignment} with every member."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecMember:
-    """A member as an assignor sees it."""
+    """A member, as the input of an assignor."""
 
     member_id: str
     instance_id: str | None = None
     topics: frozenset[bytes] = frozenset()
     """The ids of the topics that the member subscribes to and that exist."""
     target: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
-    """The assignment that the member was meant to have before."""
+    """The previous target of the member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Spec:
 
     members: list[SpecMember]
     partitions: Mapping[bytes, int]
-    """The number of partitions of each topic that a member subscribes to; the assignors treat topics in this order."""
+    """The number of partitions of each topic with a subscriber. The assignors treat topics in this order."""
     is_homogeneous: bool
     """All members subscribe to the same topics."""
 

@@ -1,7 +1,7 @@
-"""The assignor `sticky` of streams groups: tasks go back to the members that had them, as far as the load allows.
+"""The assignor `sticky` of streams groups: members keep their tasks, as far as the load allows.
 
-The load of a process is its tasks, active and standby, per member. Each active task goes to one member. Tasks with
-state have standby tasks as well, on processes that do not have the task already.
+The load of a process is the number of its tasks, active and standby, per member. Each active task has one member. Tasks
+with state also have standby tasks, in processes that do not have the task already.
 """
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _Task = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class TaskMember:
-    """A member as the assignor sees it."""
+    """A member, as the input of the assignor."""
 
     member_id: str
     process_id: str
     target: Mapping[Key, frozenset[int]] = field(default_factory=dict)
-    """The tasks that the member was meant to have before."""
+    """The previous target of the member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class TaskSpec:
     tasks: Mapping[str, int]
     """The number of tasks of each subtopology."""
     stateful: frozenset[str]
-    """The subtopologies with state, which alone have standby tasks."""
+    """The subtopologies with state. Only their tasks have standby tasks."""
     standby_replicas: int
 
 
 def assign(spec: TaskSpec) -> Steps:
-    """Return {member id: its tasks} with every member."""
+    """Return {member id: tasks} with every member."""
     if not spec.members:
         return {}
     assigning = _Assigning(spec)
@@ -61,7 +61,7 @@ def assign(spec: TaskSpec) -> Steps:
 
 
 class _Member:
-    """A member while tasks are assigned."""
+    """A member during the assignment."""
 
     def __init__(self, member_id: str, process: _Process):
         self.member_id = member_id
@@ -85,9 +85,9 @@ class _Process:
         return len(self.tasks) / len(self.members)
 
     def next_member(self) -> _Member:
-        """Return the member with the fewest tasks: of several, the one that was next least recently.
+        """Return the member with the fewest tasks; of several, the one that was returned least recently.
 
-        It has to get a task. At first, and after `forget_turns`, the ids decide.
+        The caller has to give it a task. At first, and after `forget_turns`, the ids decide.
         """
         if self._by_size is None:
             self._by_size = [(member.size, next(self._turn), member) for member in self.members]
@@ -97,12 +97,13 @@ class _Process:
         return member
 
     def forget_turns(self) -> None:
-        """A member got a task without being the next one."""
+        """Forget which members were returned, because a member got a task without `next_member`."""
         self._by_size = None
 
 
 class _Quota:
-    """The tasks that a member may get back: those that are left, shared by the members that have room."""
+    """The number of tasks that a member may get back: the tasks that are left, divided by the members that have
+    room."""
 
     def __init__(self, tasks: int, members: int):
         self._tasks = tasks
@@ -124,7 +125,7 @@ class _Quota:
 
 
 class _Assigning:
-    """One run of the assignor."""
+    """One assignment."""
 
     def __init__(self, spec: TaskSpec):
         self._spec = spec
@@ -143,7 +144,7 @@ class _Assigning:
         self._quota = _Quota(active + standby, len(self._members))
 
     def remember(self) -> Generator[None, None, None]:
-        """Index the members by the tasks that they had."""
+        """Index the members by their previous tasks."""
         for member in sorted(self._spec.members, key=lambda member: member.member_id):
             found = self._members[member.member_id]
             for (role, subtopology), tasks in member.target.items():
@@ -156,7 +157,7 @@ class _Assigning:
                         yield
 
     def assign_active(self) -> Generator[None, None, None]:
-        """Give tasks back to their owners, then to those that had them as standby, and spread the rest."""
+        """Give active tasks back to their owners, then to members that had them as standby, and spread the rest."""
         waiting: Iterable[_Task] = _by_number(self._spec.tasks)
         left: dict[_Task, int] = {}
         for previous in self._had_active.get, self._standby_owner:
@@ -190,7 +191,8 @@ class _Assigning:
         yield from self._spread(_by_subtopology(stateful, reverse=True), left, Role.STANDBY)
 
     def _next_standby(self, task: _Task) -> _Member | None:
-        """Return the previous owner that gets the next standby task, if one has room and its process lacks the task."""
+        """Return the previous owner that gets the next standby task. It has room, and its process lacks the task. None
+        without one."""
         owner = self._had_active.get(task)
         if owner is None or task in owner.process.tasks or not self._quota.has_room(owner):
             owner = self._standby_owner(task, lacking=True)
@@ -199,8 +201,8 @@ class _Assigning:
     def _standby_owner(self, task: _Task, lacking: bool = False) -> _Member | None:
         """Return the previous standby owner with the least load, None if there is none.
 
-        As in Kafka, an owner takes the place of the one before if its process has a lower load and it has fewer tasks
-        itself. With `lacking`, a process that has the task does not count, except that the first owner is compared.
+        As in Kafka, an owner replaces the one found before if its process has a lower load and it has fewer tasks
+        itself. With `lacking`, processes that have the task are skipped, but the first owner is still compared.
         """
         owners = self._had_standby.get(task)
         if owners is None:
@@ -213,11 +215,11 @@ class _Assigning:
         return None if lacking and task in best.process.tasks else best
 
     def _spread(self, tasks: Iterable[_Task], left: Mapping[_Task, int], role: Role) -> Generator[None, None, None]:
-        """Assign each task as often as `left` says, to the least loaded processes that do not have it.
+        """Assign each task as many times as `left` states, to the least loaded processes that do not have it.
 
-        Among equally loaded processes, the one that got a task least recently is next. At first the order of their ids
-        decides. The same goes for the members of a process. So it does in Kafka if there are two. Among more it has no
-        order: it takes them from a priority queue that it fills in the order of a hash table.
+        Of equally loaded processes, the one that got a task least recently is next; at first the order of their ids
+        decides. The members of a process are chosen in the same way. With two processes, Kafka does the same. With
+        more, its order is not defined: it fills a priority queue in the order of a hash table.
         """
         turn = count()
         processes = [(self._processes[process_id].load(), next(turn), process_id)
@@ -240,7 +242,7 @@ class _Assigning:
                 yield
 
     def result(self) -> Steps:
-        """Return the tasks of every member, those of a subtopology in one frozenset."""
+        """Return the tasks of every member: one frozenset for each subtopology and role."""
         found: dict[str, Tasks] = {}
         for member in self._members.values():
             shares = found[member.member_id] = {}
@@ -265,7 +267,7 @@ class _Assigning:
 
 
 def _by_number(counts: Mapping[str, int], reverse: bool = False) -> Iterator[_Task]:
-    """Yield the tasks of subtopologies in the order of their numbers, then of their subtopologies."""
+    """Yield the tasks of subtopologies, sorted by number, then by subtopology."""
     ranges = list(pairwise(sorted({0, *counts.values()})))
     for first, end in reversed(ranges) if reverse else ranges:
         names = sorted((name for name, count in counts.items() if count >= end), reverse=reverse)
@@ -275,7 +277,7 @@ def _by_number(counts: Mapping[str, int], reverse: bool = False) -> Iterator[_Ta
 
 
 def _by_subtopology(counts: Mapping[str, int], reverse: bool = False) -> Iterator[_Task]:
-    """Yield the tasks in the order of their subtopologies, then of their numbers."""
+    """Yield the tasks of subtopologies, sorted by subtopology, then by number."""
     for name in sorted(counts, reverse=reverse):
         for number in _ordered(range(counts[name]), reverse):
             yield name, number

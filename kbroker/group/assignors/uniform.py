@@ -1,8 +1,8 @@
-"""The assignor `uniform`: members get numbers of partitions that are as equal as can be, and keep what they have.
+"""The assignor `uniform`: members get equal numbers of partitions, as far as possible, and keep what they have.
 
-If all members subscribe to the same topics, one pass finds the result: each member keeps up to its quota, and the rest
-fills those that are below theirs. Otherwise the partitions that no member has go to the least loaded subscribers, and
-then partitions move from the most loaded to the least loaded ones.
+If all members subscribe to the same topics, one pass is enough: each member keeps partitions up to its quota, and the
+rest goes to members below their quotas. Otherwise, the free partitions go to the least loaded subscribers. Then
+partitions move from the most loaded to the least loaded subscribers.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.group.assignors.spec import Spec, Steps, frozen, members_in_order, 
 
 NAME = 'uniform'
 MOST_ROUNDS = 16
-"""The rounds over all topics in which partitions move, at most."""
+"""The largest number of rounds over all topics in which partitions move."""
 
 Work = Generator[None, None, None]
 
@@ -31,7 +31,7 @@ def assign(spec: Spec) -> Steps:
 
 
 def _assign_equally(spec: Spec) -> Steps:
-    """Keep the first partitions of each member, up to its quota, and fill the others with the rest."""
+    """Let each member keep its first partitions, up to its quota. Give the rest to members below their quotas."""
     pace = Pace()
     members = members_in_order(spec)
     topics = yield from subscribed_topics(spec, pace)
@@ -84,22 +84,23 @@ def _unheld(spec: Spec, topics: dict[bytes, int], pace: Pace) -> Generator[None,
 
 
 class _Mixed:
-    """The assignment of a group whose members subscribe to different topics. A member is its number in the order."""
+    """The assignment of a group whose members subscribe to different topics. A member is its number in the order of
+    members."""
 
     def __init__(self, spec: Spec):
         self._partitions = spec.partitions
         self._members = members_in_order(spec)
         self._size = [0] * len(self._members)
-        """The partitions that each member has."""
+        """The number of partitions of each member."""
         self._topics: list[bytes] = []
-        """Those with subscribers, in the order in which they are treated."""
+        """The topics with subscribers, in the order of the assignment."""
         self._subscribers: dict[bytes, list[int]] = {}
         self._owners: dict[bytes, dict[int, int]] = {}
         """Topic -> partition -> member."""
         self._pace = Pace()
 
     def keep(self) -> Work:
-        """Leave to each member what it has of the topics that it subscribes to."""
+        """Let each member keep its partitions of topics that it subscribes to."""
         for number, member in enumerate(self._members):
             for topic in member.topics:
                 if topic in self._partitions:
@@ -117,7 +118,8 @@ class _Mixed:
         yield from self._order_topics()
 
     def _order_topics(self) -> Work:
-        """Order the topics: those with the most partitions per subscriber come first, then those with few of them."""
+        """Order the topics by partitions per subscriber, the most first; among equals, those with the fewest
+        subscribers first."""
         heap: list[tuple[float, int, bytes]] = []
         for topic, subscribers in self._subscribers.items():
             heappush(heap, (-self._partitions[topic] / len(subscribers), len(subscribers), topic))
@@ -145,11 +147,11 @@ class _Mixed:
                     yield
 
     def _in_order(self, topic: bytes) -> list[int]:
-        """Return the subscribers of a topic, the least loaded one first."""
+        """Return the subscribers of a topic, the least loaded first."""
         return sorted(self._subscribers[topic], key=lambda number: (self._size[number], number))
 
     def _from_least(self, order: list[int]) -> Generator[int, None, None]:
-        """Yield the members of the lowest level in turn, then those of the next level with them, and so on."""
+        """Yield the least loaded members in turn, then these with the next least loaded ones in turn, and so on."""
         level = self._size[order[0]]
         end = 0
         while True:
@@ -159,10 +161,11 @@ class _Mixed:
             level += 1
 
     def _from_most(self, order: list[int], has: dict[int, list[int]]) -> Generator[int, None, None]:
-        """Yield the members of the highest level in turn, the last one first, then those of the next level with them.
+        """Yield the most loaded members in turn, the last one first, then these with the next most loaded ones, and so
+        on.
 
-        A member without a partition leaves its place to the last member of the level, as in Kafka: the order decides
-        which partitions move.
+        As in Kafka, the last member of a level takes the place of a member without a partition: the order decides which
+        partitions move.
         """
         order = order.copy()
         start = end = len(order)
@@ -179,7 +182,7 @@ class _Mixed:
                     order[place], order[end] = order[end], order[place]
 
     def balance(self) -> Work:
-        """Move partitions from the most to the least loaded subscribers of a topic, until no topic needs it."""
+        """Move partitions from the most to the least loaded subscribers of each topic, until no move is left."""
         for _ in range(MOST_ROUNDS):
             moved = False
             for topic in self._topics:

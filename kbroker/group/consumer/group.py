@@ -1,4 +1,4 @@
-"""A consumer group (KIP-848): its members, their assignments and regular expressions, as its rows make them."""
+"""A consumer group (KIP-848): its members, their assignments and regular expressions, made by its rows."""
 from __future__ import annotations
 
 from collections import Counter
@@ -22,7 +22,7 @@ NO_TOPICS: frozenset[str] = frozenset()
 
 
 class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
-    """A consumer group. Its rows may come in any order, as a compaction leaves them."""
+    """A consumer group. Its rows may come in any order, because a compaction may change their order."""
 
     group_type = 'consumer'
     member_class = ConsumerMember
@@ -31,18 +31,18 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
     def __init__(self, group_id: str):
         super().__init__(group_id)
         self.has_partition_metadata = False
-        """A broker before Kafka 4.1 wrote a row that is obsolete."""
+        """The group has a row that brokers before Kafka 4.1 wrote, and that is obsolete."""
         self.regexes: dict[str, int] = {}
-        """The number of members that subscribe to a regular expression."""
+        """The number of members with each regular expression."""
         self.resolved: dict[str, Resolved] = {}
         self.classic_count = 0
         """The number of members that speak the classic protocol."""
         self.protocol_counts: dict[str, int] = {}
-        """The number of those that offer an assignor."""
+        """The number of classic members that offer each assignor."""
         self._owners: dict[bytes, dict[int, int]] | None = None
-        """Topic id -> partition -> the epoch of its member. None until `index_owners` has run."""
+        """Topic id -> partition -> epoch of the member that holds it. None until `index_owners` has run."""
         self._own_topics: set[bytes] = set()
-        """The topics whose part of `_owners` is not shared with the group that this is a copy of."""
+        """The topics whose part of `_owners` is not shared with the original of this copy."""
 
     def copy(self) -> Self:
         twin = super().copy()
@@ -54,10 +54,10 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         twin._owners = None if self._owners is None else self._owners.copy()
         return twin
 
-    # Questions
+    # Subscriptions
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        """Return the topics that the member subscribes to. A regular expression without a result has none."""
+        """Return the topics that the member subscribes to. A regular expression without a result adds none."""
         resolved = self.resolved.get(member.regex)
         if resolved is None or not resolved.topics:
             return member.names
@@ -85,7 +85,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
     # Owners of partitions
 
     def index_owners(self) -> Steps[None]:
-        """Build the index of owners after a load, in parts: `owner` needs it."""
+        """Build the index of owners, in parts. `owner` needs it."""
         if self._owners is not None:
             return
         owners: dict[bytes, dict[int, int]] = {}
@@ -105,7 +105,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return FREE if partitions is None else partitions.get(partition, FREE)
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Return whether another member still holds a partition that is meant for this one. No, if it is not known."""
+        """Return whether another member still holds a part of this member's target. False if the index is not built."""
         if self._owners is None:
             return False
         return any(self.owner(topic_id, partition) != FREE
@@ -113,7 +113,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
                    for partition in partitions.difference(member.held.assigned.get(topic_id, ())))
 
     def _own(self, topic_id: bytes) -> dict[int, int]:
-        """Return the owners of a topic's partitions, to be changed."""
+        """Return the owners of a topic's partitions for a change: a copy of what is shared."""
         assert self._owners is not None
         if topic_id in self._own_topics:
             return self._owners[topic_id]
@@ -122,7 +122,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return own
 
     def _move_partitions(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
-        """Let the index of owners follow a member."""
+        """Update the index of owners after a change of a member."""
         assert self._owners is not None
         if before is not None:
             for partitions in (before.held.assigned, before.held.pending):
@@ -161,7 +161,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return self
 
     def resolve(self, regex: str, resolved: Resolved | None) -> Steps[None]:
-        """Set the topics that a regular expression matches, in parts. None removes them."""
+        """Set the topics that match a regular expression, in parts. None removes them."""
         known = self.resolved.pop(regex, None)
         before = NO_TOPICS if known is None else known.topics
         after = NO_TOPICS if resolved is None else resolved.topics
@@ -237,11 +237,11 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
 
 
 NEVER = 2**31
-"""More than any epoch."""
+"""Higher than every epoch."""
 
 
 def since_epoch(member: ConsumerMember, topic_id: bytes, partition: int) -> int:
-    """Return the assignment epoch of a partition, or NEVER if the member does not have it."""
+    """Return the assignment epoch of a partition, NEVER if the member does not have it."""
     for partitions in (member.held.assigned, member.held.pending):
         epochs: Mapping[int, int] | None = partitions.get(topic_id)
         if epochs is not None and partition in epochs:

@@ -1,4 +1,4 @@
-"""The values of which a consumer group consists."""
+"""The values of a consumer group."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from kbroker.base.object_memory import memory_of
 from kbroker.group.modern.group import ModernMember
 
 Target = Mapping[bytes, frozenset[int]]
-"""The partitions that a member is meant to have, by topic id."""
+"""The partitions that a member is to have, by topic id."""
 
 NOTHING: Target = {}
 
@@ -22,7 +22,8 @@ class ClassicFields(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The topics that a regular expression matched, with the version of the metadata and the wall time."""
+    """The topics that match a regular expression. `version` is that of the metadata, `at_ms` the wall time of the
+    search."""
 
     topics: frozenset[str]
     version: int
@@ -31,7 +32,7 @@ class Resolved(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember(ModernMember[bytes]):
-    """A member of a consumer group. An empty `regex` is none."""
+    """A member of a consumer group. An empty `regex` means that it has no regular expression."""
 
     regex: str = ''
     rebalance_timeout_ms: int = -1

@@ -1,7 +1,7 @@
-"""Regular expressions of consumer groups: when they are resolved, and how, in parts.
+"""Regular expressions of consumer groups: when they are resolved, and the search for their topics, in parts.
 
-All expressions of a group are resolved together, over the names of all topics, one group at a time. The result is
-stored by an operation of the group's next turn.
+All expressions of a group are resolved together, over the names of all topics, for one group at a time. An operation of
+the group's next turn stores the result.
 """
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHORTEST_PAUSE_MS = 10_001
-"""The time between two resolutions of a group. In Kafka, it has to exceed 10 s."""
+"""The time between two resolutions of a group. As in Kafka, more than 10 s pass."""
 MOST_ATTEMPTS = 1_000
-"""The attempts that are remembered before the old ones are dropped."""
+"""The number of attempts that are remembered before old ones are dropped."""
 
 MayDescribe = Callable[[str], bool]
 
 
 def compiled(regex: str) -> LinearPattern:
-    """INVALID_REGULAR_EXPRESSION."""
-    from kbroker.base.linear_pattern import LinearPattern, PatternError  # a start does without it
+    """Return the compiled expression. Raise INVALID_REGULAR_EXPRESSION."""
+    from kbroker.base.linear_pattern import LinearPattern, PatternError  # not imported at the start of the broker
     try:
         return LinearPattern(regex)
     except PatternError as error:
@@ -57,19 +57,19 @@ class Regexes:
         self._config = config
         self._long_work = long_work
         self._wanted: dict[str, Callable[[], Steps[None]]] = {}
-        """The resolutions that wait or are in progress, by group. The first one is in progress."""
+        """The resolutions by group. The first one is in progress, the others wait."""
         self._attempts: dict[str, int] = {}
-        """The wall time of the attempts that have left no row yet, by group."""
+        """The wall time of attempts whose rows are not stored yet, by group."""
 
     def __len__(self) -> int:
         return len(self._wanted)
 
     def look_after(self, shard: Shard, turns: Turns, group_id: str, may_describe: MayDescribe) -> None:
-        """Resolve the expressions of a group if that is due. Topics that may not be described are left out."""
+        """Resolve the expressions of a group if that is due. Leave out topics that `may_describe` refuses."""
         group = shard.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or not group.regexes or not self._is_due(group):
             return
-        group_id = group.group_id       # one string for all tables
+        group_id = group.group_id       # all tables share one string
         self._forget_attempts()
         self._attempts[group_id] = self._clock.wall_ms()
         self._wanted[group_id] = partial(self._resolve, group, turns, may_describe)
@@ -109,7 +109,7 @@ class Regexes:
         turns.submit(group.group_id, partial(self._store, found), Callback(partial(self._stored, group.group_id)))
 
     def _store(self, found: Mapping[str, Resolved], group: Group | None) -> Steps[Outcome]:
-        """Store what the expressions match: an operation. Members learn at their next heartbeats."""
+        """Store the topics that match the expressions: an operation. Members get them by their next heartbeats."""
         if not isinstance(group, ConsumerGroup):
             return Outcome()
         rows: list[Row] = []
@@ -132,7 +132,7 @@ class Regexes:
         return Outcome(rows, group=made)
 
     def _stored(self, group_id: str, error: KafkaError | None, _result: object) -> None:
-        """Forget the attempt: the rows have its time, and end with the last member that uses the expressions."""
+        """Forget the attempt if it was stored: its rows have the time."""
         if error is None:
             self._attempts.pop(group_id, None)
         else:
@@ -152,7 +152,7 @@ class Regexes:
 
 
 def matching(regex: str, names: list[str], may_describe: MayDescribe) -> Steps[frozenset[str]]:
-    """Return the topics whose whole names match. An expression that is refused by now matches nothing."""
+    """Return the topics whose whole names match. An expression that cannot be compiled any more matches nothing."""
     pace, found = Pace(), set()
     try:
         pattern = compiled(regex)

@@ -1,4 +1,4 @@
-"""The rows of a consumer group: made of its values, and read back."""
+"""The rows of a consumer group, encoded from its values and decoded."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from kbroker.base.lean_dataclasses import replace
 from kbroker.group.consumer.member import ClassicFields, ConsumerMember, Resolved, Target
 from kbroker.group.kinds import Row
 from kbroker.group.modern.reconcile import Assigned, Numbers, State
-from kbroker.protocol import messages  # whose classes are built at their first use
+from kbroker.protocol import messages  # its classes are built at their first use
 
 
 def epoch_row(group_id: str, epoch: int, metadata_hash: int) -> Row:
@@ -84,7 +84,8 @@ def read_current(value: Any) -> Assigned[bytes]:
 
 
 def _read_topics(topics: Iterable[Any], member_epoch: int) -> Numbers[bytes]:
-    """Rows of brokers without assignment epochs (KIP-1251) have none: the epoch of the member stands for them."""
+    """Return partitions with their assignment epochs. Rows of brokers without these epochs (KIP-1251) get
+    `member_epoch`."""
     found: dict[bytes, Mapping[int, int]] = {}
     for topic in topics:
         epochs = topic.assignment_epochs
@@ -96,7 +97,7 @@ def _read_topics(topics: Iterable[Any], member_epoch: int) -> Numbers[bytes]:
 
 
 def regex_row(group_id: str, regex: str, resolved: Resolved, topics: list[str]) -> Row:
-    """Return the row of an expression. `topics` has its topics, sorted: the caller may do so in parts."""
+    """Return the row of a regular expression. `topics` has its topics, which the caller has sorted."""
     return (messages.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
             messages.ConsumerGroupRegularExpressionValue(
                 topics=topics, version=resolved.version, timestamp=resolved.at_ms))

@@ -1,6 +1,6 @@
-"""The state that groups of all kinds but the classic one have in common: epochs, members, targets, subscriptions.
+"""The common state of consumer, share and streams groups: epochs, members, targets, subscriptions.
 
-A member is a frozen value. A group changes by rows only. `copy` costs a few dictionaries, whatever the rows change.
+A member is a frozen value. Only rows change a group. `copy` costs a few dictionaries, however much the rows change.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kbroker.group.kinds import Row
 from kbroker.group.modern.reconcile import Assigned, Key
 
 FIRST_EPOCH = 1
-"""The epochs of a group that has no rows of its epochs yet."""
+"""The epochs of a group that has no row of an epoch yet."""
 NO_ASSIGNMENT_EPOCH = -1
 """The assignment epoch after the tombstone of its row."""
 GONE_EPOCH = -1
@@ -25,16 +25,16 @@ NEVER_LOOKED = -2**62
 MEMBER_BYTES = 1_500
 """The memory of a member with its deadline and an empty assignment, as measured on CPython 3.11 with 64 bits."""
 NAME_BYTES = 200
-"""The memory of one topic in a subscription besides its name."""
+"""The memory of one topic in a subscription without its name."""
 PARTITION_BYTES = 250
-"""The memory of one partition that a member has: in its target, its assignment and the index of owners."""
+"""The memory of one partition of a member: in its target, its assignment and the index of owners."""
 TOPIC_BYTES = 500
 """The memory of one topic of which a member has partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModernMember(Generic[Key]):
-    """The fields of a member that every kind has."""
+    """A member with the fields that every kind has."""
 
     member_id: str
     instance_id: str | None = None
@@ -42,7 +42,7 @@ class ModernMember(Generic[Key]):
     client_id: str = ''
     client_host: str = ''
     names: frozenset[str] = frozenset()
-    """The topics that it names."""
+    """The topics that it subscribes to by name."""
     held: Assigned[Key] = field(default_factory=Assigned)
 
     @property
@@ -51,7 +51,7 @@ class ModernMember(Generic[Key]):
 
     @property
     def held_bytes(self) -> int:
-        """The memory of the member without its topic names, which members share."""
+        """The memory of the member. Its topic names are not included, because members share them."""
         held_bytes = MEMBER_BYTES + sum(map(memory_of, (self.member_id, self.instance_id, self.rack_id, self.client_id,
                                                         self.client_host)))
         for numbers in (self.held.assigned, self.held.pending):
@@ -89,18 +89,18 @@ class RowModule(Protocol):
 
 
 class ModernGroup(Group, Generic[M, T]):
-    """A group whose members heartbeat to the coordinator, which decides about their assignments.
+    """A group whose members heartbeat to the coordinator, which computes their assignments.
 
-    A kind declares the class of its members, the module of its rows, and `row_handlers`: the function for each row, by
-    the name of the key's class. It gets the group, the key and the value, and returns the group, or None if that ends
-    it.
+    A kind declares the class of its members, the module of its rows, and `row_handlers`: a function for each row, by
+    the name of the key's class. The function gets the group, the key and the value. It returns the group, or None if
+    the row ends it.
     """
 
     member_class: ClassVar[type[ModernMember[Any]]]
     rows: ClassVar[RowModule]
     row_handlers: ClassVar[Mapping[str, RowHandler]]
     gives_way_to_classic: ClassVar[bool] = True
-    """Without members, the group becomes a classic one when a classic member joins."""
+    """A group without members becomes a classic one when a classic member joins."""
 
     def __init__(self, group_id: str):
         super().__init__(group_id, self.group_type)
@@ -116,9 +116,9 @@ class ModernGroup(Group, Generic[M, T]):
         self.subscriptions: dict[frozenset[str], int] = {}
         """The number of members that name exactly these topics."""
         self.names: dict[str, int] = {}
-        """The number of different subscriptions that contain a topic, without those that contain none."""
+        """The number of different subscriptions with a topic. A topic without a subscription has no entry."""
         self.metadata_version = NEVER_LOOKED
-        """The version of the TopicChanges up to which the topics were looked at. No row keeps it."""
+        """The version of the TopicChanges up to which the topics were checked. No row has it."""
         self._state_name: str | None = None
 
     def copy(self) -> Self:
@@ -136,7 +136,7 @@ class ModernGroup(Group, Generic[M, T]):
         twin.hold(self.held_bytes - twin.held_bytes)
         return twin
 
-    # Questions
+    # State
 
     @property
     def is_empty(self) -> bool:
@@ -150,17 +150,18 @@ class ModernGroup(Group, Generic[M, T]):
 
     @abstractmethod
     def derive_state(self) -> str:
-        """Return the state, which no row keeps."""
+        """Compute the name of the state, which no row has."""
 
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.names
 
     def kept_since_ms(self, committed: Any) -> int | None:
-        """Offsets of topics without a subscriber expire, even while the group has members."""
+        """Return the time of the commit: offsets of topics without a subscriber expire, even if the group has
+        members."""
         kept_since_ms: int = committed.commit_timestamp_ms
         return kept_since_ms
 
-    # Changes, by rows only
+    # Changes by rows
 
     def apply(self, key: Any, value: Any) -> Group | None:
         """Apply a row. Return the group, or None if that ends it."""
@@ -210,7 +211,7 @@ class ModernGroup(Group, Generic[M, T]):
         return list(self.each_tombstone())
 
     def each_tombstone(self) -> Iterator[Row]:
-        """Return the tombstones one by one: a group with members has many."""
+        """Yield the tombstones, which are many for a group with members."""
         for member_id in self.members:
             yield self.rows.current_tombstone(self.group_id, member_id)
         for member_id in self.members:
@@ -225,10 +226,10 @@ class ModernGroup(Group, Generic[M, T]):
 
     @abstractmethod
     def group_tombstones(self) -> Iterator[Row]:
-        """Yield the tombstones of the rows that are neither of members nor of the assignment epoch."""
+        """Yield the tombstones of the other rows: those of neither members nor the assignment epoch."""
 
     def put_member(self, member_id: str, member: M | None) -> None:
-        """Set a member; None removes it. All indexes of the members follow."""
+        """Set a member, or remove it if it is None. All indexes of the members follow."""
         before = self.members.get(member_id)
         if member is before:
             return
@@ -261,7 +262,7 @@ class ModernGroup(Group, Generic[M, T]):
             self.hold(sign * subscription_bytes(names))
 
     def count_names(self, names: Collection[str], sign: int) -> None:
-        """Count one subscription to these topics, or count it out."""
+        """Count one subscription to these topics more (1) or less (-1)."""
         known = self.names
         if sign == 1 and known.keys().isdisjoint(names):
             known.update(dict.fromkeys(names, 1))

@@ -1,4 +1,4 @@
-"""The hash of a group's subscribed topics, which says whether their metadata changed since the last rebalance.
+"""The hash of a group's subscribed topics. If it changes, their metadata has changed since the last rebalance.
 
 The hash of a group is XXH3-64 over the hashes of its topics, 8 bytes each, in the order of the topics' names. The hash
 of a topic is XXH3-64 over these fields:
@@ -35,11 +35,11 @@ class HashedTopic(NamedTuple):
     name: str
     partitions: int
     racks: Sequence[str] = ()
-    """The racks of the replicas, which every partition has."""
+    """The racks of the replicas, the same for every partition."""
 
 
 def metadata_hash(topics: Iterable[tuple[bytes, str, int, Sequence[str]]]) -> Generator[None, None, int]:
-    """Return the hash of topics, as in `HashedTopic`, as a signed 64-bit integer. That of no topics is 0."""
+    """Return the hash of topics, given as `HashedTopic`, as a signed 64-bit integer. The hash of no topics is 0."""
     pace = Pace()
     hashes = {}
     for topic_id, name, partitions, racks in topics:
@@ -50,7 +50,7 @@ def metadata_hash(topics: Iterable[tuple[bytes, str, int, Sequence[str]]]) -> Ge
         return 0
     digest = xxh3_64()
     for name in (yield from sorted_in_parts(hashes)):
-        digest.update(hashes.pop(name))     # to free all at once takes milliseconds
+        digest.update(hashes.pop(name))     # freed one by one: to free all at once takes milliseconds
         if pace.spend():
             yield
     signed: int = INT64.unpack(UNSIGNED_INT64.pack(digest.intdigest()))[0]

@@ -1,10 +1,10 @@
-"""Reconciliation: the step of one member from what it has towards what it is meant to have.
+"""Reconciliation: how a member moves from its assignment towards its target.
 
-A member first gives up what is no longer meant for it, then takes what is meant for it and free. The functions are
-pure: they know no clock, log or setting, and return a new value.
+A member first gives up what is not in its target, then gets what is in its target and free. The functions are pure:
+they return a new value, and use no clock, log or setting.
 
-An assignment is a mapping from a key to numbers with their assignment epochs. For consumer and share groups, a key is
-the id of a topic and a number is a partition. For streams groups, a key is (role, subtopology) and a number is a task.
+An assignment maps a key to numbers with their assignment epochs. In consumer and share groups, a key is the id of a
+topic and a number is a partition. In streams groups, a key is (role, subtopology) and a number is a task.
 """
 from __future__ import annotations
 
@@ -18,45 +18,46 @@ from kbroker.base.long_work import Pace
 
 Key = TypeVar('Key')
 Numbers = Mapping[Key, Mapping[int, int]]
-"""Key -> number -> the assignment epoch: the epoch since which the member has this number."""
+"""Key -> number -> assignment epoch: the epoch in which the member got this number."""
 Sets = Mapping[Key, frozenset[int]]
 
 FREE = -1
 """The owner of a partition that no member holds."""
 
 NO_EPOCH = 0
-"""The assignment epoch of what several members may have: its rows keep none."""
+"""The assignment epoch of a number that several members may have. Rows have no epoch for it."""
 
 
 class State(IntEnum):
-    """The progress of a member. Rows of consumer and share groups have these numbers; those of streams one more."""
+    """The progress of a member towards its target. Rows of consumer and share groups have these numbers, those of
+    streams groups have numbers that are one higher."""
 
     STABLE = 0
     UNREVOKED = 1
     """The member was asked to give something up, and has not confirmed it."""
     UNRELEASED = 2
-    """Other members still hold something that is meant for this one."""
+    """Other members still hold a part of this member's target."""
     UNKNOWN = 127
-    """A row of a later version."""
+    """The state in a row of a later version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned(Generic[Key]):
-    """The state of one member's assignment, as its row says."""
+    """The assignment of one member, with the fields of its row."""
 
     state: State = State.STABLE
     epoch: int = 0
     previous_epoch: int = 0
     assigned: Numbers[Key] = field(default_factory=dict)
     pending: Numbers[Key] = field(default_factory=dict)
-    """Pending revocation: the member was asked to give these up."""
+    """The numbers that the member was asked to give up, and has not confirmed yet."""
 
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is State.STABLE and self.epoch == epoch
 
 
 Steps = Generator[None, None, Assigned[Key]]
-"""A reconciliation that runs as long work, and returns the next value; the same object if nothing changes."""
+"""A reconciliation as long work. It returns the next value, or the same object if nothing changes."""
 
 
 def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], owner: Callable[[bytes, int], int],
@@ -64,10 +65,12 @@ def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], o
               ) -> Steps[bytes]:
     """Reconcile a member of a consumer group.
 
-    `owner` returns the epoch of the member that holds a partition, or FREE. `owned` is what the member reports to have,
-    or None. Topics that are not in `subscribed` have no target; it is None if the subscription names no topic,
-    whether it exists or not. Raises KafkaError FENCED_MEMBER_EPOCH if the member's
-    state is UNKNOWN and it may still own something.
+    * `owner` returns the epoch of the member that holds a partition, or FREE.
+    * `owned` has the partitions that the member reports to own, None if it reports none.
+    * `subscribed` has the subscribed topics that exist. Other topics have no target. It is None if the subscription
+      names no topic at all.
+
+    Raises FENCED_MEMBER_EPOCH if the member's state is UNKNOWN and it may still own a partition.
     """
     def is_unreleased(topic: bytes, partition: int) -> bool:
         return owner(topic, partition) != FREE and partition not in member.pending.get(topic, ())
@@ -82,7 +85,7 @@ def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], o
 
 def reconcile_shared(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], subscribed: Container[bytes],
                      subscription_changed: bool) -> Steps[bytes]:
-    """Reconcile a member of a share group. It has its target at once, because several members may have a partition."""
+    """Reconcile a member of a share group. It gets its target at once, because several members may have a partition."""
     if member.epoch != target_epoch:
         wanted: Mapping[bytes, Collection[int]] = target
     elif subscription_changed and any(topic not in subscribed for topic in member.assigned):
@@ -103,7 +106,7 @@ def reconcile_tasks(member: Assigned[Key], target_epoch: int, target: Sets[Key],
                     is_unreleased: Callable[[Key, int], bool], owned: Sets[Key] | None) -> Steps[Key]:
     """Reconcile a member of a streams group.
 
-    `is_unreleased` says of a task that is new to the member whether another one still hinders it. The error is that of
+    `is_unreleased` returns whether a new task of the member has to wait for another member. Raises the error of
     `reconcile`.
     """
     if member.is_reconciled_to(target_epoch):
@@ -125,7 +128,8 @@ def _check_known(member: Assigned[Key], owned: Sets[Key] | None) -> None:
 
 def _next(member: Assigned[Key], epoch: int, target_epoch: int, target: Sets[Key],
           is_unreleased: Callable[[Key, int], bool], owned: Sets[Key] | None) -> Steps[Key]:
-    """Revoke what is not in the target, or move to the target's epoch with what is free. `epoch` is kept to revoke."""
+    """Revoke what is not in the target, with the member epoch `epoch`. If nothing is revoked, move to the epoch of the
+    target with everything that is free."""
     pace = Pace()
     kept: dict[Key, dict[int, int]] = {}
     revoked: dict[Key, dict[int, int]] = {}
@@ -157,12 +161,12 @@ def _next(member: Assigned[Key], epoch: int, target_epoch: int, target: Sets[Key
 
 
 def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Collection[Key] | None) -> Steps[Key]:
-    """Revoke what the member is no longer subscribed to, within its epoch."""
+    """Revoke the topics that the member is no longer subscribed to, in its own epoch."""
     topics = subscribed or ()
     kept = {key: numbers for key, numbers in member.assigned.items() if key in topics}
     dropped = {key: numbers for key, numbers in member.assigned.items() if key not in topics}
     if not dropped and (subscribed is not None or member.pending):
-        return member                                         # without a name, Kafka counts it as a change
+        return member                                         # without a topic, Kafka counts this as a change
     pending = {key: {**member.pending.get(key, {}), **dropped.get(key, {})} for key in [*member.pending, *dropped]}
     if pending and (yield from _owns(owned, pending)):
         return Assigned(State.UNREVOKED, member.epoch, member.epoch, kept, pending)
@@ -170,7 +174,7 @@ def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Collection
 
 
 def _owns(owned: Sets[Key] | None, numbers: Numbers[Key]) -> Generator[None, None, bool]:
-    """Return whether the member may still own one of `numbers`: a member that does not report what it owns may."""
+    """Return whether the member may still own one of `numbers`. A member that does not report what it owns may."""
     if owned is None:
         return True
     pace = Pace()

@@ -1,4 +1,4 @@
-"""The common part of consumer and streams groups: members reconcile, and commit offsets with their epochs."""
+"""The common part of consumer and streams groups: reconciliation, and offset commits with member epochs."""
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -8,11 +8,11 @@ from kbroker.group.commits import Commit
 from kbroker.group.modern.group import M, ModernGroup, T
 
 VERSION_WITH_MEMBER_EPOCHS = 9
-"""The version of OffsetCommit whose clients know member epochs."""
+"""The first version of OffsetCommit that has member epochs."""
 
 
 class ReconciledGroup(ModernGroup[M, T]):
-    """A group in which a member gives something up before another member gets it."""
+    """A group whose members give something up before another member gets it."""
 
     def derive_state(self) -> str:
         if not self.members:
@@ -24,7 +24,7 @@ class ReconciledGroup(ModernGroup[M, T]):
         return 'Reconciling'
 
     def member(self, member_id: str | None) -> M:
-        """Return the member. UNKNOWN_MEMBER_ID."""
+        """Return the member. Raise UNKNOWN_MEMBER_ID."""
         member = self.members.get(member_id or '')
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {self.group_id} has no member {member_id!r}')
@@ -38,10 +38,14 @@ class ReconciledGroup(ModernGroup[M, T]):
 
     @abstractmethod
     def has_had_since(self, member: M, commit: Commit, epoch: int) -> bool:
-        """Return whether the member has had all partitions of the commit since an epoch, or since an earlier one."""
+        """Return whether the member has had all partitions of the commit since this epoch or an earlier one."""
 
     def check_commit(self, commit: Commit, version: int) -> None:
-        """UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for a classic member)."""
+        """Raise KafkaError unless the OffsetCommit may be stored.
+
+        Raises UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, and STALE_MEMBER_EPOCH, which is ILLEGAL_GENERATION for a classic
+        member.
+        """
         if commit.generation < 0 and not self.members:
             return
         member = self.member(commit.member_id)
@@ -52,12 +56,13 @@ class ReconciledGroup(ModernGroup[M, T]):
         self._check_commit_epoch(member, commit, self._code_of_wrong_epoch(member))
 
     def check_transactional_commit(self, commit: Commit, version: int) -> None:
-        """UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION."""
+        """Raise UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION unless the TxnOffsetCommit may be stored."""
         if commit.names_member() and (commit.generation >= 0 or self.members):
             self._check_commit_epoch(self.member(commit.member_id), commit, ErrorCode.ILLEGAL_GENERATION)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for a classic member)."""
+        """Raise UNKNOWN_MEMBER_ID, or STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for a classic member), unless the member
+        of an OffsetFetch is in the group."""
         if member_id is None and member_epoch < 0:
             return
         member = self.member(member_id)
@@ -71,7 +76,7 @@ class ReconciledGroup(ModernGroup[M, T]):
     def _check_commit_epoch(self, member: M, commit: Commit, code: ErrorCode) -> None:
         """Raise KafkaError with `code` unless the member may commit with its epoch.
 
-        An older epoch is good enough for partitions that the member has had since then (KIP-1251).
+        Accept an older epoch for partitions that the member has had since then (KIP-1251).
         """
         epoch = commit.generation
         if epoch == member.epoch or (epoch < member.epoch and self.has_had_since(member, commit, epoch)):

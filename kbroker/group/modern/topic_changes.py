@@ -1,4 +1,4 @@
-"""The topics as groups see them: their ids and partition counts, and which of them have changed."""
+"""The topics that groups subscribe to: their ids and sizes, and the last changes."""
 from __future__ import annotations
 
 from collections import deque
@@ -9,13 +9,14 @@ from kbroker.base.long_work import Pace
 from kbroker.group.modern.metadata_hash import HashedTopic, metadata_hash
 
 MOST_CHANGES = 1_000
-"""The changes that are remembered. A group that has not asked since earlier ones has to look at all of its topics."""
+"""The number of changes that are remembered. A group that missed more of them has to check all of its topics."""
 
 
 class TopicChanges:
-    """The last changes of topics: created, deleted or given partitions. `version` counts them.
+    """The last changes of topics: created, deleted or given more partitions. `version` counts them.
 
-    `created_version` grows with each creation. It is an offset of the metadata log, so that it grows over restarts too.
+    `created_version` grows with each creation. It is an offset of the metadata log, so that it also grows over
+    restarts.
     """
 
     def __init__(self, topics: Any):
@@ -42,7 +43,7 @@ class TopicChanges:
         return any(self._names[-number] in names for number in range(1, missed + 1))
 
     def hash_of(self, names: Iterable[str]) -> Generator[None, None, int]:
-        """Return the hash of these topics, without those that do not exist."""
+        """Return the hash of these topics, in parts. Topics that do not exist are left out."""
         pace, found = Pace(), []
         for name in names:
             topic = self.topics.topic(name)
@@ -50,5 +51,5 @@ class TopicChanges:
                 found.append(HashedTopic(topic.topic_id, topic.name, len(topic.partitions)))
             if pace.spend():
                 yield
-        # To free all at once takes milliseconds.
+        # Freed one by one: to free all at once takes milliseconds.
         return (yield from metadata_hash(found.pop() for _ in range(len(found))))

@@ -1,4 +1,4 @@
-"""A share group (KIP-932): its members, their assignments and its initialized share states, as its rows make them."""
+"""A share group (KIP-932): its members, their assignments and its initialized share states, made by its rows."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -14,11 +14,12 @@ from kbroker.group.share import member_rows as rows
 from kbroker.group.share.member_rows import ShareMember, States, Target
 
 INITIALIZED_BYTES = 180
-"""The memory of one number in a frozenset, at most, as measured on CPython 3.11 with 64 bits."""
+"""The largest memory of a number in a frozenset, as measured on CPython 3.11 with 64 bits."""
 
 
 class ShareGroup(ModernGroup[ShareMember, Target]):
-    """A share group. Its rows may come in any order, as a compaction leaves them. It has no offsets of its own."""
+    """A share group. Its rows may come in any order, because a compaction may change their order. It has no committed
+    offsets."""
 
     group_type = 'share'
     member_class = ShareMember
@@ -28,7 +29,7 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
     def __init__(self, group_id: str):
         super().__init__(group_id)
         self.initialized: States = {}
-        """The partitions whose share state is initialized: only these are assigned. A row replaces the mapping."""
+        """The partitions whose share state is initialized. Only these are assigned. A row replaces the mapping."""
         self.has_states_row = False
         self.complete_version = NEVER_LOOKED
         """The version of the TopicChanges at which all partitions of all subscribed topics were initialized."""
@@ -40,7 +41,7 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
         twin.has_states_row = self.has_states_row
         return twin
 
-    # Questions
+    # State
 
     @property
     def may_expire(self) -> bool:
@@ -51,7 +52,7 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
 
     @property
     def is_known_covered(self) -> bool:
-        """`is_covered` would return True without a search."""
+        """`is_covered` returns True without a search."""
         return self._is_covered is True
 
     def is_covered(self) -> Steps[bool]:
@@ -78,15 +79,15 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
     # Offsets
 
     def check_commit(self, commit: Commit, version: int) -> None:
-        """GROUP_ID_NOT_FOUND: a share group has none of the offsets that OffsetCommit stores."""
+        """Raise GROUP_ID_NOT_FOUND: a share group has no committed offsets."""
         raise self._has_no_offsets()
 
     def check_transactional_commit(self, commit: Commit, version: int) -> None:
-        """GROUP_ID_NOT_FOUND."""
+        """Raise GROUP_ID_NOT_FOUND, as `check_commit`."""
         raise self._has_no_offsets()
 
     def check_offset_deletion(self) -> None:
-        """GROUP_ID_NOT_FOUND."""
+        """Raise GROUP_ID_NOT_FOUND, as `check_commit`."""
         raise self._has_no_offsets()
 
     def _has_no_offsets(self) -> KafkaError:

@@ -1,7 +1,7 @@
 """The records that members of share groups hold, described for operators.
 
-No request of Kafka's protocol shows them, and they are kept in memory only. The description is bounded: it names the
-first ranges of each share partition, and counts the rest.
+No request of Kafka's protocol shows them, and they are in memory only. The size of the description is bounded: it lists
+the first ranges of each share partition, and counts the others.
 """
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kbroker.group.share.partitions import LivePartition, SharePartitions
 from kbroker.metadata.changes import Steps
 
 MOST_RANGES = 20
-"""The ranges that are named of one share partition."""
+"""The largest number of ranges that are listed for one share partition."""
 MOST_BYTES = 32_768
-"""The bytes of all ranges that are named, as JSON."""
+"""The largest size of all listed ranges together, as JSON."""
 LEAST_BYTES = 512
-"""With less room than this, no range is named any more."""
+"""If less room than this is left, no more ranges are listed."""
 
 Run = tuple[int, int, int, str, int | None, bool]
 """A run as `SharePartition.held` returns it."""
@@ -39,7 +39,7 @@ class HoldsFilter(NamedTuple):
 def describe_holds(share_partitions: SharePartitions, clock: Clock, wanted: HoldsFilter) -> Steps[dict[str, Any]]:
     """Return the held `records` of all wanted share partitions, their `ranges`, and how many ranges are `left_out`.
 
-    A share partition that is loaded meanwhile may be missing.
+    A share partition that is loaded during the call may be missing.
     """
     pace = Pace()
     records, left_out, size_bytes = 0, 0, 0
@@ -58,7 +58,7 @@ def describe_holds(share_partitions: SharePartitions, clock: Clock, wanted: Hold
             described = describe_run(live, run, clock, lock_ms)
             described_bytes = len(json.dumps(described))
             if size_bytes + described_bytes > MOST_BYTES:
-                break       # another share partition may have shorter names
+                break       # the ranges of another share partition may be shorter
             size_bytes += described_bytes
             ranges.append(described)
             left_out -= 1
@@ -67,9 +67,10 @@ def describe_holds(share_partitions: SharePartitions, clock: Clock, wanted: Hold
 
 
 def describe_run(live: LivePartition, run: Run, clock: Clock, lock_ms: int) -> dict[str, Any]:
-    """Return a run as JSON. Its lock began at `since_ms`, if the group's lock duration has not changed since.
+    """Return a run as JSON. `since_ms` is the time at which its lock began, if the group's lock duration has not
+    changed.
 
-    That is null if the lock has ended, or if the duration has been shortened.
+    It is null if the lock has ended, or if the duration was shortened.
     """
     first, last, delivery_count, member_id, deadline_ms, is_ending = run
     since_ms = lock_ends_ms = None

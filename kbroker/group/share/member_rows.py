@@ -1,4 +1,4 @@
-"""The values of which a share group consists, and its rows: made of these values, and read back."""
+"""The values of a share group, and its rows, encoded from these values and decoded."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from kbroker.group.modern.reconcile import NO_EPOCH, Assigned, State
 from kbroker.protocol import messages
 
 Target = Mapping[bytes, frozenset[int]]
-"""The partitions that a member is meant to have, by topic id."""
+"""The partitions that a member is to have, by topic id."""
 
 NOTHING: Target = {}
 
@@ -22,7 +22,7 @@ class ShareMember(ModernMember[bytes]):
 
 
 class TopicState(NamedTuple):
-    """The partitions of a topic whose share state a group has initialized."""
+    """The initialized partitions of a topic."""
 
     name: str
     partitions: frozenset[int]
@@ -82,7 +82,7 @@ def read_current(value: Any) -> Assigned[bytes]:
 
 
 def states_row(group_id: str, initialized: States, deleting: Mapping[bytes, str]) -> Row:
-    """Return the row of the group's share states. `deleting` has the names of topics whose states are about to end."""
+    """Return the row of the group's share states. `deleting` has the names of topics whose states are being deleted."""
     value_class = messages.ShareGroupStatePartitionMetadataValue
     return messages.ShareGroupStatePartitionMetadataKey(group_id=group_id), value_class(
         initializing_topics=[],
@@ -95,7 +95,8 @@ def states_row(group_id: str, initialized: States, deleting: Mapping[bytes, str]
 
 
 def read_states(value: Any) -> dict[bytes, TopicState]:
-    """Return the initialized partitions. Those that another broker was initializing are initialized again."""
+    """Return the initialized partitions. Partitions that another broker was initializing are left out, and initialized
+    again."""
     return {topic.topic_id: TopicState(topic.topic_name, frozenset(topic.partitions))
             for topic in value.initialized_topics}
 

@@ -1,12 +1,12 @@
 """The batches of a share state: ranges of records with the same state, and how a write changes them.
 
-A batch is a tuple: first offset, last offset, delivery state, delivery count. Batches of a state are sorted and
+A batch is a tuple: first offset, last offset, delivery state, delivery count. The batches of a state are sorted and
 disjoint, and neighbours differ in state or count. A request may change thousands of them, so this is compiled.
 
-The batches end the value of both kinds of rows in `__share_group_state`, by Kafka's schema ShareSnapshotValue and
-ShareUpdateValue: an unsigned varint with their number and 1; for each batch first offset (int64), last offset (int64),
-state (int8), count (int16) and no tagged fields (0); then the tagged field 0, the delivery complete count (int32). It
-is left out if it is -1.
+The batches end the value of both kinds of rows in `__share_group_state`, by Kafka's schemas ShareSnapshotValue and
+ShareUpdateValue: an unsigned varint with their number plus 1; for each batch first offset (int64), last offset (int64),
+state (int8), count (int16) and no tagged fields (0); then the tagged field 0, the delivery complete count (int32),
+which is left out if it is -1.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
@@ -15,7 +15,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from kbroker.wire.bytes cimport put_unsigned_varint
 
 cdef enum:
-    FIRST = 0               # the place of the offset in a batch
+    FIRST = 0               # the index of the offset in a batch
     LAST = 1
     BATCH_BYTES = 20        # in a row
     MOST_COUNT_BYTES = 10
@@ -23,16 +23,16 @@ cdef enum:
 
 
 def merge_batches(tuple old not None, new, int64_t start_offset):
-    """Return the batches of `old`, which are sorted and disjoint, with those of `new`, in any order, put over them.
+    """Merge the batches of `new`, in any order, into those of `old`, which are sorted and disjoint.
 
-    Everything below `start_offset` is cut. Where batches overlap, the higher delivery count wins, then the higher
-    state. Neighbours with the same state and count are joined.
+    Records below `start_offset` are cut. Where batches overlap, the higher delivery count wins, then the higher state.
+    Equal neighbours are joined.
     """
     cdef Py_ssize_t kept = first_from(old, LAST, start_offset), low, high
     cdef list added = cut_below(in_order(list(new)), start_offset)
     if not added:
         return tuple(cut_below(list(old[kept:]), start_offset))
-    # Only the batches that the new ones touch change. Their neighbours may join.
+    # Only batches that overlap a new one change. Their neighbours may be joined with them.
     low = max(kept, first_from(old, LAST, <int64_t>added[0][0] - 1))
     high = max(low, first_from(old, FIRST, <int64_t>added[len(added) - 1][1] + 2))
     return (*cut_below(list(old[kept:low]), start_offset),
@@ -40,7 +40,7 @@ def merge_batches(tuple old not None, new, int64_t start_offset):
 
 
 cdef list in_order(list batches):
-    """Return the batches sorted and disjoint."""
+    """Return the batches, sorted and disjoint."""
     cdef Py_ssize_t i, half, count = len(batches)
     cdef int64_t first, last, end = -1
     cdef bint is_sorted = True
@@ -57,7 +57,7 @@ cdef list in_order(list batches):
 
 
 cdef Py_ssize_t first_from(tuple batches, Py_ssize_t end, int64_t offset) except -1:
-    """Return the position of the first batch whose FIRST or LAST offset is `offset` or behind it."""
+    """Return the position of the first batch whose FIRST or LAST offset is not below `offset`."""
     cdef Py_ssize_t low = 0, high = len(batches), middle
     while low < high:
         middle = (low + high) >> 1
@@ -101,7 +101,7 @@ cdef bint take(list batches, Py_ssize_t i, Batch *batch) except -1:
 
 
 cdef int emit(list found, Batch *batch, int64_t last) except -1:
-    """Append the records of a batch up to `last`, joined to the one before if both are alike."""
+    """Append the records of a batch up to `last`. Join them to the previous batch if it is equal."""
     cdef Py_ssize_t count = len(found)
     if count:
         previous = <tuple>found[count - 1]
@@ -123,7 +123,8 @@ cdef int cut(Batch *batch, int64_t first) noexcept:
 
 
 cdef list overlaid(list old, list new):
-    """Return disjoint batches: at each offset the one with the higher count, then the higher state."""
+    """Return disjoint batches. At each offset, the batch with the higher count wins, then the one with the higher
+    state."""
     cdef Batch a, b
     cdef Batch *winner
     cdef Py_ssize_t i = 0, j = 0

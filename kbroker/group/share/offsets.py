@@ -1,7 +1,7 @@
-"""The administration of share groups: their offsets are the share states of their partitions.
+"""The administration of share groups. Their offsets are the share states of their partitions.
 
 A group's row and its share states are in two logs. Before states are deleted, the group's row lists their topics as
-those that are being deleted: after a crash no share partition is assigned without a state.
+being deleted. So after a crash no share partition is assigned without a state.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Starts = Mapping[tuple[bytes, int], int]
 
 
 class ShareOffsets:
-    """Changes of the offsets of the share groups in a shard, and the end of a group."""
+    """The operations on the offsets of the share groups in a shard, and their deletion."""
 
     def __init__(self, turns: Turns, states: ShareStates, topics: Any):
         self._turns = turns
@@ -35,10 +35,11 @@ class ShareOffsets:
         self._topics = topics
 
     def alter(self, group_id: str, starts: Starts, done: Completion) -> None:
-        """Let an empty group start to read at other offsets, and forget what it acknowledged. Create a missing group.
+        """Set the start offsets of an empty group, and forget its acknowledgements. Create the group if it does not
+        exist.
 
-        `done` completes with the errors of the partitions that failed, as {(topic id, partition): KafkaError}.
-        NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND for a group of another type.
+        `done` completes with the errors of the partitions that failed, as {(topic id, partition): KafkaError}, or with
+        NON_EMPTY_GROUP, or GROUP_ID_NOT_FOUND for a group of another type.
         """
         self._turns.submit(group_id, partial(self._alter, group_id, starts), done)
 
@@ -58,21 +59,22 @@ class ShareOffsets:
         return Outcome(rows, {(key.topic_id, key.partition): error for key, error in failed.items()})
 
     def delete(self, group_id: str, topic_ids: Collection[bytes], done: Completion) -> None:
-        """Forget the share states of topics of an empty group.
+        """Delete the share states of topics of an empty group.
 
-        `done` completes with the ids of the topics whose states are gone. The group has none for the others. It
-        completes with None if the group has never had a share state.
-        GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, and the errors of `ShareStates.delete`.
+        `done` completes with the ids of the topics whose states were deleted. The group has no states of the others. It
+        completes with None if the group never had a share state. The errors are GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP,
+        and those of `ShareStates.delete`.
         """
         self._delete_in_turns(group_id, topic_ids, partial(self._end_states, group_id, topic_ids), done)
 
     def delete_group(self, group_id: str, done: Completion) -> None:
-        """End an empty group with its share states. The errors are those of `delete`."""
+        """Delete an empty group with its share states. The errors are those of `delete`."""
         self._delete_in_turns(group_id, None, partial(self._end_group, group_id), done)
 
     def _delete_in_turns(self, group_id: str, topic_ids: Collection[bytes] | None, delete: Operation,
                          done: Completion) -> None:
-        """Note in the group's row what is about to be deleted, None for everything, and then delete it."""
+        """Write the topics that are to be deleted into the group's row, then delete their states. None stands for the
+        whole group."""
         def noted(error: KafkaError | None, known: Any) -> None:
             if error is not None or known is None:
                 complete(done, error, None)
@@ -83,9 +85,9 @@ class ShareOffsets:
         self._turns.submit(group_id, partial(self._note_deletion, group_id, topic_ids), Callback(noted))
 
     def _note_deletion(self, group_id: str, topic_ids: Collection[bytes] | None, found: Group | None) -> Outcome:
-        """Reply with the ids of the topics that the group has states of.
+        """Write the row before a deletion. Reply with the ids of the topics that the group has states of.
 
-        The reply to the deletion of topics is None if the group has no row for its states.
+        For a deletion of topics, the reply is None if the group has no row of its states.
         """
         group = empty_share_group(group_id, found)
         deleting = {topic_id: state.name for topic_id, state in group.initialized.items()
@@ -109,14 +111,14 @@ class ShareOffsets:
         return Outcome(rows)
 
     def _delete_states(self, keys: list[ShareKey]) -> Steps[None]:
-        """Delete share states, and wait until that is durable. Raises the first error."""
+        """Delete share states, and wait until this is durable. Raise the first error."""
         failed = yield from result_of(partial(self._states.delete, keys))
         for error in failed.values():
             raise error
 
 
 def empty_share_group(group_id: str, found: Group | None) -> ShareGroup:
-    """Return the group. GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    """Return the group. Raise GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
     if not isinstance(found, ShareGroup):
         raise not_found(group_id)
     if found.members:

@@ -1,12 +1,12 @@
-"""The records of one partition that a share group has in flight: which member has acquired which, and what is done.
+"""The records of one partition that a share group tracks: their states, and the members that have acquired them.
 
-The records between `start_offset` and `next_offset` are tracked, as runs of neighbours with the same state. Everything
-below is done; what follows was never acquired. There is no I/O and no clock here. A change of state that has to be
-durable is begun, and adopted or abandoned when the caller knows the outcome of its write:
+The records from `start_offset` up to `next_offset` are tracked, as runs of neighbours with the same state. All records
+below are finished, and none above was ever acquired. There is no I/O and no clock here. A change of state that has to
+be durable is begun. The caller adopts or abandons it when it knows the outcome of its write:
 
-- AVAILABLE becomes ACQUIRED at once: acquisitions are not stored
-- ACQUIRED becomes AVAILABLE, ACKNOWLEDGED or ARCHIVED by a `Change`. Until it is adopted, its records have no other
-  transition
+- AVAILABLE becomes ACQUIRED at once, because acquisitions are not stored.
+- ACQUIRED becomes AVAILABLE, ACKNOWLEDGED or ARCHIVED by a `Change`. Until the change is adopted, its records have no
+  other transition.
 
 `MOST_PAST_LIMIT` bounds the tracked records, and so the runs.
 """
@@ -22,7 +22,7 @@ cdef enum:
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
-    ARCHIVING = 3       # stored by later versions of Kafka; it counts as ARCHIVED
+    ARCHIVING = 3       # later versions of Kafka store it; it is treated as ARCHIVED
     ARCHIVED = 4
 
 cdef enum:
@@ -34,7 +34,7 @@ cdef enum:
 
 cdef enum:
     NO_CHANGE = 0
-    # An acquisition goes on to the end of a batch, and so may exceed the limit of record locks by as many records.
+    # An acquisition extends to the end of a batch, and so may exceed the limit of record locks by this many records.
     PAST_LIMIT = 10_000
     # From this delivery count on, a record is delivered alone in its last try.
     LEAST_LIMIT_WITH_LAST_TRY = 3
@@ -91,9 +91,9 @@ cdef Run new_run(int64_t first, int64_t last, int state, int count) noexcept:
 cdef class Change:
     """Transitions that are written together.
 
-    `batches` has (first offset, last offset, state, delivery count) of each; `start_offset` and
-    `delivery_complete_count` go with them. `holds_anyway`: the lock of the records has ended, so they are free even if
-    the write fails.
+    * `batches`: (first offset, last offset, state, delivery count) of each.
+    * `start_offset`, `delivery_complete_count`: the values that are written with them.
+    * `holds_anyway`: the lock of the records has ended, so they become free even if the write fails.
     """
 
     def __init__(self, int32_t number, bint holds_anyway, int delivery_count_limit):
@@ -113,12 +113,12 @@ cdef class Change:
 
 
 cdef class SharePartition:
-    """The tracked records: `start_offset` up to, and without, `next_offset`."""
+    """The tracked records, from `start_offset` up to `next_offset`, which is not included."""
 
     def __init__(self, int64_t start_offset, batches=()):
-        """Begin with the stored batches (first offset, last offset, state, delivery count), sorted and disjoint.
+        """Track the stored batches (first offset, last offset, state, delivery count), sorted and disjoint.
 
-        Records between them were never delivered, or the outcome of their delivery is not known: they are available.
+        Records between them were never delivered, or the outcome of their delivery is not known. They are available.
         """
         cdef int64_t first, last, start
         cdef int state, count
@@ -147,12 +147,12 @@ cdef class SharePartition:
 
     @property
     def runs_bytes(self):
-        """The memory of the runs, with the spare places of their table."""
+        """The memory of the runs, with the spare places of their table, in bytes."""
         return self.runs.capacity * <Py_ssize_t>sizeof(Run)
 
     @property
     def in_flight(self):
-        """The tracked records, finished ones and gaps included."""
+        """The number of tracked records, including finished ones and gaps."""
         return self.next_offset - self.start_offset
 
     def table(self):
@@ -168,7 +168,7 @@ cdef class SharePartition:
     def held(self, Py_ssize_t most):
         """Return the number of acquired records, the number of their runs, and the first `most` of these runs.
 
-        A run is (first offset, last offset, delivery count, member id, deadline, whether a change is under way). The
+        A run is (first offset, last offset, delivery count, member id, deadline, whether a change is in progress). The
         deadline is None if the lock has ended.
         """
         cdef Run *run
@@ -189,7 +189,7 @@ cdef class SharePartition:
     # ---- what can be fetched
 
     def next_fetch_offset(self):
-        """Return the first offset that can be acquired: below `next_offset`, or `next_offset` itself."""
+        """Return the first offset that can be acquired. It is `next_offset` if no tracked record is free."""
         return self.first_free()
 
     cdef int64_t first_free(self) except -1:
@@ -200,7 +200,8 @@ cdef class SharePartition:
         return self.next_offset
 
     def is_acquirable(self, int64_t max_record_locks):
-        """Return whether a fetch is worth trying: a tracked record is free, or the limit allows more of them."""
+        """Return whether a fetch can acquire records: a tracked record is free, or the limit of record locks allows
+        more."""
         return self.next_offset - self.start_offset < max_record_locks or self.first_free() < self.next_offset
 
     # ---- acquire
@@ -208,8 +209,8 @@ cdef class SharePartition:
     def acquire(self, str member_id not None, batches, wanted, int64_t deadline_ms):
         """Acquire records for a member. Return a list of (first offset, last offset, delivery count).
 
-        `batches` are those of the log from `next_fetch_offset` on: (first offset, last offset, is aborted). Records
-        that are gone from the log before the first of them, and those of aborted transactions, become archived.
+        `batches` are those of the log from `next_fetch_offset` on: (first offset, last offset, is aborted). Records of
+        aborted transactions are archived, and so are records below the first batch, which the log has no longer.
         `wanted` is a Wanted.
         """
         cdef Acquisition acquisition
@@ -224,7 +225,7 @@ cdef class SharePartition:
             offset = base_offset
         acquisition = Acquisition(self, member_id, wanted, deadline_ms)
         for first, last, is_aborted in batches:
-            first = offset              # with the records before it that compaction removed
+            first = offset              # includes the records below that a compaction removed
             if last >= self.next_offset and self.next_offset - self.start_offset >= most:
                 last = self.next_offset - 1
             last = min(last, self.start_offset + most + PAST_LIMIT - 1)
@@ -240,14 +241,14 @@ cdef class SharePartition:
         return acquisition.ranges
 
     cdef int skip_hole(self, int64_t first, int64_t base_offset) except -1:
-        """Archive the free records from `first` on that the log does not have, up to `base_offset`."""
+        """Archive free records from `first` up to `base_offset`: the log does not have them."""
         if self.runs.count:
             return self.archive(first, base_offset - 1)
         self.start_offset = self.next_offset = base_offset
         return 0
 
     cdef int archive(self, int64_t first, int64_t last) except -1:
-        """Archive free records, and those that are not tracked yet."""
+        """Archive free records, and records that are not tracked yet."""
         cdef Py_ssize_t i, end
         if first < self.next_offset:
             i = self.runs.split_at(first)
@@ -263,13 +264,13 @@ cdef class SharePartition:
     # ---- acknowledge
 
     def acknowledge(self, str member_id not None, batches, int delivery_count_limit, int64_t deadline_ms):
-        """Begin what a member says of records that it has acquired: all of it, or nothing.
+        """Begin the acknowledgement of records that a member has acquired: all of it, or nothing.
 
-        `batches` are (first offset, last offset, types): one type for all records or one for each. A renewed lock ends
-        at `deadline_ms`. Return the Change, or None if there is nothing to write. Raises KafkaError:
+        `batches` are (first offset, last offset, types), with one type for all records or one for each. A renewed lock
+        ends at `deadline_ms`. Return the Change, or None if there is nothing to write. Raises KafkaError:
 
-        - INVALID_RECORD_STATE: a record is not acquired by this member, or has a change under way, or is named twice
-        - INVALID_REQUEST: a record is past everything that is tracked
+        - INVALID_RECORD_STATE: a record is not acquired by this member, has a change in progress, or is named twice.
+        - INVALID_REQUEST: a record is above all tracked records.
         """
         cdef Change change
         cdef Run *run
@@ -298,7 +299,8 @@ cdef class SharePartition:
         return self.begun(change)
 
     cdef list segments_of(self, str member_id, batches):
-        """Return (first offset, last offset, type) of each stretch with one type. Records below the start are done."""
+        """Return (first offset, last offset, type) of each range with one type. Records below the start are finished,
+        and left out."""
         cdef list segments = []
         cdef int64_t first, last, begin, end = self.start_offset
         cdef Py_ssize_t i, count
@@ -309,7 +311,7 @@ cdef class SharePartition:
                 raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'records {first}-{last} are not acquired')
             if last >= self.next_offset:
                 if segments:
-                    self.check_owned(member_id, segments)       # the first fault is the one that is reported
+                    self.check_owned(member_id, segments)       # only the first fault is reported
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'found an acknowledgement of {first}-{last}, expected '
                                  f'one below {self.next_offset}')
             begin = max(first, self.start_offset)
@@ -330,7 +332,7 @@ cdef class SharePartition:
         return segments
 
     cdef int check_owned(self, str member_id, list segments) except -1:
-        """Raise KafkaError INVALID_RECORD_STATE unless all records of the sorted segments are the member's."""
+        """Raise INVALID_RECORD_STATE unless the member has acquired all records of the sorted segments."""
         cdef Run *run
         cdef int64_t first, last
         cdef Py_ssize_t i = self.runs.find(segments[0][0])
@@ -348,7 +350,7 @@ cdef class SharePartition:
         return 0
 
     cdef int split_along(self, list segments) except -1:
-        """Let runs begin and end where the sorted segments do."""
+        """Split runs at the bounds of the sorted segments."""
         cdef int64_t first, last
         cdef list offsets = []
         for first, last, _ in segments:
@@ -357,7 +359,7 @@ cdef class SharePartition:
         return self.runs.split_along(offsets)
 
     def release(self, str member_id not None, int delivery_count_limit):
-        """Begin to free everything that a member has acquired. Return the Change, or None if there is nothing."""
+        """Begin to free all records that a member has acquired. Return the Change, or None if it has none."""
         cdef Run *run
         cdef Py_ssize_t i
         cdef Change change = self.begin(False, delivery_count_limit)
@@ -383,7 +385,7 @@ cdef class SharePartition:
         return self.begun(change)
 
     def next_deadline_ms(self):
-        """Return when the next lock ends, or None."""
+        """Return the monotonic time at which the next lock ends, None without a lock."""
         cdef Run *run
         cdef Py_ssize_t i
         cdef int64_t earliest = INT64_MAX
@@ -420,7 +422,7 @@ cdef class SharePartition:
         return change.add(run.first, run.last, state, run.count)
 
     cdef int32_t count_finished(self) except -1:
-        """Return the finished records, and those that are when the changes under way are adopted."""
+        """Return the number of finished records once all changes in progress are adopted."""
         cdef Run *run
         cdef Py_ssize_t i
         cdef int64_t count = 0
@@ -440,11 +442,11 @@ cdef class SharePartition:
         self.end_change(change, True)
 
     def abandon(self, Change change not None):
-        """Undo a change that could not be written. Records whose lock has ended meanwhile are free."""
+        """Undo a change that could not be written. Records whose lock has ended since it began become free."""
         self.end_change(change, False)
 
     cdef int end_change(self, Change change, bint is_durable) except -1:
-        """End the change of its runs. Those below the start are gone."""
+        """End the change in its runs, except those below the start, which are no longer tracked."""
         cdef Run *run
         cdef int64_t first, last
         cdef Py_ssize_t i
@@ -453,7 +455,7 @@ cdef class SharePartition:
             while i < self.runs.count and self.runs.at[i].first <= last:
                 run = &self.runs.at[i]
                 i += 1
-                if run.change != change.number:     # neighbouring batches of a change may be one run
+                if run.change != change.number:     # neighbours in one change may have become one run
                     continue
                 if is_durable:
                     go_to(run, run.next_state)
@@ -467,7 +469,7 @@ cdef class SharePartition:
     # ---- the start
 
     def move_start(self, int64_t log_start_offset):
-        """Adopt that the log begins at `log_start_offset`. Return whether that is above the start."""
+        """Adopt the start of the log. Return whether it is above the start of the tracked records."""
         if log_start_offset <= self.start_offset:
             return False
         if log_start_offset >= self.next_offset:
@@ -480,7 +482,7 @@ cdef class SharePartition:
         return True
 
     cdef int settle(self) except -1:
-        """Drop the finished records at the start, and join neighbours that are alike."""
+        """Stop tracking the finished records at the start, and join equal neighbours."""
         cdef Run *at = self.runs.at
         cdef Py_ssize_t i, kept = 0
         for i in range(self.runs.count):
@@ -502,9 +504,9 @@ cdef class SharePartition:
 cdef class Acquisition:
     """An acquisition in progress: the ranges of records that a member has got, batch by batch.
 
-    Bad records are isolated, so that one which a member cannot process does not take others along to their limit. With
-    t = max(2, limit / 2 rounded up), records delivered t times or more are given alone and in fewer and fewer at a
-    time: half of their batch, a quarter, and so on. A record in its last try is given alone.
+    Bad records are isolated, so that a record that a member cannot process does not use up the tries of its neighbours.
+    With t = max(2, limit / 2 rounded up), records that were delivered t times or more are given without others, and in
+    smaller and smaller parts: half of their batch, a quarter, and so on. A record in its last try is given alone.
     """
     def __init__(self, SharePartition owner not None, str member_id not None, wanted, int64_t deadline_ms):
         cdef int64_t in_flight = owner.next_offset - owner.start_offset
@@ -523,11 +525,11 @@ cdef class Acquisition:
         self.ranges = []
 
     cdef bint take(self, int64_t first, int64_t last) except -1:
-        """Acquire what is free of a batch. Return whether the next batch is wanted, too."""
+        """Acquire the free records of a batch. Return whether the next batch is wanted, too."""
         cdef SharePartition owner = self.owner
         cdef int64_t tracked_last = min(last, owner.next_offset - 1)
         cdef Py_ssize_t i = owner.runs.find(first)
-        cdef bint is_first = True       # range of this batch
+        cdef bint is_first = True       # the first range of this batch
         cdef Run *run
         while not self.is_full and first <= tracked_last and i < owner.runs.count:
             run = &owner.runs.at[i]
@@ -544,7 +546,7 @@ cdef class Acquisition:
         return not self.is_full
 
     cdef Py_ssize_t take_run(self, int64_t first, int64_t last, Py_ssize_t i, bint is_first) except -1:
-        """Acquire records of the free run `i`, as far as they are wanted. Return the position of their run."""
+        """Acquire wanted records of the free run `i`. Return the position of their run."""
         cdef Runs runs = self.owner.runs
         cdef Run *run = &runs.at[i]
         cdef bint is_last_try = self.limit >= LEAST_LIMIT_WITH_LAST_TRY and run.count >= self.limit - 1
@@ -566,7 +568,7 @@ cdef class Acquisition:
         return i
 
     cdef int take_new(self, int64_t last, bint is_first) except -1:
-        """Acquire records that were not tracked yet, up to the end of the batch."""
+        """Acquire records that are not tracked yet, up to the end of the batch."""
         cdef SharePartition owner = self.owner
         cdef int64_t first = owner.next_offset
         cdef int64_t end = min(last, first + self.budget - 1) if self.is_exact else last
@@ -581,7 +583,7 @@ cdef class Acquisition:
         return self.give(&owner.runs.at[i], is_first)
 
     cdef int give(self, Run *run, bint is_first) except -1:
-        """Let the member own a free run."""
+        """Make the member the owner of a free run."""
         cdef int64_t size = run.last - run.first + 1
         cdef tuple previous = self.ranges[len(self.ranges) - 1] if self.ranges else None
         go_to(run, ACQUIRED)
@@ -601,7 +603,7 @@ cdef class Acquisition:
         return 0
 
     cdef int end(self) except -1:
-        """Remember the size of the ranges that are delivered for the first time."""
+        """Store the sizes of the ranges that are delivered for the first time."""
         cdef Runs runs = self.owner.runs
         cdef Py_ssize_t i, end
         cdef int64_t first, last

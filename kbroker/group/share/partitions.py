@@ -1,8 +1,8 @@
-"""The share partitions in memory, as the leader of their partitions keeps them.
+"""The share partitions in memory, for the partitions that this broker leads.
 
-A share partition is loaded by its first fetch: the share coordinator has its state. What members acquire is kept in
-memory only. What they acknowledge or release is written first, then adopted, then answered. A share partition that no
-member has fetched for a while is dropped; the next fetch loads it again.
+The first fetch of a share partition loads its state from the share coordinator. Acquisitions are kept in memory only.
+An acknowledgement or a release is written, then adopted, then answered. A share partition that no member has fetched
+for a while is dropped. The next fetch loads it again.
 """
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from kbroker.topics.partition import Partition
 logger = logging.getLogger(__name__)
 
 LIVE_BYTES = 2_000
-"""More than a share partition takes without its runs and members."""
+"""The memory of a share partition without its runs and members: an upper bound."""
 IDLE_MS = 45_000
-"""How long no member fetches a share partition before it is dropped: the default session timeout of a share group."""
+"""The time without a fetch after which a share partition is dropped: the default session timeout of a share group."""
 MOST_TRIES = 8
-"""The reads of one fetch that found aborted transactions only."""
+"""The largest number of reads of one fetch that find only aborted transactions."""
 
 RELEASED_AT_ONCE = 64
-"""The partitions of a session whose records are released in one part of long work."""
+"""The partitions of a session that are released in one part of long work."""
 
 COORDINATOR_GONE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE,
                               ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
@@ -47,7 +47,7 @@ AS_THEY_ARE = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_O
 
 Done = Callable[[KafkaError | None], object]
 AcknowledgedBatch = tuple[int, int, Sequence[int]]
-"""First offset, last offset, and the types: one for all records or one for each."""
+"""First offset, last offset, and types: one for all records, or one for each."""
 
 
 class Waiting(Protocol):
@@ -57,14 +57,14 @@ class Waiting(Protocol):
 
 
 class Fetched(NamedTuple):
-    """The batches that hold what was acquired, and the ranges: (first offset, last offset, delivery count)."""
+    """The batches with the acquired records, and the acquired ranges: (first offset, last offset, delivery count)."""
 
     records: LogSlice
     acquired: list[tuple[int, int, int]]
 
 
 class LivePartition:
-    """A share partition in memory. Until `records` is there, it is being loaded."""
+    """A share partition in memory. `records` is None while it is being loaded."""
 
     def __init__(self, key: ShareKey, partition: Partition):
         self.key = key
@@ -114,7 +114,7 @@ class SharePartitions:
         self._stop_timer = self._timers.every(IDLE_MS, lambda: self._long_work.start(self._drop_idle()))
 
     def close(self) -> None:
-        """Forget everything: the log directory has failed, or the broker stops."""
+        """Forget all share partitions, because the log directory has failed or the broker stops."""
         if self._stop_timer is not None:
             self._stop_timer()
             self._stop_timer = None
@@ -122,16 +122,16 @@ class SharePartitions:
             self._drop(live)
 
     def find(self, key: ShareKey) -> LivePartition:
-        """Return a share partition that a member has fetched. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return a share partition that was loaded by a fetch. Raise UNKNOWN_TOPIC_OR_PARTITION."""
         live = self._live.get(key)
         if live is None or live.records is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the share partition is not known: fetch it first')
         return live
 
     def open(self, key: ShareKey, partition: Partition) -> LivePartition:
-        """Return a share partition for a fetch. It may still be loading; then `waiting` is woken when it is loaded.
+        """Return a share partition for a fetch. If it is still being loaded, `waiting` is woken when it is loaded.
 
-        Raises KafkaError for clients if it cannot be loaded.
+        Raises a KafkaError for the client if it cannot be loaded.
         """
         live = self._live.get(key)
         if live is not None and live.partition is not partition:
@@ -180,10 +180,10 @@ class SharePartitions:
 
     def _choose_start(self, live: LivePartition, state: ShareState,
                       loaded: Callable[[KafkaError | None, ShareState | None], None]) -> None:
-        """Choose the start offset of a group that has none, by `share.auto.offset.reset`.
+        """Choose the start offset of a group without one, by `share.auto.offset.reset`.
 
-        A start that another time would choose differently is written first. Otherwise records that were acquired, but
-        not acknowledged before a crash, could lie below the next one.
+        A start that would be chosen differently at another time is written first. Otherwise, after a crash, the next
+        start could lie above records that were acquired and not acknowledged.
         """
         if state.start_offset != UNKNOWN_OFFSET:
             loaded(None, state)
@@ -209,12 +209,12 @@ class SharePartitions:
     # ---- fetch
 
     def is_acquirable(self, live: LivePartition) -> bool:
-        """Return whether members may acquire records, if there are any: the limit of record locks is not reached."""
+        """Return whether the limit of record locks allows a member to acquire records."""
         config = self.config_of(live.key.group_id)
         return live.records is not None and live.records.is_acquirable(config.share_partition_max_record_locks)
 
     def acquirable_bytes(self, live: LivePartition, max_bytes: int) -> int:
-        """Return about how many bytes a fetch could acquire. Raises KafkaError of the read."""
+        """Return an estimate of the bytes that a fetch could acquire. Raise the KafkaError of the read."""
         records = live.records
         if records is None:
             return 0
@@ -227,13 +227,13 @@ class SharePartitions:
         return 0 if found is None else found.size_bytes
 
     def awaits_disk(self, live: LivePartition) -> bool:
-        """Return whether the next record to acquire has been acknowledged, and the disk lacks it."""
+        """Return whether the next record to acquire was acknowledged to its producer and is not durable yet."""
         partition = live.partition
         return live.records is not None and (
             partition.high_watermark <= live.records.next_fetch_offset() < partition.acknowledged_offset)
 
     def fetch(self, live: LivePartition, member_id: str, limits: FetchLimits) -> Fetched | None:
-        """Acquire records for a member, or return None if there are none. Raises KafkaError of the read."""
+        """Acquire records for a member. Return None if there are none. Raise the KafkaError of the read."""
         records = live.records
         if records is None:
             return None
@@ -262,14 +262,15 @@ class SharePartitions:
 
     def _slice(self, live: LivePartition, acquired: list[tuple[int, int, int]],
                batches: Sequence[tuple[int, int, bool]]) -> LogSlice:
-        """Return the batches that overlap what was acquired."""
+        """Return the batches that overlap the acquired records."""
         end_offset = next(last for _, last, _ in batches if last >= acquired[-1][1]) + 1
         found = live.partition.read(acquired[0][0], 2**62, end_offset, True)
         assert found is not None
         return found
 
     def _adopt_log_start(self, live: LivePartition) -> None:
-        """Begin where the log begins, if its start has moved. The next write has the new start."""
+        """Move the start of the share partition to the start of the log, if that has moved. The next write has the new
+        start."""
         assert live.records is not None
         if live.records.move_start(live.partition.log_start_offset):
             self._count(live)
@@ -278,8 +279,11 @@ class SharePartitions:
 
     def acknowledge(self, live: LivePartition, member_id: str, batches: Iterable[AcknowledgedBatch],
                     done: Done) -> None:
-        """Adopt what a member says of records that it has acquired, all or nothing. `done` gets None once it is
-        durable, or the error for the client: INVALID_RECORD_STATE, INVALID_REQUEST, or that of the write."""
+        """Acknowledge records that a member has acquired: all of them, or none.
+
+        `done` gets None once this is durable, or the error for the client: INVALID_RECORD_STATE, INVALID_REQUEST, or
+        the error of the write.
+        """
         assert live.records is not None
         config = self.config_of(live.key.group_id)
         deadline_ms = self._clock.monotonic_ms() + config.share_record_lock_duration_ms
@@ -295,7 +299,7 @@ class SharePartitions:
             self._write(live, change, done)
 
     def release(self, key: ShareKey, member_id: str, done: Done) -> None:
-        """Free everything that a member has acquired of a share partition. `done` is called once that is durable."""
+        """Free all records of a share partition that a member has acquired. `done` is called once this is durable."""
         live = self._live.get(key)
         change = None
         if live is not None and live.records is not None:
@@ -306,12 +310,12 @@ class SharePartitions:
             self._write(live, change, done)
 
     def release_session(self, session: ShareSession, done: Callable[[], object]) -> None:
-        """Free everything that the member of an ended session has acquired. `done` is called once that is durable.
+        """Free all records that the member of an ended session has acquired. `done` is called once this is durable.
 
-        A member that begins a new session before all partitions of a long one are released keeps what is left until
-        the locks end: it may be of the new session.
+        If the member begins a new session before all partitions of a long session are released, it keeps the other
+        records until their locks end: the new session may have acquired them.
         """
-        waiting = 1     # for the end of the work itself
+        waiting = 1     # counts the work itself
 
         def released(error: KafkaError | None) -> None:
             nonlocal waiting
@@ -335,7 +339,7 @@ class SharePartitions:
         self._long_work.start(work())
 
     def _write(self, live: LivePartition, change: Change, done: Done) -> None:
-        """Make a change durable, then adopt it. A change that could not be written is abandoned."""
+        """Write a change. Adopt it once it is durable, or abandon it if it cannot be written."""
         changes = Changes(live.state_epoch, live.partition.leader_epoch, change.start_offset,
                           change.delivery_complete_count, change.batches)
 
@@ -360,7 +364,7 @@ class SharePartitions:
     # ---- locks
 
     def _arm(self, live: LivePartition, deadline_ms: int) -> None:
-        """Have the timer of a share partition fire at a deadline, unless it fires earlier."""
+        """Let the timer of a share partition be due at a deadline, unless it is due earlier."""
         if live.timer is not None:
             if live.timer.deadline_ms <= deadline_ms:
                 return
@@ -373,7 +377,7 @@ class SharePartitions:
             self._arm(live, deadline_ms)
 
     def _expire(self, live: LivePartition) -> None:
-        """Free the records whose lock has ended, and wait for the next lock."""
+        """Free the records whose lock has ended, and arm the timer for the next lock."""
         live.timer = None
         if live.records is None:
             return
@@ -390,9 +394,10 @@ class SharePartitions:
     # ---- drop
 
     def _release_and_drop(self, session: ShareSession) -> None:
-        """Free what the member of a closed connection has acquired, then drop the group if it has no session.
+        """Free the records of the member of a closed connection. Then drop the share partitions of its group, if no
+        session is left.
 
-        A session that a request ends drops nothing: Kafka waits for the close of the connection, too. So records past
+        As in Kafka, a session that ends by a request drops nothing before its connection is closed. So records above
         the limit of record locks stay tracked for the next member.
         """
         self.release_session(session, lambda: self._drop_unused(session.key.group_id))
@@ -426,7 +431,7 @@ class SharePartitions:
         yield
 
     def _is_idle(self, live: LivePartition) -> bool:
-        """Return whether no fetch uses a share partition, and no member holds records of it."""
+        """Return whether no fetch uses a share partition, and no member has acquired records of it."""
         is_unused = not live.waiting and self._clock.monotonic_ms() - live.used_ms >= IDLE_MS
         return is_unused and live.records is not None and live.records.next_deadline_ms() is None
 
@@ -458,9 +463,9 @@ def upper_bound(partition: Partition, config: GroupConfig) -> int:
 
 
 def start_offset_of(reset: str, partition: Partition, now_ms: int, searches: Searches) -> Steps[int]:
-    """Return where a group begins with a `share.auto.offset.reset` of latest or by_duration:<ISO 8601>.
+    """Return the start offset of a group for a `share.auto.offset.reset` of latest or by_duration:<ISO 8601>.
 
-    A group that finds no record begins behind what has been acknowledged, which the disk may still lack. Raises
+    Without a record to start at, it is behind the acknowledged records, which may not be durable yet. Raises
     KafkaError.
     """
     if reset.startswith(BY_DURATION):
@@ -481,7 +486,7 @@ def state_with_start(state: ShareState, start_offset: int) -> ShareState:
 
 
 def for_client(error: KafkaError) -> KafkaError:
-    """Return the error that a client of a share partition gets for one of the share coordinator."""
+    """Translate an error of the share coordinator for a client of a share partition."""
     code = error.code
     if code in COORDINATOR_GONE:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,7 +1,7 @@
-"""The durable state of a share partition, its rows in `__share_group_state`, and how rows build on each other.
+"""The durable state of a share partition, and its rows in `__share_group_state`.
 
-A share partition is one partition of a topic as one share group reads it. Its first row is a snapshot, which has the
-whole state. An update has what changed since. After a number of updates the next row is a snapshot again.
+A share partition is one partition of a topic for one share group. Its first row is a snapshot, which has the whole
+state. An update has the changes since the last row. After a number of updates, the next row is a snapshot again.
 """
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ MOST_OFFSETS = 2**63 - 1
 ROW_VERSION = 0
 SNAPSHOT_HEAD = struct.Struct('>hiiiqqq')
 UPDATE_HEAD = struct.Struct('>hiiq')
-"""The fields before the batches in the value of a row, with the version of the row in front."""
+"""The fields before the batches in the value of a row, beginning with the version."""
 STATE_BYTES = 900
-"""More than a ShareState without batches takes, with its key in three dictionaries and its rows' keys."""
+"""The memory of a ShareState without batches, with its key in three dictionaries and the keys of its rows: an upper
+bound."""
 BATCH_BYTES = 168
-"""More than one batch takes with its numbers."""
+"""The memory of one batch with its numbers: an upper bound."""
 
 
 class ShareKey(NamedTuple):
@@ -40,12 +41,12 @@ class ShareKey(NamedTuple):
 
     @property
     def coordinator_key(self) -> str:
-        """The text that decides which partition of `__share_group_state` has the rows, as in FindCoordinator."""
+        """The text that chooses the partition of `__share_group_state` for the rows, as in FindCoordinator."""
         return f'{self.group_id}:{format_uuid(self.topic_id)}:{self.partition}'
 
 
 def parse_coordinator_key(text: str) -> ShareKey:
-    """Return the share partition of a FindCoordinator key. Raises KafkaError INVALID_REQUEST."""
+    """Return the share partition of a FindCoordinator key. Raise INVALID_REQUEST."""
     parts = text.rsplit(':', 2)
     try:
         if len(parts) != 3 or not parts[0]:
@@ -61,7 +62,7 @@ StateBatch = tuple[int, int, int, int]
 
 
 class Changes(NamedTuple):
-    """A write to a share partition: what its leader changed, and the epochs that it knows."""
+    """A write to a share partition: the changes of its leader, and the epochs that the leader knows."""
 
     state_epoch: int
     leader_epoch: int
@@ -72,10 +73,10 @@ class Changes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareState:
-    """The state after a row. `start_offset` is -1 until a leader has chosen one.
+    """The state of a share partition after a row. `start_offset` is -1 until a leader has chosen one.
 
-    The last three fields are no part of a row: the updates since the last snapshot, the offset of that snapshot in the
-    log, and when the last row was written.
+    The last three fields are not part of a row: the number of updates since the last snapshot, the offset of that
+    snapshot in the log, and the time of the last row.
     """
 
     snapshot_epoch: int
@@ -91,14 +92,14 @@ class ShareState:
 
     @property
     def held_bytes(self) -> int:
-        """The memory that it takes: an estimate from measured sizes."""
+        """The memory of the state: an estimate from measured sizes."""
         return STATE_BYTES + BATCH_BYTES * len(self.batches)
 
     def lag(self, high_watermark: int) -> int | None:
-        """Return how many offsets below the high watermark no member has finished.
+        """Return the number of offsets below the high watermark that no member has finished.
 
-        None without a start offset, and for rows of a version that does not count finished offsets. A start offset far
-        below 0, which a client can set, has the largest lag that an answer can hold.
+        None without a start offset, and for a row of a version without the count of finished offsets. A client can set
+        a start offset far below 0, so the result is at most the largest number that a response can hold.
         """
         if self.start_offset == UNKNOWN_OFFSET or self.delivery_complete_count == UNKNOWN_COUNT:
             return None
@@ -106,7 +107,7 @@ class ShareState:
 
 
 Row = tuple[bytes, bytes | None]
-"""Key and value of a record; without a value the share partition is forgotten."""
+"""The key and value of a record. A record without a value deletes the state."""
 
 
 def with_changes(state: ShareState, changes: Changes, now_ms: int) -> ShareState:
@@ -128,7 +129,7 @@ def snapshot_row(key: ShareKey, state: ShareState) -> Row:
 
 
 def update_row(key: ShareKey, snapshot_epoch: int, changes: Changes) -> Row:
-    """Return the row of a write. Overlapping batches of the write are merged."""
+    """Return the update row of a write. Overlapping batches of the write are merged."""
     head = UPDATE_HEAD.pack(ROW_VERSION, snapshot_epoch, changes.leader_epoch, changes.start_offset)
     batches = merge_batches((), changes.batches, changes.start_offset)
     return (encode_row_key(messages.ShareUpdateKey(**key._asdict())),
@@ -144,9 +145,9 @@ def _snapshot_key(key: ShareKey) -> bytes:
 
 
 def read_row(states: dict[ShareKey, ShareState], record: Any) -> tuple[ShareKey, ShareState | None] | None:
-    """Return the share partition of a record and its state after it: None after a tombstone.
+    """Return the share partition of a record and its state after it, None after a tombstone.
 
-    Returns None for a type of row that is not known, and for an update of a share partition without a snapshot. Raises
+    Return None for a row of an unknown type, and for an update of a share partition without a snapshot. Raises
     RowError.
     """
     row_key = decode_row_key(SHARE_GROUP_STATE, record.key or b'')
@@ -171,7 +172,7 @@ def read_row(states: dict[ShareKey, ShareState], record: Any) -> tuple[ShareKey,
 
 
 def _batches_of(value: Any) -> list[StateBatch]:
-    """Return the batches of a row. Raises RowError for one that ends before it begins."""
+    """Return the batches of a row. Raise RowError for a batch whose last offset is below its first."""
     found = [(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
              for batch in value.state_batches]
     for first, last, _, _ in found:

@@ -14,7 +14,7 @@ cdef struct Run:
     int16_t count           # of deliveries
     int8_t state
     int8_t next_state
-    int8_t lock_ended       # during the Change
+    int8_t lock_ended       # while the Change was in progress
 
 
 cdef bint is_like(Run *run, Run *other) noexcept

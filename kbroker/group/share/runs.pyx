@@ -1,7 +1,7 @@
 """The runs of a share partition: neighbouring records with the same state, sorted by offset and without gaps.
 
-There may be thousands, so they are C structs in one block of memory. A run takes 48 bytes. A block that grows gets an
-eighth more places than it needs, and GROWTH more.
+There may be thousands, so they are C structs of 48 bytes in one block of memory. A block that grows gets an eighth more
+places than it needs, and GROWTH more.
 """
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
@@ -11,7 +11,7 @@ from libc.stdint cimport int64_t
 from libc.string cimport memmove
 
 cdef enum:
-    GROWTH = 8      # spare places of a table
+    GROWTH = 8      # the spare places of a table
 
 
 cdef bint is_like(Run *run, Run *other) noexcept:
@@ -30,7 +30,7 @@ cdef str owner_of(Run *run):
 
 
 cdef void set_owner(Run *run, str member_id) noexcept:
-    """Set the owner of the records of a run. None: no member has acquired them."""
+    """Set the owner of a run. None means that no member has acquired the records."""
     cdef PyObject *before = run.member_id
     run.member_id = NULL if member_id is None else <PyObject *>member_id
     Py_XINCREF(run.member_id)
@@ -62,7 +62,7 @@ cdef class Runs:
         return low
 
     cdef int append(self, Run run) except -1:
-        """Append a run, and take its reference to a member."""
+        """Append a run. The table becomes the owner of its reference to a member."""
         self.make_room(1)
         self.at[self.count] = run
         self.count += 1
@@ -77,7 +77,7 @@ cdef class Runs:
         return self.truncate(self.count - count)
 
     cdef Py_ssize_t split_at(self, int64_t offset) except -1:
-        """Let a run begin at `offset`, and return its position."""
+        """Split the run that holds `offset`, so that a run begins there. Return its position."""
         cdef Py_ssize_t i = self.find(offset)
         if i == self.count or self.at[i].first >= offset:
             return i
@@ -88,7 +88,8 @@ cdef class Runs:
         return i + 1
 
     cdef int split_along(self, list offsets) except -1:
-        """Let a run begin at each of the sorted offsets, in one pass: thousands may lie in one run."""
+        """Split runs so that one begins at each of the sorted offsets, in one pass: one run may hold thousands of
+        them."""
         cdef Py_ssize_t source = self.count - 1, target = source + self.count_splits(offsets), i
         cdef int64_t offset
         self.make_room(target - source)
@@ -106,7 +107,7 @@ cdef class Runs:
         return 0
 
     cdef Py_ssize_t count_splits(self, list offsets) except -1:
-        """Return the number of runs that one of the sorted offsets divides, counted once for each division."""
+        """Return the number of splits that these sorted offsets need."""
         cdef Py_ssize_t i = 0, splits = 0
         cdef int64_t offset, previous = -1
         for offset in offsets:
@@ -118,7 +119,7 @@ cdef class Runs:
         return splits
 
     cdef int truncate(self, Py_ssize_t count) except -1:
-        """Adopt that only `count` runs are left, and free places if more than half are empty."""
+        """Keep the first `count` runs. Free memory if more than half of the places are empty."""
         self.count = count
         if self.capacity > 2 * (count + GROWTH):
             self.resize(count + GROWTH)
@@ -140,7 +141,7 @@ cdef class Runs:
 
 
 cdef void begin_at(Run *run, Run *rest, int64_t offset) noexcept:
-    """End a run below `offset`, and let `rest`, which is a copy of its bytes, begin there."""
+    """End a run below `offset`. `rest`, a copy of its bytes, begins there."""
     run.last = offset - 1
     rest.first = offset
     Py_XINCREF(rest.member_id)

@@ -1,6 +1,7 @@
-"""Share sessions: which partitions a member of a share group fetches, so that its requests name only changes.
+"""Share sessions: the partitions that a member of a share group fetches, so that its requests list only changes.
 
-A session belongs to (group id, member id) and to the connection that opened it. Its epoch counts the member's requests.
+A session belongs to (group id, member id), and to the connection that opened it. Its epoch counts the requests of the
+member.
 """
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ FIRST_EPOCH = 0
 LAST_EPOCH = -1
 LARGEST_EPOCH = 2**31 - 1
 MOST_HELD = 200_000
-"""The partitions of all sessions, of about 100 bytes each."""
+"""The largest number of partitions of all sessions. Each takes about 100 bytes."""
 MOST_NAME_BYTES = 16 * 1024 * 1024
-"""The memory of the ids of groups and members: some 8 KB for each session that is allowed by default."""
+"""The largest memory of the ids of groups and members: some 8 KB for each session that is allowed by default."""
 MOST_OF_A_SESSION = 20_000
-"""The partitions of one session. Some steps on all of them hold the loop."""
+"""The largest number of partitions of one session. Some steps on all of them hold the loop."""
 
 SessionPartition = tuple[bytes, int]
 """Topic id and index."""
@@ -31,7 +32,7 @@ class SessionKey(NamedTuple):
 
 
 class ShareSession:
-    """The partitions of one member, in the order in which it has named them. `epoch` is that of its next request."""
+    """The partitions of one member, in the order in which it named them. `epoch` is the epoch of its next request."""
 
     def __init__(self, key: SessionKey, connection_id: object):
         self.key = key
@@ -40,7 +41,7 @@ class ShareSession:
         self.partitions: dict[SessionPartition, None] = {}
 
     def rotated(self) -> list[SessionPartition]:
-        """Return the partitions, beginning at another one in each request."""
+        """Return the partitions, beginning with another one in each request."""
         partitions = list(self.partitions)
         if partitions:
             at = self.epoch % len(partitions)
@@ -54,8 +55,8 @@ class ShareSession:
 class ShareSessions:
     """All share sessions. `most` returns the setting group.share.max.share.sessions.
 
-    `on_end` is called with a session that has ended with its connection. `on_leave` is called when a connection closes
-    whose session a request had ended before, with the id of the group.
+    `on_end` is called with each session that ends because its connection is closed. If a request has ended the session
+    of a connection before, `on_leave` is called with the id of its group when the connection is closed.
     """
 
     def __init__(self, most: Callable[[], int]):
@@ -65,7 +66,7 @@ class ShareSessions:
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._by_connection: dict[object, set[SessionKey]] = {}
         self._by_group: dict[str, int] = {}
-        self._left_groups: dict[object, str] = {}     # of open connections: the group whose session ended last
+        self._left_groups: dict[object, str] = {}     # by open connection: the group whose session a request ended last
         self.held = 0
         self.name_bytes = 0
         """The memory of the ids of groups and members in these tables."""
@@ -88,9 +89,9 @@ class ShareSessions:
         return self._most()
 
     def begin(self, key: SessionKey, connection_id: object, partitions: Iterable[SessionPartition]) -> ShareSession:
-        """Open a session in place of the member's old one.
+        """Open a session, which replaces an old one of the member.
 
-        Raises KafkaError SHARE_SESSION_LIMIT_REACHED; the old session is gone then, too.
+        Raises SHARE_SESSION_LIMIT_REACHED; the old session is ended then, too.
         """
         old = self._sessions.get(key)
         if old is not None:
@@ -114,9 +115,9 @@ class ShareSessions:
         return session
 
     def find(self, key: SessionKey, epoch: int) -> ShareSession:
-        """Return the session for a request with this epoch: -1, or the expected one.
+        """Return the session for a request with this epoch, which has to be the expected one or -1.
 
-        Raises KafkaError SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH.
+        Raises SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH.
         """
         session = self._sessions.get(key)
         if session is None:
@@ -128,9 +129,9 @@ class ShareSessions:
 
     def change(self, session: ShareSession, added: Iterable[SessionPartition],
                forgotten: Iterable[SessionPartition]) -> None:
-        """Take over what a request adds and forgets, and expect the next epoch.
+        """Add and forget the partitions of a request, and expect the next epoch.
 
-        Raises KafkaError SHARE_SESSION_LIMIT_REACHED, and changes nothing then.
+        Raises SHARE_SESSION_LIMIT_REACHED, and then changes nothing.
         """
         new = [partition for partition in dict.fromkeys(added) if partition not in session.partitions]
         before = len(session.partitions)
@@ -146,7 +147,7 @@ class ShareSessions:
         return group_id in self._by_group
 
     def connection_closed(self, connection_id: object) -> None:
-        """End the sessions that the connection has opened."""
+        """End the sessions that the closed connection has opened."""
         left_group = self._forget_left_group(connection_id)
         for key in self._by_connection.pop(connection_id, ()):
             session = self._sessions[key]
@@ -158,7 +159,7 @@ class ShareSessions:
                 on_leave(left_group)
 
     def end(self, session: ShareSession) -> None:
-        """Forget a session at a request of its member, unless another one has replaced it."""
+        """End a session at a request of its member, unless another session has replaced it."""
         if self._sessions.get(session.key) is session:
             self._forget_left_group(session.connection_id)
             self._left_groups[session.connection_id] = session.key.group_id
@@ -186,7 +187,7 @@ class ShareSessions:
             del self._by_group[session.key.group_id]
 
     def _check_room(self, added: int, held: int) -> None:
-        """Raises KafkaError SHARE_SESSION_LIMIT_REACHED unless a session that holds partitions can have more."""
+        """Raise SHARE_SESSION_LIMIT_REACHED unless `added` more partitions fit into a session that has `held`."""
         if added + held > MOST_OF_A_SESSION:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED,
                              f'found {added + held} partitions of a session, expected {MOST_OF_A_SESSION} at most')

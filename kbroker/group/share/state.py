@@ -1,11 +1,11 @@
-"""The share coordinator: what share groups have acknowledged, kept in `__share_group_state`.
+"""The share coordinator: the acknowledgements of share groups, stored in `__share_group_state`.
 
-The leader of a share partition (`share_partitions`) reads the state when it begins, and writes each change before it
-answers for it. Memory is the replay of the log: a row is adopted when it is durable. Rows on their way to the disk
-build on each other; readers do not see them.
+The leader of a share partition (`share/partitions`) reads the state when it loads it, and writes each change before it
+answers. Memory is the replay of the log: a row is adopted when it is durable. Rows in flight build on each other, and
+readers do not see them.
 
-Once a share partition was not written for five minutes, its updates are replaced by a snapshot. Then everything below
-the oldest snapshot that is still needed is deleted from the log.
+If a share partition was not written for five minutes, its updates are replaced by a snapshot. Then the log is deleted
+up to the oldest snapshot that is still needed.
 """
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ from kbroker.topics.partitioner import partition_for
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_INTERVAL_MS = 300_000
-"""How long a share partition is not written before its updates become a snapshot, and how often that is looked for."""
+"""The time without a write after which updates become a snapshot. It is also the interval of the search for them."""
 ROWS_TOGETHER = 32
-"""The rows of one batch, and of one part of long work."""
+"""The largest number of rows in one batch and in one part of long work."""
 
 BATCHES_TOGETHER = 2_000
-"""The batches in the snapshots of one part, unless a single one has more."""
+"""The largest number of batches in the snapshots of one part, unless a single snapshot has more."""
 
 Done = Callable[[KafkaError | None], object]
 
 
 class PendingRow(NamedTuple):
-    """A row on its way to the disk, and the state after it: None after a tombstone."""
+    """A row in flight, and the state after it, None after a tombstone."""
 
     key: ShareKey
     state: ShareState | None
@@ -64,7 +64,7 @@ class PendingRow(NamedTuple):
 
 
 class ShareStateShard:
-    """One partition of `__share_group_state`. `states` has what is durable."""
+    """One partition of `__share_group_state`. `states` has the durable states."""
 
     def __init__(self, partition: Any, clock: Clock, memory: GroupMemory):
         self.partition = partition
@@ -75,21 +75,21 @@ class ShareStateShard:
         self._appended: deque[tuple[int, Sequence[PendingRow]]] = deque()
 
     def load(self) -> None:
-        """Replay the log, then follow it. Raises CorruptLogError."""
+        """Replay the log, then each batch that is appended. Raise CorruptLogError."""
         self.partition.replay_all(self.replay)
         self.partition.set_replayer(self.replay)
 
     def forget(self) -> None:
-        """Release the memory: the partition is no longer this coordinator's."""
+        """Release the memory, because this coordinator no longer has the partition."""
         for key in list(self.states):
             self._set(key, None)
 
     def newest(self, key: ShareKey) -> ShareState | None:
-        """Return the state that the next row builds on. A crash may still take it away."""
+        """Return the state on which the next row builds. It may not be durable."""
         return self._on_their_way[key] if key in self._on_their_way else self.states.get(key)
 
     def is_settled(self, key: ShareKey) -> bool:
-        """Return whether no row of the share partition is on its way to the disk."""
+        """Return whether no row of the share partition is in flight."""
         return key not in self._on_their_way
 
     def append(self, changes: Sequence[PendingRow], done: Done) -> None:
@@ -100,7 +100,7 @@ class ShareStateShard:
             change if change.state is None or change.state.updates else
             change._replace(state=replace(change.state, snapshot_offset=base_offset + number))
             for number, change in enumerate(changes)))
-        # Before the append, which may be durable, and replayed, before it returns.
+        # Noted before the append, because the batch may be durable and replayed before the append returns.
         self._appended.append(entry)
         for change in entry[1]:
             self._on_their_way[change.key] = change.state
@@ -118,12 +118,12 @@ class ShareStateShard:
                                     lambda error: done(None if error is None else client_error(error)))
 
     def when_settled(self, done: Done) -> None:
-        """Call `done` when everything that was appended until now is durable, or with the error."""
+        """Call `done` when all earlier appends are durable, or with the error."""
         self.partition.when_durable(self.partition.log_end_offset,
                                     lambda error: done(None if error is None else client_error(error)))
 
     def replay(self, header: BatchHeader, batch: Any) -> None:
-        """Adopt one batch of the log. What was appended here need not be read again."""
+        """Adopt one batch of the log. Batches that this shard appended are not decoded again."""
         if header.is_control:
             return
         if self._appended and self._appended[0][0] == header.base_offset:
@@ -154,7 +154,7 @@ class ShareStateShard:
         self._memory.hold(held_bytes)
 
     def prune(self) -> None:
-        """Delete everything below the oldest snapshot that a start needs."""
+        """Delete the log up to the oldest snapshot that a start needs."""
         if self._appended:
             return
         needed = min((state.snapshot_offset for state in self.states.values()), default=self.partition.high_watermark)
@@ -163,16 +163,16 @@ class ShareStateShard:
 
 
 class ShareStates:
-    """The state of all share partitions.
+    """The states of all share partitions.
 
-    The operations raise nothing; they pass a KafkaError to `done`, which may be called before they return:
+    The operations raise no error. They pass a KafkaError to `done`, which may be called before they return:
 
-    - COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: the log cannot be written
-    - COORDINATOR_LOAD_IN_PROGRESS: no memory is left for further share partitions
-    - UNKNOWN_TOPIC_OR_PARTITION, FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH, INVALID_REQUEST: as each operation says
+    - COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: the log cannot be written.
+    - COORDINATOR_LOAD_IN_PROGRESS: no memory is left for more share partitions.
+    - UNKNOWN_TOPIC_OR_PARTITION, FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH, INVALID_REQUEST: as each operation describes.
 
-    `updates_per_snapshot` returns the setting share.coordinator.snapshot.update.records.per.snapshot.
-    `on_reset` is called with the key of each share partition whose state was initialized again or deleted.
+    `updates_per_snapshot` returns the setting share.coordinator.snapshot.update.records.per.snapshot. `on_reset` is
+    called with the key of each share partition whose state was initialized again or deleted.
     """
 
     def __init__(self, clock: Clock, timers: Timers, topics: Any, long_work: LongWork, memory: GroupMemory,
@@ -189,7 +189,7 @@ class ShareStates:
         self.on_reset: list[Callable[[ShareKey], object]] = []
 
     def start(self) -> None:
-        """Load what the log holds. Raises CorruptLogError."""
+        """Load the states. Raise CorruptLogError."""
         self._topics.on_topic_created.append(self._on_topic_created)
         self._topics.on_topic_deleted.append(self._on_topic_deleted)
         topic = self._topics.topic(SHARE_GROUP_STATE)
@@ -199,7 +199,7 @@ class ShareStates:
         self._stop_timer = self._timers.every(SNAPSHOT_INTERVAL_MS, self.sweep)
 
     def close(self) -> None:
-        """Stop the timer and forget everything: from here on each operation is NOT_COORDINATOR."""
+        """Stop the timer and forget all states. Later operations get NOT_COORDINATOR."""
         if self._stop_timer is not None:
             self._stop_timer()
             self._stop_timer = None
@@ -211,12 +211,12 @@ class ShareStates:
 
     def initialize(self, starts: Mapping[ShareKey, int], state_epoch: int,
                    done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
-        """Begin the state of share partitions, or begin it again: nothing is acknowledged, whatever was before.
+        """Initialize the states of share partitions, also of those that have one: then their records are not
+        acknowledged any more.
 
-        `starts` has the offset where the group starts to read, or -1 to leave that to `share.auto.offset.reset`.
-        `done` is called once all states are durable, with the keys that failed and the error of each:
-        FENCED_STATE_EPOCH if the state has a higher state epoch, UNKNOWN_TOPIC_OR_PARTITION.
-        Creates `__share_group_state` if it does not exist.
+        `starts` has the offset at which the group starts to read, or -1 for `share.auto.offset.reset`. `done` is called
+        once all states are durable, with the keys that failed and the error of each: FENCED_STATE_EPOCH if the state
+        has a higher state epoch, or UNKNOWN_TOPIC_OR_PARTITION. Creates `__share_group_state` if it does not exist.
         """
         try:
             self._topics.ensure_internal(SHARE_GROUP_STATE)
@@ -230,8 +230,8 @@ class ShareStates:
              done: Callable[[KafkaError | None, ShareState | None], object]) -> None:
         """Pass the durable state of a share partition to `done`, for the leader of its partition.
 
-        A higher leader epoch than the known one is written first. INVALID_REQUEST if the state was never initialized,
-        FENCED_LEADER_EPOCH for a lower leader epoch.
+        If the leader epoch is higher than the known one, it is written first. The error is INVALID_REQUEST if the state
+        was never initialized, FENCED_LEADER_EPOCH if the leader epoch is lower.
         """
         try:
             if self._topics.topic(SHARE_GROUP_STATE) is None:
@@ -261,10 +261,10 @@ class ShareStates:
             shard.when_settled(answer)
 
     def write(self, key: ShareKey, changes: Changes, done: Done) -> None:
-        """Write what the leader of a share partition changed. `done` gets None once it is durable.
+        """Write changes of the leader of a share partition. `done` gets None once they are durable.
 
-        INVALID_REQUEST if the state was never initialized, FENCED_LEADER_EPOCH and FENCED_STATE_EPOCH for lower epochs
-        than the known ones, UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist.
+        The error is INVALID_REQUEST if the state was never initialized, FENCED_LEADER_EPOCH or FENCED_STATE_EPOCH if an
+        epoch is lower than the known one, UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist.
         """
         try:
             shard = self._shard(key)
@@ -283,13 +283,14 @@ class ShareStates:
 
     @property
     def is_served(self) -> bool:
-        """`__share_group_state` exists. Before, no share partition has a state."""
+        """`__share_group_state` exists. Without it, no share partition has a state."""
         return bool(self._shards)
 
     def summary(self, key: ShareKey) -> ShareState | None:
-        """Return the durable state of a share partition, for its epochs, start offset and delivery complete count.
+        """Return the durable state of a share partition, None if it was never initialized.
 
-        None if it was never initialized. Raises KafkaError NOT_COORDINATOR while `__share_group_state` is not served.
+        Callers use its epochs, start offset and delivery complete count. Raises NOT_COORDINATOR while
+        `__share_group_state` is not served.
         """
         return self._shard(key).states.get(key)
 
@@ -306,9 +307,9 @@ class ShareStates:
         return found
 
     def delete(self, keys: Sequence[ShareKey], done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
-        """Forget the state of share partitions. `done` is called once that is durable, with the keys that failed.
+        """Delete the states of share partitions. `done` is called once this is durable, with the keys that failed.
 
-        A share partition without a state is no error.
+        A share partition without a state is no failure.
         """
         if not self._shards:
             done({})        # `__share_group_state` does not exist, so no share partition has a state
@@ -348,9 +349,9 @@ class ShareStates:
 
     def _in_parts(self, keys: Iterable[ShareKey], change: Callable[[ShareStateShard, ShareKey], PendingRow | None],
                   done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
-        """Append what `change` returns for each key, in batches by shard, as long work."""
+        """Append the rows that `change` returns for each key, in batches by shard, as long work."""
         failed: dict[ShareKey, KafkaError] = {}
-        waiting = 1     # for the end of the work itself
+        waiting = 1     # counts the work itself
 
         def landed(part: Sequence[PendingRow], error: KafkaError | None) -> None:
             nonlocal waiting
@@ -416,7 +417,8 @@ class ShareStates:
     # ---- snapshots by time
 
     def sweep(self) -> None:
-        """Write snapshots of quiet share partitions and delete what no start needs, unless the last sweep goes on."""
+        """Write snapshots of share partitions that are not written any more, and prune the logs, unless a sweep is in
+        progress."""
         if not self._is_sweeping:
             self._is_sweeping = True
             self._long_work.start(self._sweep())
@@ -451,7 +453,8 @@ class ShareStates:
         logger.info('%d share partitions loaded', sum(len(shard.states) for shard in self._shards))
 
     def _on_topic_created(self, topic: Any) -> None:
-        """Partitions that are added later change nothing until the next start: at once, keys would change shards."""
+        """Load the partitions of a new topic. Partitions that are added later are used from the next start on, because
+        they move keys to other shards."""
         if topic.name == SHARE_GROUP_STATE and not self._shards:
             self._load(topic)
 
@@ -464,7 +467,7 @@ class ShareStates:
             self._long_work.start(self._forget(lambda topic_id: topic_id == topic.topic_id))
 
     def _forget_deleted_topics(self) -> Steps[None]:
-        """Write the tombstones that a crash has prevented."""
+        """Write tombstones that a crash has prevented: for share partitions of deleted topics."""
         return self._forget(lambda topic_id: self._topics.topic_by_id(topic_id) is None)
 
     def _forget(self, is_deleted: Callable[[bytes], bool]) -> Steps[None]:
@@ -484,7 +487,7 @@ class ShareStates:
 
 
 def in_parts(keys: Sequence[ShareKey], states: Mapping[ShareKey, ShareState]) -> Iterable[list[ShareKey]]:
-    """Yield the keys in parts whose snapshots have few rows and few batches."""
+    """Yield the keys in parts whose snapshots have few rows and few batches together."""
     part: list[ShareKey] = []
     batches = 0
     for key in keys:
@@ -498,7 +501,7 @@ def in_parts(keys: Sequence[ShareKey], states: Mapping[ShareKey, ShareState]) ->
 
 
 def client_error(error: KafkaError) -> KafkaError:
-    """Return the coordinator's error for a failed append."""
+    """Translate the error of a failed append for clients of the coordinator."""
     return KafkaError(APPEND_ERRORS.get(error.code, error.code), str(error))
 
 

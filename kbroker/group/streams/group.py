@@ -1,4 +1,4 @@
-"""A streams group (KIP-1071): its topology, its members and their tasks, as its rows make them."""
+"""A streams group (KIP-1071): its topology, its members and their tasks, made by its rows."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ from kbroker.group.streams.topology import ConfiguredTopology, required_topics
 
 
 class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
-    """A streams group. Its rows may come in any order, as a compaction leaves them."""
+    """A streams group. Its rows may come in any order, because a compaction may change their order."""
 
     group_type = 'streams'
     member_class = StreamsMember
@@ -27,21 +27,21 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         super().__init__(group_id)
         self.topology: Topology | None = None
         self.validated_epoch = NO_TOPOLOGY_EPOCH
-        """The epoch of the topology if all its topics exist as they have to."""
+        """The epoch of the topology if all its topics exist and fit."""
         self.assignment_configs: dict[str, str] = {}
-        """The configs that the group epoch was made with."""
+        """The configs on which the targets of the group epoch depend."""
         self.configured: ConfiguredTopology | None = None
-        """The topology with its numbers, as of `metadata_version`. No row keeps it."""
+        """The topology with the numbers of its tasks, at `metadata_version`. No row has it."""
         self.endpoint_epoch = 0
-        """Grows when a member with an endpoint joins, or gets other tasks. No row keeps it."""
+        """A number that grows when a member with an endpoint joins or gets other tasks. No row has it."""
         self.shutdown_by = ''
-        """The member that asked the application to shut down. No row keeps it."""
+        """The member that asked the application to shut down. No row has it."""
         self._subtopologies: dict[str, str] = {}
-        """The subtopology that reads a topic."""
+        """The subtopology that reads each topic."""
         self._active = TaskHolders[str]()
-        """The active tasks that members have, assigned or pending revocation, by subtopology."""
+        """The active tasks of members, assigned or pending revocation, by subtopology."""
         self._in_process = TaskHolders[tuple[str, str]]()
-        """The tasks that members of a process have in any role, by process and subtopology."""
+        """The tasks of the members of a process, in any role, by process and subtopology."""
 
     def copy(self) -> Self:
         twin = super().copy()
@@ -56,7 +56,7 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         twin._in_process = self._in_process.copy()
         return twin
 
-    # Questions
+    # State
 
     def derive_state(self) -> str:
         if self.members and (self.topology is None or self.validated_epoch != self.topology.epoch):
@@ -70,10 +70,10 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         return self.names
 
     def is_unreleased(self, process_id: str, key: Key, number: int) -> bool:
-        """Return whether a task that is new to a member of the process has to wait for another one.
+        """Return whether a task that is new to a member of the process has to wait for another member.
 
-        An active task waits until no member has it active. Members of one process share a directory of state, so any
-        task waits until the process does not have it.
+        An active task waits until no member has it active. Members of one process share a directory of state, so a task
+        also waits until no member of the process has it.
         """
         role, subtopology = key
         return self._in_process.has((process_id, subtopology), number) or (
@@ -82,7 +82,7 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
     # Offsets
 
     def has_had_since(self, member: StreamsMember, commit: Commit, epoch: int) -> bool:
-        """Return whether the partitions are those of active tasks that the member has had since an epoch."""
+        """Return whether the partitions belong to active tasks that the member has had since this epoch."""
         return all([self._has_task_since(member, topic, partition, epoch) for topic, partition in commit.offsets])
 
     def _has_task_since(self, member: StreamsMember, topic: str, partition: int, epoch: int) -> bool:
@@ -125,7 +125,7 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
             self._move_tasks(before, member)
 
     def _move_tasks(self, before: StreamsMember | None, after: StreamsMember | None) -> None:
-        """Let the indexes of tasks follow a member."""
+        """Update the indexes of tasks after a change of a member."""
         for member, change in (before, TaskHolders.remove), (after, TaskHolders.add):
             if member is None:
                 continue

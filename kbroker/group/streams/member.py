@@ -1,4 +1,4 @@
-"""The values of which a streams group consists."""
+"""The values of a streams group."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from kbroker.group.modern.group import NAME_BYTES, TOPIC_BYTES, ModernMember
 from kbroker.group.streams.topology import InternalTopic, Subtopology
 
 Target = Mapping[Key, frozenset[int]]
-"""The tasks that a member is meant to have."""
+"""The tasks that a member is to have."""
 
 NOTHING: Target = {}
 NO_TOPOLOGY_EPOCH = -1
@@ -27,7 +27,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsMember(ModernMember[Key]):
-    """A member of a streams group. The topology of its group names its topics, not the member."""
+    """A member of a streams group. Its topics are those of the group's topology."""
 
     rebalance_timeout_ms: int = -1
     topology_epoch: int = NO_TOPOLOGY_EPOCH
@@ -56,7 +56,7 @@ class Topology(NamedTuple):
 
     @property
     def held_bytes(self) -> int:
-        """The memory of the topology, also in the indexes of its group."""
+        """The bytes that the topology takes, including its entries in the group's indexes."""
         held_bytes = 0
         for part in self.subtopologies:
             names = [*part.sources(), *part.repartition_sink_topics, *(topic.name for topic in part.changelogs)]
@@ -68,13 +68,14 @@ class Topology(NamedTuple):
 
 
 def read_topology(value: Any) -> Topology:
-    """Return the topology of a request or of a row, whose fields have the same names. CorruptLogError."""
+    """Return the topology of a request or of a row, which have the same fields. Raise CorruptLogError."""
     return Topology(value.epoch, tuple(sorted(
         (_read_subtopology(part) for part in value.subtopologies), key=lambda part: part.subtopology_id)))
 
 
 def _read_subtopology(part: Any) -> Subtopology:
-    """The copartition groups of a request, and of a row, have the indexes of topics instead of their names."""
+    """Return a subtopology. In a request and in a row, the copartition groups have indexes of topics instead of
+    names."""
     repartition = _read_topics(part.repartition_source_topics)
     names = [topic.name for topic in repartition]
     return Subtopology(
@@ -86,7 +87,8 @@ def _read_subtopology(part: Any) -> Subtopology:
 
 
 def _names_at(indexes: Iterable[int], names: Sequence[str], subtopology_id: str) -> list[str]:
-    """Return the names with these indexes. CorruptLogError; the heartbeat checks those of a request."""
+    """Return the names with these indexes. Raise CorruptLogError for a wrong index. A heartbeat checks those of its
+    request before."""
     found = []
     for index in indexes:
         if not 0 <= index < len(names):

@@ -1,4 +1,4 @@
-"""The rows of a streams group: made of its values, and read back."""
+"""The rows of a streams group, encoded from its values and decoded."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -96,7 +96,7 @@ def current_row(group_id: str, member_id: str, held: Assigned[Key]) -> Row:
 
 
 def _tasks(numbers: Numbers[Key], role: Role) -> list[Any]:
-    """Only active tasks have assignment epochs."""
+    """Return the tasks of a role. Only active tasks have assignment epochs."""
     task_class = messages.StreamsGroupCurrentMemberAssignmentValue.TaskIds
     return [task_class(subtopology_id=key[1], partitions=list(epochs),
                        assignment_epochs=list(epochs.values()) if role is Role.ACTIVE else [])
@@ -114,7 +114,7 @@ def read_current(value: Any) -> Assigned[Key]:
 
 
 def _read_tasks(value: Any, suffix: str, member_epoch: int) -> Numbers[Key]:
-    """Rows of brokers without assignment epochs (KIP-1251) have none: the epoch of the member stands for them."""
+    """Return tasks with their assignment epochs. Rows of brokers without these epochs (KIP-1251) get `member_epoch`."""
     found: dict[Key, Mapping[int, int]] = {}
     for role in Role:
         for task in getattr(value, f'{role}{suffix}'):

@@ -1,4 +1,4 @@
-"""The tasks that members hold, by place: an index of a streams group."""
+"""An index of a streams group: the tasks that members hold, by place."""
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -18,9 +18,10 @@ class TaskHolders(Generic[Place]):
     def __init__(self) -> None:
         self._held: dict[Place, set[int]] = {}
         self._again: dict[tuple[Place, int], int] = {}
-        """The further holders of a task that has several: rows in the order of a compaction may claim it twice."""
+        """The number of holders of a task after the first one. Compacted rows, in a changed order, may give a task to
+        two members."""
         self._own: set[Place] = set()
-        """The places whose numbers are not shared."""
+        """The places whose numbers are not shared with another copy."""
 
     def copy(self) -> Self:
         twin = type(self)()
@@ -44,7 +45,7 @@ class TaskHolders(Generic[Place]):
         held.update(numbers)
 
     def remove(self, place: Place, numbers: Collection[int]) -> None:
-        """Count one holder of each task less. Each has one at least."""
+        """Count one holder of each task less. Each task has at least one."""
         if not numbers:
             return
         held = self._own_numbers(place)
@@ -60,7 +61,7 @@ class TaskHolders(Generic[Place]):
             self._own.discard(place)
 
     def _own_numbers(self, place: Place) -> set[int]:
-        """Return the numbers of a place, to be changed."""
+        """Return the numbers of a place for a change: a copy of what is shared."""
         if place not in self._own:
             self._own.add(place)
             self._held[place] = set(self._held.get(place, ()))

@@ -10,30 +10,30 @@ from kbroker.base.long_work import LongWork
 from kbroker.metadata.topic_operations import NewTopic
 
 MOST_NOTED = 1_000
-"""The most topics that are being created, and the most errors that are kept."""
+"""The largest number of topics that are being created, and of errors that are kept."""
 
 
 class StreamsTopics:
-    """The topics that are being created, and the last errors, which answers repeat for a while."""
+    """The topics that are being created, and the last errors, which responses repeat for some time."""
 
     def __init__(self, topics: Any, clock: Clock, long_work: LongWork):
         self._topics = topics
         self._clock = clock
         self._long_work = long_work
-        self._under_way: set[str] = set()
+        self._in_progress: set[str] = set()
         self._errors: dict[str, tuple[int, str]] = {}
-        """When the error of a topic is forgotten, on the monotonic clock, and its text."""
+        """The time on the monotonic clock at which the error of a topic is forgotten, and its text."""
 
     def create(self, wanted: Iterable[NewTopic], remember_ms: int, charge: Callable[[int], None]) -> None:
-        """Create the topics that are not being created. The next heartbeat repeats what does not succeed."""
-        new_topics = [new for new in wanted if new.name not in self._under_way]
-        new_topics = new_topics[:MOST_NOTED - len(self._under_way)]
+        """Create the topics that are not being created yet. The next heartbeat tries again if one fails."""
+        new_topics = [new for new in wanted if new.name not in self._in_progress]
+        new_topics = new_topics[:MOST_NOTED - len(self._in_progress)]
         if not new_topics:
             return
-        self._under_way.update(new.name for new in new_topics)
+        self._in_progress.update(new.name for new in new_topics)
 
         def done(error: Exception | None, results: Any) -> None:
-            self._under_way.difference_update(new.name for new in new_topics)
+            self._in_progress.difference_update(new.name for new in new_topics)
             for number, new in enumerate(new_topics):
                 result = results[number] if error is None else error
                 if isinstance(result, Exception):
@@ -42,7 +42,7 @@ class StreamsTopics:
         self._long_work.start(self._topics.create_many(new_topics, charge=charge), done)
 
     def note_error(self, name: str, error: Exception, remember_ms: int) -> None:
-        """Keep the error of a topic for a while, unless it exists by now."""
+        """Keep the error of a topic for `remember_ms`, unless the topic exists now."""
         if isinstance(error, KafkaError) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
             return
         if len(self._errors) >= MOST_NOTED:

@@ -1,8 +1,8 @@
-"""The topology of a streams group, configured by the topics that exist.
+"""The topology of a streams group, configured for the topics that exist.
 
-`configure` decides how many partitions each internal topic needs, and so how many tasks each subtopology has. It finds
-what hinders the group: source topics that are missing, topics that have to be partitioned alike and are not, and
-internal topics that the broker still has to create.
+`configure` computes the number of partitions of each internal topic, and so the number of tasks of each subtopology. It
+finds conditions that keep the group from its work: missing source topics, topics that need the same number of
+partitions and have different ones, and internal topics that do not exist yet.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Counts = Mapping[str, int]
 
 
 class Status(IntEnum):
-    """A reason why a group does not work, with its number in the protocol."""
+    """A condition that keeps a group from its work, with its number in the protocol."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -32,7 +32,7 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A topic that the application wants to exist. `partitions` is 0 where the topology leaves the number open."""
+    """A topic that the application needs. `partitions` is 0 if the topology leaves the number open."""
 
     name: str
     partitions: int = 0
@@ -42,7 +42,7 @@ class InternalTopic:
 
 @dataclass(frozen=True, slots=True)
 class Subtopology:
-    """A part of a topology that is connected without topics. Its tasks read one partition of each source."""
+    """A connected part of a topology. Each of its tasks reads one partition of each source."""
 
     subtopology_id: str
     source_topics: Sequence[str] = ()
@@ -50,7 +50,7 @@ class Subtopology:
     repartition_sink_topics: Sequence[str] = ()
     changelogs: Sequence[InternalTopic] = ()
     copartition_groups: Sequence[Collection[str]] = ()
-    """The names of source topics, in groups whose topics need the same number of partitions."""
+    """Groups of source topics that need the same number of partitions, by name."""
 
     def sources(self) -> list[str]:
         return [*self.source_topics, *(topic.name for topic in self.repartition_source_topics)]
@@ -58,10 +58,10 @@ class Subtopology:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredTopology:
-    """A topology with its numbers. A group is ready if `status` is None."""
+    """A topology with the numbers of its partitions and tasks. The group is ready if `status` is None."""
 
     tasks: Mapping[str, int] = field(default_factory=dict)
-    """Subtopology -> number of tasks; empty unless the numbers are known."""
+    """Subtopology -> number of tasks; empty if the numbers are not known."""
     status: Status | None = None
     detail: str = ''
     missing: Sequence[InternalTopic] = ()
@@ -77,10 +77,10 @@ class _Hindrance(Exception):
 
 
 def configure(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[ConfiguredTopology]:
-    """Configure a topology, in parts. `existing` has the topics that exist, those that the topology names at least.
+    """Configure a topology, in parts. `existing` has at least the topics of the topology that exist.
 
-    Raises KafkaError STREAMS_INVALID_TOPOLOGY if the number of partitions of a topic depends on itself, or if a
-    subtopology has no source.
+    Raises STREAMS_INVALID_TOPOLOGY if the number of partitions of a topic depends on itself, or if a subtopology has no
+    source.
     """
     missing = sorted({name for part in subtopologies for name in part.source_topics if name not in existing})
     if missing:
@@ -112,7 +112,7 @@ def configure(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[C
 
 
 def required_topics(subtopologies: Iterable[Subtopology]) -> set[str]:
-    """Return the names of all topics whose metadata counts: sources, internal ones and changelogs."""
+    """Return the names of all topics of the topology: sources, repartition topics and changelogs."""
     return {name for part in subtopologies
             for name in (*part.sources(), *part.repartition_sink_topics, *(topic.name for topic in part.changelogs))}
 
@@ -133,13 +133,14 @@ def _most(names: Iterable[str], counts: Counts, existing: Counts) -> int:
 
 
 def _decide_repartition_topics(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[dict[str, int]]:
-    """Return the counts of the repartition topics.
+    """Return the numbers of partitions of the repartition topics.
 
-    A topic has its own count if the topology states one. Otherwise, it has the count of the largest source of the
-    first subtopology that writes it and has a source with a known count: as if a loop went over the subtopologies, in
-    their order, until it decides no more topics. The order of `due` is that of the loop's turns and places.
+    A topic has its own number if the topology states one. Otherwise it gets the number of the largest source of the
+    first subtopology that writes it and has a source with a known number. The result is that of a loop over the
+    subtopologies, in their order, which is repeated until it finds no more numbers. The order of `due` is that of this
+    loop.
 
-    Raises KafkaError STREAMS_INVALID_TOPOLOGY for topics that remain.
+    Raises STREAMS_INVALID_TOPOLOGY for topics whose number remains unknown.
     """
     own = [(topic.name, topic.partitions) for part in subtopologies for topic in part.repartition_source_topics]
     counts = {name: count for name, count in own if count}
