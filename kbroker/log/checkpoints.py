@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.base.errors import CorruptLogError
 from kbroker.base.long_work import LongWork, run_to_end
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.fs import FileSystem
 from kbroker.log.jobs import Sync
 
@@ -31,8 +32,7 @@ HIGH_WATERMARK_FILE = 'replication-offset-checkpoint'
 CLEANER_FILE = 'cleaner-offset-checkpoint'
 LEADER_EPOCH_FILE = 'leader-epoch-checkpoint'
 
-PartitionKey = tuple[str, int]
-PartitionOffsets = dict[PartitionKey, int]
+PartitionOffsets = dict[TopicPartition, int]
 OffsetOf = Callable[['Log'], 'int | None']
 """Returns the offset of a log for a checkpoint, None for a log without one."""
 ROWS_AT_ONCE = 128
@@ -225,7 +225,7 @@ class CheckpointFiles:
 class OffsetCheckpoint:
     """A checkpoint file, which has an offset of each log."""
 
-    def __init__(self, files: CheckpointFiles, name: str, found: PartitionOffsets, logs: dict[PartitionKey, Log],
+    def __init__(self, files: CheckpointFiles, name: str, found: PartitionOffsets, logs: dict[TopicPartition, Log],
                  offset_of: OffsetOf, long_work: LongWork):
         """Create; `found` has the offsets that the start read from the file. Those without a log stay in it."""
         self.name = name
@@ -234,21 +234,21 @@ class OffsetCheckpoint:
         self._logs = logs
         self._offset_of = offset_of
         self._long_work = long_work
-        self._stale: set[PartitionKey] = set()
+        self._stale: set[TopicPartition] = set()
         """The partitions that are gone, and that the file may still contain."""
         self._is_under_way = False
 
-    def forget(self, key: PartitionKey) -> None:
+    def forget(self, key: TopicPartition) -> None:
         """Drop the offset that the start found of a partition."""
         if self.found.pop(key, None) is not None:
             self._stale.add(key)
 
-    def remove(self, key: PartitionKey) -> None:
+    def remove(self, key: TopicPartition) -> None:
         """Adopt that a partition is gone. The file contains it until it is written again."""
         self.found.pop(key, None)
         self._stale.add(key)
 
-    def may_contain(self, keys: Iterable[PartitionKey]) -> bool:
+    def may_contain(self, keys: Iterable[TopicPartition]) -> bool:
         """Return whether the file may still contain one of these partitions from before it was gone."""
         return bool(self._stale) and any(key in self._stale for key in keys)
 

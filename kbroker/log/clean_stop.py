@@ -5,10 +5,10 @@ import os
 from collections.abc import Callable, Mapping
 
 from kbroker.base.errors import KafkaError
-from kbroker.log.checkpoints import PartitionKey
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.directory_names import parse_directory_name
 from kbroker.log.fs import FileSystem
-from kbroker.log.inventory import Inventory, PartitionKey, PartitionNote, note_beside, note_partition
+from kbroker.log.inventory import Inventory, PartitionNote, note_beside, note_partition
 from kbroker.log.log import Log
 from kbroker.log.segment import LOG_SUFFIX, OFFSET_INDEX_SUFFIX
 from kbroker.log.verification import Verification
@@ -41,7 +41,7 @@ def sync_everything(fs: FileSystem, directory: str) -> bool:
 class CleanStop:
     """The parts of a clean stop, in their order."""
 
-    def __init__(self, fs: FileSystem, directory: str, logs: Mapping[PartitionKey, Log], progress: Progress):
+    def __init__(self, fs: FileSystem, directory: str, logs: Mapping[TopicPartition, Log], progress: Progress):
         self._fs = fs
         self._directory = directory
         self._logs = logs
@@ -77,7 +77,7 @@ class CleanStop:
         return failed
 
     def write_inventory(self, inventory: Inventory, verification: Verification,
-                        topic_ids: Mapping[PartitionKey, bytes]) -> None:
+                        topic_ids: Mapping[TopicPartition, bytes]) -> None:
         """Note the files of all logs. Without an inventory the next start compares less, and works all the same."""
         try:
             inventory.beside = note_beside(self._fs, self._directory)
@@ -90,7 +90,7 @@ class CleanStop:
             logger.warning('%s: the inventory cannot be written, the next start verifies less: %s', self._directory,
                            error)
 
-    def _row_of(self, key: PartitionKey, log: Log, verification: Verification, topic_id: bytes) -> str:
+    def _row_of(self, key: TopicPartition, log: Log, verification: Verification, topic_id: bytes) -> str:
         """Return the inventory's row of a closed log: the one that it was opened with, if it has not changed."""
         row, offsets = verification.rows.get(key), (log.log_start_offset, log.log_end_offset)
         if row is not None and not log.is_rewritten and offsets == (

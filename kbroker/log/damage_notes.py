@@ -12,14 +12,14 @@ import os
 
 from kbroker.base.errors import CorruptLogError, LogDirectoryError
 from kbroker.base.lean_dataclasses import astuple, dataclass, field
-from kbroker.log.checkpoints import PartitionKey
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.fs import FileSystem
 from kbroker.log.inventory import Damage
 
 DAMAGE_FILE = '.kbroker_damage'
-BESIDE: PartitionKey = ('', -1)
+BESIDE: TopicPartition = ('', -1)
 """The key for damage to files beside the partitions."""
-METADATA: PartitionKey = ('__cluster_metadata', 0)
+METADATA: TopicPartition = ('__cluster_metadata', 0)
 
 
 class State(enum.Enum):
@@ -37,7 +37,7 @@ class State(enum.Enum):
 class DamageNote:
     """The damage to one partition, or to the files beside the partitions."""
 
-    key: PartitionKey
+    key: TopicPartition
     state: State
     damages: list[Damage] = field(default_factory=list)
     row: str = ''
@@ -58,7 +58,7 @@ class DamageNote:
                    [Damage(*damage) for damage in found['damages']], found['row'], found['expectedEndOffset'])
 
 
-def read_notes(fs: FileSystem, log_directory: str) -> dict[PartitionKey, DamageNote]:
+def read_notes(fs: FileSystem, log_directory: str) -> dict[TopicPartition, DamageNote]:
     """Return the notes of a log directory. Raises LogDirectoryError if the file cannot be understood, OSError."""
     path = os.path.join(log_directory, DAMAGE_FILE)
     if not fs.exists(path):
@@ -74,7 +74,7 @@ def read_notes(fs: FileSystem, log_directory: str) -> dict[PartitionKey, DamageN
     return {note.key: note for note in notes}
 
 
-def write_notes(fs: FileSystem, log_directory: str, notes: dict[PartitionKey, DamageNote]) -> None:
+def write_notes(fs: FileSystem, log_directory: str, notes: dict[TopicPartition, DamageNote]) -> None:
     """Replace the notes of a log directory durably; without notes, remove the file. Raises OSError."""
     path = os.path.join(log_directory, DAMAGE_FILE)
     if notes:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from kbroker.base.errors import CorruptLogError, LogDirectoryError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.check import Finding, Remedy, Severity
-from kbroker.log.checkpoints import PartitionKey
 from kbroker.log.damage_notes import BESIDE, DAMAGE_FILE, METADATA, DamageNote, State, read_notes, write_notes
 from kbroker.log.fs import FileSystem
 from kbroker.log.inventory import (
@@ -69,7 +69,7 @@ def _finding(damage: Damage, hint: tuple[str, str], *, is_error: bool) -> Findin
 
 
 def _differences(fs: FileSystem, log_directory: str,
-                 except_for: Collection[PartitionKey]) -> Iterator[tuple[PartitionKey, Damage]]:
+                 except_for: Collection[TopicPartition]) -> Iterator[tuple[TopicPartition, Damage]]:
     """Yield the differences to the inventory, if no start came after it. Raises CorruptLogError, OSError."""
     inventory = trusted_inventory(fs, log_directory)
     if inventory is None:
@@ -85,7 +85,7 @@ def _differences(fs: FileSystem, log_directory: str,
                     yield (topic, partition), damage
 
 
-def past_of(fs: FileSystem, log_directory: str, topic_ids: dict[PartitionKey, bytes]) -> Past:
+def past_of(fs: FileSystem, log_directory: str, topic_ids: dict[TopicPartition, bytes]) -> Past:
     """Return what a stopped log directory proves about its metadata log. Raises OSError."""
     try:
         noted, trusted = read_inventory(fs, log_directory), trusted_inventory(fs, log_directory)
@@ -111,15 +111,15 @@ def lost_batches(findings: Iterable[Finding]) -> list[Damage]:
             and finding.remedy in (Remedy.KEEP_SOUND_BATCHES, Remedy.CUT_TORN_TAIL)]
 
 
-def accept_damage(fs: FileSystem, log_directory: str, only: PartitionKey | None,
-                  found: Mapping[PartitionKey, list[Damage]], *, metadata: bool) -> list[PartitionKey]:
+def accept_damage(fs: FileSystem, log_directory: str, only: TopicPartition | None,
+                  found: Mapping[TopicPartition, list[Damage]], *, metadata: bool) -> list[TopicPartition]:
     """Let the next start take lost records as they are, and remove notes of damage. Return what was accepted.
 
     `found` is the damage that no start has noted. `only` restricts it to one partition; `metadata` accepts the
     metadata log, too. The caller holds the lock. Raises OSError, CorruptLogError, LogDirectoryError.
     """
     notes = read_notes(fs, log_directory)
-    accepted: dict[PartitionKey, None] = {}
+    accepted: dict[TopicPartition, None] = {}
     for key, note in list(notes.items()):
         if only in (None, key):
             accepted[key] = None
@@ -146,7 +146,7 @@ def accept_damage(fs: FileSystem, log_directory: str, only: PartitionKey | None,
     return list(accepted)
 
 
-def forget_partitions(fs: FileSystem, log_directory: str, keys: Collection[PartitionKey]) -> None:
+def forget_partitions(fs: FileSystem, log_directory: str, keys: Collection[TopicPartition]) -> None:
     """Remove partitions from the inventory: a repair has changed their files. Raises OSError."""
     try:
         inventory = read_inventory(fs, log_directory)

@@ -16,13 +16,8 @@ from typing import Any, NamedTuple
 
 from kbroker.base.errors import CorruptLogError
 from kbroker.base.lean_dataclasses import dataclass, field
-from kbroker.log.checkpoints import (
-    HIGH_WATERMARK_FILE,
-    LEADER_EPOCH_FILE,
-    LOG_START_OFFSET_FILE,
-    RECOVERY_POINT_FILE,
-    PartitionKey,
-)
+from kbroker.base.topic_partition import TopicPartition
+from kbroker.log.checkpoints import HIGH_WATERMARK_FILE, LEADER_EPOCH_FILE, LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE
 from kbroker.log.directory_names import CLEAN_SHUTDOWN_FILE
 from kbroker.log.fs import NO_FILE, SMALL_FILE_BYTES, FileSystem
 from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
@@ -93,7 +88,7 @@ class Inventory:
     broker_epoch: int
     metadata_end_offset: int
     beside: dict[str, FileNote]
-    rows: dict[PartitionKey, str] = field(default_factory=dict)
+    rows: dict[TopicPartition, str] = field(default_factory=dict)
     """Each partition as `PartitionNote.encode` returns it: few of thousands are ever decoded twice."""
 
     def write(self, fs: FileSystem, directory: str) -> None:

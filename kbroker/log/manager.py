@@ -12,6 +12,7 @@ from kbroker.base.clock import Clock, Timers
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.base.ledger import Line
 from kbroker.base.long_work import LongWork
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
@@ -19,7 +20,6 @@ from kbroker.log.checkpoints import (
     CheckpointFiles,
     OffsetCheckpoint,
     OffsetOf,
-    PartitionKey,
     read_found,
 )
 from kbroker.log.clean_stop import (
@@ -68,7 +68,7 @@ class LogManager:
         `long_work` runs the work on all logs."""
         self.fs = fs
         self.directory = directory
-        self.logs: dict[PartitionKey, Log] = {}
+        self.logs: dict[TopicPartition, Log] = {}
         self.high_watermark: Callable[[Log], int] = lambda log: log.flushed_offset
         """Returns how far a log may be read; replaced by the topics room."""
         self.on_start_moved: Callable[[Log], object] = lambda log: None
@@ -80,10 +80,10 @@ class LogManager:
         self._clock = clock
         self._is_verified = False
         self._has_begun = False
-        self._offline: dict[PartitionKey, Log] = {}
+        self._offline: dict[TopicPartition, Log] = {}
         """Partitions that damage keeps out of service: their files and checkpoint entries are left as they are."""
-        self._topic_ids: dict[PartitionKey, bytes] = {}
-        self._found_ids: dict[PartitionKey, bytes] = {}
+        self._topic_ids: dict[TopicPartition, bytes] = {}
+        self._found_ids: dict[TopicPartition, bytes] = {}
         self._long_work = LongWork(timers) if long_work is None else long_work
         self._new = NewLogs(clock, timers, self._long_work, self.fail)
         self.producer_room = ProducerRoom()
@@ -193,7 +193,7 @@ class LogManager:
             self._new.make_soon(log)
         return log
 
-    def _options(self, key: PartitionKey, *, sync_later: bool) -> LogOptions:
+    def _options(self, key: TopicPartition, *, sync_later: bool) -> LogOptions:
         is_accepted = self.verification.is_accepted(key)
         is_clean = self.clean_shutdown or is_accepted or self.verification.is_released(key)
         return LogOptions(
@@ -206,14 +206,14 @@ class LogManager:
             producer_expiration_ms=self._config.producer_id_expiration_ms, producer_room=self.producer_room,
             removals=self.removals, start_work=self._long_work.start, on_failure=self.fail)
 
-    def _expected_end_offset(self, key: PartitionKey) -> int:
+    def _expected_end_offset(self, key: TopicPartition) -> int:
         """Return an offset that the log has to reach, by the evidence of the checkpoints."""
         in_checkpoints = max(self.recovery_points.found.get(key, 0), self.high_watermarks.found.get(key, 0))
         if self.clean_shutdown:
             in_checkpoints = max(in_checkpoints, self.start_offsets.found.get(key, 0))
         return self.verification.expected_end_offset(key, in_checkpoints)
 
-    def _offline_log(self, key: PartitionKey, config: LogConfig, failure: KafkaError) -> Log:
+    def _offline_log(self, key: TopicPartition, config: LogConfig, failure: KafkaError) -> Log:
         """Return a log that touches no file and raises `failure` from every call."""
         log = Log(self.fs, self.path(*key), *key, config, self._clock, LogOptions(maker=tuple))
         log.take_offline(failure)
@@ -248,7 +248,7 @@ class LogManager:
             for checkpoint in self._offsets:
                 yield from checkpoint.write_in_parts()
 
-    def _make_partition(self, key: PartitionKey, topic_id: bytes) -> list[str]:
+    def _make_partition(self, key: TopicPartition, topic_id: bytes) -> list[str]:
         """Create a partition's directory. Returns the files that a flush must sync, besides the directories.
 
         Checkpoint entries of a deleted topic of the same name are removed first: after a crash they would apply to the
@@ -332,7 +332,7 @@ class LogManager:
 
     # ---- deleting ----
 
-    def delete_logs(self, keys: Iterable[PartitionKey]) -> Steps:
+    def delete_logs(self, keys: Iterable[TopicPartition]) -> Steps:
         """Delete partitions: rename them, yielding after each; remove their files after file.delete.delay.ms.
 
         Raises KafkaError KAFKA_STORAGE_ERROR.
@@ -360,7 +360,7 @@ class LogManager:
         for delay_ms, paths in by_delay.items():
             self.removals.after(delay_ms, paths)
 
-    def _forget_damage(self, keys: list[PartitionKey]) -> None:
+    def _forget_damage(self, keys: list[TopicPartition]) -> None:
         try:
             self.verification.forget(keys)
         except OSError as error:
@@ -399,7 +399,7 @@ class LogManager:
         found = read_found(self.fs, self.directory, name)
         return OffsetCheckpoint(self._checkpoints, name, found, self.logs, offset_of, self._long_work)
 
-    def _forget_offsets(self, key: PartitionKey) -> None:
+    def _forget_offsets(self, key: TopicPartition) -> None:
         for checkpoint in self._offsets:
             checkpoint.forget(key)
 
@@ -562,7 +562,7 @@ class NewLogs:
 class Periodic:
     """The timers of a directory's periodic work, and the rounds through its logs."""
 
-    def __init__(self, logs: dict[PartitionKey, Log], timers: Timers, long_work: LongWork):
+    def __init__(self, logs: dict[TopicPartition, Log], timers: Timers, long_work: LongWork):
         self._logs = logs
         self._timers = timers
         self._long_work = long_work

@@ -17,13 +17,8 @@ from collections.abc import Collection, Iterator
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kbroker.base.lean_dataclasses import dataclass
-from kbroker.log.checkpoints import (
-    HIGH_WATERMARK_FILE,
-    LOG_START_OFFSET_FILE,
-    RECOVERY_POINT_FILE,
-    PartitionKey,
-    PartitionOffsets,
-)
+from kbroker.base.topic_partition import TopicPartition
+from kbroker.log.checkpoints import HIGH_WATERMARK_FILE, LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, PartitionOffsets
 from kbroker.log.damage_notes import BESIDE, METADATA, DamageNote, State, read_notes, write_notes
 from kbroker.log.directory_names import CLEAN_SHUTDOWN_FILE
 from kbroker.log.fs import FileSystem
@@ -54,7 +49,7 @@ logger = logging.getLogger(__name__)
 class Past:
     """The proofs in a log directory about its metadata log, which names every topic before its first partition."""
 
-    topic_ids: dict[PartitionKey, bytes]
+    topic_ids: dict[TopicPartition, bytes]
     """The topic ids in partition directories."""
     metadata_end_offset: int
     """The end of the metadata log at an earlier clean stop, 0 if unknown."""
@@ -64,8 +59,8 @@ class Past:
     """True if an operator accepted the loss of metadata."""
 
 
-def compare(fs: FileSystem, directory: str, inventory: Inventory, except_for: Collection[PartitionKey] = (),
-            ) -> Iterator[tuple[PartitionKey, PartitionNote | None, list[Damage]]]:
+def compare(fs: FileSystem, directory: str, inventory: Inventory, except_for: Collection[TopicPartition] = (),
+            ) -> Iterator[tuple[TopicPartition, PartitionNote | None, list[Damage]]]:
     """Yield (partition, its note, its damages) of each partition in the inventory, and of `BESIDE`. Raises OSError."""
     yield BESIDE, None, compare_beside(fs, directory, inventory.beside)
     for (topic, partition), row in inventory.rows.items():
@@ -94,12 +89,12 @@ class Verification:
         """True if no other start came between the inventory and this one."""
         if self._inventory is not None and clean_shutdown and broker_epoch < 0:
             self._note_mark()
-        self.rows: dict[PartitionKey, str] = {}
+        self.rows: dict[TopicPartition, str] = {}
         """The partitions that are as their inventory or damage note says."""
         self.start_offsets: PartitionOffsets = {}
         self.end_offsets: PartitionOffsets = {}
-        self.topic_ids: dict[PartitionKey, bytes] = {}
-        self._distrusted: dict[PartitionKey, frozenset[str]] = {}
+        self.topic_ids: dict[TopicPartition, bytes] = {}
+        self._distrusted: dict[TopicPartition, frozenset[str]] = {}
 
     @property
     def metadata_end_offset(self) -> int:
@@ -159,16 +154,16 @@ class Verification:
         if damages:
             self._note(BESIDE, '', damages)
 
-    def _keys_in(self, *states: State) -> set[PartitionKey]:
+    def _keys_in(self, *states: State) -> set[TopicPartition]:
         return {key for key, note in self.notes.items() if note.state in states}
 
-    def _adopt(self, key: PartitionKey, note: PartitionNote, row: str) -> None:
+    def _adopt(self, key: TopicPartition, note: PartitionNote, row: str) -> None:
         self.topic_ids[key] = bytes.fromhex(note.topic_id)
         self.start_offsets[key] = note.start_offset
         self.end_offsets[key] = note.end_offset
         self.rows[key] = row
 
-    def is_released(self, key: PartitionKey) -> bool:
+    def is_released(self, key: TopicPartition) -> bool:
         """Return whether a partition was closed cleanly, whatever happened to the rest of the directory: no start has
         written to it since its note."""
         return key in self.rows or (key in self.notes and self.notes[key].state is State.OFFLINE)
@@ -188,7 +183,7 @@ class Verification:
             note.damages = damages[:MOST_DAMAGES]
             self._report(note)
 
-    def _note(self, key: PartitionKey, row: str, damages: list[Damage]) -> None:
+    def _note(self, key: TopicPartition, row: str, damages: list[Damage]) -> None:
         is_loss = any(damage.is_loss for damage in damages)
         earlier = self.notes[key].damages if key in self.notes else []
         note = DamageNote(key, State.OFFLINE if is_loss else State.SERVED,
@@ -237,17 +232,17 @@ class Verification:
             f'{note.damages[0]}. The broker does not start without all of {note.key[0]}: restore the files from a '
             f'backup, or accept the loss with kbroker-check --accept {self._existing(note.key)}')
 
-    def distrusted(self, key: PartitionKey) -> frozenset[str]:
+    def distrusted(self, key: TopicPartition) -> frozenset[str]:
         """Return the names of damaged files that an opening has to recover or rebuild."""
         if self.is_accepted(key):
             return frozenset(os.path.basename(damage.file) for damage in self.notes[key].damages)
         return self._distrusted.get(key, frozenset())
 
-    def is_accepted(self, key: PartitionKey) -> bool:
+    def is_accepted(self, key: TopicPartition) -> bool:
         """Return whether an operator accepted the damage of a partition."""
         return key in self.notes and self.notes[key].state is State.ACCEPTED
 
-    def failure(self, key: PartitionKey) -> KafkaError | None:
+    def failure(self, key: TopicPartition) -> KafkaError | None:
         """Return the error of a partition that must not be opened, None if it may be."""
         note = self.notes.get(key)
         if note is None or note.state is not State.OFFLINE or not note.row:
@@ -261,7 +256,7 @@ class Verification:
         """Return the notes of the partitions that stay out of service."""
         return [self.notes[key] for key in sorted(self._keys_in(State.OFFLINE))]
 
-    def expected_end_offset(self, key: PartitionKey, in_checkpoints: int) -> int:
+    def expected_end_offset(self, key: TopicPartition, in_checkpoints: int) -> int:
         """Return an offset that the log of a partition has to reach.
 
         `in_checkpoints` counts only without an inventory, which has compared the files themselves.
@@ -272,7 +267,7 @@ class Verification:
         is_known = self.is_trusted or key in self.rows or self.is_accepted(key)
         return 0 if is_known else in_checkpoints
 
-    def take_offline(self, key: PartitionKey, error: CorruptLogError, expected_end_offset: int) -> KafkaError:
+    def take_offline(self, key: TopicPartition, error: CorruptLogError, expected_end_offset: int) -> KafkaError:
         """Note that a partition could not be opened after a clean stop, and return the error for clients.
 
         Raises LogDirectoryError if it belongs to an internal topic; OSError.
@@ -289,7 +284,7 @@ class Verification:
             raise self._refusal(note)
         return self._error(note)
 
-    def opened(self, key: PartitionKey, log_end_offset: int, expected_end_offset: int) -> None:
+    def opened(self, key: TopicPartition, log_end_offset: int, expected_end_offset: int) -> None:
         """Adopt that a partition was opened. Notes the loss, which recovery has logged, if its log ends too early."""
         note = self.notes.get(key)
         if note is not None and note.state is State.OFFLINE:
@@ -302,7 +297,7 @@ class Verification:
             self.notes[key] = DamageNote(key, State.SERVED, [damage])
             self._are_notes_stale = True
 
-    def forget_files(self, key: PartitionKey) -> None:
+    def forget_files(self, key: TopicPartition) -> None:
         """Forget what the last clean stop left of a partition whose directory is out of use.
 
         Another topic of the same name may have the same offsets.
@@ -310,7 +305,7 @@ class Verification:
         for known in (self.rows, self.start_offsets, self.end_offsets, self.topic_ids, self._distrusted):
             known.pop(key, None)
 
-    def forget(self, keys: Collection[PartitionKey]) -> None:
+    def forget(self, keys: Collection[TopicPartition]) -> None:
         """Remove the notes of partitions that are deleted. Raises OSError."""
         for key in keys:
             if key in self.notes:
@@ -324,7 +319,7 @@ class Verification:
             self._drop(key)
         self._write()
 
-    def _drop(self, key: PartitionKey) -> None:
+    def _drop(self, key: TopicPartition) -> None:
         del self.notes[key]
         self._are_notes_stale = True
 
@@ -333,10 +328,10 @@ class Verification:
             write_notes(self._fs, self._directory, self.notes)
             self._are_notes_stale = False
 
-    def _path(self, key: PartitionKey) -> str:
+    def _path(self, key: TopicPartition) -> str:
         return self._directory if key == BESIDE else os.path.join(self._directory, f'{key[0]}-{key[1]}')
 
-    def _existing(self, key: PartitionKey) -> str:
+    def _existing(self, key: TopicPartition) -> str:
         """Return the path for a command line: the log directory, if the partition has none."""
         path = self._path(key)
         return path if self._fs.exists(path) else self._directory

@@ -20,7 +20,6 @@ from kbroker.log.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
-    PartitionKey,
     PartitionOffsets,
     read_partition_offsets,
 )
@@ -110,7 +109,7 @@ class DirectoryCheck:
     """True if this process holds the lock. It then must not test the lock, and no broker uses the directory."""
     findings: list[Finding] = field(default_factory=list)
     tasks: list[PartitionTask] = field(default_factory=list)
-    reports: dict[PartitionKey, PartitionReport] = field(default_factory=dict)
+    reports: dict[TopicPartition, PartitionReport] = field(default_factory=dict)
     proof_of_loss: str | None = None
     """The proof that the metadata log lost records, None without one."""
 
@@ -128,7 +127,7 @@ class DirectoryCheck:
         self.lock_path = os.path.join(self.log_directory, LOCK_FILE) if has_owner else None
         self.holder = None if self.lock_path is None or self.is_locked else self._find_holder(self.lock_path)
         """The process id of the broker that uses the directory; 0 if it cannot be seen."""
-        self._deleted: dict[PartitionKey, str] = {}
+        self._deleted: dict[TopicPartition, str] = {}
         self.is_clean = not has_owner or self.fs.exists(os.path.join(self.log_directory, CLEAN_SHUTDOWN_FILE))
         self._checkpoints = {name: self._read_checkpoint(name) for name in CHECKPOINTS} if has_owner else {}
         if self.is_partition:
@@ -226,7 +225,7 @@ class DirectoryCheck:
         return self.findings
 
     @property
-    def _readable(self) -> set[PartitionKey]:
+    def _readable(self) -> set[TopicPartition]:
         """The partitions whose batches could all be read."""
         return {key for key, report in self.reports.items() if report.has_state}
 
@@ -251,7 +250,7 @@ class DirectoryCheck:
                 if topic_partition in readable:
                     self._check_offset(name, topic_partition, offset, self.reports[topic_partition])
 
-    def _check_offset(self, name: str, topic_partition: PartitionKey, offset: int, report: PartitionReport) -> None:
+    def _check_offset(self, name: str, topic_partition: TopicPartition, offset: int, report: PartitionReport) -> None:
         what = f'{offset} for {_name(topic_partition)}'
         if offset < 0:
             self._error(name, f'found {what}, expected an offset')
@@ -265,7 +264,7 @@ class DirectoryCheck:
                         do=f'restore {_name(topic_partition)} from a backup. Without one, {{accept}} lets the next '
                            'start serve what is there')
 
-    def _is_stale(self, name: str, topic_partition: PartitionKey) -> bool:
+    def _is_stale(self, name: str, topic_partition: TopicPartition) -> bool:
         """Return whether a high watermark may be that of an earlier topic of the name, deleted a moment ago.
 
         Kafka writes the checkpoint every few seconds, so it may be older than the partition.
@@ -372,7 +371,7 @@ class DirectoryCheck:
                 self._warn(_name(topic_partition), 'found no such directory: the next start creates it, empty',
                            do='nothing')
 
-    def _follows_a_deleted(self, topic_partition: PartitionKey, topic_id: bytes | None) -> bool:
+    def _follows_a_deleted(self, topic_partition: TopicPartition, topic_id: bytes | None) -> bool:
         """Return whether an earlier topic of the name was deleted a moment ago: the checkpoints may still list it."""
         path = self._deleted.get(topic_partition)
         try:
@@ -380,7 +379,7 @@ class DirectoryCheck:
         except (CorruptLogError, OSError):
             return False
 
-    def _partitions_of(self, image: MetadataImage) -> Iterator[tuple[PartitionKey, bytes]]:
+    def _partitions_of(self, image: MetadataImage) -> Iterator[tuple[TopicPartition, bytes]]:
         """Yield the partitions that belong in this directory, with their topic ids."""
         owner = self._meta_properties
         for topic in image.topics.values():
@@ -451,7 +450,7 @@ RESERVED_DIRECTORIES = tuple(number.to_bytes(16, 'big') for number in range(100)
 """Reserved directory ids: unassigned, lost, migrating."""
 
 
-def _name(topic_partition: PartitionKey) -> str:
+def _name(topic_partition: TopicPartition) -> str:
     topic, partition = topic_partition
     return f'{topic}-{partition}'
 

@@ -12,7 +12,7 @@ from kbroker.base.internal_topics import TRANSACTION_STATE
 from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.check import OpenTransaction
 from kbroker.transaction.state import PREPARED, TransactionRow, TransactionState
-from kbroker_tools.rows.coordinator_replay import Batches, TopicPartition, transaction_rows
+from kbroker_tools.rows.coordinator_replay import Batches, transaction_rows
 
 OpenTransactions = Mapping[TopicPartition, list[OpenTransaction]]
 
