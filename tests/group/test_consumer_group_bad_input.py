@@ -1,4 +1,4 @@
-"""Bad input to consumer groups: each row gets Kafka's error, and changes and allocates nothing."""
+"""Bad requests to consumer groups: each gets Kafka's error, changes nothing and takes no memory."""
 
 import pytest
 from support.worlds.consumer_groups import Consumer, consumer_group
@@ -16,7 +16,8 @@ KEPT = ('members', 'targets', 'epoch', 'assignment_epoch', 'assigned_at_ms', 'me
 
 @pytest.fixture
 def world():
-    """A group of the members `a`, with epoch 3 and partition 0 of t, and `s`, a static one that waits for the rest."""
+    """A world with a group of two members: `a` with epoch 3 and partition 0 of t, and the static member `s`, which
+    waits for the other partitions."""
     world = World(group_consumer_assignment_interval_ms=0, group_consumer_min_assignment_interval_ms=0,
                   group_consumer_migration_policy='disabled', kbroker_group_memory_max_bytes=1_000_000)
     world.topics.create('t', 2)
@@ -37,7 +38,7 @@ def world():
 
 
 def footprint(world):
-    """Return all that a request could change: rows, groups, memory, deadlines."""
+    """Return everything that a request could change: rows, groups, memory, deadlines."""
     group = consumer_group(world)
     return (
         list(world.partition.stored), {found.group_id: found.group_type for found in world.groups.list_groups()},

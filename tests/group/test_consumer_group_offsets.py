@@ -1,7 +1,7 @@
 """Offsets of consumer groups: commits and fetches by member epoch, deletion, expiry."""
 
 import pytest
-from support.worlds.consumer_groups import Consumer, consumer_group, last_batch, told
+from support.worlds.consumer_groups import Consumer, assignment_in, consumer_group, last_batch
 from support.worlds.group_coordinator import GROUP, World
 
 from kbroker.base.completion import Callback
@@ -23,7 +23,7 @@ def world():
 
 @pytest.fixture
 def member(world):
-    """A member of epoch 3 that has both partitions since epoch 2."""
+    """A member with epoch 3, which has had both partitions since epoch 2."""
     found = Consumer(world, 'a', names=['t'])
     found.join()
     found.heartbeat(subscribed_topic_names=['t', 'later'])
@@ -41,7 +41,7 @@ def commit_transactional(world, epoch, member_id='a', partition=T0):
 
 @pytest.mark.parametrize(('epoch', 'member_id', 'version', 'code'), [
     (3, 'a', 9, ErrorCode.NONE),
-    (2, 'a', 9, ErrorCode.NONE),                    # the member has the partition since then
+    (2, 'a', 9, ErrorCode.NONE),                    # the member has had the partition since this epoch
     (1, 'a', 9, ErrorCode.STALE_MEMBER_EPOCH),
     (4, 'a', 9, ErrorCode.STALE_MEMBER_EPOCH),
     (-1, 'a', 9, ErrorCode.STALE_MEMBER_EPOCH),
@@ -82,7 +82,7 @@ def test_an_older_epoch_does_not_do_for_a_partition_that_came_later(world):
     a, b = Consumer(world, 'a', names=['t']), Consumer(world, 'b', names=['t'])
     a.join()
     b.join()
-    (kept,) = told(world, a.heartbeat())['t']
+    (kept,) = assignment_in(world, a.heartbeat())['t']
     a.heartbeat({'t': {kept}})
     b.heartbeat()
     a.leave()
@@ -96,7 +96,7 @@ def test_partitions_that_are_to_be_given_up_may_still_be_committed(world):
     a, b = Consumer(world, 'a', names=['t']), Consumer(world, 'b', names=['t'])
     a.join()
     b.join()
-    (kept,) = told(world, a.heartbeat())['t']
+    (kept,) = assignment_in(world, a.heartbeat())['t']
     assert commit(world, 2, partition=('t', 1 - kept)) is ErrorCode.NONE
 
 

@@ -1,7 +1,7 @@
 """Consumer groups (KIP-848): the heartbeat, step by step."""
 
 import pytest
-from support.worlds.consumer_groups import Consumer, batches_of_types, consumer_group, last_batch, told
+from support.worlds.consumer_groups import Consumer, assignment_in, batches_of_types, consumer_group, last_batch
 from support.worlds.group_coordinator import World
 
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -21,7 +21,7 @@ def test_a_first_member_gets_everything_at_once():
     world = world_of()
     a = Consumer(world, 'a', names=['t'])
     answer = a.join()
-    assert (a.epoch, told(world, answer)) == (2, {'t': {0, 1}})
+    assert (a.epoch, assignment_in(world, answer)) == (2, {'t': {0, 1}})
     assert batches_of_types(world) == [['5', '3', '7', '6', '8']]
     assert consumer_group(world).state_name == 'Stable'
 
@@ -34,8 +34,8 @@ def test_heartbeats_are_frequent_while_members_may_not_know_their_targets():
     assert a.heartbeat().value.heartbeat_interval_ms == 5000
     assert b.join().value.heartbeat_interval_ms == 500
     world.advance(5000)
-    assert b.heartbeat().value.heartbeat_interval_ms == 500     # it waits for what `a` holds
-    (kept,) = told(world, a.heartbeat())['t']
+    assert b.heartbeat().value.heartbeat_interval_ms == 500     # it waits for partitions of `a`
+    (kept,) = assignment_in(world, a.heartbeat())['t']
     assert a.heartbeat({'t': {kept}}).value.heartbeat_interval_ms == 5000
     assert b.heartbeat().value.heartbeat_interval_ms == 5000
 
@@ -49,12 +49,12 @@ def test_partitions_move_when_their_owner_has_given_them_up():
     world = world_of()
     a, b = Consumer(world, 'a', names=['t']), Consumer(world, 'b', names=['t'])
     a.join()
-    assert (told(world, b.join()), b.epoch) == ({}, 3)
+    assert (assignment_in(world, b.join()), b.epoch) == ({}, 3)
     assert consumer_group(world).state_name == 'Reconciling'
-    (kept,) = told(world, a.heartbeat())['t']
+    (kept,) = assignment_in(world, a.heartbeat())['t']
     assert a.epoch == 2
-    assert (told(world, a.heartbeat({'t': {kept}})), a.epoch) == (None, 3)
-    assert (told(world, b.heartbeat()), b.epoch) == ({'t': {1 - kept}}, 3)
+    assert (assignment_in(world, a.heartbeat({'t': {kept}})), a.epoch) == (None, 3)
+    assert (assignment_in(world, b.heartbeat()), b.epoch) == ({'t': {1 - kept}}, 3)
     assert consumer_group(world).state_name == 'Stable'
 
 
@@ -67,7 +67,7 @@ def test_an_idle_heartbeat_writes_nothing_and_is_answered_at_once():
     stored = world.partition.stored
     answer = a.heartbeat()
     assert answer.came
-    assert (told(world, answer), world.partition.stored) == (None, stored)
+    assert (assignment_in(world, answer), world.partition.stored) == (None, stored)
 
 
 def test_nothing_is_answered_before_it_is_durable_and_all_that_wait_share_a_batch():
@@ -97,8 +97,8 @@ def test_a_restart_goes_on_where_the_rows_stand():
     for name in ('members', 'targets', 'epoch', 'assignment_epoch', 'metadata_hash', 'names', 'subscriptions'):
         assert after[name] == before[name]
     kept = next(iter(consumer_group(world).members['a'].held.assigned.values()))
-    assert (told(world, a.heartbeat({'t': set(kept)})), a.epoch) == (None, 3)
-    assert told(world, b.heartbeat())['t'] == {0, 1} - set(kept)
+    assert (assignment_in(world, a.heartbeat({'t': set(kept)})), a.epoch) == (None, 3)
+    assert assignment_in(world, b.heartbeat())['t'] == {0, 1} - set(kept)
 
 
 def test_a_session_that_ends_fences_the_member():
@@ -112,7 +112,7 @@ def test_a_session_that_ends_fences_the_member():
     assert last_batch(world) == ['T8', 'T7', 'T5', '3']
     assert list(consumer_group(world).members) == ['b']
     assert a.heartbeat().code is ErrorCode.UNKNOWN_MEMBER_ID
-    assert (told(world, b.heartbeat()), b.epoch) == ({'t': {0, 1}}, 4)
+    assert (assignment_in(world, b.heartbeat()), b.epoch) == ({'t': {0, 1}}, 4)
 
 
 def test_a_member_that_does_not_give_partitions_up_in_time_is_fenced():
@@ -132,7 +132,7 @@ def test_a_member_that_has_given_partitions_up_is_not_fenced():
     a, b = Consumer(world, 'a', names=['t'], rebalance_timeout_ms=10_000), Consumer(world, 'b', names=['t'])
     a.join()
     b.join()
-    a.heartbeat({'t': told(world, a.heartbeat())['t']})
+    a.heartbeat({'t': assignment_in(world, a.heartbeat())['t']})
     world.advance(20_000)
     assert set(consumer_group(world).members) == {'a', 'b'}
 
@@ -173,7 +173,7 @@ def test_a_newcomer_within_the_interval_waits_for_a_later_heartbeat():
     world = world_of(group_consumer_assignment_interval_ms=1000)
     a, b = Consumer(world, 'a', names=['t']), Consumer(world, 'b', names=['t'])
     a.join()
-    assert (told(world, b.join()), b.epoch) == ({}, 2)
+    assert (assignment_in(world, b.join()), b.epoch) == ({}, 2)
     assert consumer_group(world).state_name == 'Assigning'
     world.advance(1000)
     assert consumer_group(world).state_name == 'Assigning'
@@ -182,7 +182,7 @@ def test_a_newcomer_within_the_interval_waits_for_a_later_heartbeat():
 
 
 def test_a_clock_that_was_set_back_delays_no_assignment():
-    """The time of the last one is then in the future."""
+    """The last assignment is in the future then."""
     world = world_of(group_consumer_assignment_interval_ms=1000)
     a, b = Consumer(world, 'a', names=['t']), Consumer(world, 'b', names=['t'])
     a.join()
@@ -196,7 +196,7 @@ def test_a_clock_that_was_set_back_does_not_make_heartbeats_frequent():
     a = Consumer(world, 'a', names=['t'])
     a.join()
     world.clock.set_wall_ms(world.clock.wall_ms() - 3 * HOUR_MS)
-    for _ in range(2):      # the second one changes nothing
+    for _ in range(2):      # the second heartbeat changes nothing
         assert a.heartbeat().value.heartbeat_interval_ms == 5000
 
 
@@ -225,7 +225,7 @@ def test_new_partitions_reach_the_group_with_a_heartbeat():
     a = Consumer(world, 'a', names=['t'])
     a.join()
     world.topics.add_partitions('t', 3)
-    assert (told(world, a.heartbeat()), a.epoch) == ({'t': {0, 1, 2}}, 3)
+    assert (assignment_in(world, a.heartbeat()), a.epoch) == ({'t': {0, 1, 2}}, 3)
     assert last_batch(world) == ['3', '7', '6', '8']
 
 
@@ -234,16 +234,16 @@ def test_partitions_of_a_deleted_topic_are_revoked():
     a = Consumer(world, 'a', names=['t', 'orders'])
     a.join()
     world.topics.delete('t')
-    assert told(world, a.heartbeat()) == {'orders': {0, 1, 2, 3}}
+    assert assignment_in(world, a.heartbeat()) == {'orders': {0, 1, 2, 3}}
     assert (a.heartbeat({'orders': {0, 1, 2, 3}}).value.member_epoch, consumer_group(world).state_name) == (3, 'Stable')
 
 
 def test_a_topic_that_is_created_later_counts_when_it_appears():
     world = world_of()
     a = Consumer(world, 'a', names=['later'])
-    assert told(world, a.join()) == {}
+    assert assignment_in(world, a.join()) == {}
     world.topics.create('later', 2)
-    assert told(world, a.heartbeat()) == {'later': {0, 1}}
+    assert assignment_in(world, a.heartbeat()) == {'later': {0, 1}}
 
 
 def test_a_failed_append_changes_nothing():

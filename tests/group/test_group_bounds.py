@@ -1,4 +1,4 @@
-"""The memory that clients take in groups has a bound, at which honest clients go on."""
+"""The memory that clients can take in groups is bounded. At the bound, honest clients can continue."""
 
 import pytest
 from support.worlds.group_coordinator import GROUP, Client, World, stable_group, subscription
@@ -43,7 +43,7 @@ def test_a_flood_of_member_ids_keeps_the_newest_and_keeps_no_client_out(world):
     for index in range(200):
         assert Client(world, group_id=f'g{index}').join_once().code is ErrorCode.MEMBER_ID_REQUIRED
     assert len(world.groups.pending_members) == 100
-    assert len(groups_of(world)) == 100  # the others never had a member
+    assert len(groups_of(world)) == 100  # the other groups never had a member
     assert early.join_once().code is ErrorCode.UNKNOWN_MEMBER_ID
     early.member_id = ''
     answer = early.join()
@@ -71,7 +71,7 @@ def test_groups_with_long_names_end_at_the_bound_and_give_their_memory_back():
     assert set(codes[:held]) == {ErrorCode.NONE}
     assert world.groups.memory.held_bytes <= 64 * MIB
     again = world.commit(('orders', 0), 2, group_id='0' + 'g' * 32_000)
-    assert again.code is ErrorCode.NONE  # what exists can be committed again
+    assert again.code is ErrorCode.NONE  # an existing offset can be committed again
     world.clock.advance(8 * 86_400_000)
     world.groups.sweep()
     world.run_due()

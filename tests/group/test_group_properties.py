@@ -1,4 +1,4 @@
-"""In every history, a restart restores the visible state, and every request is answered once."""
+"""In every history, a restart restores the visible state, and each request is answered once."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ CLIENTS = st.integers(0, 3)
 
 
 class GroupsOnDisk(RuleBasedStateMachine):
-    """Two groups, four clients of which one is static, and two producers. Flushes happen at random."""
+    """A machine with two groups, four clients (one of them static) and two producers. Flushes happen at random."""
 
     @initialize()
     def begin(self):

@@ -115,7 +115,7 @@ COMMITTED = st.tuples(
 
 
 def as_messages(key, committed):
-    """Return the row as the tables and the codec write it."""
+    """Return the row, encoded by the tables and the codec."""
     key = OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)
     value = OffsetCommitValue(
         offset=committed.offset, leader_epoch=committed.leader_epoch, metadata=committed.metadata,
@@ -142,7 +142,7 @@ def test_the_batch_of_a_commit_is_what_the_codec_makes_of_its_rows(committed, pr
 
 @given(COMMITTED)
 def test_what_is_appended_is_what_a_load_would_read(committed):
-    """The coordinator adopts offsets as it made them, not as read from the log. Both must be equal."""
+    """The coordinator adopts the offsets that it has appended without reading them. They must equal those of a load."""
     key, offset = committed
     (record,) = decode_records(appended([key], [offset]))
     assert read_row(record.key, record.value, record.offset) == OffsetRow(key, offset)

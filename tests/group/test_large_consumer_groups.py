@@ -1,6 +1,6 @@
-"""Consumer groups with regular expressions that match very many topics: no turn of the loop is long.
+"""Consumer groups with regular expressions that match many topics: no turn of the loop is long.
 
-The members act outside of the turns, which do the work of their heartbeats in parts. Times are processor times of this
+The heartbeats arrive outside of the turns, and the turns do their work in parts. Times are processor times of this
 thread, so the load of the machine does not count.
 """
 import pytest

@@ -14,12 +14,12 @@ from kbroker.protocol.messages import JoinGroupRequest, LeaveGroupRequest, SyncG
 MEMBERS = 10_000
 ORDERS = subscription('orders')
 GATHERED_MS = 7_000
-"""After this time the first rebalance has waited long enough for members."""
+"""The time after which the first rebalance no longer waits for members."""
 
 
 @pytest.fixture
 def world():
-    """A world whose first rebalance waits for members. Rows of ten thousand members fit."""
+    """A world whose first rebalance waits for members. A row may have ten thousand members."""
     with large_world(group_initial_rebalance_delay_ms=3000) as found:
         yield found
 

@@ -31,7 +31,7 @@ def _without_garbage_collection():
 
 
 def world_with(members):
-    """Return a world in which a classic group has so many members, each with a partition of `t`."""
+    """Return a world with a classic group of this many members. Each has a partition of `t`."""
     world = MeasuredWorld(group_consumer_assignment_interval_ms=0, group_consumer_min_assignment_interval_ms=0,
                           group_consumer_assignors='range')
     world.topics.create('t', members + 1)
@@ -47,7 +47,7 @@ def world_with(members):
 
 
 def upgraded(world, members):
-    """Let a member of the consumer protocol join, and return it."""
+    """Upgrade the group by the join of a member of the consumer protocol. Return this member."""
     newcomer = Consumer(world, 'newcomer', names=['t'])
     assert newcomer.join().code is ErrorCode.NONE
     group = consumer_group(world)
@@ -56,7 +56,7 @@ def upgraded(world, members):
 
 
 def downgrade(world, newcomer, members):
-    """Let the member leave, and the others have their assignments in a classic group."""
+    """Downgrade the group: `newcomer` leaves, and the others get their assignments in a classic group."""
     assert newcomer.leave().code is ErrorCode.NONE
     group = world.groups.describe(GROUP, 'classic')
     assert (len(group.members), group.generation) == (members, 4)

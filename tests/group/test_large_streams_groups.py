@@ -1,12 +1,12 @@
 """Streams groups of twenty thousand tasks: no turn of the loop is long.
 
-The members act outside of the turns, which do the work of their heartbeats in parts. Times are processor times of this
+The heartbeats arrive outside of the turns, and the turns do their work in parts. Times are processor times of this
 thread, so the load of the machine does not count.
 """
 import pytest
 from support.runner.attempts import assert_within
 from support.worlds.measured_world import LONGEST_TURN_S, large_world
-from support.worlds.streams_groups import StreamsClient, streams_group, told_active, topology
+from support.worlds.streams_groups import StreamsClient, active_tasks, streams_group, topology
 
 TASKS = 20_000
 
@@ -24,9 +24,9 @@ def world():
 def test_no_turn_of_a_group_with_twenty_thousand_tasks_is_long(world):
     declared = topology(changelogs=('log',))
     a, b = (StreamsClient(world, name, declared=declared) for name in 'ab')
-    assert told_active(a.join()) == {'0': set(range(TASKS))}
+    assert active_tasks(a.join()) == {'0': set(range(TASKS))}
     b.join()
-    kept = told_active(a.heartbeat({'0': set(range(TASKS))}))
+    kept = active_tasks(a.heartbeat({'0': set(range(TASKS))}))
     assert len(kept['0']) == TASKS // 2
     a.heartbeat(kept)
     b.heartbeat({})

@@ -1,7 +1,7 @@
-"""Migration between the classic and the consumer protocol, member by member, and groups of both."""
+"""Migration between the classic and the consumer protocol, member by member, and groups with members of both."""
 
 import pytest
-from support.worlds.consumer_groups import Consumer, batches_of_types, consumer_group, last_batch, told
+from support.worlds.consumer_groups import Consumer, assignment_in, batches_of_types, consumer_group, last_batch
 from support.worlds.group_coordinator import GROUP, Client, World, stable_group
 
 from kbroker.base.errors import ErrorCode
@@ -21,7 +21,7 @@ def world_of(**settings):
 
 
 def reader(world, name='c', owned=(), **fields):
-    """Return a client of the classic protocol that reads the topic `t`."""
+    """Return a client of the classic protocol that subscribes to the topic `t`."""
     return Client(world, name, protocols=[('range', encode_subscription(['t'], owned))], **fields)
 
 
@@ -65,7 +65,7 @@ def test_an_upgrade_keeps_the_last_assignment_and_the_join_goes_on_in_the_same_b
     generation = classic.generation
     world.commit(('t', 0), 7, **classic.identity)
     a = Consumer(world, 'a', names=['t'])
-    assert told(world, a.join()) == {}
+    assert assignment_in(world, a.join()) == {}
     assert a.epoch == generation + 1
     assert last_batch(world) == ['T2', '5', '3', '7', '6', '8', '5', '3', '7', '7', '6', '8']
     group = consumer_group(world)
@@ -85,9 +85,9 @@ def test_partitions_move_between_members_of_both_protocols(world):
     kept = rejoin(world, classic, {0, 1, 2, 3})
     assert len(kept) == 2
     assert classic.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
-    assert told(world, a.heartbeat()) is None
+    assert assignment_in(world, a.heartbeat()) is None
     assert rejoin(world, classic, kept) == kept
-    assert told(world, a.heartbeat()) == {'t': {0, 1, 2, 3} - kept}
+    assert assignment_in(world, a.heartbeat()) == {'t': {0, 1, 2, 3} - kept}
     assert (classic.heartbeat(), classic.generation) == (ErrorCode.NONE, a.epoch)
     assert consumer_group(world).state_name == 'Stable'
 
@@ -200,12 +200,12 @@ def test_members_that_are_no_consumers_are_not_upgraded(world):
 
 
 def mixed(world, **fields):
-    """Return a consumer and a classic member of one stable group."""
+    """Return a member of the consumer protocol and one of the classic protocol, in one stable group."""
     a = Consumer(world, 'a', names=['t'], **fields)
     a.join()
     classic = reader(world)
     assert rejoin(world, classic, ()) == set()
-    kept = told(world, a.heartbeat())['t']
+    kept = assignment_in(world, a.heartbeat())['t']
     a.heartbeat({'t': kept})
     assert classic.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
     assert rejoin(world, classic, ()) == {0, 1, 2, 3} - kept
@@ -282,7 +282,7 @@ def test_a_classic_member_replaces_the_last_static_one_of_the_consumer_protocol(
 def test_a_group_of_both_protocols_survives_a_restart(world):
     a, classic = mixed(world)
     world.restart()
-    assert (classic.heartbeat(), told(world, a.heartbeat())) == (ErrorCode.NONE, None)
+    assert (classic.heartbeat(), assignment_in(world, a.heartbeat())) == (ErrorCode.NONE, None)
     world.advance(9_999)
     assert set(consumer_group(world).members) == {'a', classic.member_id}
     world.advance(1)
@@ -353,7 +353,7 @@ def test_a_policy_may_keep_classic_members_out():
 def test_a_member_may_change_its_protocol_in_place(world):
     _, classic = mixed(world)
     successor = Consumer(world, classic.member_id, names=['t'])
-    assert told(world, successor.join()) == {'t': {
+    assert assignment_in(world, successor.join()) == {'t': {
         partition for epochs in consumer_group(world).members[classic.member_id].held.assigned.values()
         for partition in epochs}}
     assert consumer_group(world).classic_count == 0

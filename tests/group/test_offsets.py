@@ -24,7 +24,7 @@ def forget(world, *partitions):
 
 
 def delete_group(world, group_id=GROUP):
-    """Return a list that the answer enters: an error code or None."""
+    """Delete the group. Return a list to which the answer is added: an error code or None."""
     answers = []
     world.groups.delete_group(group_id, Callback(lambda error, result: answers.append(error and error.code)))
     return answers
@@ -41,7 +41,7 @@ def test_a_commit_is_not_visible_before_it_is_durable():
 
 
 def test_an_expiring_commit_says_the_same_before_and_after_a_restart():
-    """Its row has no field for a leader epoch, so a fetch must not return one before a restart either."""
+    """The row of an expiring offset has no leader epoch, so a fetch must not return one before a restart either."""
     world = World()
     answer = Answer()
     world.groups.commit(Commit(GROUP, {ORDERS: NewOffset(5, 9)}, retention_ms=1000), 4, answer.completion())
@@ -344,7 +344,7 @@ def test_a_deleted_topic_takes_its_offsets_along(world):
 
 def test_offsets_of_a_topic_deleted_just_before_a_crash_are_gone_after_it(world):
     world.commit(ORDERS, 5)
-    world.topics.on_topic_deleted.clear()  # the tombstones are lost
+    world.topics.on_topic_deleted.clear()  # so that no tombstones are written
     world.topics.delete('orders')
     world.topics.create('orders', 4)
     world.restart()

@@ -1,6 +1,6 @@
 """Transactions with tens of thousands of offsets: a marker ends them at once, and their offsets are applied in parts.
 
-Readers see all of a transaction's offsets or none, whatever part is applied. Times are processor times of this thread.
+At any time, readers see either all offsets of a transaction or none. Times are processor times of this thread.
 """
 import gc
 import random
@@ -54,7 +54,7 @@ def seen(world, partitions, group_id=GROUP, *, require_stable=True):
 
 
 def slices(world):
-    """Apply in parts, and yield before the first, between any two, and after the last."""
+    """Apply the offsets in parts. Yield before the first part, between two parts, and after the last."""
     while True:
         yield
         if not len(world.long_work):
@@ -70,7 +70,7 @@ def offsets_in_memory(world):
 
 @pytest.mark.parametrize('committed', [True, False])
 def test_the_end_of_a_transaction_with_fifty_thousand_offsets_takes_no_long_turn(committed):
-    """Once, the loop applied all of them when the marker arrived."""
+    """An earlier version applied all offsets in the turn in which the marker arrived."""
     world = World(message_max_bytes=4 * 1024 * 1024)
     commit(world, names(MANY), 1)
     commit(world, names(MANY), 2, producer_id=1000)
@@ -147,7 +147,7 @@ def test_a_commit_outside_the_transaction_counts_while_it_is_being_applied(world
 
 
 def test_a_tombstone_takes_an_offset_that_is_being_applied(world):
-    """It stands behind the marker in the log."""
+    """The tombstone is behind the marker in the log."""
     commit(world, names(SEVERAL_PARTS), 2, producer_id=1000)
     world.end_transaction(1000, commit=True)
     world.groups.delete_offsets(GROUP, names(SEVERAL_PARTS)[:300], Callback(lambda error, result: None))
@@ -185,7 +185,7 @@ def test_a_topic_is_deleted_while_its_offsets_are_being_applied(world):
 
 @pytest.mark.parametrize('days', [6, 8])
 def test_offsets_expire_while_they_are_being_applied_if_they_are_due(world, days):
-    """They are kept for seven days."""
+    """The retention is seven days."""
     commit(world, names(SEVERAL_PARTS), 2, producer_id=1000)
     world.clock.advance(days * 86_400_000)
     world.end_transaction(1000, commit=True)
@@ -211,7 +211,7 @@ def test_a_restart_applies_what_the_log_says(world):
 
 @pytest.mark.parametrize('seed', range(20))
 def test_no_order_of_applying_shows_anything_but_the_log(seed):
-    """A world that applies in parts beside one that applies at once."""
+    """A world that applies offsets in parts shows the same as one that applies them at once."""
     rng = random.Random(seed)
     slow, prompt = World(slice_us=0), World()
     open_ids = set()

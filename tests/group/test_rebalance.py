@@ -50,7 +50,7 @@ def test_the_initial_delay_gathers_members_into_one_generation():
     world.advance(2900)
     joins.append(second.join())
     world.advance(2900)
-    assert not joins[0].came  # a second member joined, which extended the delay
+    assert not joins[0].came  # the second join has extended the delay
     world.advance(200)
     assert {join.value.generation_id for join in joins} == {1}
     assert len(joins[0].value.members) == 2 and joins[1].value.members == []
@@ -85,7 +85,7 @@ def test_a_second_member_brings_everyone_to_a_new_generation(world):
 def test_a_member_that_does_not_rejoin_in_time_is_removed(world):
     (first,) = stable_group(world, Client(world, 'a', rebalance_timeout_ms=20_000, session_timeout_ms=60_000))
     joining = Client(world, 'b', rebalance_timeout_ms=10_000).join()
-    world.advance(19_999)  # the longest timeout of all members counts
+    world.advance(19_999)  # almost the longest timeout of a member
     assert not joining.came
     world.advance(1)
     assert [member.member_id for member in joining.value.members] == [joining.value.member_id]

@@ -1,4 +1,5 @@
-"""Each row of the tables is one step of a member. `a1-3@10` is partitions 1 to 3 of topic a, held since epoch 10."""
+"""Reconciliation. Each row of the tables is one step of a member: `a1-3@10` is partitions 1 to 3 of topic a since epoch
+10."""
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -39,7 +40,7 @@ def assigned(state, epoch, text, pending='', previous=0):
 
 
 def step(before, epoch, target, owned, held, *, subscribed=BOTH, changed=False):
-    """Reconcile with `held` as the partitions that members hold, with epoch 10."""
+    """Reconcile a member while other members hold the partitions `held` with epoch 10."""
     holders = numbers(held)
     return run_to_end(reconcile(before, epoch, sets(target), lambda topic, number: holders.get(topic, {}).get(
         number, FREE), sets(owned), subscribed, changed))
@@ -166,7 +167,7 @@ TARGETS = st.fixed_dictionaries({b'a': st.frozensets(st.integers(0, 4)), b'b': s
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(TARGETS, min_size=2, max_size=2), st.lists(st.tuples(st.integers(0, 1), st.booleans()), max_size=12))
 def test_no_two_members_have_a_partition_and_both_reach_their_targets(wishes, heartbeats):
-    """Two members take turns at random, then one after the other; what one of them has pending is not free either."""
+    """Two members act in turns at random, then one after the other. Partitions pending revocation are not free."""
     first = wishes[0]
     second = {topic: partitions - first.get(topic, frozenset()) for topic, partitions in wishes[1].items()}
     swapped = [(1, [first, second]), (2, [second, first])]

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from support.worlds.consumer_groups import Consumer, batches_of_types, last_batch, told
+from support.worlds.consumer_groups import Consumer, assignment_in, batches_of_types, last_batch
 from support.worlds.group_coordinator import GROUP, Answer, World
 from support.worlds.share_groups import Sharer, share_group
 
@@ -46,12 +46,12 @@ def test_a_first_member_gets_its_partitions_with_the_second_heartbeat():
     world = world_of()
     a = Sharer(world, 'a', 't')
     joined = a.join()
-    assert (told(world, joined), a.epoch, joined.value.heartbeat_interval_ms) == ({}, 2, 500)
+    assert (assignment_in(world, joined), a.epoch, joined.value.heartbeat_interval_ms) == ({}, 2, 500)
     assert batches_of_types(world) == [['10', '11', '13', '12', '14', '15']]
     assert state(world).state_epoch == 2
-    assert (told(world, a.heartbeat()), a.epoch) == ({'t': {0, 1, 2}}, 3)
+    assert (assignment_in(world, a.heartbeat()), a.epoch) == ({'t': {0, 1, 2}}, 3)
     assert last_batch(world) == ['11', '13', '12', '14']
-    assert told(world, a.heartbeat()) is None
+    assert assignment_in(world, a.heartbeat()) is None
     assert len(batches_of_types(world)) == 2
 
 
@@ -60,8 +60,8 @@ def test_several_members_share_partitions_and_nothing_is_revoked():
     a, b = Sharer(world, 'a', 't'), Sharer(world, 'b', 't')
     a.join()
     a.heartbeat()
-    assert (told(world, b.join()), b.epoch) == ({'t': {0}}, 4)
-    assert (told(world, a.heartbeat()), a.epoch) == (None, 4)
+    assert (assignment_in(world, b.join()), b.epoch) == ({'t': {0}}, 4)
+    assert (assignment_in(world, a.heartbeat()), a.epoch) == (None, 4)
     assert share_group(world).state_name == 'Stable'
 
 
@@ -75,7 +75,7 @@ def test_nothing_is_assigned_before_its_share_state_is_durable():
     world.run_due()
     world.flush()
     world.run_due()
-    assert told(world, answer) == {}
+    assert assignment_in(world, answer) == {}
 
 
 def test_added_partitions_and_new_topics_are_initialized_and_assigned():
@@ -85,8 +85,8 @@ def test_added_partitions_and_new_topics_are_initialized_and_assigned():
     a.heartbeat()
     world.topics.add_partitions('t', 2)
     world.topics.create('later', 1)
-    assert told(world, a.heartbeat()) is None
-    assert told(world, a.heartbeat()) == {'t': {0, 1}, 'later': {0}}
+    assert assignment_in(world, a.heartbeat()) is None
+    assert assignment_in(world, a.heartbeat()) == {'t': {0, 1}, 'later': {0}}
 
 
 def test_a_deleted_topic_leaves_the_assignment_and_the_row():
@@ -96,7 +96,7 @@ def test_a_deleted_topic_leaves_the_assignment_and_the_row():
     a.join()
     a.heartbeat()
     world.topics.delete('u')
-    assert told(world, a.heartbeat()) == {'t': {0, 1, 2}}
+    assert assignment_in(world, a.heartbeat()) == {'t': {0, 1, 2}}
     assert [each.name for each in share_group(world).initialized.values()] == ['t']
     stored = len(batches_of_types(world))
     a.heartbeat()
@@ -113,7 +113,7 @@ def test_a_restart_goes_on_where_the_rows_stand():
     after = vars(share_group(world))
     for name in ('members', 'targets', 'epoch', 'assignment_epoch', 'metadata_hash', 'names', 'initialized'):
         assert after[name] == before[name]
-    assert (told(world, a.heartbeat()), a.epoch) == (None, 3)
+    assert (assignment_in(world, a.heartbeat()), a.epoch) == (None, 3)
     world.advance(46_000)
     assert share_group(world).state_name == 'Empty'
 
@@ -124,8 +124,8 @@ def test_a_changed_subscription_is_told_at_once():
     a = Sharer(world, 'a', 't', 'u')
     a.join()
     a.heartbeat()
-    assert told(world, a.heartbeat(subscribed_topic_names=['u'])) == {'u': {0}}
-    assert told(world, a.heartbeat(subscribed_topic_names=['u'])) == {'u': {0}}
+    assert assignment_in(world, a.heartbeat(subscribed_topic_names=['u'])) == {'u': {0}}
+    assert assignment_in(world, a.heartbeat(subscribed_topic_names=['u'])) == {'u': {0}}
 
 
 def test_a_session_that_ends_fences_the_member():
@@ -157,7 +157,7 @@ def test_the_epoch_before_is_good_enough_and_others_are_fenced():
     assert a.heartbeat(member_epoch=2).code is ErrorCode.NONE
     for epoch in (1, 4):
         assert a.heartbeat(member_epoch=epoch).code is ErrorCode.FENCED_MEMBER_EPOCH
-    assert told(world, a.join()) == {'t': {0, 1, 2}}
+    assert assignment_in(world, a.join()) == {'t': {0, 1, 2}}
     assert Sharer(world, 'b', 't').heartbeat(member_epoch=3).code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -195,8 +195,8 @@ def test_offsets_are_altered_in_a_group_without_members_only():
     assert batches_of_types(world) == [['15']]
     assert (state(world, 1).start_offset, state(world, 1).state_epoch, state(world, 0)) == (7, 1, None)
     a = Sharer(world, 'a', 't')
-    assert told(world, a.join()) == {'t': {1}}
-    assert told(world, a.heartbeat()) == {'t': {0, 1, 2}}
+    assert assignment_in(world, a.join()) == {'t': {1}}
+    assert assignment_in(world, a.heartbeat()) == {'t': {0, 1, 2}}
     assert state(world, 1).start_offset == 7
     assert alter(world, {0: 1}).code is ErrorCode.NON_EMPTY_GROUP
     a.leave()

@@ -1,4 +1,4 @@
-"""The batches of share states: merged as the slow twin merges them, encoded as the codec encodes them."""
+"""The batches of share states, compared: merged with the slow twin, encoded with the codec."""
 from __future__ import annotations
 
 import random

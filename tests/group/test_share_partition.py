@@ -1,4 +1,4 @@
-"""The states of the records of a share partition: each rule, and random histories against the slow twin."""
+"""The states of the records of a share partition: each rule, and random histories compared with the slow twin."""
 from __future__ import annotations
 
 import itertools
@@ -33,8 +33,9 @@ def acquire(partition: SharePartition, batches: list[tuple[int, int, bool]], mem
     return partition.acquire(member, batches, wanted(**options), now + LOCK_MS)  # type: ignore[arg-type]
 
 
-def say(partition: SharePartition, first: int, last: int, *types: int, member: str = 'm1', limit: int = LIMIT) -> None:
-    """Acknowledge, and adopt it at once."""
+def acknowledge(partition: SharePartition, first: int, last: int, *types: int, member: str = 'm1',
+                limit: int = LIMIT) -> None:
+    """Acknowledge records, and adopt the change at once."""
     change = partition.acknowledge(member, [(first, last, types)], limit, LOCK_MS)
     if change is not None:
         partition.adopt(change)
@@ -48,14 +49,14 @@ def refusal(partition: SharePartition, first: int, last: int, *types: int, membe
     return raised.value.code
 
 
-# ---- what is held
+# ---- held records
 
 def test_held_records_are_counted_and_the_first_runs_are_listed():
     partition = SharePartition(0)
     assert partition.held(9) == (0, 0, [])
     acquire(partition, log(0, 4))
     acquire(partition, log(4, 6), member='m2', now=5)
-    say(partition, 1, 1, RELEASE)
+    acknowledge(partition, 1, 1, RELEASE)
     listed = [(0, 0, 1, 'm1', LOCK_MS, False), (2, 3, 1, 'm1', LOCK_MS, False), (4, 5, 1, 'm2', LOCK_MS + 5, False)]
     assert partition.held(9) == (5, 3, listed)
     assert partition.held(2) == (5, 3, listed[:2])
@@ -110,7 +111,7 @@ def test_the_limit_of_record_locks_is_passed_only_to_the_end_of_a_batch():
 def test_at_the_limit_of_record_locks_only_tracked_records_are_acquired():
     partition = SharePartition(0)
     acquire(partition, log(0, 10, 20), locks=20)
-    say(partition, 5, 9, RELEASE)
+    acknowledge(partition, 5, 9, RELEASE)
     assert partition.is_acquirable(20) and partition.next_fetch_offset() == 5
     assert acquire(partition, log(0, 10, 20, 30), locks=20) == [(5, 9, 2)]
 
@@ -123,7 +124,7 @@ def test_a_batch_of_very_many_records_is_acquired_in_parts():
 def test_records_that_compaction_removed_are_archived():
     partition = SharePartition(0)
     acquire(partition, log(0, 10))
-    say(partition, 0, 4, RELEASE)
+    acknowledge(partition, 0, 4, RELEASE)
     assert acquire(partition, log(3, 20)) == [(3, 4, 2), (10, 19, 1)]
     assert partition.start_offset == 3
 
@@ -144,7 +145,7 @@ def test_aborted_batches_are_archived_and_cut_out():
     batches = [(0, 4, False), (5, 7, True), (8, 9, False)]
     assert acquire(partition, batches) == [(0, 4, 1), (8, 9, 1)]
     assert partition.delivery_complete_count() == 3
-    say(partition, 0, 4, ACCEPT)
+    acknowledge(partition, 0, 4, ACCEPT)
     assert partition.start_offset == 8
 
 
@@ -181,7 +182,7 @@ def test_one_type_for_each_record():
 def test_the_start_moves_over_the_finished_prefix_once_it_is_durable():
     partition = SharePartition(0)
     acquire(partition, log(0, 10))
-    say(partition, 5, 9, ACCEPT)
+    acknowledge(partition, 5, 9, ACCEPT)
     assert partition.start_offset == 0
     change = partition.acknowledge('m1', [(0, 4, (ACCEPT,))], LIMIT, LOCK_MS)
     assert change.start_offset == 0 and change.delivery_complete_count == 10
@@ -193,7 +194,7 @@ def test_a_release_at_the_limit_archives():
     partition = SharePartition(0)
     for _ in range(2):
         acquire(partition, log(0, 1), limit=2)
-        say(partition, 0, 0, RELEASE, limit=2)
+        acknowledge(partition, 0, 0, RELEASE, limit=2)
     assert (partition.start_offset, partition.next_offset) == (1, 1)
 
 
@@ -208,7 +209,7 @@ def test_what_is_not_acquired_is_refused():
     partition = SharePartition(0)
     assert refusal(partition, 0, 0) is ErrorCode.INVALID_RECORD_STATE
     acquire(partition, log(0, 10))
-    say(partition, 5, 9, RELEASE)
+    acknowledge(partition, 5, 9, RELEASE)
     assert refusal(partition, 4, 5) is ErrorCode.INVALID_RECORD_STATE
 
 
@@ -221,9 +222,9 @@ def test_what_is_past_the_tracked_records_is_refused():
 def test_what_is_below_the_start_is_passed_over():
     partition = SharePartition(0)
     acquire(partition, log(0, 10))
-    say(partition, 0, 4, ACCEPT)
+    acknowledge(partition, 0, 4, ACCEPT)
     assert partition.acknowledge('m2', [(0, 4, (RELEASE,))], LIMIT, LOCK_MS) is None
-    say(partition, 3, 9, ACCEPT)
+    acknowledge(partition, 3, 9, ACCEPT)
     assert partition.start_offset == 10
 
 
@@ -243,7 +244,7 @@ def test_an_abandoned_change_leaves_the_records_acquired():
     change = partition.acknowledge('m1', [(0, 9, (ACCEPT,))], LIMIT, LOCK_MS)
     partition.abandon(change)
     assert partition.table() == [(0, 9, ACQUIRED, 1, 'm1')]
-    say(partition, 0, 9, ACCEPT)
+    acknowledge(partition, 0, 9, ACCEPT)
 
 
 def test_a_renewed_lock_starts_again_and_is_not_written():
@@ -300,7 +301,7 @@ def test_a_lock_that_ends_during_a_write_changes_nothing_if_it_succeeds():
 def tries(partition: SharePartition, batches: list[tuple[int, int, bool]], limit: int) -> list[tuple[int, int, int]]:
     found = acquire(partition, batches, limit=limit)
     for first, last, _ in found:
-        say(partition, first, last, RELEASE, limit=limit)
+        acknowledge(partition, first, last, RELEASE, limit=limit)
     return found
 
 
@@ -325,10 +326,10 @@ def test_bad_records_are_given_without_others():
 def test_good_records_are_given_without_bad_ones_behind_them():
     partition = SharePartition(0)
     acquire(partition, log(0, 4, 8))
-    say(partition, 4, 7, RELEASE)
+    acknowledge(partition, 4, 7, RELEASE)
     for _ in range(2):
         tries(partition, log(4, 8), LIMIT)
-    say(partition, 0, 3, RELEASE)
+    acknowledge(partition, 0, 3, RELEASE)
     assert acquire(partition, log(0, 4, 8)) == [(0, 3, 2)]
 
 
@@ -338,7 +339,7 @@ def test_a_limit_of_two_has_no_last_try_alone():
     assert acquire(partition, log(0, 8), limit=2) == [(0, 7, 2)]
 
 
-# ---- load and the log's start
+# ---- load, and the start of the log
 
 def test_a_loaded_partition_fills_its_holes_with_available_records():
     partition = SharePartition(0, [(0, 4, ACKNOWLEDGED, 1), (10, 14, AVAILABLE, 2), (15, 19, ARCHIVED, 1)])
@@ -366,7 +367,7 @@ def test_the_log_start_takes_records_along():
 # ---- memory
 
 def test_a_share_partition_takes_64_bytes_for_each_record_in_flight_at_most():
-    """Every second record is another member's, so each record is a run."""
+    """Every second record belongs to another member, so each record is a run."""
     partition, locks = SharePartition(0), 2_000
     members = [f'member {number}' for number in range(2)]
     batches = [log(offset, offset + 1) for offset in range(locks)]
@@ -388,7 +389,7 @@ def test_finished_records_give_their_memory_back():
         acquire(partition, log(offset, offset + 1), f'm{offset % 2}')
     most_bytes = partition.runs_bytes
     for offset in range(1_000):
-        say(partition, offset, offset, ACCEPT, member=f'm{offset % 2}')
+        acknowledge(partition, offset, offset, ACCEPT, member=f'm{offset % 2}')
     assert (partition.runs_count, partition.in_flight) == (0, 0)
     assert partition.runs_bytes < most_bytes / 20
 
@@ -438,7 +439,7 @@ def test_random_histories_have_the_results_of_the_slow_twin(seed):
                     last = rng.randint(first, last)
             types = (rng.randrange(5),) if rng.random() < 0.5 else [rng.randrange(5) for _ in range(last - first + 1)]
             batches = [(first, last, types)]
-            if len(types) > 1 and rng.random() < 0.5:       # the same in two batches
+            if len(types) > 1 and rng.random() < 0.5:       # the same records in two batches
                 middle = rng.randrange(first, last)
                 batches = [(first, middle, types[:middle - first + 1]), (middle + 1, last, types[middle - first + 1:])]
             results = [attempt(each, member, batches, limit, now + 50) for each in (ours, twin)]

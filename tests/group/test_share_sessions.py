@@ -9,7 +9,7 @@ LONG = 'x' * 30_000 + '\U0001f600'
 
 
 def test_sessions_with_long_names_are_bounded_by_their_memory():
-    """2,000 sessions with the longest names took 650 MB."""
+    """Without the bound, 2,000 sessions with the longest names took 650 MB."""
     sessions = ShareSessions(lambda: 2_000)
     begun = []
     with pytest.raises(KafkaError) as caught:

@@ -1,4 +1,4 @@
-"""The rows of `__share_group_state`, and the share coordinator that writes and replays them."""
+"""The rows of `__share_group_state`, and the share coordinator, which writes and replays them."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Static members (KIP-345) are identified by their group.instance.id, not by their member id."""
+"""Static members (KIP-345): their group.instance.id identifies them, not their member id."""
 
 from support.worlds.group_coordinator import GROUP, Client, World, stable_group, subscription
 

@@ -3,7 +3,7 @@
 import pytest
 from support.worlds.consumer_groups import Consumer, batches_of_types, last_batch
 from support.worlds.group_coordinator import GROUP, Answer, World
-from support.worlds.streams_groups import StreamsClient, statuses, streams_group, told_active, topology
+from support.worlds.streams_groups import StreamsClient, active_tasks, statuses, streams_group, topology
 
 from kbroker.base.errors import ErrorCode
 from kbroker.group.streams.topology import Status
@@ -22,7 +22,7 @@ def test_a_first_member_gets_all_tasks_at_once_without_a_delay():
     world = world_of()
     a = StreamsClient(world, 'a')
     answer = a.join()
-    assert (a.epoch, told_active(answer), statuses(answer)) == (2, {'0': {0, 1}}, {})
+    assert (a.epoch, active_tasks(answer), statuses(answer)) == (2, {'0': {0, 1}}, {})
     assert batches_of_types(world) == [['19', '23', '17', '21', '20', '22']]
     assert streams_group(world).state_name == 'Stable'
 
@@ -31,14 +31,14 @@ def test_a_new_group_waits_for_more_members():
     world = world_of(delay_ms=3000)
     a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
     answer = a.join()
-    assert (a.epoch, told_active(answer)) == (1, {})
+    assert (a.epoch, active_tasks(answer)) == (1, {})
     assert statuses(answer) == {
         Status.ASSIGNMENT_DELAYED: 'Assignment delayed due to the configured initial rebalance delay.'}
     assert last_batch(world) == ['19', '23', '17', '22']
     b.join()
     world.advance(3000)
     assert last_batch(world) == ['21', '21', '20']
-    assert len(told_active(a.heartbeat({}))['0']) == len(told_active(b.heartbeat({}))['0']) == 1
+    assert len(active_tasks(a.heartbeat({}))['0']) == len(active_tasks(b.heartbeat({}))['0']) == 1
     assert streams_group(world).state_name == 'Stable'
 
 
@@ -46,11 +46,11 @@ def test_a_task_moves_when_its_owner_has_given_it_up():
     world = world_of()
     a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
     a.join()
-    assert (told_active(b.join()), b.epoch) == ({}, 3)
-    (kept,) = told_active(a.heartbeat({'0': {0, 1}}))['0']
-    assert told_active(b.heartbeat({})) is None
-    assert told_active(a.heartbeat({'0': {kept}})) is None
-    assert (a.epoch, told_active(b.heartbeat({}))) == (3, {'0': {1 - kept}})
+    assert (active_tasks(b.join()), b.epoch) == ({}, 3)
+    (kept,) = active_tasks(a.heartbeat({'0': {0, 1}}))['0']
+    assert active_tasks(b.heartbeat({})) is None
+    assert active_tasks(a.heartbeat({'0': {kept}})) is None
+    assert (a.epoch, active_tasks(b.heartbeat({}))) == (3, {'0': {1 - kept}})
     assert streams_group(world).state_name == 'Stable'
 
 
@@ -58,11 +58,11 @@ def test_a_group_without_its_source_topics_is_not_ready_until_they_exist():
     world = world_of()
     a = StreamsClient(world, 'a', declared=topology(sources=('later',)))
     answer = a.join()
-    assert (told_active(answer), statuses(answer)) == ({}, {
+    assert (active_tasks(answer), statuses(answer)) == ({}, {
         Status.MISSING_SOURCE_TOPICS: 'Source topics later are missing.'})
     assert (streams_group(world).state_name, a.heartbeat({}).code) == ('NotReady', ErrorCode.NONE)
     world.topics.create('later', 3)
-    assert told_active(a.heartbeat({})) == {'0': {0, 1, 2}}
+    assert active_tasks(a.heartbeat({})) == {'0': {0, 1, 2}}
 
 
 def test_missing_changelogs_have_to_be_created():
@@ -70,7 +70,7 @@ def test_missing_changelogs_have_to_be_created():
     a = StreamsClient(world, 'a', declared=topology(changelogs=('log',)))
     assert statuses(a.join()) == {Status.MISSING_INTERNAL_TOPICS: 'Internal topics are missing: log'}
     world.topics.create('log', 2)
-    assert told_active(a.heartbeat({})) == {'0': {0, 1}}
+    assert active_tasks(a.heartbeat({})) == {'0': {0, 1}}
 
 
 def test_another_topology_is_refused_and_an_older_one_is_stale():
@@ -107,7 +107,7 @@ def test_a_restart_goes_on_where_the_rows_stand():
         assert after[name]._held == before[name]._held != {}, name
     kept = next(iter(streams_group(world).members['a'].held.assigned.values()))
     a.heartbeat({'0': set(kept)})
-    assert told_active(b.heartbeat({})) == {'0': {0, 1} - set(kept)}
+    assert active_tasks(b.heartbeat({})) == {'0': {0, 1} - set(kept)}
 
 
 def test_a_session_that_ends_and_a_leave_fence_the_member():
@@ -134,7 +134,7 @@ def test_a_member_that_does_not_give_tasks_up_in_time_is_fenced():
     assert set(streams_group(world).members) == {'b'}
 
 
-def test_a_shutdown_is_told_to_all_until_the_group_is_empty():
+def test_a_shutdown_is_reported_to_all_until_the_group_is_empty():
     world = world_of()
     a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
     a.join()
@@ -196,37 +196,39 @@ def endpoint(host):
     return StreamsGroupHeartbeatRequest.Endpoint(host=host, port=65_535)
 
 
-def told_endpoints(answer):
-    """Return the number of the endpoints' state, and the partitions at each endpoint, None if they are as before."""
-    told = answer.value.partitions_by_user_endpoint
-    return answer.value.endpoint_information_epoch, None if told is None else {
-        each.user_endpoint.host: [(topic.topic, topic.partitions) for topic in each.active_partitions] for each in told}
+def endpoints_in(answer):
+    """Return the epoch of the endpoints in an answer, and the partitions at each endpoint, None if the answer has
+    none."""
+    endpoints = answer.value.partitions_by_user_endpoint
+    return answer.value.endpoint_information_epoch, None if endpoints is None else {
+        each.user_endpoint.host: [(topic.topic, topic.partitions) for topic in each.active_partitions]
+        for each in endpoints}
 
 
-def test_endpoints_are_told_to_a_client_that_does_not_know_them():
+def test_endpoints_are_sent_to_a_client_that_does_not_know_them():
     world = world_of()
     a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
-    assert told_endpoints(a.join(user_endpoint=endpoint('x'), endpoint_information_epoch=-1)) == (
+    assert endpoints_in(a.join(user_endpoint=endpoint('x'), endpoint_information_epoch=-1)) == (
         0, {'x': [('t', [0, 1])]})
-    assert told_endpoints(a.heartbeat(endpoint_information_epoch=0)) == (0, None)
-    assert told_endpoints(b.join(endpoint_information_epoch=-1)) == (0, {'x': [('t', [0, 1])]})
+    assert endpoints_in(a.heartbeat(endpoint_information_epoch=0)) == (0, None)
+    assert endpoints_in(b.join(endpoint_information_epoch=-1)) == (0, {'x': [('t', [0, 1])]})
     b.leave()
     a.leave()
-    assert told_endpoints(b.join(endpoint_information_epoch=-1)) == (0, {})
+    assert endpoints_in(b.join(endpoint_information_epoch=-1)) == (0, {})
 
 
 def test_the_state_of_the_endpoints_has_a_new_number_when_a_member_with_an_endpoint_joins_or_gets_other_tasks():
     world = world_of()
     a, b = StreamsClient(world, 'a'), StreamsClient(world, 'b')
     a.join(user_endpoint=endpoint('x'))
-    assert told_endpoints(b.join()) == (0, None)
-    number, told = told_endpoints(a.heartbeat({}))
-    assert (number, len(told['x'][0][1])) == (1, 1)
-    kept = set(told['x'][0][1])
-    assert told_endpoints(a.heartbeat({'0': kept}, endpoint_information_epoch=1)) == (1, None)
-    assert told_endpoints(b.heartbeat({}, endpoint_information_epoch=1)) == (1, None)
-    assert set(told_endpoints(b.join(user_endpoint=endpoint('y')))[1]) == {'x', 'y'}
-    assert told_endpoints(b.leave()) == (0, None)
+    assert endpoints_in(b.join()) == (0, None)
+    number, endpoints = endpoints_in(a.heartbeat({}))
+    assert (number, len(endpoints['x'][0][1])) == (1, 1)
+    kept = set(endpoints['x'][0][1])
+    assert endpoints_in(a.heartbeat({'0': kept}, endpoint_information_epoch=1)) == (1, None)
+    assert endpoints_in(b.heartbeat({}, endpoint_information_epoch=1)) == (1, None)
+    assert set(endpoints_in(b.join(user_endpoint=endpoint('y')))[1]) == {'x', 'y'}
+    assert endpoints_in(b.leave()) == (0, None)
 
 
 def test_a_group_of_another_kind_is_not_found_and_an_empty_classic_one_is_replaced():

@@ -1,4 +1,4 @@
-"""The bounds of what is kept about internal topics of streams groups: creations in progress, and errors."""
+"""The bounds of the memory for internal topics of streams groups: creations in progress, and errors."""
 import pytest
 
 from kbroker.base.clock import ManualClock, Timers
@@ -9,7 +9,7 @@ from kbroker.metadata.topic_operations import NewTopic
 
 
 class SlowTopics:
-    """Topics whose creation goes on until the test ends it."""
+    """Topics whose creation stays in progress until the test ends it."""
 
     def __init__(self):
         self.names = []

@@ -1,4 +1,4 @@
-"""Topologies of streams groups, configured by the topics that exist."""
+"""Topologies of streams groups, configured for the topics that exist."""
 import pytest
 from support.worlds.stepwise_work import StepwiseWork
 
@@ -20,7 +20,7 @@ COUNT = [Subtopology('0', ['a', 'b'], repartition_sink_topics=['r']),
 
 
 def two_repartition_topics(first, second, existing_sources=()):
-    """Return a topology that joins r1 and r2, with their own numbers of partitions, and `existing_sources`."""
+    """Return a topology that joins r1 and r2, which have their own numbers of partitions, with `existing_sources`."""
     return [Subtopology('0', ['a'], repartition_sink_topics=['r1']),
             Subtopology('1', ['b'], repartition_sink_topics=['r2']),
             Subtopology('2', existing_sources, [InternalTopic('r1', first), InternalTopic('r2', second)],
@@ -112,7 +112,7 @@ def test_all_topics_of_a_topology_are_required():
 
 
 def test_a_long_chain_of_repartition_topics_is_followed_in_short_parts():
-    """Once, each topic of the chain cost a look at all of them: half a second for a thousand."""
+    """An earlier version checked all topics of the chain for each of them, which took half a second for a thousand."""
     last = 2_000
     chain = [Subtopology(str(number), [], [InternalTopic(f'r{number}')], [f'r{number + 1}'])
              for number in range(last, 0, -1)]
@@ -125,7 +125,7 @@ def test_a_long_chain_of_repartition_topics_is_followed_in_short_parts():
 
 
 def test_many_copartition_groups_of_one_subtopology_are_checked_in_short_parts():
-    """Once, each group cost a look at all repartition topics of its subtopology."""
+    """An earlier version checked all repartition topics of the subtopology for each group."""
     topics = [InternalTopic(f'r{number}', 3) for number in range(1_600)]
     topology = [Subtopology('0', ['a'], topics, copartition_groups=[[topic.name] for topic in topics])]
     work, found = StepwiseWork(), []

@@ -78,7 +78,7 @@ def consumer_group(world: World, group_id: str = GROUP) -> ConsumerGroup:
     return world.groups.describe(group_id, 'consumer')      # type: ignore[no-any-return]
 
 
-def told(world: World, answer: Answer) -> dict[str, set[int]] | None:
+def assignment_in(world: World, answer: Answer) -> dict[str, set[int]] | None:
     """Return the assignment in an answer by the names of the topics, None without one."""
     assert answer.code is ErrorCode.NONE, answer.error
     if answer.value.assignment is None:

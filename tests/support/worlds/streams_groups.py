@@ -73,7 +73,7 @@ def streams_group(world: World, group_id: str = GROUP) -> StreamsGroup:
     return world.groups.describe(group_id, 'streams')       # type: ignore[no-any-return]
 
 
-def told_active(answer: Answer) -> dict[str, set[int]] | None:
+def active_tasks(answer: Answer) -> dict[str, set[int]] | None:
     """Return the active tasks in an answer, None if they are as before."""
     assert answer.code is ErrorCode.NONE, answer.error
     if answer.value.active_tasks is None:
