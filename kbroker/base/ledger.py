@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+
+from kbroker.base.lean_dataclasses import dataclass
 
 
-class Line(NamedTuple):
+@dataclass(frozen=True)
+class Line:
     """A structure: `now` returns its size, `bound` the largest size, or None if only the disk bounds it.
 
     `limit` is the name of the setting or of the rule behind the bound.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kbroker.base.clock import Clock, Timers
 from kbroker.base.completion import Callback, Completion, complete
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS
+from kbroker.base.lean_dataclasses import dataclass
 from kbroker.base.ledger import Line
 from kbroker.base.long_work import LongWork
 from kbroker.base.topic_partition import TopicPartition
@@ -64,7 +65,8 @@ A streams group also has one until its first assignment.
 """
 
 
-class Shared(NamedTuple):
+@dataclass(frozen=True)
+class Shared:
     """The parts of the coordinator that all shards share."""
 
     memory: GroupMemory

@@ -4,6 +4,8 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
+from kbroker.base.lean_dataclasses import dataclass
+
 UNBOUNDED = sys.maxsize
 
 
@@ -21,7 +23,8 @@ class Limits(NamedTuple):
     max_connections_per_ip: int = UNBOUNDED
 
 
-class SocketOptions(NamedTuple):
+@dataclass(frozen=True)
+class SocketOptions:
     """Settings of listening sockets. Accepted sockets inherit the buffer sizes; -1 leaves them to the kernel."""
 
     backlog: int = 4096

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kbroker.base.clock import Timer
+from kbroker.base.lean_dataclasses import dataclass
 from kbroker.base.ledger import Line
 from kbroker.network.admission import Admission
 from kbroker.network.connection import Commons, Connection
@@ -42,7 +43,8 @@ class Endpoint(NamedTuple):
     make_transport: Callable[[int], Transport] = Transport
 
 
-class Hooks(NamedTuple):
+@dataclass(frozen=True)
+class Hooks:
     """The functions that the server calls. `Commons` describes `on_close` and `submit`."""
 
     open_session: Callable[[Connection], Any] | None = None

@@ -58,7 +58,8 @@ class Call(NamedTuple):
     classic: Any = None
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """The parts of a coordinator that the heartbeats of a shard work with."""
 
     shard: Shard
