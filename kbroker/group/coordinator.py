@@ -46,7 +46,11 @@ from kbroker.group.streams.heartbeat import StreamsSteps
 from kbroker.group.streams.topics import StreamsTopics
 from kbroker.group.turns import Turns
 from kbroker.record.batch import NO_SEQUENCE
+from kbroker.settings.config import Config
+from kbroker.topics.partition import Partition
 from kbroker.topics.partitioner import partition_for
+from kbroker.topics.registry import TopicRegistry
+from kbroker.topics.topic import Topic
 
 if TYPE_CHECKING:
     from kbroker.group.records import OffsetKey
@@ -81,7 +85,7 @@ class Shared:
 class Coordinated:
     """One partition of `__consumer_offsets`: its shard, and the objects that serve its groups."""
 
-    def __init__(self, partition: Any, config: Any, clock: Clock, timers: Timers, shared: Shared):
+    def __init__(self, partition: Partition, config: Config, clock: Clock, timers: Timers, shared: Shared):
         self.shard = Shard(partition, clock, shared.memory, shared.long_work, KINDS)
         self.turns = Turns(self.shard, shared.long_work)
         self.membership = Membership(self.shard, config, clock, timers, shared.long_work, shared.pending_members)
@@ -131,7 +135,7 @@ class GroupCoordinator:
     and INVALID_GROUP_ID for an empty id where the API does not allow it.
     """
 
-    def __init__(self, config: Any, clock: Clock, timers: Timers, topics: Any, long_work: LongWork,
+    def __init__(self, config: Config, clock: Clock, timers: Timers, topics: TopicRegistry, long_work: LongWork,
                  overrides_of: OverridesOf):
         """Make a coordinator without groups. `overrides_of` returns the own configs of a group."""
         self._config = config
@@ -214,7 +218,7 @@ class GroupCoordinator:
         self._parts = []
         self.share_states.close()
 
-    def _load(self, topic: Any) -> None:
+    def _load(self, topic: Topic) -> None:
         self._parts = [
             Coordinated(partition, self._config, self._clock, self._timers, self._shared)
             for partition in topic.partitions
@@ -227,12 +231,12 @@ class GroupCoordinator:
             part.start()
         log.info('%d groups loaded', sum(len(part.shard.groups) for part in self._parts))
 
-    def _topic_created(self, topic: Any) -> None:
+    def _topic_created(self, topic: Topic) -> None:
         self._shared.changes.note_created(topic)
         if topic.name == CONSUMER_OFFSETS and not self._parts:
             self._load(topic)
 
-    def _topic_deleted(self, topic: Any) -> None:
+    def _topic_deleted(self, topic: Topic) -> None:
         self._shared.changes.note_changed(topic)
         if topic.name == CONSUMER_OFFSETS:
             for part in self._parts:

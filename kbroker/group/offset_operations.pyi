@@ -1,6 +1,5 @@
 """Types of offset_operations.pyx; the documentation stands there."""
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any
 
 from kbroker.base.clock import Clock
 from kbroker.base.completion import Completion
@@ -11,6 +10,7 @@ from kbroker.group.classic.sessions import Sessions
 from kbroker.group.commits import Commit
 from kbroker.group.shard import Shard, TransactionalProducer
 from kbroker.group.turns import Turns
+from kbroker.settings.config import Config
 
 class FetchedOffset:
     error: ErrorCode
@@ -23,7 +23,7 @@ class FetchedOffset:
 class OffsetsInFlight(Completion): ...
 
 class Offsets:
-    def __init__(self, shard: Shard, sessions: Sessions, turns: Turns, config: Any, clock: Clock,
+    def __init__(self, shard: Shard, sessions: Sessions, turns: Turns, config: Config, clock: Clock,
                  long_work: LongWork) -> None: ...
     def commit(self, commit: Commit, version: int, done: Completion) -> None: ...
     def prepare(self, commit: Commit) -> Generator[object]: ...

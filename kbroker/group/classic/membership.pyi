@@ -10,6 +10,7 @@ from kbroker.group.classic.group import ClassicGroup
 from kbroker.group.classic.pending_members import PendingMembers
 from kbroker.group.classic.sessions import Sessions
 from kbroker.group.shard import Shard
+from kbroker.settings.config import Config
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: int
 
@@ -19,7 +20,7 @@ def then_answer(operation: Callable[..., Any]) -> Callable[..., Any]: ...
 class Membership:
     answers: ClassicAnswers
     sessions: Sessions
-    def __init__(self, shard: Shard, config: Any, clock: Clock, timers: Timers, long_work: LongWork,
+    def __init__(self, shard: Shard, config: Config, clock: Clock, timers: Timers, long_work: LongWork,
                  pending_members: PendingMembers) -> None: ...
     def start_sessions(self) -> None: ...
     def stop_sessions(self) -> None: ...

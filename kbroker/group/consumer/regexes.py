@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbroker.base.clock import Clock, is_over
 from kbroker.base.completion import Callback
@@ -24,6 +24,7 @@ from kbroker.group.modern.topic_changes import TopicChanges
 from kbroker.group.shard import Shard
 from kbroker.group.turns import Outcome, Turns
 from kbroker.security.escape import shown
+from kbroker.settings.config import Config
 
 if TYPE_CHECKING:
     from kbroker.base.linear_pattern import LinearPattern
@@ -51,7 +52,7 @@ def compiled(regex: str) -> LinearPattern:
 class Regexes:
     """The resolutions of all groups of a coordinator."""
 
-    def __init__(self, changes: TopicChanges, clock: Clock, config: Any, long_work: LongWork):
+    def __init__(self, changes: TopicChanges, clock: Clock, config: Config, long_work: LongWork):
         self._changes = changes
         self._clock = clock
         self._config = config

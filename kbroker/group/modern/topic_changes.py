@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Generator, Iterable
-from typing import Any
 
 from kbroker.base.long_work import Pace
 from kbroker.group.modern.metadata_hash import HashedTopic, metadata_hash
+from kbroker.topics.registry import TopicRegistry
+from kbroker.topics.topic import Topic
 
 MOST_CHANGES = 1_000
 """The number of changes that are remembered. A group that missed more of them has to check all of its topics."""
@@ -19,17 +20,17 @@ class TopicChanges:
     restarts.
     """
 
-    def __init__(self, topics: Any):
+    def __init__(self, topics: TopicRegistry):
         self.topics = topics
         self.version = 0
         self.created_version: int = topics.metadata_offset
         self._names: deque[str] = deque(maxlen=MOST_CHANGES)
 
-    def note_created(self, topic: Any) -> None:
+    def note_created(self, topic: Topic) -> None:
         self.note_changed(topic)
         self.created_version = max(self.created_version + 1, self.topics.metadata_offset)
 
-    def note_changed(self, topic: Any) -> None:
+    def note_changed(self, topic: Topic) -> None:
         self.version += 1
         self._names.append(topic.name)
 

@@ -27,6 +27,7 @@ from kbroker.group.share.state import ShareStates
 from kbroker.protocol import messages
 from kbroker.security.escape import shown
 from kbroker.settings.config import Config
+from kbroker.topics.registry import TopicRegistry
 
 log = logging.getLogger(__name__)
 
@@ -244,7 +245,7 @@ def merged(initialized: States, more: States) -> dict[bytes, TopicState]:
     return found
 
 
-def without_deleted(states: States, topics: Any) -> dict[bytes, TopicState]:
+def without_deleted(states: States, topics: TopicRegistry) -> dict[bytes, TopicState]:
     """Return the states of topics that exist."""
     return {topic_id: state for topic_id, state in states.items() if topics.topic_by_id(topic_id) is not None}
 

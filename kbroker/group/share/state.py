@@ -39,8 +39,10 @@ from kbroker.metadata.changes import Steps
 from kbroker.protocol.rows import RowError
 from kbroker.record.batch import BatchHeader, encode_batch
 from kbroker.record.records import decode_records
-from kbroker.topics.partition import APPEND_ERRORS
+from kbroker.topics.partition import APPEND_ERRORS, Partition
 from kbroker.topics.partitioner import partition_for
+from kbroker.topics.registry import TopicRegistry
+from kbroker.topics.topic import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +68,12 @@ class PendingRow(NamedTuple):
 class ShareStateShard:
     """One partition of `__share_group_state`. `states` has the durable states."""
 
-    def __init__(self, partition: Any, clock: Clock, memory: GroupMemory):
+    def __init__(self, partition: Partition, clock: Clock, memory: GroupMemory):
         self.partition = partition
         self.states: dict[ShareKey, ShareState] = {}
         self._clock = clock
         self._memory = memory
-        self._on_their_way: dict[ShareKey, ShareState | None] = {}
+        self._in_flight: dict[ShareKey, ShareState | None] = {}
         self._appended: deque[tuple[int, Sequence[PendingRow]]] = deque()
 
     def load(self) -> None:
@@ -86,11 +88,11 @@ class ShareStateShard:
 
     def newest(self, key: ShareKey) -> ShareState | None:
         """Return the state on which the next row builds. It may not be durable."""
-        return self._on_their_way[key] if key in self._on_their_way else self.states.get(key)
+        return self._in_flight[key] if key in self._in_flight else self.states.get(key)
 
     def is_settled(self, key: ShareKey) -> bool:
         """Return whether no row of the share partition is in flight."""
-        return key not in self._on_their_way
+        return key not in self._in_flight
 
     def append(self, changes: Sequence[PendingRow], done: Done) -> None:
         """Append the rows as one batch. `done` gets None once they are durable and adopted, or the error."""
@@ -103,15 +105,15 @@ class ShareStateShard:
         # Noted before the append, because the batch may be durable and replayed before the append returns.
         self._appended.append(entry)
         for change in entry[1]:
-            self._on_their_way[change.key] = change.state
+            self._in_flight[change.key] = change.state
         now_ms = self._clock.wall_ms()
         try:
             self.partition.append_batch(encode_batch([(now_ms, *change.row) for change in changes]))
         except KafkaError as error:
             self._appended.remove(entry)
             for change in changes:
-                del self._on_their_way[change.key]
-            self._on_their_way.update(before)
+                del self._in_flight[change.key]
+            self._in_flight.update(before)
             done(client_error(error))
             return
         self.partition.when_durable(self.partition.log_end_offset,
@@ -129,8 +131,8 @@ class ShareStateShard:
         if self._appended and self._appended[0][0] == header.base_offset:
             for change in self._appended.popleft()[1]:
                 self._set(change.key, change.state)
-                if self._on_their_way.get(change.key, change) is change.state:
-                    del self._on_their_way[change.key]
+                if self._in_flight.get(change.key, change) is change.state:
+                    del self._in_flight[change.key]
             return
         for record in decode_records(batch):
             try:
@@ -175,7 +177,7 @@ class ShareStates:
     called with the key of each share partition whose state was initialized again or deleted.
     """
 
-    def __init__(self, clock: Clock, timers: Timers, topics: Any, long_work: LongWork, memory: GroupMemory,
+    def __init__(self, clock: Clock, timers: Timers, topics: TopicRegistry, long_work: LongWork, memory: GroupMemory,
                  updates_per_snapshot: Callable[[], int]):
         self._updates_per_snapshot = updates_per_snapshot
         self._clock = clock
@@ -446,19 +448,19 @@ class ShareStates:
 
     # ---- topics
 
-    def _load(self, topic: Any) -> None:
+    def _load(self, topic: Topic) -> None:
         self._shards = [ShareStateShard(partition, self._clock, self._memory) for partition in topic.partitions]
         for shard in self._shards:
             shard.load()
         logger.info('%d share partitions loaded', sum(len(shard.states) for shard in self._shards))
 
-    def _on_topic_created(self, topic: Any) -> None:
+    def _on_topic_created(self, topic: Topic) -> None:
         """Load the partitions of a new topic. Partitions that are added later are used from the next start on, because
         they move keys to other shards."""
         if topic.name == SHARE_GROUP_STATE and not self._shards:
             self._load(topic)
 
-    def _on_topic_deleted(self, topic: Any) -> None:
+    def _on_topic_deleted(self, topic: Topic) -> None:
         if topic.name == SHARE_GROUP_STATE:
             for shard in self._shards:
                 shard.forget()

@@ -8,6 +8,7 @@ from kbroker.base.clock import Clock
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import LongWork
 from kbroker.metadata.topic_operations import NewTopic
+from kbroker.topics.registry import TopicRegistry
 
 MOST_NOTED = 1_000
 """The largest number of topics that are being created, and of errors that are kept."""
@@ -16,7 +17,7 @@ MOST_NOTED = 1_000
 class StreamsTopics:
     """The topics that are being created, and the last errors, which responses repeat for some time."""
 
-    def __init__(self, topics: Any, clock: Clock, long_work: LongWork):
+    def __init__(self, topics: TopicRegistry, clock: Clock, long_work: LongWork):
         self._topics = topics
         self._clock = clock
         self._long_work = long_work
