@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from kbroker.base.completion import Callback, Completion, complete
@@ -137,7 +138,8 @@ class Turns:
     def _append(self, turn: _Turn) -> Steps[KafkaError | None]:
         """Append the rows of the turn, and wait until they are durable and adopted. Return the error."""
         error, _ = yield from result_of(
-            lambda done: self._shard.append_rows(turn.rows, turn.adopt, Callback(done)))
+            lambda done: self._shard.append_rows(
+                turn.rows, partial(self._shard.adopt_group, turn.group_id, turn.group), Callback(done)))
         return None if error is None else coordinator_error(error)
 
     def _answer(self, turn: _Turn, error: KafkaError | None) -> Steps[None]:
@@ -157,14 +159,14 @@ class _Turn:
         self.rows: list[EncodedRow] = []
         self.ended: list[_Ended] = []
         self._shard = shard
-        self._group_id = group_id
-        self._group: Group | None = shard.groups.get(group_id)
+        self.group_id = group_id
+        self.group: Group | None = shard.groups.get(group_id)
         self._left_bytes = shard.partition.max_message_bytes - HEADER_BYTES
 
     def run(self, operation: Operation, done: Completion) -> Steps[_Ended]:
         """Run an operation and encode its rows."""
         try:
-            outcome = operation(self._group)
+            outcome = operation(self.group)
             if not isinstance(outcome, Outcome):
                 outcome = yield from outcome
             encoded = yield from self._encode(outcome.rows)
@@ -173,7 +175,7 @@ class _Turn:
         except Exception as error:
             # A fault in the code of an operation. Operations and encoding change no state, so the group is still sound,
             # and the other operations run. `dispatch` treats faults of handlers the same way.
-            log.exception('an operation on group %s failed', shown(self._group_id))
+            log.exception('an operation on group %s failed', shown(self.group_id))
             return _Ended(done, Outcome(), KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
         return _Ended(done, outcome, None, encoded)
 
@@ -189,7 +191,7 @@ class _Turn:
             left_bytes -= row_bytes(row)
             if left_bytes < 0:
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR,
-                                 f'group {self._group_id}: {len(rows)} rows exceed max.message.bytes='
+                                 f'group {self.group_id}: {len(rows)} rows exceed max.message.bytes='
                                  f'{self._shard.partition.max_message_bytes}')
             if pace.spend(row_elements(row)):
                 yield
@@ -202,20 +204,17 @@ class _Turn:
         """Apply the rows of an operation to the copy. The first rows of the turn make the copy."""
         self.ended.append(ended)
         made = ended.outcome.group
-        if made is None and ended.encoded and not self.rows and self._group is not None:
-            self._group = self._group.copy()
-            if self._group.held_bytes > LARGE_GROUP_BYTES:
+        if made is None and ended.encoded and not self.rows and self.group is not None:
+            self.group = self.group.copy()
+            if self.group.held_bytes > LARGE_GROUP_BYTES:
                 yield
         self.rows += ended.encoded
         self._left_bytes -= sum(map(row_bytes, ended.encoded))
         if made is not None:
-            self._group = made
+            self.group = made
             return
         pace = Pace()
         for (key, value), encoded in zip(ended.outcome.rows, ended.encoded, strict=True):
-            self._group = self._shard.kinds.apply_row(self._group, key, value)
+            self.group = self._shard.kinds.apply_row(self.group, key, value)
             if pace.spend(row_elements(encoded)):
                 yield
-
-    def adopt(self) -> None:
-        self._shard.adopt_group(self._group_id, self._group)
