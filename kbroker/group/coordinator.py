@@ -69,7 +69,7 @@ A streams group also has one until its first assignment.
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Shared:
     """The parts of the coordinator that all shards share."""
 

@@ -14,7 +14,7 @@ from support.worlds.measured_world import MeasuredWorld
 from kbroker.base.errors import ErrorCode
 from kbroker.client.assignor import decode_assignment, encode_assignment, encode_subscription
 from kbroker.group.classic.group import ClassicGroup
-from kbroker.group.classic.member import Member
+from kbroker.group.classic.members import Member
 from kbroker.group.classic.states import GroupState
 
 MEMBERS = 1_500

@@ -7,7 +7,7 @@ from kbroker.base.completion import Completion
 from kbroker.base.errors import ErrorCode
 from kbroker.base.long_work import LongWork
 from kbroker.group.classic.group import ClassicGroup
-from kbroker.group.classic.member import Member
+from kbroker.group.classic.members import Member
 from kbroker.group.classic.sessions import Sessions
 
 VERSION_WITH_SKIP_ASSIGNMENT: int

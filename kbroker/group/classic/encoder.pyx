@@ -10,7 +10,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
 from kbroker.group.classic.group cimport ClassicGroup
-from kbroker.group.classic.member cimport Member
+from kbroker.group.classic.members cimport Member
 from kbroker.group.offsets.encoder cimport Text, put_text, text_of
 from kbroker.wire.bytes cimport write_int16, write_int32, write_int64
 

@@ -3,9 +3,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from kbroker.base.clock cimport Timer
 from kbroker.base.completion cimport Completion
-from kbroker.group.classic.assignors cimport Assignors
-from kbroker.group.classic.member cimport Member
-from kbroker.group.classic.subscriptions cimport Subscriptions
+from kbroker.group.classic.members cimport Assignors, Member, Subscriptions
 from kbroker.group.commits cimport Commit
 from kbroker.group.group cimport Group
 

@@ -4,8 +4,7 @@ from typing import Any
 
 from kbroker.base.clock import Timer
 from kbroker.base.completion import Completion
-from kbroker.group.classic.assignors import Assignors
-from kbroker.group.classic.member import Member, Protocols
+from kbroker.group.classic.members import Assignors, Member, Protocols
 from kbroker.group.classic.states import GroupState
 from kbroker.group.commits import Commit
 from kbroker.group.group import Group

@@ -12,7 +12,7 @@ import logging
 
 from kbroker.base.completion cimport Completion
 from kbroker.group.classic.group cimport ClassicGroup
-from kbroker.group.classic.member cimport Member
+from kbroker.group.classic.members cimport Member
 
 from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -20,7 +20,7 @@ from kbroker.group.classic.answers import ClassicAnswers
 from kbroker.group.classic.encoder import group_row
 from kbroker.group.classic.group import MOST_MEMBERS, MOST_PROTOCOLS
 from kbroker.group.classic.states import GroupState
-from kbroker.group.classic.member import new_member_id
+from kbroker.group.classic.members import new_member_id
 from kbroker.group.classic.pending_members import PENDING_MEMBER_BYTES
 from kbroker.group.classic.sessions import Sessions
 from kbroker.group.shard import coordinator_error

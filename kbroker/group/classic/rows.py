@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.group.classic.group import ClassicGroup
-from kbroker.group.classic.member import Member
+from kbroker.group.classic.members import Member
 from kbroker.group.classic.states import GroupState
 from kbroker.group.group import Group
 

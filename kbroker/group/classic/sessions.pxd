@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 
 from kbroker.base.clock cimport Clock, Timers
 from kbroker.group.classic.group cimport ClassicGroup
-from kbroker.group.classic.member cimport Member
+from kbroker.group.classic.members cimport Member
 from kbroker.group.group cimport Group
 
 

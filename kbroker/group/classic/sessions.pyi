@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 from kbroker.base.clock import Clock, Timers
 from kbroker.group.classic.group import ClassicGroup
-from kbroker.group.classic.member import Member
+from kbroker.group.classic.members import Member
 from kbroker.group.group import Group
 
 class Sessions:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from kbroker.base.completion import Callback, Completion, complete
 from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.base.lean_dataclasses import replace
 from kbroker.base.long_work import result_of
 from kbroker.group.classic.group import CONSUMER_PROTOCOL_TYPE
 from kbroker.group.classic.membership import Membership
@@ -72,7 +73,7 @@ class ClassicMembers:
 
     def joining_kind(self, kind: Kind) -> Kind:
         """Return the table for heartbeats that are JoinGroup requests."""
-        return kind._replace(find=find_joining, changed=changed_by_join, reply=join_response, after=self.after_join)
+        return replace(kind, find=find_joining, changed=changed_by_join, reply=join_response, after=self.after_join)
 
     def _in_line(self, group_id: str, operation: Operation, pass_on: Callable[[], None], done: Completion) -> None:
         """Run an operation in the group's next turn. If it replies PASS_ON, `pass_on` is called instead of `done`."""

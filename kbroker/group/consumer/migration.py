@@ -13,7 +13,7 @@ from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.base.lean_dataclasses import replace
 from kbroker.base.long_work import Pace
 from kbroker.group.classic.group import CONSUMER_PROTOCOL_TYPE, MOST_MEMBERS, ClassicGroup
-from kbroker.group.classic.member import Member
+from kbroker.group.classic.members import Member
 from kbroker.group.classic.membership import Membership
 from kbroker.group.classic.states import GroupState
 from kbroker.group.consumer import rows

@@ -58,7 +58,7 @@ class Call(NamedTuple):
     classic: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """The parts of a coordinator that the heartbeats of a shard work with."""
 
@@ -135,7 +135,8 @@ class Draft(Generic[G, M]):
         return target == self.stored_target(member_id) == self.group.targets.get(member_id)  # type: ignore[no-any-return]
 
 
-class Kind(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Kind:
     """The table of one kind of group: its classes, and the functions in which its heartbeats differ.
 
     `rows` is the module that makes the kind's rows: `member_row`, `current_row`, `target_row`, `assignment_epoch_row`

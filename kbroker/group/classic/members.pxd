@@ -24,3 +24,20 @@ cdef class Member:
 
     cdef int adopt_fields(self, Member other) except -1
     cdef int expect_life(self, int64_t now_ms) except -1
+
+
+cdef class Assignors:
+    cdef str _group_id
+    cdef dict _members          # Member by id
+    cdef dict _counts
+
+    cdef int count(self, Member member, int sign) except -1
+
+
+cdef class Subscriptions:
+    cdef object _topics         # a set, None if they are not known, NOT_READ before `read`
+    cdef int64_t _version       # changes when the members change
+
+    cdef int forget(self) except -1
+    cdef bint are_known(self) except -1
+    cdef bint have(self, str topic) except -1
