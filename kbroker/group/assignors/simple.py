@@ -42,8 +42,8 @@ def _share(members: list[SpecMember], subscribers: list[int], topics: dict[bytes
     """Add to `shares` the partitions of `topics` that each of `subscribers`, given by their numbers, gets."""
     sharing = _Sharing(topics, subscribers, pace)
     yield from sharing.keep(members)
-    yield from sharing.take_from_members()
-    yield from sharing.take_from_partitions()
+    yield from sharing.remove_from_members()
+    yield from sharing.remove_from_partitions()
     yield from sharing.give()
     yield from sharing.add_to(shares)
 
@@ -79,7 +79,7 @@ class _Sharing:
             if self._pace.spend():
                 yield
 
-    def take_from_members(self) -> Work:
+    def remove_from_members(self) -> Work:
         """Remove partitions from members that have too many, first those that too many members share."""
         for number, has in self._has.items():
             surplus = len(has) - self._wish[number]
@@ -89,7 +89,7 @@ class _Sharing:
             if self._pace.spend(len(has) // 4 + 1):
                 yield
 
-    def take_from_partitions(self) -> Work:
+    def remove_from_partitions(self) -> Work:
         """Remove partitions that too many members share from these members."""
         for partition, sharers in self._sharers.items():
             for number in sorted(sharers)[self._most:]:

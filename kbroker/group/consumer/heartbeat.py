@@ -57,9 +57,10 @@ class ConsumerSteps:
         return Kind(
             ConsumerGroup, Draft, rows, max_size=max_size, find=find_member, changed=changed, owned=owned_partitions,
             subscribe=subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
-            is_idle=is_idle, take_over=self.take_over, downgrade=self.migration.downgrade_without, after=self.after)
+            is_idle=is_idle, replace_other=self.replace_other, downgrade=self.migration.downgrade_without,
+            after=self.after)
 
-    def take_over(self, found: Group) -> Steps[tuple[ConsumerGroup, list[Row]]]:
+    def replace_other(self, found: Group) -> Steps[tuple[ConsumerGroup, list[Row]]]:
         """Replace a classic group without members. Upgrade one with members: they stay in the group."""
         if not isinstance(found, ClassicGroup):
             raise not_found(found.group_id)

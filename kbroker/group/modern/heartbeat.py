@@ -91,7 +91,7 @@ class Draft(Generic[G, M]):
     rows: list[Row] = field(default_factory=list)
     targets: dict[str, Any] | None = None
     """The new target of every member; None if the stored ones stay in force."""
-    has_taken_over: bool = False
+    has_replaced_other: bool = False
     """The group takes the place of one of another kind."""
 
     def target(self) -> Any:
@@ -175,7 +175,7 @@ class Kind:
 
     `IdleMembers` has checked everything that does not depend on the kind.
     """
-    take_over: Callable[[Group], Steps[tuple[Any, list[Row]]]]
+    replace_other: Callable[[Group], Steps[tuple[Any, list[Row]]]]
     """Makes a group of this kind from a group of another one, for a member that joins. Returns it with its rows.
 
     Raises GROUP_ID_NOT_FOUND if the other group has to stay.
@@ -214,7 +214,7 @@ class Heartbeats:
             self.check_epoch(before, request)
         draft = kind.draft_class(group, before, origin, member, group.epoch, group.assignment_epoch,
                                  group.metadata_hash, now_ms, rows,
-                                 has_taken_over=found is not None and group is not found)
+                                 has_replaced_other=found is not None and group is not found)
         if before is not None and origin is not before:
             self.replace_member(draft)
         if member is not origin:
@@ -243,7 +243,7 @@ class Heartbeats:
             raise not_found(request.group_id)
         if found is None:
             return self.kind.group_class(request.group_id), []
-        return (yield from self.kind.take_over(found))
+        return (yield from self.kind.replace_other(found))
 
     def check_size(self, group: ModernGroup[Any, Any], request: Any) -> None:
         """Raise GROUP_MAX_SIZE_REACHED for a new member of a full group."""
@@ -327,7 +327,7 @@ class Heartbeats:
         self.arm_session(group_id, member)
         if member.held is not draft.origin.held:
             self.follow_revocation(group_id, member)
-        if draft.has_taken_over:
+        if draft.has_replaced_other:
             self.place.long_work.start(self.arm_sessions(group_id, list(draft.group.members.values())))
         if self.kind.after is not None:
             self.kind.after(draft, call)

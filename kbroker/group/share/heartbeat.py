@@ -48,7 +48,7 @@ class ShareSteps:
         return Kind(
             ShareGroup, Draft, rows, max_size=max_size, find=find_dynamic, changed=changed, owned=owned,
             subscribe=subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
-            is_idle=self.is_idle, take_over=take_over)
+            is_idle=self.is_idle, replace_other=replace_other)
 
     def is_idle(self, group: ShareGroup, _member: ShareMember) -> bool:
         return group.is_known_covered and group.complete_version == self.place.changes.version
@@ -150,7 +150,7 @@ def max_size(config: Config) -> int:
     return int(config.group_share_max_size)
 
 
-def take_over(found: Group) -> Steps[tuple[ShareGroup, list[Row]]]:
+def replace_other(found: Group) -> Steps[tuple[ShareGroup, list[Row]]]:
     """Raise GROUP_ID_NOT_FOUND: a share group never replaces a group of another kind."""
     yield from ()
     raise not_found(found.group_id)

@@ -90,7 +90,7 @@ cdef struct Batch:
     PyObject *whole         # the tuple, if the batch is not cut; borrowed
 
 
-cdef bint take(list batches, Py_ssize_t i, Batch *batch) except -1:
+cdef bint read_batch(list batches, Py_ssize_t i, Batch *batch) except -1:
     """Read the batch at position `i`. Return whether there is one."""
     if i >= len(batches):
         return False
@@ -128,18 +128,18 @@ cdef list overlaid(list old, list new):
     cdef Batch a, b
     cdef Batch *winner
     cdef Py_ssize_t i = 0, j = 0
-    cdef bint has_a = take(old, 0, &a), has_b = take(new, 0, &b)
+    cdef bint has_a = read_batch(old, 0, &a), has_b = read_batch(new, 0, &b)
     cdef list found = []
     cdef int64_t last
     while has_a or has_b:
         if has_a and (not has_b or a.last < b.first):
             emit(found, &a, a.last)
             i += 1
-            has_a = take(old, i, &a)
+            has_a = read_batch(old, i, &a)
         elif not has_a or b.last < a.first:
             emit(found, &b, b.last)
             j += 1
-            has_b = take(new, j, &b)
+            has_b = read_batch(new, j, &b)
         elif a.first < b.first:
             emit(found, &a, b.first - 1)
             cut(&a, b.first)
@@ -152,12 +152,12 @@ cdef list overlaid(list old, list new):
             emit(found, winner, last)
             if a.last == last:
                 i += 1
-                has_a = take(old, i, &a)
+                has_a = read_batch(old, i, &a)
             else:
                 cut(&a, last + 1)
             if b.last == last:
                 j += 1
-                has_b = take(new, j, &b)
+                has_b = read_batch(new, j, &b)
             else:
                 cut(&b, last + 1)
     return found

@@ -50,8 +50,8 @@ cdef class Acquisition:
     cdef bint is_full
     cdef readonly list ranges
 
-    cdef bint take(self, int64_t first, int64_t last) except -1
-    cdef Py_ssize_t take_run(self, int64_t first, int64_t last, Py_ssize_t i, bint is_first) except -1
-    cdef int take_new(self, int64_t last, bint is_first) except -1
+    cdef bint acquire_batch(self, int64_t first, int64_t last) except -1
+    cdef Py_ssize_t acquire_run(self, int64_t first, int64_t last, Py_ssize_t i, bint is_first) except -1
+    cdef int acquire_new(self, int64_t last, bint is_first) except -1
     cdef int give(self, Run *run, bint is_first) except -1
     cdef int end(self) except -1

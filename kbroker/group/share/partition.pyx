@@ -234,7 +234,7 @@ cdef class SharePartition:
             offset = last + 1
             if is_aborted:
                 self.archive(first, last)
-            elif not acquisition.take(first, last):
+            elif not acquisition.acquire_batch(first, last):
                 break
         acquisition.end()
         self.settle()
@@ -524,7 +524,7 @@ cdef class Acquisition:
         self.is_full = self.budget <= 0
         self.ranges = []
 
-    cdef bint take(self, int64_t first, int64_t last) except -1:
+    cdef bint acquire_batch(self, int64_t first, int64_t last) except -1:
         """Acquire the free records of a batch. Return whether the next batch is wanted, too."""
         cdef SharePartition owner = self.owner
         cdef int64_t tracked_last = min(last, owner.next_offset - 1)
@@ -536,16 +536,16 @@ cdef class Acquisition:
             if run.first > tracked_last:
                 break
             if is_free(run):
-                i = self.take_run(max(first, run.first), min(tracked_last, run.last), i, is_first)
+                i = self.acquire_run(max(first, run.first), min(tracked_last, run.last), i, is_first)
                 is_first = False
             i += 1
         if not self.is_full and last >= owner.next_offset:
-            self.take_new(last, is_first)
+            self.acquire_new(last, is_first)
         if self.budget <= 0:
             self.is_full = True
         return not self.is_full
 
-    cdef Py_ssize_t take_run(self, int64_t first, int64_t last, Py_ssize_t i, bint is_first) except -1:
+    cdef Py_ssize_t acquire_run(self, int64_t first, int64_t last, Py_ssize_t i, bint is_first) except -1:
         """Acquire wanted records of the free run `i`. Return the position of their run."""
         cdef Runs runs = self.owner.runs
         cdef Run *run = &runs.at[i]
@@ -567,7 +567,7 @@ cdef class Acquisition:
         self.give(&runs.at[i], is_first)
         return i
 
-    cdef int take_new(self, int64_t last, bint is_first) except -1:
+    cdef int acquire_new(self, int64_t last, bint is_first) except -1:
         """Acquire records that are not tracked yet, up to the end of the batch."""
         cdef SharePartition owner = self.owner
         cdef int64_t first = owner.next_offset

@@ -104,7 +104,7 @@ class StreamsSteps:
         return Kind(
             StreamsGroup, StreamsDraft, rows, max_size=max_size, find=find_dynamic, changed=changed,
             owned=owned_tasks, subscribe=self.subscribe, targets=self.targets, reconcile=self.reconcile,
-            reply=self.reply, farewell=farewell, is_idle=self.is_idle, take_over=take_over, after=self.after)
+            reply=self.reply, farewell=farewell, is_idle=self.is_idle, replace_other=replace_other, after=self.after)
 
     def is_idle(self, group: StreamsGroup, member: StreamsMember) -> bool:
         """Return whether the group is ready, and the response has no status."""
@@ -302,7 +302,7 @@ def max_size(config: Config) -> int:
     return min(int(config.group_streams_max_size), MOST_MEMBERS)
 
 
-def take_over(found: Group) -> Steps[tuple[StreamsGroup, list[Row]]]:
+def replace_other(found: Group) -> Steps[tuple[StreamsGroup, list[Row]]]:
     """Replace a classic group without members."""
     yield from ()
     if isinstance(found, ClassicGroup) and found.is_empty:
