@@ -5,6 +5,7 @@ from support.worlds.consumer_groups import Consumer, assignment_in, batches_of_t
 from support.worlds.group_coordinator import World
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages import ConsumerGroupHeartbeatRequest
 
 HOUR_MS = 3_600_000
 
@@ -43,6 +44,19 @@ def test_heartbeats_are_frequent_while_members_may_not_know_their_targets():
 def test_heartbeats_are_never_less_frequent_than_configured():
     world = world_of(group_consumer_heartbeat_interval_ms=400, group_consumer_min_heartbeat_interval_ms=400)
     assert Consumer(world, 'a', names=['t']).join().value.heartbeat_interval_ms == 400
+
+
+def test_a_topic_that_a_member_reports_twice_counts_with_all_of_its_partitions():
+    world = world_of()
+    a, b = Consumer(world, 'a', names=['t']), Consumer(world, 'b', names=['t'])
+    a.join()
+    b.join()
+    (kept,) = assignment_in(world, a.heartbeat())['t']
+    topic_class = ConsumerGroupHeartbeatRequest.TopicPartitions
+    topic_id = world.topics.topic('t').topic_id
+    a.heartbeat(topic_partitions=[topic_class(topic_id=topic_id, partitions=[partition])
+                                  for partition in (1 - kept, kept)])
+    assert a.epoch == 2     # it still owns the partition that it has to give up
 
 
 def test_partitions_move_when_their_owner_has_given_them_up():

@@ -245,10 +245,16 @@ def preferred_assignor(members: Iterable[ConsumerMember], assignors: Sequence[st
 
 
 def owned_partitions(request: Any) -> Target | None:
-    """Return the partitions that the member reports to own; None if the request has no such list."""
+    """Return the partitions that the member reports to own; None if the request has no such list.
+
+    As in Kafka, all partitions of a topic that the request names twice count.
+    """
     if request.topic_partitions is None:
         return None
-    return {topic.topic_id: frozenset(topic.partitions) for topic in request.topic_partitions}
+    owned: dict[bytes, frozenset[int]] = {}
+    for topic in request.topic_partitions:
+        owned[topic.topic_id] = owned.get(topic.topic_id, frozenset()).union(topic.partitions)
+    return owned
 
 
 def assignment_of(held: Assigned[bytes]) -> Any:

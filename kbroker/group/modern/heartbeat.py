@@ -205,8 +205,9 @@ class Heartbeats:
         Raises GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, FENCED_MEMBER_EPOCH, COORDINATOR_LOAD_IN_PROGRESS (no memory
         is left), and the errors of the kind.
         """
-        kind, request, now_ms = self.kind, call.request, self.place.clock.wall_ms()
+        kind, request = self.kind, call.request
         group, rows = yield from self.find_group(request, found)
+        now_ms = self.place.clock.wall_ms()
         self.check_size(group, request)
         before = kind.find(group, call)
         origin, member = kind.changed(before, call)
