@@ -8,7 +8,7 @@ from kbroker.group.streams.task_holders import TaskHolders
 
 PLACES, NUMBERS = 'pq', range(4)
 CHANGES = st.lists(st.tuples(
-    st.sampled_from(['add', 'remove', 'copy', 'go on with the original']), st.sampled_from(PLACES),
+    st.sampled_from(['add', 'remove', 'copy', 'continue with the original']), st.sampled_from(PLACES),
     st.sets(st.sampled_from(NUMBERS))), max_size=30)
 
 
@@ -23,7 +23,7 @@ def test_a_task_is_held_while_one_of_its_holders_has_it_and_copies_are_independe
         holders, counts = pairs[-1]
         if change == 'copy':
             pairs.append((holders.copy(), counts.copy()))
-        elif change == 'go on with the original':
+        elif change == 'continue with the original':
             pairs.insert(0, pairs.pop())
         elif change == 'add':
             holders.add(place, numbers)
