@@ -23,7 +23,7 @@ from kbroker.apis.serving.answer_bytes cimport put_count, put_no_tags
 from kbroker.apis.serving.request cimport Api, Handler, Request
 from kbroker.apis.serving.request_bytes cimport MOST_REQUEST_TAGS, skip_counted_tags, skip_tags, take_count, take_string
 from kbroker.base.completion cimport Callback, Completion
-from kbroker.base.long_work cimport LongWork
+from kbroker.base.long_work cimport ELEMENTS_OF_A_PART, LongWork
 from kbroker.transaction.coordinator cimport TransactionCoordinator
 from kbroker.wire.bytes cimport (
     Cursor, put_unsigned_varint, read_int16, read_int32, read_int64, take, write_int16, write_int32,
@@ -51,7 +51,6 @@ FIRST_VERSION_WITH_FENCED = 2
 cdef enum:
     LEAST_ANSWER_BYTES = 16         # more than a response takes without its topics
     PARTITION_ANSWER_BYTES = 3      # of a partition, besides its bytes in the request
-    PART = 64                       # partitions that are found at once; more are long work
     # The topics and partitions of a request. A transaction may have 10,000 partitions.
     MOST_NAMED = 20_000
     MOST_OF_A_TRANSACTION = 10_000  # the same of one of many transactions
@@ -128,8 +127,8 @@ cdef class AddingUnderWay(Completion):
     def resolve_in_parts(self):
         """Find all wanted partitions. A generator: it yields after each part."""
         cdef Py_ssize_t first, count = len(self.wanted)
-        for first in range(0, count, PART):
-            self.resolve(first, min(first + PART, count))
+        for first in range(0, count, ELEMENTS_OF_A_PART):
+            self.resolve(first, min(first + ELEMENTS_OF_A_PART, count))
             yield
 
     def resolved(self, error, _result):
@@ -234,7 +233,7 @@ cdef class AddPartitionsHandler(Handler):
         under_way.transactional_id = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
         if request.access is not None and not request.may(WRITE, TRANSACTIONAL_ID, under_way.transactional_id):
             raise refusal(TRANSACTIONAL_ID)
-        if len(under_way.wanted) > PART:
+        if len(under_way.wanted) > ELEMENTS_OF_A_PART:
             (<LongWork?>request.node.long_work).start(under_way.resolve_in_parts(), under_way.resolved)
             return 0
         under_way.resolve(0, len(under_way.wanted))

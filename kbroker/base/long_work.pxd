@@ -4,6 +4,11 @@ from libc.stdint cimport int64_t
 from kbroker.base.clock cimport Timers
 
 
+cdef enum:
+    # The elements that one part of a work treats, if one takes a microsecond or two.
+    ELEMENTS_OF_A_PART = 64
+
+
 cdef int charge(int64_t elements) noexcept
 
 

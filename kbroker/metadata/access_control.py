@@ -12,16 +12,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kbroker.base.ledger import Line
-from kbroker.base.long_work import LongWork
+from kbroker.base.long_work import LongWork, Pace
 from kbroker.metadata.batches import MAX_RECORDS
 from kbroker.metadata.changes import Steps
 from kbroker.metadata.controller import MetadataController
 from kbroker.protocol.messages import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from kbroker.security.acl_codes import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from kbroker.security.authorizer import Authorizer
-
-PART = 50
-"""The ACLs that take effect between two yields. One takes 5 to 10 us."""
 
 logger = logging.getLogger(__name__)
 
@@ -67,14 +64,14 @@ class AclFollower:
 
     def settle(self) -> Steps[None]:
         """Bring all changes so far into force."""
+        pace = Pace()
         while self._pending:
-            for _ in range(min(PART, len(self._pending))):
-                record = self._pending.popleft()
-                if isinstance(record, AccessControlEntryRecord):
-                    self._authorizer.put(record)
-                else:
-                    self._authorizer.remove(record.id)
-            if self._pending:
+            record = self._pending.popleft()
+            if isinstance(record, AccessControlEntryRecord):
+                self._authorizer.put(record)
+            else:
+                self._authorizer.remove(record.id)
+            if pace.spend() and self._pending:
                 yield
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.base.long_work import Pause
+from kbroker.base.long_work import Pace, Pause
 from kbroker.metadata.batches import MAX_BATCH_BYTES, MAX_RECORDS, encode_control
 from kbroker.metadata.features import record_version
 from kbroker.metadata.image import CONTROL_RECORDS, MetadataImage
@@ -19,9 +19,6 @@ Steps = Generator[Any, None, Result]
 
 Charge = Callable[[int], object]
 """A function that counts partitions to be created or deleted. It raises KafkaError if they are too many."""
-
-RECORDS_AT_ONCE = 10
-"""The records that one part encodes and replays."""
 
 
 class Turns:
@@ -63,6 +60,7 @@ class Change:
         self.image = image.copy()
         self._timestamp_ms = timestamp_ms
         self.records: list[Any] = []
+        self.pace = Pace()
         self._batch = BatchEncoder(timestamp_ms)
         self._metadata_version = metadata_version
         self._size_bytes = 0
@@ -73,10 +71,10 @@ class Change:
 
     def add(self, records: Iterable[Any]) -> Steps[None]:
         """Encode and replay records in parts. Raises as `put`."""
-        for number, record in enumerate(records):
-            if number % RECORDS_AT_ONCE == 0:
-                yield
+        for record in records:
             self.put(record)
+            if self.pace.spend():
+                yield
 
     def put(self, record: Any) -> None:
         """Encode and replay a record. All records of a change are control records, or none.

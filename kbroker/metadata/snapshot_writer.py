@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kbroker.base.clock import Clock
-from kbroker.base.long_work import LongWork
+from kbroker.base.long_work import LongWork, Pace
 from kbroker.log.fs import FileSystem
 from kbroker.log.jobs import Submit, Sync, synced
 from kbroker.metadata.batches import Row, encode_control, encode_row
-from kbroker.metadata.changes import RECORDS_AT_ONCE, Steps
+from kbroker.metadata.changes import Steps
 from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import MetadataImage
 from kbroker.metadata.image_records import control_records_of, records_of
@@ -165,16 +165,17 @@ def encoded_snapshot(image: MetadataImage, epoch: int, timestamp_ms: int) -> Ite
     head = control_records_of(image)
     yield encode_control(head, base_offset=0, epoch=epoch, timestamp_ms=timestamp_ms)
     offset = len(head)
+    pace = Pace()
     rows: list[Row] = []
     size_bytes = 0
-    for number, record in enumerate(records_of(image)):
+    for record in records_of(image):
         rows.append(encode_row(record, timestamp_ms, image.metadata_version))
         size_bytes += len(rows[-1][2])
         if len(rows) == RECORDS_OF_BATCH or size_bytes >= BYTES_OF_BATCH:
             yield encode_batch(rows, base_offset=offset, partition_leader_epoch=epoch)
             offset += len(rows)
             rows, size_bytes = [], 0
-        elif number % RECORDS_AT_ONCE == 0:
+        elif pace.spend():
             yield b''
     if rows:
         yield encode_batch(rows, base_offset=offset, partition_leader_epoch=epoch)

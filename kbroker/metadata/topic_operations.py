@@ -72,7 +72,8 @@ class TopicOperations:
                 charge(new.partitions)
             except KafkaError as error:
                 refused[new.name] = error.with_traceback(None)
-                yield
+                if change.pace.spend():
+                    yield
             else:
                 yield from change.add(self._topic_records(new))
         return refused
@@ -126,7 +127,8 @@ class TopicOperations:
                     charge(count - found)
                 except KafkaError as error:
                     refused[name] = error.with_traceback(None)
-                    yield
+                    if change.pace.spend():
+                        yield
                 else:
                     check_batch_length(len(change.records) + count - found)
                     yield from change.add(self._partition_records(topic.topic_id, range(found, count)))
@@ -150,7 +152,8 @@ class TopicOperations:
                         charge(len(found.partitions))
                 except KafkaError as error:
                     results.append(error.with_traceback(None))
-                    yield
+                    if change.pace.spend():
+                        yield
                 else:
                     results.append(found)
                     if found.topic_id not in doomed:

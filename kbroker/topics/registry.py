@@ -24,7 +24,6 @@ from kbroker.topics.topic import Topic
 
 logger = logging.getLogger('kbroker.topics')
 
-PARTITIONS_CONFIGURED_AT_ONCE = 64
 MOST_PARTITIONS = 100_000
 """The partitions of a broker, at 7 to 10 KB of memory each. A start opens more if they are there."""
 
@@ -295,9 +294,10 @@ class TopicRegistry:
         topic.overrides = overrides
         topic.config = LogConfig(self.config, overrides)
         topic.produce_rules = None
-        for number, partition in enumerate(topic.partitions):
+        pace = Pace()
+        for partition in topic.partitions:
             partition.update_config(topic.config)   # the last one, if it changed at a yield
-            if number % PARTITIONS_CONFIGURED_AT_ONCE == 0:
+            if pace.spend():
                 yield
 
     def _open_new(self, image: TopicImage) -> Steps[Topic]:

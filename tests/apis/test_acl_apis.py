@@ -1,5 +1,6 @@
 """DescribeAcls, CreateAcls and DeleteAcls: filters, validation, rights, bounds, and ACLs over a restart."""
 import uuid
+from types import SimpleNamespace
 
 import pytest
 from api_client import ApiClient
@@ -287,7 +288,7 @@ def test_the_ledger_has_what_access_control_holds(node, admin):
 
 def test_a_change_in_parts_gives_no_right_in_between(node, stepwise, admin, monkeypatch):
     """A denial and a permission in one request: at no moment may alice do what is denied before and after."""
-    monkeypatch.setattr(access_control, 'PART', 1)
+    monkeypatch.setattr(access_control, 'Pace', lambda: SimpleNamespace(spend=lambda: True))
     access = node.authorizer.access_of(ALICE, HERE)
     seen = set()
     rows = [READ_ORDERS | {'operation': 2}, *(READ_ORDERS | {'host': f'{number}'} for number in range(50)),

@@ -198,7 +198,7 @@ def test_changes_that_are_written_meanwhile_are_part_of_a_change_in_preparation(
     node: ControllerDirectory, changes: Changes
 ) -> None:
     record = ConfigRecord(resource_type=GROUP, resource_name='g', name='k', value='v')
-    steps = changes.controller.topics.create([NewTopic('t', 30)])
+    steps = changes.controller.topics.create([NewTopic('t', 100)])
     next(steps)  # it has copied the image
     changes.begin('g', changes.controller.commits.write([record]))
     changes.begin('t', steps)

@@ -18,10 +18,11 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from kbroker.apis.fetch.request cimport FetchRequest, read_request
 from kbroker.apis.fetch.response cimport ResponseWriter, long_response, response_bytes, write_response
 from kbroker.apis.fetch.sessions cimport (
-    ALL, FEW, MOST_UNKNOWN, NO_SESSION, PART, FetchSession, FetchSessions, News, WantedPartition)
+    ALL, FEW, MOST_UNKNOWN, NO_SESSION, FetchSession, FetchSessions, News, WantedPartition)
 from kbroker.apis.serving.request cimport Api, Handler, Request
 from kbroker.apis.serving.request import timed
 from kbroker.apis.serving.waiting cimport Waiter, WaitingRoom
+from kbroker.base.long_work cimport ELEMENTS_OF_A_PART
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import run_to_end
 from kbroker.metadata.topic_names import MAX_NAME_LENGTH as MAX_NAME
@@ -276,17 +277,17 @@ cdef class Fetch(Waiter):
         cdef ResponseWriter writer
         if self.asks_again:
             yield from self.session.ask_again()
-        while self.stage != FINISHED and self.session.take_over(&self.wanted, PART):
+        while self.stage != FINISHED and self.session.take_over(&self.wanted, ELEMENTS_OF_A_PART):
             yield
         self.body = None
         self.at = 0
-        while self.stage != FINISHED and self.look(partitions, again, PART):
+        while self.stage != FINISHED and self.look(partitions, again, ELEMENTS_OF_A_PART):
             yield
         if self.stage == FINISHED:
             return
         if self.may_park():
             self.park()
-            while self.stage != FINISHED and self.wait(partitions, PART):
+            while self.stage != FINISHED and self.wait(partitions, ELEMENTS_OF_A_PART):
                 yield
             return
         self.finish()
@@ -296,11 +297,11 @@ cdef class Fetch(Waiter):
         self.is_settled = True
         self.settle_session()
         news = News(self.session)
-        while news.take(PART):
+        while news.take(ELEMENTS_OF_A_PART):
             yield
         writer = long_response(news.partitions, self.request.version)
         writer.begin(self.request, 0, self.session.session_id)
-        while writer.write(PART):
+        while writer.write(ELEMENTS_OF_A_PART):
             yield
         self.request.send(writer.segments)
 

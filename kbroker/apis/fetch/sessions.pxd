@@ -14,7 +14,6 @@ cdef enum:
     NO_SESSION = 0
     MOST_UNKNOWN = 100          # partitions of a session that do not exist
     FEW = 256                   # partitions that are treated at once; more are long work
-    PART = 64                   # partitions that long work treats between two yields
     ALL = 0x7fffffff
 
 

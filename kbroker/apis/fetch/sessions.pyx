@@ -24,7 +24,7 @@ from kbroker.apis.fetch.request cimport (
 from kbroker.apis.serving.waiting cimport Waiter, WaitingRoom
 from kbroker.base.clock cimport Clock
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.base.long_work cimport LongWork
+from kbroker.base.long_work cimport ELEMENTS_OF_A_PART, LongWork
 from kbroker.base.ledger import Line
 from kbroker.protocol.schema import first_version
 from kbroker.security.access cimport Access
@@ -213,7 +213,7 @@ cdef class FetchSession:
                     wanted.is_due = True
                     self.due.append(wanted)
                 count += 1
-                if count % PART == 0:
+                if count % ELEMENTS_OF_A_PART == 0:
                     yield
 
     cdef int moved(self, WantedPartition wanted) except -1:
@@ -263,7 +263,7 @@ cdef class FetchSession:
             topic.partitions = None
             topic = None
             while partitions:
-                for left in range(min(4 * PART, <Py_ssize_t>len(partitions)), 0, -1):
+                for left in range(min(4 * ELEMENTS_OF_A_PART, <Py_ssize_t>len(partitions)), 0, -1):
                     partitions.popitem()
                 yield
 
