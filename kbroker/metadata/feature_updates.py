@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.lean_dataclasses import dataclass
 from kbroker.metadata.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     KRAFT_VERSION,
@@ -24,7 +25,8 @@ class UpgradeType(enum.IntEnum):
     UNSAFE_DOWNGRADE = 3
 
 
-class FeatureUpdate(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FeatureUpdate:
     """The level that a feature is to have. `upgrade_type` is as the client sent it."""
 
     name: str

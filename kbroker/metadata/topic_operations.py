@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.lean_dataclasses import dataclass
 from kbroker.base.long_work import charge_nothing
 from kbroker.metadata.changes import Change, Charge, Steps, check_batch_length
 from kbroker.metadata.commits import Commits
@@ -26,7 +27,8 @@ from kbroker.settings.topic_config import validate_topic_configs
 CLUSTER_METADATA = '__cluster_metadata'
 
 
-class NewTopic(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NewTopic:
     """One topic of a CreateTopics request."""
 
     name: str

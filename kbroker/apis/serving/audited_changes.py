@@ -8,10 +8,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from kbroker.apis.serving.long_answers import Pace, Steps, call_handler
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.lean_dataclasses import dataclass
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, PatternType, Permission, ResourceType, name_of
 from kbroker.security.audit import outcome_of
@@ -29,7 +30,8 @@ CONFIG_TYPES = {2: 'topic', 4: 'broker', 8: 'broker-logger', 16: 'client-metrics
 MECHANISMS = {1: 'SCRAM-SHA-256', 2: 'SCRAM-SHA-512'}
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Change:
     """One change that a request asked for. `code` is None if the answer does not say how it ended."""
 
     resource: str

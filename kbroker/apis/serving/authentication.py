@@ -17,12 +17,13 @@ import enum
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from kbroker.apis.serving.listener_logins import ListenerLogins, listener_logins
 from kbroker.apis.serving.long_answers import Steps
 from kbroker.apis.serving.token_checks import TokenChecks
 from kbroker.base.errors import ConfigError, ErrorCode, KafkaError
+from kbroker.base.lean_dataclasses import dataclass
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import (
     RemoveUserScramCredentialRecord,
@@ -423,7 +424,8 @@ class Authentication:
             end()
 
 
-class Form(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Form:
     """One of the two ways in which tokens travel."""
 
     answer: Callable[[bytes, int], Any]

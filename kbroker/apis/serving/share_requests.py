@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kbroker.apis.serving.authorization import require
 from kbroker.apis.serving.group_protocols import require_group_protocol
 from kbroker.apis.serving.long_answers import Pace
 from kbroker.apis.serving.request import Request
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.lean_dataclasses import dataclass
 from kbroker.base.long_work import Pause
 from kbroker.group.share.partition import ACKNOWLEDGE_TYPES
 from kbroker.group.share.rows import ShareKey
@@ -85,7 +86,8 @@ def partition_of(request: Request, topic_id: bytes, index: int) -> Partition:
     return partition
 
 
-class PartitionError(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PartitionError:
     """The outcome of an acknowledgement in an answer."""
 
     code: ErrorCode = ErrorCode.NONE
