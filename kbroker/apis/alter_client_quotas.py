@@ -10,8 +10,7 @@ import ipaddress
 from typing import Any
 
 from kbroker.apis.serving.authorization import require
-from kbroker.apis.serving.counted_names import counted
-from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.long_answers import Pace, Steps, counted
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kbroker.apis.serving.authorization import require
-from kbroker.apis.serving.counted_names import counted
-from kbroker.apis.serving.long_answers import Pace, Steps, each
+from kbroker.apis.serving.long_answers import Pace, Steps, counted, each
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.metadata.changes import check_batch_length

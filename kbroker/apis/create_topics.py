@@ -13,8 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.serving.authorization import may_on_cluster
-from kbroker.apis.serving.counted_names import counted
-from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.long_answers import Pace, Steps, counted
 from kbroker.apis.serving.replica_assignments import check_count, check_replicas
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kbroker.apis.serving.authorization import may_on_cluster, require
-from kbroker.apis.serving.counted_names import counted
-from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.long_answers import Pace, Steps, counted
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey

@@ -12,8 +12,7 @@ from typing import Any
 
 from kbroker.apis.serving.authorization import require
 from kbroker.apis.serving.authorized_operations import NOT_ASKED, authorized_operations, decisions_about
-from kbroker.apis.serving.counted_names import counted
-from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps
+from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps, counted
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.classic.group import ClassicGroup

@@ -12,9 +12,8 @@ import contextlib
 from typing import Any
 
 from kbroker.apis.serving.authorization import refusal, require
-from kbroker.apis.serving.counted_names import counted
 from kbroker.apis.serving.group_protocols import require_group_protocol
-from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps, distinct_indexes, each, overdue_ms
+from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps, counted, distinct_indexes, each, overdue_ms
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.share.group import ShareGroup

@@ -4,8 +4,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kbroker.apis.serving.authorization import require
-from kbroker.apis.serving.counted_names import counted
-from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps, in_parts
+from kbroker.apis.serving.long_answers import Pace, ReplyRoom, Steps, counted, in_parts
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.apis.serving.authorization import require
-from kbroker.apis.serving.counted_names import counted
-from kbroker.apis.serving.long_answers import Pace, Steps, each
+from kbroker.apis.serving.long_answers import Pace, Steps, counted, each
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode
 from kbroker.protocol.api_keys import ApiKey

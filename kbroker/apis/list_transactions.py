@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from kbroker.apis.serving.counted_names import counted
-from kbroker.apis.serving.long_answers import PART, Pace, Steps
+from kbroker.apis.serving.long_answers import PART, Pace, Steps, counted
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey

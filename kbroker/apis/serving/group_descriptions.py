@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.apis.serving.authorized_operations import NOT_ASKED, authorized_operations, decisions_about
-from kbroker.apis.serving.counted_names import counted
 from kbroker.apis.serving.group_protocols import require_group_protocol
-from kbroker.apis.serving.long_answers import Pace, Steps, each
+from kbroker.apis.serving.long_answers import Pace, Steps, counted, each
 from kbroker.apis.serving.request import Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.security.acl_codes import ResourceType

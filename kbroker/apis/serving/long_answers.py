@@ -6,7 +6,7 @@ be much longer than its request counts the answer with a `ReplyRoom`, too.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from types import GeneratorType
 from typing import Any
 
@@ -83,6 +83,16 @@ def each_topic(topics: Iterable[Any], partitions: str, answer_partition: Callabl
         if pace.spend():
             yield
     return answers
+
+
+def counted(names: Iterable[Hashable], pace: Pace) -> Steps:
+    """Return how many times each name occurs, in the order of the first occurrences."""
+    times: dict[Hashable, int] = {}
+    for name in names:
+        times[name] = times.get(name, 0) + 1
+        if pace.spend():
+            yield
+    return times
 
 
 def distinct_indexes(topics: Sequence[Any], key: str, indexes: str, pace: Pace) -> Steps:
