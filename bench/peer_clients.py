@@ -15,7 +15,9 @@ RECORDS_S, ROUND_TRIPS_S = 300_000, 2500  # so that the work roughly fills the t
 
 
 def producer_performance(site: Site, topic: str, seconds: float) -> dict[str, float]:
-    """Run Java's ProducerPerformance: acks=all, full speed. A third is its own warm-up; CPU includes it.
+    """Run Java's ProducerPerformance with acks=all, at full speed.
+
+    A third of the records are the tool's own warm-up. The CPU time includes them.
     """
     counted = int(seconds * RECORDS_S)
     records, warm_up = counted * 3 // 2, counted // 2

@@ -228,7 +228,10 @@ NAME_WIDTH, PANEL_WIDTH, BAR_WIDTH = 390, 260, 170
 
 
 def chart(results: Results) -> str:
-    """Return bars for each peer in each cell, one panel per figure; a bar's length is its share of the longest."""
+    """Return an SVG with a bar for each peer in each cell.
+
+    Each measure (rate, CPU, p99) has a panel, in which the longest bar of a cell has the full width.
+    """
     width = NAME_WIDTH + PANEL_WIDTH * len(PANELS)
     parts, y = [], 56
     for number, (head, _, _) in enumerate(PANELS):

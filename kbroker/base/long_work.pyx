@@ -260,10 +260,10 @@ cdef class Line:
             self.wait(work)
 
     def begin(self, steps, is_wanted):
-        """Run the first part of a work at once, the rest as soon as there is a place: most works are that short.
+        """Run the first part of a work at once, even if there is no place. The rest needs a place.
 
-        The work gives its place away as soon as it waits for another work, which may be one that has begun here and
-        has no place.
+        Most works have one part only. If MOST_BEGUN works that have begun wait already, the first part waits, too. A
+        work that has to wait for another one gives up its place: the other one may have begun here, and need a place.
         """
         cdef Work work = Work.__new__(Work)
         work.steps, work.is_wanted, work.gives_way = steps, is_wanted, True

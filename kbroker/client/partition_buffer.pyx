@@ -35,7 +35,10 @@ cdef class SpareBuffers:
         self.buffers = []
 
     cdef bytearray take(self):
-        """Return a buffer of `batch_bytes` for an open batch, or None. `note_closed` ends its use."""
+        """Return a spare buffer of `batch_bytes` for an open batch. Call `note_closed` when the batch is closed.
+
+        Return None if none is spare, or if open batches have as many as they may.
+        """
         if self.taken_count >= self.most_buffers or not self.buffers:
             return None
         self.taken_count += 1

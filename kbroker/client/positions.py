@@ -91,7 +91,7 @@ class Positions:
         self.paused.clear()
 
     def forget_waiting(self) -> None:
-        """Return to the position before the batches that no iteration has reached."""
+        """Drop the fetched records that the program has not got. The positions go back to the first of them."""
         for waiting in reversed(self.waiting):
             self.offsets[waiting.topic, waiting.partition] = waiting.offset
         self.waiting.clear()

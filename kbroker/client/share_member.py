@@ -35,7 +35,7 @@ class ShareMember(EpochMember):
         self._topics: list[str] = []
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """Change the subscription, by the next heartbeat."""
+        """Change the subscription. The next heartbeat reports it, and is due at once."""
         self._topics = sorted(topics)
         self._must_report, self._next_heartbeat_ms = True, 0
 

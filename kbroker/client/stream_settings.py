@@ -111,7 +111,7 @@ class _Settings:
 
     @classmethod
     def _refuse(cls, properties: Mapping[str, str]) -> None:
-        """ConfigError for settings that may not be set."""
+        """Raise ConfigError for settings that may not be set."""
 
     @classmethod
     def _complete(cls, values: dict[str, Any], properties: Mapping[str, str]) -> None:

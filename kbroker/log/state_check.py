@@ -12,7 +12,7 @@ NOT_OPEN = -1
 
 
 class ProducerStateCheck:
-    """The producer state that the batches imply, from everything known and from the visible batches alone."""
+    """The producer state that the batches imply: once from everything known, once from the visible batches alone."""
 
     def __init__(self, first_offset: int, log_start_offset: int, snapshot: bytes | None):
         """Create; `snapshot` has the state at `first_offset`, the base offset of the first segment. CorruptLogError."""

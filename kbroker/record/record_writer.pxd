@@ -33,7 +33,7 @@ cdef inline uint8_t *put_varint(uint8_t *at, int64_t value) noexcept nogil:
 
 
 cdef inline Py_ssize_t blob_size(Py_ssize_t size) noexcept nogil:
-    """Return the size of a length and as many bytes; -1 is null."""
+    """Return the bytes that a value of `size` bytes takes with its length in front. A size of -1 is null."""
     return 1 if size < 0 else varint_size(size) + size
 
 

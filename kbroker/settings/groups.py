@@ -1,7 +1,7 @@
 """The settings of consumer, share and streams groups: those of the broker, and those of a GROUP resource.
 
-A setting `NAME` of a GROUP resource has the default `group.NAME` of the broker, if that exists. Its value in force lies
-within `least` and `most`, two settings of the broker.
+If the broker has a setting `group.NAME`, it is the default of the setting `NAME` of a GROUP resource. Other settings of
+the broker may bound the value in force: `GroupSetting.least` and `GroupSetting.most` name them.
 """
 import itertools
 

@@ -146,7 +146,7 @@ def check_operations(resource: Resource, rules: list[Rule]) -> None:
 
 
 def rules_for(options: Options, operations: Iterable[Operation]) -> list[Rule]:
-    """Return the rules that allow or deny operations to the principals of the options, from their hosts."""
+    """Return the rules that the options ask for: each allows or denies an operation to a principal from a host."""
     operations = list(operations)
     return list(dict.fromkeys(
         Rule(principal, host.strip(), operation, permission)

@@ -122,7 +122,7 @@ def _finish(wish: _Wish, store: BrokerStore, row: TransactionInfo | None) -> tup
 
 
 def _check_ledger(topic: str, row: TransactionInfo | None, decisions: Sequence[Decision]) -> None:
-    """ToolError if the drivers' last transaction was a decision, and the ledger lacks it: it is another query's ledger.
+    """Raise ToolError if the drivers' last transaction was a decision, and the ledger lacks it: it is another's.
 
     The end of a transaction raises the epoch by one, or begins a new producer id at 0, unless the broker is older. A
     query that runs may have decided again since `row` was read.

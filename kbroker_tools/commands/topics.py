@@ -287,7 +287,7 @@ def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 
 def fail_for_each(results: dict[Any, KafkaError | None]) -> None:
-    """ToolError with all errors."""
+    """Raise ToolError with all errors."""
     errors = [str(error) for error in results.values() if error is not None]
     if errors:
         raise ToolError('; '.join(errors))

@@ -105,7 +105,7 @@ class OfflineNotes:
             note_unreadable(self._output, reasons_of(self._cluster, new))
 
     def end(self) -> None:
-        """ToolError if partitions are still offline: not all that was wanted has been read."""
+        """Raise ToolError if partitions are still offline: not all that was wanted has been read."""
         if self._named:
             names = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(self._named)[:MOST_NAMED])
             raise ToolError(f'not all was read: {words_for_count(len(self._named), "partition")} without a leader: '

@@ -41,7 +41,7 @@ def base_offset_of(path: str) -> int | None:
 
 
 def must_be_file(path: str) -> None:
-    """FileNotFoundError for a missing file, OSError for one that is not regular: opening a pipe would block."""
+    """Raise FileNotFoundError for a missing file, OSError for one that is not regular: opening a pipe would block."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, 'found no regular file', path)
 

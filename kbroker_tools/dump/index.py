@@ -106,7 +106,7 @@ def dump_transaction_index(path: str, options: IndexOptions, out: IO[str], repor
 
 
 def dump_snapshot(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
-    """Print the producers of a `.snapshot`. Raises CorruptLogError for a damaged one, OSError."""
+    """Print the producers of a `.snapshot`. Raises OSError, and CorruptLogError if it is damaged."""
     for producer in snapshot_producers(path):
         first_offset = producer.transaction_first_offset
         out.write(f'producerId: {producer.producer_id} producerEpoch: {producer.producer_epoch} '

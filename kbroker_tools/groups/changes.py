@@ -82,7 +82,7 @@ def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: 
 
 
 def raise_left_out(problems: list[str], left_out: Collection[TopicPartition]) -> None:
-    """ToolError if there are problems, or partitions whose offsets stay because they cannot be read."""
+    """Raise ToolError if there are problems, or partitions whose offsets stay because they cannot be read."""
     if left_out:
         problems = [*problems, f'the offsets of {", ".join(f"{topic}-{number}" for topic, number in sorted(left_out))} '
                                'stay as they are']

@@ -31,7 +31,7 @@ class GroupKind(NamedTuple):
         return wanted
 
     def check_missing(self, view: View, missing: list[str]) -> None:
-        """ToolError if groups are missing."""
+        """Raise ToolError if groups are missing."""
         if missing:
             raise ToolError(f'{view.place}: there is no {self.protocol_type} group {", ".join(missing)}; --list shows '
                             'the existing ones')

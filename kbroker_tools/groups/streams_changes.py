@@ -51,7 +51,7 @@ def inputs(group: StreamsGroupInfo) -> set[str]:
 
 
 def check_inputs(group: StreamsGroupInfo, topics: Collection[str]) -> None:
-    """ToolError for a topic that is not an input topic of the group."""
+    """Raise ToolError for a topic that is not an input topic of the group."""
     others = sorted(set(topics) - inputs(group))
     if others:
         raise ToolError(f"group '{group.group_id}': {', '.join(others)} is not an input topic of the application")
@@ -59,7 +59,7 @@ def check_inputs(group: StreamsGroupInfo, topics: Collection[str]) -> None:
 
 def check_committed(group_id: str, partitions: Collection[TopicPartition],
                     committed: Collection[TopicPartition]) -> None:
-    """ToolError for a partition in which the group has no offset, as Kafka's tool refuses it."""
+    """Raise ToolError for a partition in which the group has no offset, as Kafka's tool refuses it."""
     missing = sorted(set(partitions) - set(committed))
     if missing:
         names = ', '.join(f'{topic}-{partition}' for topic, partition in missing)

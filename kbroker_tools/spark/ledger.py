@@ -74,7 +74,7 @@ class JobFacts:
     shape: Mapping[str, Any]
 
     def check(self, kept: Mapping[str, Any], path: Path) -> None:
-        """IngestError unless this job wrote `kept`."""
+        """Raise IngestError unless this job wrote `kept`."""
         try:
             cluster_id, source, shape = kept['cluster_id'], kept['source'], dict(kept['shape'])
         except (KeyError, TypeError, ValueError) as error:

@@ -48,7 +48,7 @@ def message_first(*more: type[Exception]) -> Iterator[None]:
 
 
 def require_arrow() -> None:
-    """MissingPackageError if this Python has no pyarrow, which PySpark needs for every Python source."""
+    """Raise MissingPackageError if this Python has no pyarrow, which PySpark needs for every Python source."""
     if find_spec('pyarrow') is None:
         raise MissingPackageError("the Python of Spark's workers has no pyarrow; install it with: "
                                   f"{sys.executable} -m pip install 'kbroker[spark]'")

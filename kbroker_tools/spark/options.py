@@ -388,7 +388,7 @@ def _check_together(options: Options) -> None:
 
 
 def check_use(options: Options, *, is_stream: bool) -> None:
-    """OptionError for an option that this kind of query does not have."""
+    """Raise OptionError for an option that this kind of query does not have."""
     if is_stream:
         _refuse(options, 'batch', 'it is for spark.read only')
     else:

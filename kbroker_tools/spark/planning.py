@@ -152,7 +152,7 @@ def _record_gone(options: Options, topic: str, partition: int, start: int, skipp
 
 
 def check_named_partitions(options: Options, chosen: Sequence[TopicPartition]) -> None:
-    """OptionError if a map of offsets or timestamps names a partition that is not read."""
+    """Raise OptionError if a map of offsets or timestamps names a partition that is not read."""
     for option in ('startingOffsets', 'endingOffsets', 'startingOffsetsByTimestamp', 'endingOffsetsByTimestamp'):
         if isinstance(options[option], dict):
             unknown = set(options[option]) - set(chosen)

@@ -65,7 +65,7 @@ def wanted_fields(schema: StructType) -> list[Field]:
 
 
 def check_columns(schema: StructType, known: Mapping[str, str]) -> None:
-    """ColumnError for an unknown column or another type."""
+    """Raise ColumnError for an unknown column or another type."""
     for column in schema.fields:
         expected = known.get(column.name)
         if expected is None:

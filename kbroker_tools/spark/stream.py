@@ -140,7 +140,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for each in chosen_partitions(place, self.options, may_be_gone=True)}
 
     def _check_ends(self, begin: Offsets, ends: Offsets) -> None:
-        """DataLossError if records that were read are gone, because unread ones may be gone too."""
+        """Raise DataLossError if records that were read are gone, because unread ones may be gone too."""
         if not self.options['failOnDataLoss']:
             return
         gone = begin.keys() - ends.keys()

@@ -64,7 +64,7 @@ class BrokerCommand:
             self._sleep(LOOK_AGAIN_S)
 
     def check(self) -> None:
-        """BrokerCommandError if the broker has ended by itself."""
+        """Raise BrokerCommandError if the broker has ended by itself."""
         code = None if self._process is None else self._process.poll()
         if code is not None:
             raise BrokerCommandError(f'the broker command ended with code {code}; {self._log} ends: {self._tail()}')

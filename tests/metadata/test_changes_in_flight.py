@@ -214,7 +214,7 @@ def test_changes_that_are_written_meanwhile_are_part_of_a_change_in_preparation(
 def test_a_power_cut_before_the_sync_loses_a_change_as_a_whole_or_keeps_it(
     tmp_path: pathlib.Path, seed: int, at_once: bool
 ) -> None:
-    """A change at once behind it makes both durable."""
+    """With `at_once`, a second change is written and synced by its caller, which makes the first one durable, too."""
     (tmp_path / 'root').mkdir()
     fs = FreezingFileSystem(tmp_path / 'root')
     disk = HeldDisk(is_held=True)

@@ -94,7 +94,7 @@ def test_the_generic_text_is_kafkas():
     assert 'during re-authentication due' in generic_text('PLAIN', is_renewal=True)
 
 
-# ---- a key set behind an address
+# ---- a key set that is fetched from a URL
 
 ANSWERS = {}
 

@@ -1,6 +1,7 @@
-"""Spark's own connector, librdkafka, and kbroker's source over broker and files return the same rows.
+"""Spark's own connector, librdkafka and kbroker's source return the same rows.
 
-The topics are on kbroker and on Apache Kafka.
+kbroker's source reads both from the broker and from its files. Each test runs with kbroker and with Apache Kafka as the
+broker.
 """
 import os
 import time

@@ -443,7 +443,10 @@ cdef class ProduceUnderWay(ProduceParts):
         return True
 
     cdef int begin_transactional(self, Append *append) except -1:
-        """Refuse a batch of a kept transaction. Let the log refuse it if it is late and has no epoch of its own."""
+        """Refuse a batch of a transaction that another client has kept.
+
+        If the transactions of this version share one epoch, name the connection: by it, the log refuses late batches.
+        """
         cdef TransactionStore store = (<TransactionCoordinator?>self.request.node.transactions).store
         store.check_not_sealed(append.batch.producer_id, append.batch.producer_epoch)
         if self.version < IMPLICIT_ADD_VERSION and store.stale_requests.is_enabled:

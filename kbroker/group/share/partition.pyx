@@ -442,7 +442,10 @@ cdef class SharePartition:
         self.end_change(change, True)
 
     def abandon(self, Change change not None):
-        """Undo a change that could not be written. Records whose lock has ended since it began become free."""
+        """Undo a change that could not be written. Its records keep the state that they had before it.
+
+        Those whose lock has ended become AVAILABLE, or ARCHIVED at the limit of deliveries.
+        """
         self.end_change(change, False)
 
     cdef int end_change(self, Change change, bint is_durable) except -1:

@@ -97,10 +97,10 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
 
 
 def _check_margin(margin_ms: int, interval_ms: int | None) -> None:
-    """SinkError if the broker may look for expired transactions too rarely to refuse a late decision.
+    """Raise SinkError unless half of the margin is longer than the interval in which the broker looks for timeouts.
 
-    A decision may take half of the margin, and is refused only when the broker looks. The transactions of tasks must
-    not time out before.
+    A decision may take half of the margin. The broker refuses a later one only when it looks, up to an interval after
+    that. The transactions of the tasks may time out at the end of the margin, so it has to look before.
     """
     if interval_ms is not None and margin_ms <= 2 * interval_ms:
         raise SinkError(f'found a decisionMargin of {margin_ms} ms, expected more than {2 * interval_ms} ms: the '
@@ -109,7 +109,7 @@ def _check_margin(margin_ms: int, interval_ms: int | None) -> None:
 
 
 def check_current(store: Store, plan: Plan) -> None:
-    """LateError if the plan can no longer decide. A task calls it before its transaction begins, and once it is open.
+    """Raise LateError if the plan can no longer decide. A task calls it before and after its transaction begins.
 
     The pair of the drivers rises with a decision, an abort and a newer plan. Each of them ends what is open after that.
     A transaction that is open while the pair is still the plan's is ended by them. One that begins later is refused or

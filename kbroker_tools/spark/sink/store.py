@@ -106,14 +106,14 @@ class BrokerStore(TaskTransactions):
         return self.producer(driver_id(self._options.prefix), self._options.decision_limit_ms(is_urgent))
 
     def check_cluster(self, planned: str | None) -> None:
-        """SinkError unless this is the cluster of the plan."""
+        """Raise SinkError unless this is the cluster of the plan."""
         self.cluster.refresh([])
         if self.cluster.cluster_id != planned:
             raise SinkError(f'{self._options.kafka["bootstrap.servers"]}: found cluster {self.cluster.cluster_id}, '
                             f'and the write was planned for cluster {planned}')
 
     def check_partitions(self, highest: Mapping[str, int]) -> None:
-        """SinkError unless these topics exist or are created, with at least the partitions of these numbers."""
+        """Raise SinkError unless these topics exist or are created, with at least the partitions of these numbers."""
         counts = self._existing(list(highest))
         for topic, number in highest.items():
             if number >= counts[topic]:

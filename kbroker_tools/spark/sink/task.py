@@ -43,11 +43,11 @@ class RowsToTopics:
             raise
 
     def check_cluster(self, planned: str | None) -> None:
-        """SinkError unless the rows go to the cluster of the plan."""
+        """Raise SinkError unless the rows go to the cluster of the plan."""
         self._store.check_cluster(planned)
 
     def check_current(self, plan: Plan) -> None:
-        """LateError if the plan can no longer decide."""
+        """Raise LateError if the plan can no longer decide."""
         check_current(self._store, plan)
 
     def send(self, batches: Iterable[pa.RecordBatch], checks: RowChecks) -> None:

@@ -216,7 +216,7 @@ class Store(Protocol):
     """The broker, as the protocol sees it. Each method raises KafkaError and ClientError."""
 
     def check_topic(self) -> None:
-        """SinkError if the topic of all rows does not exist. Each row may name its own topic instead."""
+        """Raise SinkError if the topic of all rows does not exist. Each row may name its own topic instead."""
 
     def broker(self, prefix: str) -> BrokerFacts:
         """Return the properties of the cluster. Writes nothing."""
