@@ -213,6 +213,8 @@ cdef class LongWork:
                     (<Pause>result).hold(self, work)
                     return False
                 return True
+        except StopIteration as stop:       # from a closed generator of Cython, and from an iterator without `send`
+            result = stop.value
         except Exception as raised:
             if work.done is None:
                 raise

@@ -166,9 +166,9 @@ class TaskError(Exception):
     (KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, 'no'), False),
     (TaskError('Job aborted\nTraceback (most recent call last):\n  File x\n'
                'kbroker.client.errors.ClientError: localhost:1: refused\n'), True),
-    (TaskError('Traceback (most recent call last):\n  File x\nkbroker.errors.KafkaError: fetching t-0: '
+    (TaskError('Traceback (most recent call last):\n  File x\nkbroker.base.errors.KafkaError: fetching t-0: '
                'LEADER_NOT_AVAILABLE: There is no leader\n'), True),
-    (TaskError('Traceback (most recent call last):\n  File x\nkbroker.errors.KafkaError: fetching t-0: '
+    (TaskError('Traceback (most recent call last):\n  File x\nkbroker.base.errors.KafkaError: fetching t-0: '
                'UNKNOWN_TOPIC_OR_PARTITION: gone\n'), False),
     (TaskError('Job aborted: org.apache.spark.api.python.PythonException: kbroker.client.errors.ClientError: '
                'localhost:1: refused\n\tat java\n'), True),

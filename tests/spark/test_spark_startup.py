@@ -166,7 +166,7 @@ def test_python_imports_nothing_of_spark_at_its_start():
                '[name for name in sys.modules if "spark" in name])')
     done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, check=True,
                           timeout=180)
-    assert done.stdout == "1 ['kbroker_tools.spark.startup']\n"
+    assert done.stdout == "1 ['kbroker_tools.spark', 'kbroker_tools.spark.startup']\n"
 
 
 @pytest.mark.parametrize(('variable', 'hidden'), [('PYTHON_WORKER_FACTORY_PORT', '1'), ('X', None)])
