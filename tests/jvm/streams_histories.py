@@ -332,7 +332,8 @@ class StreamsSide(GroupSide):
         """Wait until Kafka's answers say that the internal topics of a topology cannot be created.
 
         Kafka creates them in the background, and remembers errors by topic. A group of its own with the same topology
-        gets the same errors, and leaves the group of the history as it is.
+        gets the same errors, and leaves the group of the history as it is. Kafka sometimes never says it; such a
+        history is not judged, either.
         """
         def is_known() -> bool:
             fields = dict(group_id=self.looking_group(), member_id='looks',
@@ -345,7 +346,10 @@ class StreamsSide(GroupSide):
             assert answer.error_code == ErrorCode.NONE, answer
             return any('Creation failed' in status.status_detail for status in answer.status or ())
 
-        self.wait_until(is_known)
+        try:
+            self.wait_until(is_known, CREATION_LIMIT_S)
+        except AssertionError:
+            raise TooSlow from None
 
     @staticmethod
     def is_refused(topic: dict[str, Any]) -> bool:
