@@ -271,7 +271,7 @@ def test_a_cluster_of_two_workers_runs_it_and_so_does_spark_submit(cluster, shar
 
     writer.write(topic, 50)
     done = subprocess.run([str(SPARK / 'bin' / 'spark-submit'), '--master', cluster, *small,
-                           str(ROOT / 'kbroker_tools' / 'ingest.py'), *map(str, given)], cwd=tmp_path,
+                           str(ROOT / 'kbroker_tools' / 'commands' / 'ingest.py'), *map(str, given)], cwd=tmp_path,
                           env=environment(), capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)['rows'] == 50
