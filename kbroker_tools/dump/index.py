@@ -316,7 +316,8 @@ class IndexFile:
                                   f'positive nor a multiple of {self.layout.size}')
 
     def check_last(self, path: str, last: tuple[Any, ...]) -> None:
-        raise NotImplementedError
+        """Raise CorruptLogError if the last entry lies below the start of the index. Each kind has its rule."""
+        raise NotImplementedError(f'{type(self).__name__} has no rule for its last entry')
 
     def _last(self) -> tuple[Any, ...]:
         with open(self.path, 'rb') as file:
