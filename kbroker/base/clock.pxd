@@ -5,7 +5,9 @@ from kbroker.base.turn_watch cimport TurnWatch, read_us
 
 
 cdef inline int64_t now_us() noexcept nogil:
-    """Return the time of the system's monotonic clock: budgets use it, which a test's clock does not move."""
+    """Return the time of the system's monotonic clock, in microseconds. Time budgets use this clock, which a
+    ManualClock does not replace.
+    """
     return read_us(CLOCK_MONOTONIC)
 
 
@@ -16,7 +18,7 @@ cdef class Clock:
 
 cdef class Timer:
     cdef readonly int64_t deadline_ms
-    cdef readonly object callback       # None once it has fired or was cancelled
+    cdef readonly object callback       # None once the timer has fired or was cancelled
     cdef Timers timers
 
     cpdef cancel(self)
@@ -26,7 +28,7 @@ cdef class Timers:
     cdef Clock clock
     cdef TurnWatch turn_watch
     cdef list heap
-    cdef list leaving                   # a heap, too: entries that move to `heap`, unless they are cancelled
+    cdef list leaving                   # a second heap: its timers move to `heap`, the cancelled ones are dropped
     cdef int64_t next_sequence
     cdef Py_ssize_t cancelled           # cancelled timers still in a heap
     cdef int64_t next_deadline_ms       # no timer is due earlier; NEVER if there is none

@@ -8,12 +8,12 @@ from kbroker.base.turn_watch cimport TurnWatch
 
 
 cdef enum:
-    # Cancelled timers are removed once they make up most of the heap: requests with a timeout of an hour
-    # that are answered at once, a thousand times a second, must not leave an hour of timers behind.
+    # Cancelled timers are removed once they are most of the heap. Otherwise a client whose requests have a timeout of
+    # an hour and are answered at once, a thousand times a second, would leave an hour of timers behind.
     MIN_CANCELLED = 64
     MOVED_AT_ONCE = 16
-    # Thousands of timers may be due at one time, such as the sessions of a large group. What is left after this time
-    # runs in the next tick.
+    # The time for due timers in one tick. Thousands may be due at one time, for example the sessions of a large group.
+    # Those left after this time run in the next tick.
     TICK_US = 2_000
 
 cdef int64_t NEVER = INT64_MAX
@@ -29,11 +29,11 @@ cdef class Clock:
     """The machine's time."""
 
     cpdef int64_t wall_ms(self) except? -1:
-        """Return milliseconds since the Unix epoch, as record timestamps and log rows carry them."""
+        """Return milliseconds since the Unix epoch. Record timestamps and log rows contain them."""
         return read_ms(CLOCK_REALTIME)
 
     cpdef int64_t monotonic_ms(self) except? -1:
-        """Return milliseconds of a clock that never steps back; deadlines are measured with it."""
+        """Return milliseconds of a clock that never steps back. Deadlines are measured with this clock."""
         return read_ms(CLOCK_MONOTONIC)
 
 
@@ -57,20 +57,21 @@ cdef class ManualClock(Clock):
         self._monotonic_ms += ms
 
     def set_wall_ms(self, int64_t wall_ms):
-        """Set the wall clock, as an operator or NTP may; the monotonic time stays."""
+        """Set the wall clock, as an operator or NTP may. The monotonic time does not change."""
         self._wall_ms = wall_ms
 
 
 def is_over(int64_t span_ms, int64_t since_ms, int64_t now_ms):
-    """Return whether a span of wall time that began at `since_ms` is over, or the clock was set back before that.
+    """Return whether a span of wall time that began at `since_ms` is over, or the clock was set back before `since_ms`.
 
-    For pauses between two attempts: with a clock that was set back by hours, they would last for hours.
+    Use it for pauses between two attempts: after the clock was set back by hours, a pause would otherwise last for
+    hours.
     """
     return now_ms < since_ms or now_ms - since_ms >= span_ms
 
 
 cdef class Timer:
-    """One deadline, created by `Timers.after`; once cancelled, it never fires."""
+    """One deadline, created by `Timers.after`. A cancelled timer never fires."""
 
     cpdef cancel(self):
         if self.callback is not None:
@@ -90,7 +91,7 @@ cdef class Timers:
         self.next_deadline_ms = NEVER
 
     def __len__(self):
-        """Return the number of timers, with the cancelled ones that are not forgotten yet."""
+        """Return the number of timers, including cancelled ones that are not removed yet."""
         return len(self.heap) + len(self.leaving)
 
     cpdef Timer after(self, int64_t delay_ms, callback):
@@ -132,7 +133,7 @@ cdef class Timers:
         return self.run_due_callbacks(NEVER)
 
     cdef int64_t delay_ms(self) except? -1:
-        """Return the same as `next_delay_ms`, but NEVER instead of None."""
+        """Return the milliseconds until the next deadline like `next_delay_ms`, but NEVER if there is none."""
         self.look_ahead()
         if self.next_deadline_ms == NEVER:
             return NEVER
@@ -178,20 +179,21 @@ cdef class Timers:
         return 0
 
     cdef list earlier_heap(self):
-        """Return the heap with the earliest deadline."""
+        """Return `heap` or `leaving`: the one that has the earliest deadline."""
         if not self.leaving:
             return self.heap
         return self.leaving if not self.heap or self.leaving[0] < self.heap[0] else self.heap
 
     cdef int forget_cancelled(self) except -1:
-        """Forget cancelled timers if they are most of all, a few at each call: there may be 100,000."""
+        """Remove cancelled timers if most timers are cancelled. Each call removes a few, because there may be 100,000.
+        """
         cdef int moved
         if not self.leaving:
             if self.cancelled <= MIN_CANCELLED or self.cancelled <= len(self.heap) // 2:
                 return 0
             self.leaving, self.heap = self.heap, self.leaving
         for moved in range(min(MOVED_AT_ONCE, <int>len(self.leaving))):
-            entry = self.leaving.pop()      # without its last entry, a heap is a heap
+            entry = self.leaving.pop()      # a heap without its last entry is still a heap
             if (<Timer>(<tuple>entry)[2]).callback is None:
                 self.cancelled -= 1
             else:

@@ -11,4 +11,4 @@ cdef class Completion:
 
 cdef class Callback(Completion):
     cdef readonly object function
-    cdef public int64_t overdue_ms      # on the monotonic clock; 0: never
+    cdef public int64_t overdue_ms      # the monotonic time from which `is_overdue` is true; 0: never

@@ -1,24 +1,26 @@
-"""How the result of an operation comes back to its caller."""
+"""The callbacks that get the results of operations."""
 from libc.stdint cimport int64_t
 
 
 cdef class Completion:
     """The caller of an operation that may finish later. A subclass continues in `complete`.
 
-    The operation calls `complete` exactly once, possibly before it returns. It does not raise.
+    The operation calls `complete` exactly once, possibly before it returns. The operation reports an error by
+    `complete`, and does not raise it.
     """
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
-        """Take a result.
+        """Receive the result of an operation.
 
-        `error` is None or a KafkaError. `part` is the number that the caller gave to the operation: one completion may
-        wait for several operations. `result` is what the operation returns; it is None after an error, and where the
-        operation returns nothing.
+        `error` is None or a KafkaError. `part` is the number that the caller gave to the operation, because one
+        completion may wait for several operations. `result` is the operation's return value. It is None after an error,
+        and for an operation that returns nothing.
         """
         raise NotImplementedError
 
     cdef bint is_overdue(self, int64_t monotonic_ms) noexcept:
-        """Return whether the caller has waited for long enough, and would rather have the error REQUEST_TIMED_OUT."""
+        """Return whether the caller has waited for too long, and prefers the error REQUEST_TIMED_OUT to a later result.
+        """
         return False
 
 

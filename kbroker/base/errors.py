@@ -153,7 +153,7 @@ class ErrorCode(enum.IntEnum):
 
 
 MOST_CHARACTERS = 8_000
-"""The longest message of an error: four bytes each, they fit into a string of 32,767 bytes."""
+"""The longest message of an error, in characters. At four bytes each they fit into a string of 32,767 bytes."""
 
 
 class KafkaError(Exception):
@@ -162,10 +162,10 @@ class KafkaError(Exception):
     `code` goes into the response; the message goes into its error text, if the response has one. Messages name what was
     found and what was expected.
 
-    A message may quote a name of the client. It is cut to fit into a string of a response.
+    A message may quote a client's name, which may be long. So messages are cut to fit into a string of a response.
 
-    An error that is kept as a result is kept without its traceback, which would make a cycle with the frame that keeps
-    it: `with_traceback(None)`.
+    Store an error as a result only after `with_traceback(None)`: its traceback and the frame that stores it would be a
+    cycle.
     """
 
     def __init__(self, code: ErrorCode, message: str = ''):
@@ -176,15 +176,19 @@ class KafkaError(Exception):
 
 
 class ProtocolError(Exception):
-    """The peer broke the framing or the schema. No response can be addressed, so the connection closes."""
+    """The peer broke the framing or the schema. The broker cannot assign a response to a request, so it closes the
+    connection.
+    """
 
 
 class FrameMemoryError(Exception):
-    """The system gives no memory for a frame that a peer sends. Only its connection closes."""
+    """The system has no memory for a frame that a peer sends. The broker closes only this peer's connection."""
 
 
 class CorruptLogError(Exception):
-    """Bytes on disk violate the format. The message names the file, the position, what was found and expected."""
+    """Bytes on disk violate the format. The message names the file, the position, the bytes found and the bytes
+    expected.
+    """
 
 
 class LogDirectoryError(Exception):

@@ -1,17 +1,19 @@
 """The collector of cyclic garbage, in parts that do not hold the loop.
 
-Python searches all living objects for cycles again and again: 250,000 objects, as of 100 large fetch sessions, take
-46 ms. While the broker serves, an object is searched three times while it is young, then never again. The oldest
-generation is searched when some 15,000 objects have reached it, which takes 2 to 3 ms, and is exempt from then on.
+By default Python searches all living objects for cycles repeatedly. A search of 250,000 objects, for example those of
+100 large fetch sessions, takes 46 ms. While the broker serves, each object is searched three times while it is young,
+and never again. The oldest generation is searched when some 15,000 objects have reached it, which takes 2 to 3 ms, and
+is exempt from then on.
 
-Python counts new objects less freed ones. While each request frees as many objects of an earlier one as it leaves
-behind, as new members of a group at the bound of pending members, that count stays low and Python searches too late:
-90,000 young objects took 44 ms. So YoungSearch searches after a number of requests, too. In the same way, a long
-request may leave as many objects as it frees: the search came after the last of 50,000 topics, and took 25 ms. So
-YoungSearch also searches after each slice of long work that used up its time, and what survives four of these is old.
+Python starts a search by the number of new objects minus freed ones. That number stays low while each request leaves as
+many objects behind as it frees of earlier requests. New members of a group at the bound of pending members do so: the
+search came too late, and took 44 ms for 90,000 young objects. So YoungSearch also searches after a number of requests.
+A single long request may also leave as many objects as it frees. In a request of 50,000 topics, the search came after
+the last topic, and took 25 ms. So YoungSearch also searches after each slice of long work that used up its time. An
+object that survives four of these searches is old.
 
-An exempt object is freed when its last reference goes. Cycles among exempt objects are not freed, so whatever lives
-long has to break its cycles when it ends. The attacks of `tests/hostile` check that none is left.
+An exempt object is freed when its last reference goes. Cycles among exempt objects are not freed, so each long-lived
+object must break its cycles at its end. The attacks of `tests/hostile` check that no cycle is left.
 """
 from __future__ import annotations
 
@@ -25,13 +27,15 @@ from typing import Any, Protocol
 logger = logging.getLogger('kbroker.garbage')
 
 THRESHOLDS = 700, 10, 1
-"""The new objects, and the searches of the younger generation, after which a generation is searched."""
+"""For each generation, the number of new objects, or of searches of the generation before, after which it is searched.
+"""
 
 REQUESTS_BETWEEN = 50
-"""The requests after which the youngest generation is searched. A request of a group leaves some ten objects."""
+"""The number of requests after which the youngest generation is searched. A request of a group leaves some ten objects.
+"""
 
 GENERATIONS_AFTER_SLICES = 0, 1, 0, 2
-"""The generations that are searched after full slices of long work, each of which leaves some 4,000 objects."""
+"""The generations to search after full slices of long work, in turn. Each full slice leaves some 4,000 objects."""
 
 
 class Traffic(Protocol):
@@ -41,7 +45,7 @@ class Traffic(Protocol):
 
 
 class Slices(Protocol):
-    """The count of slices of long work so far that used up their time."""
+    """The count of those slices of long work so far that used up their time."""
 
     full_slices: int
 
@@ -49,7 +53,7 @@ class Slices(Protocol):
 class YoungSearch:
     """Searches young objects after REQUESTS_BETWEEN requests, and the older generations as often as THRESHOLDS says.
 
-    After a full slice of long work it searches the generations in GENERATIONS_AFTER_SLICES in turn.
+    After each full slice of long work it searches the next of GENERATIONS_AFTER_SLICES.
     """
 
     def __init__(self, traffic: Traffic, long_work: Slices):
@@ -60,7 +64,7 @@ class YoungSearch:
         self._searches = 0
 
     def end_tick(self) -> None:
-        """Search if it is time. The loop calls this at the end of each tick."""
+        """Search if enough requests or slices have passed. The loop calls this at the end of each tick."""
         if self._long_work.full_slices != self._slices:
             self._slices = self._long_work.full_slices
             gc.collect(GENERATIONS_AFTER_SLICES[self._slices % len(GENERATIONS_AFTER_SLICES)])
@@ -78,13 +82,15 @@ class YoungSearch:
 
 @contextlib.contextmanager
 def exempting_the_old() -> Iterator[None]:
-    """Inside, exempt the objects that have passed a search of the oldest generation from all further ones.
+    """Exempt, inside this context, each object that has survived a search of the oldest generation from all further
+    ones.
 
-    The objects that exist before are exempt, too.
+    The objects that exist at the beginning are exempt, too.
     """
     before = gc.get_threshold()
     gc.freeze()
-    # Python searches the oldest generation once it has grown by a quarter since the last search: now from nothing.
+    # Python searches the oldest generation once it has grown by a quarter since its last search. This search makes that
+    # growth count from an empty generation.
     gc.collect()
     gc.set_threshold(*THRESHOLDS)
     gc.callbacks.append(_exempt)
@@ -101,7 +107,7 @@ def _exempt(phase: str, info: dict[str, Any]) -> None:
 
 
 def log_garbage() -> None:
-    """Search all objects, and log the types of those that only cycles hold: tests use this."""
+    """Search all objects, and log the types of those that only cycles keep alive. Tests use this."""
     gc.unfreeze()
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()

@@ -1,4 +1,6 @@
-"""A line of the ledger of memory. Each room writes the lines of what clients can grow there; `daemon` collects them."""
+"""A line of the ledger of memory. Each room returns a line for each structure that clients can grow; `daemon` collects
+them.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable

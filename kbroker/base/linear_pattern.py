@@ -2,13 +2,13 @@
 
 Python's `re` backtracks: one hostile pattern would block the only thread for hours. Kafka uses RE2/J for the same
 reason. The syntax is RE2's: alternatives, groups, flags, repetitions up to MAX_REPEAT, classes, escapes, categories of
-Unicode, and assertions. A pattern is refused, besides one that is not valid, if it names a script of Unicode or needs
-more than MAX_LENGTH characters, MAX_STATES states or MAX_DEPTH groups inside each other.
+Unicode, and assertions. A pattern is refused if it is not valid, names a script of Unicode or needs more than
+MAX_LENGTH characters, MAX_STATES states or MAX_DEPTH nested groups.
 
 RE2 itself, through google-re2, has no wheels for Python 3.15 and none for musl, so it cannot serve every broker.
 
-A pattern becomes states, and a text is matched by the set of states that it can be in. Each set, with its successors,
-is remembered, so most characters cost one look into a dictionary. The memory for that is bounded.
+A pattern is compiled to states, and matching keeps the set of states that the text can be in. Each set is stored with
+its successors, so most characters cost one dictionary lookup. The memory for these sets is bounded.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_REPEAT = 1000
 MAX_STATES = 2000
 MAX_DEPTH = 100
 MAX_REMEMBERED = 50_000
-"""The states in all sets that a pattern remembers, and their successors."""
+"""The bound on the states in all stored sets of a pattern, and in their successors."""
 PART_STATES = 500
 
 Predicate = Callable[[str], bool]
@@ -133,18 +133,18 @@ _Step = _One | _Assertion | tuple[int, ...]
 
 @dataclass(slots=True)
 class _Set:
-    """States that a text can be in after a character, and what follows."""
+    """The states that a text can be in after a character, and the sets that follow."""
 
     states: frozenset[int]
     before: _Kind
-    """The kind of that character."""
+    """The kind of the character before."""
     following: dict[str, _Set] = field(default_factory=dict)
     accepts: bool | None = None
-    """The text may end here; None before it was asked."""
+    """Whether the text may end here; None until this was computed."""
 
 
 class LinearPattern:
-    """A compiled pattern that matches whole texts. Raises PatternError."""
+    """A compiled pattern that matches whole texts. The constructor raises PatternError."""
 
     def __init__(self, text: str):
         self._sets: dict[tuple[frozenset[int], _Kind], _Set] = {}
@@ -187,7 +187,7 @@ class LinearPattern:
         return current.accepts
 
     def _follow(self, current: _Set, char: str) -> _Set:
-        """Return the set after `char`, and remember it."""
+        """Return the set that follows after `char`, and store it."""
         kind = _kind(char)
         ahead = frozenset(state + 1 for state in self._closure(current, kind)
                           if isinstance(step := self._steps[state], _One) and step.passes(char))
@@ -206,12 +206,15 @@ class LinearPattern:
 
     def _forget(self) -> None:
         for one in self._sets.values():
-            one.following.clear()                             # sets refer to each other
+            one.following.clear()                             # sets refer to each other, which would be cycles
         self._sets.clear()
         self.remembered = 0
 
     def _closure(self, current: _Set, after: _Kind) -> Iterable[int]:
-        """Return the states reachable from a set that consume a character, which is of kind `after`, or are the end."""
+        """Return the states reachable from a set which consume a character, or are the end.
+
+        `after` is the kind of that character.
+        """
         pending = list(current.states)
         seen: set[int] = set()
         found = []
@@ -231,8 +234,8 @@ class LinearPattern:
         return found
 
     def _emit(self, node: _Node) -> None:
-        """Append the states of `node`; it continues with the state appended next."""
-        self._emitted += 1                                    # counts empty nodes too: (){1000}
+        """Append the states of `node`. They continue at the state that is appended next."""
+        self._emitted += 1                                    # also counts empty nodes, as those of (){1000}
         if self._emitted > MAX_STATES:
             raise _too_many_states()
         match node:
@@ -341,11 +344,11 @@ class _Parser:
                 parts += map(self._literal, literals[:-1])
                 if literals:
                     parts.append(self._repeated(self._literal(literals[-1])))
-            elif parts and self._is_repetition():             # behind flags: it repeats what is before them
+            elif parts and self._is_repetition():             # after flags: it repeats the node before them
                 parts.append(self._repeated(parts.pop()))
             elif not self._accept('\\E') and (atom := self._atom()) is not None:
                 self._atoms += 1
-                if self._atoms > MAX_STATES:                  # each takes one; the rest need not be parsed
+                if self._atoms > MAX_STATES:                  # each atom takes a state at least: parse no further
                     raise _too_many_states()
                 parts.append(self._repeated(atom))
         return _Sequence(parts)
@@ -379,7 +382,7 @@ class _Parser:
         return low, high
 
     def _atom(self) -> _Node | None:
-        """Parse one node. Return None for flags, which are none."""
+        """Parse one node. Return None for flags, which produce no node."""
         if self._is_repetition():
             raise self._error(f'nothing to repeat before {self._peek()!r}')
         char = self._take()
@@ -408,7 +411,7 @@ class _Parser:
         return _One(lambda found: _fold(found) == folded)
 
     def _folded(self, passes: Predicate) -> Predicate:
-        """Return `passes` of a class, for both cases if the flag says so."""
+        """Return a predicate which passes a character in either case if the flag `i` is set, else `passes` itself."""
         if 'i' not in self._flags:
             return passes
         return lambda char: any(map(passes, _cases(char)))
@@ -434,7 +437,9 @@ class _Parser:
         return node
 
     def _change_flags(self) -> str:
-        """Parse flags such as i-s, and return the character at their end: ) if they hold for the rest of the group."""
+        """Parse flags such as i-s, and return the character at their end. It is ) if the flags hold for the rest of the
+        group.
+        """
         found = self._match(_FLAGS)
         if found is None:
             raise self._error('a group of an unknown kind')
@@ -442,7 +447,7 @@ class _Parser:
         return found[3]
 
     def _escaped_class(self) -> Predicate | None:
-        r"""Parse what follows a backslash if it is a class, such as d of \d. Return None if it is not."""
+        r"""Parse the text after a backslash if it is a class, such as d of \d. Return None if it is not."""
         char = self._peek()
         if char.lower() in _ESCAPED_CLASSES:
             self._take()
@@ -465,7 +470,7 @@ class _Parser:
         return lambda char: unicodedata.category(char) in members
 
     def _escaped(self) -> str:
-        """Parse what follows a backslash as one character."""
+        """Parse the text after a backslash as one character."""
         octal = self._match(_OCTAL)
         if octal is not None:
             return chr(int(octal[0], 8))
@@ -533,7 +538,7 @@ def _range(first: str, last: str) -> Predicate:
 
 
 def _fold(char: str) -> str:
-    """Return the one character that stands for both cases of `char`."""
+    """Return the one character that represents both cases of `char`."""
     upper = char.upper()
     lower = (upper if len(upper) == 1 else char).lower()
     return lower if len(lower) == 1 else char

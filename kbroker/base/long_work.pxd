@@ -5,7 +5,7 @@ from kbroker.base.clock cimport Timers
 
 
 cdef enum:
-    # The elements that one part of a work treats, if one takes a microsecond or two.
+    # The elements that one part of a work processes, if each takes a microsecond or two.
     ELEMENTS_OF_A_PART = 64
 
 
@@ -18,8 +18,8 @@ cdef class LongWork:
     cdef bint is_scheduled
     cdef int64_t slice_us
     cdef readonly Py_ssize_t paused
-    cdef readonly Py_ssize_t full_slices    # those that used up their time
-    # The works of requests, by the memory that one of them may hold.
+    cdef readonly Py_ssize_t full_slices    # the number of slices that used up their time
+    # The lines of requests, by the memory that one of them may hold.
     cdef readonly Line small_requests
     cdef readonly Line medium_requests
     cdef readonly Line large_requests
@@ -34,7 +34,7 @@ cdef class LongWork:
 cdef class Pause:
     cdef readonly bint is_over
     cdef list works             # of Work
-    cdef LongWork long_work     # in which they advance
+    cdef LongWork long_work     # the LongWork in which the waiting works advance
 
     cpdef end(self)
     cdef int hold(self, LongWork long_work, Work work) except -1
@@ -43,9 +43,9 @@ cdef class Pause:
 cdef class Work:
     cdef object steps           # the generator
     cdef object done            # called with (error, result), or None
-    cdef object is_wanted       # called before the first part, or None
-    cdef Line line              # in which the work has a place, or None
-    cdef bint gives_way         # leaves its place when it waits for another work
+    cdef object is_wanted       # called before the first part, which runs if it returns true; or None
+    cdef Line line              # the line in which the work has a place, or None
+    cdef bint gives_way         # whether the work gives up its place while it waits for another work
 
 
 cdef class Line:
@@ -54,7 +54,7 @@ cdef class Line:
     cdef Py_ssize_t taken_places
     cdef object waiting             # deque of Work
     cdef Py_ssize_t begun_waiting   # the works of `waiting` that have begun
-    cdef Py_ssize_t last_sweep      # the works that were left by the last search for unwanted ones
+    cdef Py_ssize_t last_sweep      # the works left after the last removal of unwanted ones
 
     cdef int enter(self, Work work) except -1
     cdef int leave(self) except -1

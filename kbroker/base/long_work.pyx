@@ -1,12 +1,14 @@
-"""Work that takes longer than a turn may: done in slices, between the turns of the connections.
+"""Work that takes too long for one turn. It is done in slices, between the turns of the connections.
 
 All connections share the loop, so no work may hold it for long. Work whose length a peer chooses (partitions, members,
-bytes) is written as a generator that yields after each small part, of 100 microseconds or so. In each tick, the works
-that are not at their end share SLICE_US. State may change wherever a work yields: look things up again behind it.
+bytes) is written as a generator that yields after each small part, of 100 microseconds or so. In each tick, all
+unfinished works share SLICE_US. Other code may change any state while a work yields: look up what you use again after
+each yield.
 
 A work that waits yields a `Pause`, and advances again once the pause is over.
 
-A work that holds memory which a peer chooses has to take a place in a `Line`, so that few of them do at a time.
+A work whose memory depends on a peer must have a place in a `Line`, so that only few of these works hold memory at a
+time.
 """
 from collections import deque
 
@@ -21,24 +23,28 @@ cdef extern from "Python.h":
         PYGEN_ERROR
         PYGEN_RETURN
         PYGEN_NEXT
-    # Without a StopIteration, which costs more than a short work.
+    # PyIter_Send returns the result without a StopIteration, which costs more than a short work.
     PySendResult PyIter_Send(object steps, object sent, PyObject **result) except PYGEN_ERROR
 
 cdef enum:
     SLICE_US = 2_000
-    # The places of the lines of requests: `apis/serving/request` says which request is in which.
+    # The number of places in each line of requests. `apis/serving/request` says which requests use which line.
     SMALL_REQUESTS = 4
     MEDIUM_REQUESTS = 2
     LARGE_REQUESTS = 1
     SLOW_REQUESTS = 1
-    # The works of a line that may have begun and wait for a place. From then on works wait before they begin.
+    # The number of works in one line that have begun and wait for a place. At this number, further works wait before
+    # they begin.
     MOST_BEGUN = 500
 
 PART = ELEMENTS_OF_A_PART
 
 
 def run_to_end(steps):
-    """Run a generator to its end at once, and return its value: for work that is known to be short and not to wait."""
+    """Run a generator to its end at once, and return its value. Use it for work that is short and never waits.
+
+    Raise RuntimeError if the generator waits.
+    """
     while True:
         try:
             step = next(steps)
@@ -52,22 +58,24 @@ cdef int64_t charged = 0        # elements that no Pace has counted yet
 
 
 cdef int charge(int64_t elements) noexcept:
-    """Count treated elements at the Pace that is asked next, for code deep below a work, which has no Pace."""
+    """Count processed elements at the Pace whose `spend` is called next. Code deep below a work, which has no Pace,
+    calls it.
+    """
     global charged
     charged += elements
     return 0
 
 
 def charge_nothing(_amount):
-    """Count nothing: the amount has no limit."""
+    """Count nothing: for an amount without a limit."""
 
 
 cdef class Pace:
-    """The work of one generator since its last yield, in elements.
+    """A counter of the elements that one generator has processed since its last yield.
 
-    It reads no clock: what one part does would depend on the load of the machine, and a seed would not reproduce a run.
-    Measured with parts of 100 us on a loaded machine: some heartbeats and deletions of groups, which take less than 64
-    elements and are answered at once, were not.
+    It reads no clock. With a clock, the load of the machine would decide where a part ends, and a seed would not
+    reproduce a run. This was tried with parts of 100 us on a loaded machine. Some heartbeats and deletions of groups
+    take less than 64 elements and are answered at once by this count; by the clock they were not.
     """
 
     cdef int64_t left
@@ -76,7 +84,7 @@ cdef class Pace:
         self.left = ELEMENTS_OF_A_PART
 
     def spend(self, int64_t elements=1):
-        """Count treated elements, and those of `charge`. Return True if it is time to yield."""
+        """Count processed elements, and those that `charge` counted. Return True if the generator must yield."""
         global charged
         self.left -= elements + charged
         charged = 0
@@ -87,7 +95,9 @@ cdef class Pace:
 
 
 cdef class Pause:
-    """A point that works wait for: the end of another work, or a sync. It costs nothing until `end` is called."""
+    """A point at which works wait for an event, such as a sync or the end of another work. Waiting costs nothing until
+    `end` is called.
+    """
 
     def __init__(self):
         self.works = []
@@ -114,7 +124,8 @@ cdef class Pause:
 
 
 cdef class AwaitedCall:
-    """A callback that ends a pause and keeps its arguments. A closure would be a cycle with its generator."""
+    """A callback that ends a pause and keeps its arguments. A closure in its place would be a cycle with its generator.
+    """
 
     cdef Pause pause
     cdef tuple arguments
@@ -128,7 +139,8 @@ cdef class AwaitedCall:
 
 
 def result_of(start):
-    """Call `start(done)`, wait until it has called `done`, and return the argument. With several, return a tuple.
+    """Call `start(done)`, wait until `done` is called, and return its argument, or a tuple of its arguments if there
+    are several.
 
     `done` may be called before `start` returns.
     """
@@ -139,14 +151,14 @@ def result_of(start):
 
 
 cdef class Work:
-    """A generator that is not at its end, and the callback for its result."""
+    """A generator that has not ended, and the callback for its result."""
 
 
 cdef class LongWork:
     """The works in progress, each of which advances in turn."""
 
     def __init__(self, Timers timers not None, int64_t slice_us=SLICE_US):
-        """Share `slice_us` of each tick among the works; with 0, one part is done in each slice."""
+        """Share `slice_us` of each tick among the works. With 0, each slice runs one part."""
         self.timers = timers
         self.slice_us = slice_us
         self.works = deque()
@@ -156,14 +168,14 @@ cdef class LongWork:
         self.slow_requests = Line(self, SLOW_REQUESTS)
 
     def __len__(self):
-        """Return the number of works that can advance now. `paused` is the number of those that wait for a Pause."""
+        """Return the number of works that can advance now. `paused` is the number of works that wait for a Pause."""
         return len(self.works)
 
     cpdef start(self, steps, done=None):
-        """Run the generator `steps` to its end: its first part at once, the rest in slices.
+        """Run the generator `steps` to its end. Its first part runs at once, and the rest in slices.
 
-        `done(error, result)` gets what the generator returns, or the exception that it raises; it may be called before
-        this returns. Without `done` an exception is a broken invariant and ends the loop.
+        `done(error, result)` gets the generator's return value, or the exception that it raises. `start` may call it
+        before it returns. Without `done`, an exception is a broken invariant and ends the loop.
         """
         cdef Work work = Work.__new__(Work)
         work.steps = steps
@@ -173,7 +185,7 @@ cdef class LongWork:
             self.schedule()
 
     def finish(self):
-        """Run all works to their end, however long it takes: the broker stops."""
+        """Run all works to their end at once, however long this takes, because the broker stops."""
         cdef Work work
         while self.works:
             work = self.works.popleft()
@@ -213,7 +225,7 @@ cdef class LongWork:
                     (<Pause>result).hold(self, work)
                     return False
                 return True
-        except StopIteration as stop:       # from a closed generator of Cython, and from an iterator without `send`
+        except StopIteration as stop:       # raised by a closed generator of Cython, and by an iterator without `send`
             result = stop.value
         except Exception as raised:
             if work.done is None:
@@ -238,9 +250,9 @@ cdef class LongWork:
 
 
 cdef class Line:
-    """Works of which at most `places` are in progress at a time. The others wait, in the order of their start.
+    """Works of which at most `places` are in progress at a time. The remaining works wait, in the order of their start.
 
-    A work that has not begun is dropped if it is not wanted any more, as when its client has left.
+    A work that has not begun is dropped if it is not wanted any more, for example because its client has left.
     """
 
     def __init__(self, LongWork long_work not None, Py_ssize_t places):
@@ -253,7 +265,7 @@ cdef class Line:
         return len(self.waiting)
 
     def start(self, steps, is_wanted):
-        """Run a work as soon as there is a place; its first part at once, if there is one."""
+        """Run a work as soon as there is a place. If there is one now, run its first part at once."""
         cdef Work work = Work.__new__(Work)
         work.steps, work.is_wanted = steps, is_wanted
         if self.taken_places < self.places:
@@ -264,8 +276,8 @@ cdef class Line:
     def begin(self, steps, is_wanted):
         """Run the first part of a work at once, even if there is no place. The rest needs a place.
 
-        Most works have one part only. If MOST_BEGUN works that have begun wait already, the first part waits, too. A
-        work that has to wait for another one gives up its place: the other one may have begun here, and need a place.
+        Most works have only one part. If MOST_BEGUN works have begun and wait for a place, the first part waits, too. A
+        work that waits for another work gives up its place, because the other work may wait for a place of this line.
         """
         cdef Work work = Work.__new__(Work)
         work.steps, work.is_wanted, work.gives_way = steps, is_wanted, True
@@ -287,7 +299,7 @@ cdef class Line:
         return 0
 
     cdef int leave(self) except -1:
-        """Give the place of a work that is done to the next one."""
+        """Free the place of a finished work, and give it to the next work in line."""
         cdef Work work
         self.taken_places -= 1
         while self.waiting and self.taken_places < self.places:

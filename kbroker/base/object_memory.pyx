@@ -1,8 +1,8 @@
-"""The memory of strings, bytes and the entries around them: the one measure behind every bound on names of clients.
+"""The memory of strings, bytes and the entries that hold them. Every bound on names of clients uses this measure.
 
 A client chooses the length of its names, and the width of their characters. CPython stores a string with 1, 2 or 4
 bytes for each character, by the widest of them, so one emoji in a long ASCII name takes four times the memory. A string
-that is not ASCII also keeps its UTF-8 form once a response contained it. `memory_of` counts both.
+that is not ASCII also keeps its UTF-8 form after a response contained it. `memory_of` counts both.
 """
 from collections import OrderedDict
 
@@ -16,7 +16,7 @@ cdef extern from "Python.h":
         pass
     ctypedef struct PyVarObject:
         pass
-    ctypedef struct PyTupleObject:      # with room for one element; since Python 3.14 with a hash
+    ctypedef struct PyTupleObject:      # its size includes one element; since Python 3.14 also a hash
         pass
     bint PyUnicode_IS_ASCII(object text)
     int PyUnicode_KIND(object text)                 # bytes of a character
@@ -35,7 +35,7 @@ cdef inline Py_ssize_t allocated(Py_ssize_t size) noexcept:
 
 
 cdef Py_ssize_t utf8_length(str text) except -1:
-    """Return the number of bytes of a string in UTF-8. A lone surrogate, which has no such form, counts three."""
+    """Return the number of bytes of a string in UTF-8. A lone surrogate, which UTF-8 cannot express, counts three."""
     cdef Py_ssize_t length = PyUnicode_GET_LENGTH(text), size = length, i
     cdef int kind
     cdef void *data
@@ -50,9 +50,10 @@ cdef Py_ssize_t utf8_length(str text) except -1:
 
 
 cpdef Py_ssize_t memory_of(object value) except -1:
-    """Return the memory of a string, bytes, number or None, or of a tuple of these with its elements.
+    """Return the bytes of memory of a string, bytes, number or None, or of a tuple of these with its elements.
 
-    The value of an object never changes. Equal strings have equal values, so a caller may subtract what it has added.
+    The result for an object never changes. Equal strings have equal results, so a caller may later subtract what it has
+    added.
     """
     cdef Py_ssize_t size
     if value is None:
@@ -79,9 +80,9 @@ cpdef Py_ssize_t memory_of(object value) except -1:
 
 
 cdef class RecentEntries:
-    """Values by key, bounded in bytes and in number: the entries that were used longest ago are forgotten.
+    """Values by key, bounded in bytes and in number. At the bound, the entries that were used longest ago are removed.
 
-    The memory of an entry is that of its key, and `entry_bytes` for its value and its place in the table.
+    An entry counts with the memory of its key, plus `entry_bytes` for its value and its place in the table.
     """
 
     def __init__(self, Py_ssize_t most_bytes, Py_ssize_t most_entries, Py_ssize_t entry_bytes):
@@ -94,13 +95,15 @@ cdef class RecentEntries:
         return len(self.entries)
 
     cpdef object get(self, object key):
-        """Return the value of a key, which becomes the newest entry. KeyError if there is none."""
+        """Return the value of a key, which becomes the newest entry. Raise KeyError if the key has no entry."""
         value = self.entries[key]
         self.entries.move_to_end(key)
         return value
 
     cpdef put(self, object key, object value):
-        """Set the value of a key that has none, as the newest entry. An entry beyond the bound alone is not kept."""
+        """Set the value of a key that has no entry, as the newest entry. An entry that exceeds the bound by itself is
+        not kept.
+        """
         cdef Py_ssize_t more_bytes = self.entry_bytes + memory_of(key)
         if more_bytes > self.most_bytes:
             return
@@ -111,7 +114,7 @@ cdef class RecentEntries:
         self.held_bytes += more_bytes
 
     cpdef forget(self, object key):
-        """Remove an entry. KeyError if there is none."""
+        """Remove an entry. Raise KeyError if the key has no entry."""
         del self.entries[key]
         self.held_bytes -= self.entry_bytes + memory_of(key)
 

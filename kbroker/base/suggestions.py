@@ -6,7 +6,7 @@ def did_you_mean(name: str, known: Iterable[str], separator: str = '; ', *, leas
                  prefix: str = '') -> str:
     """Return the end of a message that suggests the known name closest to `name`, or '' if none is close.
 
-    `least` is the similarity from which a name is close, as a share of 1. The comparison ignores the case of letters in
+    `least` is the similarity, from 0 to 1, from which a name is close. The comparison ignores the case of letters in
     known names. `prefix` precedes the suggested name.
     """
     from difflib import get_close_matches  # slow to import, and needed only after a mistake

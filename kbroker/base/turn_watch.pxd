@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The C interface of the stopwatch: a lap costs one reading of a clock."""
+"""The C interface of the stopwatch. Each lap reads the clock once."""
 from libc.stdint cimport int64_t
 from posix.time cimport clock_gettime, timespec
 from posix.types cimport clockid_t
@@ -16,12 +16,12 @@ cdef class TurnWatch:
     cdef readonly bint measures_cpu
     cdef int64_t limit_us           # of a turn
     cdef int64_t tick_limit_us
-    cdef int64_t notice_us          # a lap of this length is looked at more closely
+    cdef int64_t notice_us          # `notice` judges the laps of at least this length
     cdef int64_t lap_began_us
     cdef int64_t tick_began_us
     cdef int64_t collection_began_us
     cdef bint had_long_turn         # in this tick
-    cdef int64_t next_report_us     # no report is logged earlier
+    cdef int64_t next_report_us     # the time of the clock before which no further report is logged
     cdef int64_t unlogged
     cdef readonly int64_t turns
     cdef readonly int64_t long_turns
@@ -39,8 +39,9 @@ cdef class TurnWatch:
         self.tick_began_us = self.lap_began_us
 
     cdef inline int lap(self, object turn) except -1:
-        """End a turn, and begin the lap of the next one. `turn` says what was done: a callable, or an object with a
-        `repr` for operators."""
+        """End a turn, and begin the lap of the next turn. `turn` names the work of the ended turn: a callable, or an
+        object with a `repr` for operators.
+        """
         cdef int64_t now_us = read_us(self.clock)
         cdef int64_t taken_us = now_us - self.lap_began_us
         self.lap_began_us = now_us
@@ -50,7 +51,7 @@ cdef class TurnWatch:
         return 0
 
     cdef inline int end_tick(self) except -1:
-        """End the tick; the last lap has ended already."""
+        """End the tick. The lap of its last turn has ended before."""
         cdef int64_t taken_us = self.lap_began_us - self.tick_began_us
         if taken_us > self.longest_tick_us:
             self.longest_tick_us = taken_us

@@ -1,15 +1,16 @@
-"""The stopwatch of the loop: how long each turn holds it.
+"""The stopwatch of the loop, which measures how long each turn holds the loop.
 
 A turn is one call that the loop makes: a request's handler, the rest of a connection's turn, a timer's callback, a part
-of long work, a call that a worker queued, the end of a tick. Each ends with a lap, so the time between two laps belongs
-to what was done last, and a tick costs one reading of the clock for each turn.
+of long work, a call that a worker queued, the end of a tick. Each turn ends with a lap, and the time since the previous
+lap is the turn's time. So each turn costs one reading of the clock.
 
 In production the clock is a coarse one, of a few milliseconds, which is cheaper to read than the exact one. A turn or
-tick above LONG_TURN_US is logged, at most one in REPORT_INTERVAL_US. The loop may have worked for that long, waited for
+tick above LONG_TURN_US is logged, at most one in REPORT_INTERVAL_US. In that time the loop may have worked, waited for
 the disk, or waited for a processor.
 
 With `kbroker.measure.turns` the clock is the processor time of the loop's thread, which does not depend on the load of
-the machine. Each turn above LONG_MEASURED_TURN_US is logged, and `log_longest` reports the longest: tests use this.
+the machine. Each turn above LONG_MEASURED_TURN_US is logged, and `log_longest` reports the longest turn. Tests use this
+setting.
 """
 import gc
 import logging
@@ -35,7 +36,7 @@ logger = logging.getLogger('kbroker.turns')
 
 
 cdef class TurnWatch:
-    """The turns of one loop: a report of each that is too long, and the longest."""
+    """The turns of one loop. It reports each turn that is too long, and the longest turn."""
 
     def __init__(self, bint measures_cpu=False):
         self.measures_cpu = measures_cpu
@@ -46,7 +47,7 @@ cdef class TurnWatch:
         self.begin_tick()
 
     cdef int notice(self, object turn, int64_t taken_us) except -1:
-        """Remember the turn if it is the longest, and report it if it is too long."""
+        """Note the turn if it is the longest, and report it if it is too long."""
         if taken_us > self.longest_turn_us:
             self.longest_turn_us = taken_us
             self.longest_turn = describe(turn)
@@ -59,7 +60,7 @@ cdef class TurnWatch:
         return 0
 
     cdef int notice_tick(self, int64_t taken_us) except -1:
-        """Report a tick that is too long although none of its turns is."""
+        """Report a tick that is too long although none of its turns is too long."""
         if not self.had_long_turn:
             self.report('the whole tick', taken_us)
         return 0
@@ -101,7 +102,7 @@ cdef class TurnWatch:
 
 
 cdef str describe(object turn):
-    """Name a callable or a generator by its module; other objects by their `repr`."""
+    """Return the name of a callable or a generator with its module, and the `repr` of any other object."""
     while isinstance(turn, partial):
         turn = turn.func
     if isinstance(turn, str):

@@ -1,11 +1,11 @@
 """Durations and sizes in words, for people."""
 
 _STEPS = ((86_400, 'd', 3600, 'h'), (3600, 'h', 60, 'min'), (60, 'min', 1, 's'))
-"""The seconds and the name of each unit above a second, and of the unit below it."""
+"""For each unit above a second, its seconds and its name, and those of the unit below it."""
 
 
 def words_for_seconds(seconds: int) -> str:
-    """Return the duration in its largest unit and the one below: `59 s`, `12 min 5 s`, `3 h 20 min`, `5 d`."""
+    """Return the duration in its largest unit and the next smaller unit: `59 s`, `12 min 5 s`, `3 h 20 min`, `5 d`."""
     for size, unit, part, part_unit in _STEPS:
         if seconds >= size:
             rest = seconds % size // part
@@ -14,7 +14,7 @@ def words_for_seconds(seconds: int) -> str:
 
 
 def words_for_duration(duration_ms: float) -> str:
-    """Return the duration as `words_for_seconds` does, and more precisely below a minute: `45 ms`, `3.2 s`."""
+    """Return the duration as `words_for_seconds` does, but more precisely below a minute: `45 ms`, `3.2 s`."""
     if duration_ms < 0:
         return '-' + words_for_duration(-duration_ms)
     if duration_ms < 1000:
