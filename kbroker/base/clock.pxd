@@ -5,8 +5,9 @@ from kbroker.base.turn_watch cimport TurnWatch, read_us
 
 
 cdef inline int64_t now_us() noexcept nogil:
-    """Return the time of the system's monotonic clock, in microseconds. Time budgets use this clock, which a
-    ManualClock does not replace.
+    """Return the time of the system's monotonic clock, in microseconds.
+
+    Time budgets use this clock, which a ManualClock does not replace.
     """
     return read_us(CLOCK_MONOTONIC)
 

@@ -176,8 +176,9 @@ class KafkaError(Exception):
 
 
 class ProtocolError(Exception):
-    """The peer broke the framing or the schema. The broker cannot assign a response to a request, so it closes the
-    connection.
+    """The peer broke the framing or the schema.
+
+    The broker cannot assign a response to a request, so it closes the connection.
     """
 
 
@@ -186,8 +187,9 @@ class FrameMemoryError(Exception):
 
 
 class CorruptLogError(Exception):
-    """Bytes on disk violate the format. The message names the file, the position, the bytes found and the bytes
-    expected.
+    """Bytes on disk violate the format.
+
+    The message names the file, the position, the bytes found and the bytes expected.
     """
 
 

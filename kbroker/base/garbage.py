@@ -82,10 +82,9 @@ class YoungSearch:
 
 @contextlib.contextmanager
 def exempting_the_old() -> Iterator[None]:
-    """Exempt, inside this context, each object that has survived a search of the oldest generation from all further
-    ones.
+    """During this context, exempt objects that survive a search of the oldest generation from all further searches.
 
-    The objects that exist at the beginning are exempt, too.
+    The objects that exist at its beginning are exempt, too.
     """
     before = gc.get_threshold()
     gc.freeze()

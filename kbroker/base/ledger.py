@@ -1,5 +1,6 @@
-"""A line of the ledger of memory. Each room returns a line for each structure that clients can grow; `daemon` collects
-them.
+"""A line of the ledger of memory.
+
+Each room returns a line for each structure that clients can grow; `daemon` collects them.
 """
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class _Set:
     """The kind of the character before."""
     following: dict[str, _Set] = field(default_factory=dict)
     accepts: bool | None = None
-    """Whether the text may end here; None until this was computed."""
+    """True if the text may end here; None until this was computed."""
 
 
 class LinearPattern:
@@ -437,8 +437,9 @@ class _Parser:
         return node
 
     def _change_flags(self) -> str:
-        """Parse flags such as i-s, and return the character at their end. It is ) if the flags hold for the rest of the
-        group.
+        """Parse flags such as i-s, and return the character at their end.
+
+        It is ) if the flags hold for the rest of the group.
         """
         found = self._match(_FLAGS)
         if found is None:

@@ -58,8 +58,9 @@ cdef int64_t charged = 0        # elements that no Pace has counted yet
 
 
 cdef int charge(int64_t elements) noexcept:
-    """Count processed elements at the Pace whose `spend` is called next. Code deep below a work, which has no Pace,
-    calls it.
+    """Count processed elements at the Pace whose `spend` is called next.
+
+    Code deep below a work, which has no Pace, calls it.
     """
     global charged
     charged += elements
@@ -95,8 +96,9 @@ cdef class Pace:
 
 
 cdef class Pause:
-    """A point at which works wait for an event, such as a sync or the end of another work. Waiting costs nothing until
-    `end` is called.
+    """A point at which works wait for an event, such as a sync or the end of another work.
+
+    Waiting costs nothing until `end` is called.
     """
 
     def __init__(self):

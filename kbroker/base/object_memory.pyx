@@ -101,8 +101,9 @@ cdef class RecentEntries:
         return value
 
     cpdef put(self, object key, object value):
-        """Set the value of a key that has no entry, as the newest entry. An entry that exceeds the bound by itself is
-        not kept.
+        """Set the value of a key that has no entry, as the newest entry.
+
+        An entry that exceeds the bound by itself is not kept.
         """
         cdef Py_ssize_t more_bytes = self.entry_bytes + memory_of(key)
         if more_bytes > self.most_bytes:

@@ -39,8 +39,9 @@ cdef class TurnWatch:
         self.tick_began_us = self.lap_began_us
 
     cdef inline int lap(self, object turn) except -1:
-        """End a turn, and begin the lap of the next turn. `turn` names the work of the ended turn: a callable, or an
-        object with a `repr` for operators.
+        """End a turn, and begin the lap of the next turn.
+
+        `turn` names the work of the ended turn: a callable, or an object with a `repr` for operators.
         """
         cdef int64_t now_us = read_us(self.clock)
         cdef int64_t taken_us = now_us - self.lap_began_us
