@@ -48,22 +48,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger('kbroker')
 
 DRAIN_MS = 5_000
-"""The time that a stop waits for requests under way."""
+"""The time for which a stop waits for the answers to requests in flight."""
 SYNC_THREADS = 4
-"""Measured with 64 dirty files: four threads took a tenth of the time of one, and eight as long as four."""
+"""Measured with 64 dirty files: four threads took a tenth of the time of one, and eight took as long as four."""
 ACCEPTED_AT_ONCE = 64
 FILES_LEAST_SHARE = 8
-"""One in this many file descriptors is reserved for files."""
+"""One file descriptor of this many is reserved for the files of the logs."""
 LEAST_RESERVED = 48
-"""The descriptors that connections leave at least, or half of a lower limit. The broker itself has about 20 open."""
+"""The least number of descriptors that connections leave free, or half of the limit if that is less.
+
+The broker itself has about 20 open.
+"""
 MOST_NAMED, MOST_REASON = 20, 1000
-"""The most offline partitions that the status names, and the most characters of a reason."""
+"""The most offline partitions that the status names, and the most characters of the reason of each."""
 EXIT_BROKEN = 70
 """The exit status of a broker that met a broken invariant: EX_SOFTWARE of sysexits.h."""
 
 
 def limit_of(value: int) -> int:
-    """Return a limit of the settings; the largest number means none."""
+    """Return a limit of the settings. The largest number means no limit."""
     return UNBOUNDED if value == INT_MAX else value
 
 
@@ -86,13 +89,13 @@ class Broker:
         self.sync_threads = SyncThreads(self.reactor, SYNC_THREADS)
         self.cleaning_worker = Worker(self.reactor, name='cleaner')
         self.reading_worker = Worker(self.reactor, name='reader')
-        # One thread: it bounds the memory for decompressed records.
+        # A pool of one thread bounds the memory for decompressed records.
         self.validating_worker = Worker(self.reactor, name='validator')
-        # A thread of its own: a search may take long, and the batches of producers would wait for it.
+        # Searches have a separate thread: a search may take long, and the batches of producers would wait for it.
         self.searching_worker = Worker(self.reactor, name='searcher')
-        # A thread of its own: it may wait for the keys of an identity provider.
+        # Logins have a separate thread, which may wait for the keys of an identity provider.
         self.login_worker = Worker(self.reactor, name='logins')
-        # A thread that never waits for the network: it verifies the signatures of tokens.
+        # This thread never waits for the network: it only verifies the signatures of tokens.
         self.token_worker = Worker(self.reactor, name='tokens')
         self.node = Node(config, clock, self.timers, FileSystem(), self.sync_threads.sync, self.cleaning_worker.submit,
                          self.validating_worker.submit, self.searching_worker.submit)
@@ -105,11 +108,11 @@ class Broker:
         return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
 
     def start(self) -> None:
-        """Lock the directory, bind the listeners, recover; `run` serves.
+        """Lock the directory, bind the listeners, and recover. `run` serves.
 
         The listeners are bound early, so that an address in use is reported before a long recovery. Clients that
-        connect in between wait in the backlog. Raises OSError, ConfigError, KafkaError, CorruptLogError with a text for
-        the operator; nothing stays open then.
+        connect before `run` wait in the backlog. Raise OSError, ConfigError, KafkaError or CorruptLogError, with a text
+        for the operator. After an error nothing stays open.
         """
         try:
             advertised, warnings = addresses_for_clients(self.config)
@@ -155,7 +158,7 @@ class Broker:
     def report(self) -> Report:
         """Return what `kbroker status` prints."""
         resident_bytes = int(Path('/proc/self/statm').read_text().split()[1]) * resource.getpagesize()
-        # The kernel updates the maximum less often than the present size.
+        # The kernel updates the maximum less often than the present size, so the present size may be larger.
         most_resident_bytes = max(resident_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         offline = self.node.logs.verification.offline()
         return {
@@ -172,10 +175,10 @@ class Broker:
                         'limit': line.limit} for line in self._ledger]}
 
     def run(self) -> None:
-        """Serve until `stop`, then leave a directory that was stopped cleanly.
+        """Serve until `stop`, then stop cleanly.
 
-        An exception that leaves the loop is a broken invariant: the state can no longer be trusted. Then the process
-        ends without another write, by SystemExit, and the next start recovers.
+        An exception that leaves the loop is a broken invariant: the state can no longer be trusted. The process then
+        ends by SystemExit without another write, and the next start recovers.
         """
         try:
             self.reactor.run()
@@ -198,7 +201,7 @@ class Broker:
         self.searching_worker.close(drop_jobs=True)
         self.login_worker.close(drop_jobs=True)
         self.token_worker.close(drop_jobs=True)
-        self.reactor.run_once()  # the completions of the last syncs and of the cleaner's last job
+        self.reactor.run_once()  # runs the completions of the last syncs and of the cleaner's last job
         self._release(self.node.close)
 
     def reload(self) -> None:
@@ -208,9 +211,9 @@ class Broker:
             self._tls.reload()
 
     def stop(self, progress: StopProgress | None = None) -> None:
-        """Accept no more, answer the requests under way, and let `run` stop cleanly after DRAIN_MS at most.
+        """Accept no connections, answer the requests in flight, and let `run` stop cleanly after at most DRAIN_MS.
 
-        `run` notes its progress, and ends it.
+        `run` reports its progress to `progress`, and calls `progress.end`.
         """
         self._progress = progress
         if progress is not None:
@@ -253,7 +256,9 @@ class Broker:
                                for name, of_listener in of_listeners.items()}
 
     def _max_connections(self) -> int:
-        """Return the limit that leaves the log some file descriptors: it closes files on demand, but needs a few."""
+        """Return the limit of connections that leaves file descriptors for the logs, which close files on demand but
+        need a few.
+        """
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most: int = self.config.max_connections
         reserved = max(descriptors // FILES_LEAST_SHARE, min(LEAST_RESERVED, descriptors // 2))
@@ -284,7 +289,7 @@ class Broker:
         return self._tls
 
     def _with_bound_ports(self, advertised: list[Listener]) -> list[Listener]:
-        """Return the addresses for clients, with the ports that were assigned for 0."""
+        """Return the addresses for clients, with the assigned port of each listener whose port is 0."""
         bound = {listener.name: address[1]
                  for listener, address in zip(self.config.bound_listeners, self.server.addresses, strict=True)}
         return [replace(listener, port=listener.port or bound[listener.name]) for listener in advertised]

@@ -1,4 +1,4 @@
-"""A watch on the wall clock, which operators, NTP and suspended machines may set."""
+"""A watch on the wall clock. Operators, NTP and suspended machines may set it."""
 from __future__ import annotations
 
 import logging
@@ -7,7 +7,7 @@ from kbroker.base.clock import Clock
 
 LOOK_INTERVAL_MS = 10_000
 LEAST_JUMP_MS = 10_000
-"""The least change that is logged. Corrections of a running clock are smaller, and matter to no timeout."""
+"""The least change that is logged. Corrections of a running clock are smaller, and affect no timeout."""
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The ledger of memory: every structure that a client can grow, its present size and its bound."""
+"""The ledger of memory. It lists every structure that a client can grow, with its present size and its bound."""
 from __future__ import annotations
 
 from kbroker.base.ledger import Line
@@ -7,7 +7,7 @@ from kbroker.network.server import Server
 
 
 def ledger_of(node: Node, server: Server) -> list[Line]:
-    """Return the ledger of a running broker."""
+    """Return the lines of the ledger of a running broker."""
     return [
         *server.ledger(), *node.authentication.token_checks.ledger(), *node.authentication.failed_logins.ledger(),
         *node.metadata.ledger(), *node.fetch_sessions.ledger(), *node.groups.ledger(), *node.share_sessions.ledger(),

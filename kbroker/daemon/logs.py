@@ -1,7 +1,7 @@
 """The broker's log on stderr: human-readable lines, journal lines or JSON lines.
 
-A message is one line, and an exception is lines that begin with blanks: the text of a client cannot look like a line of
-the broker.
+A message is one line, and the lines of an exception begin with blanks. So a client's text in a message cannot imitate a
+line of the broker.
 """
 import logging
 import os
@@ -15,17 +15,19 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {'message', 'asctime', 
 
 
 class LineFormatter(logging.Formatter):
-    """The part of a text formatter that deals with exceptions."""
+    """A formatter of text lines, with the part that formats exceptions."""
 
     def exception_lines(self, record: logging.LogRecord) -> list[str]:
-        """Return the lines of the record's traceback, indented: its message may hold line ends."""
+        """Return the lines of the record's traceback, each indented, because the exception's message may contain line
+        ends.
+        """
         if not record.exc_info:
             return []
         return ['  ' + shown(line, MOST_OF_A_LINE) for line in self.formatException(record.exc_info).split('\n')]
 
 
 class HumanFormatter(LineFormatter):
-    """`2026-01-31 23:59:59.123 WARNING room: message`, in local time; the level INFO is omitted."""
+    """`2026-01-31 23:59:59.123 WARNING room: message`, in local time. The level INFO is omitted."""
 
     def format(self, record: logging.LogRecord) -> str:
         level = '' if record.levelno == logging.INFO else f'{record.levelname} '
@@ -35,7 +37,7 @@ class HumanFormatter(LineFormatter):
 
 
 class JournalFormatter(LineFormatter):
-    """`<4>room: message`: the journal adds the time and takes the level from the number (sd-daemon(3))."""
+    """`<4>room: message`: the journal adds the time, and reads the level from the number (sd-daemon(3))."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = f'{record.name.removeprefix("kbroker.")}: {message_of(record)}'

@@ -58,7 +58,9 @@ def serve(config_file: Path | None, data_dir: str | None, listen: str | None, ad
 
 @contextlib.contextmanager
 def keeping_everything() -> Iterator[None]:
-    """Exempt objects created inside from garbage collection: what a start creates lives as long as the process."""
+    """Exempt the objects created in this context from garbage collection: objects of a start live as long as the
+    process.
+    """
     gc.disable()
     try:
         yield
@@ -69,7 +71,7 @@ def keeping_everything() -> Iterator[None]:
 
 def _start(config_file: Path | None, data_dir: str | None, listen: str | None, advertise: str | None,
            assignments: tuple[str, ...]) -> Any:
-    from kbroker.daemon.broker import Broker  # compiled rooms: `kbroker --help` does without them
+    from kbroker.daemon.broker import Broker  # `kbroker --help` needs no compiled rooms
 
     given: dict[str, str] = {}
     warnings: list[str] = []
@@ -100,7 +102,10 @@ def _start(config_file: Path | None, data_dir: str | None, listen: str | None, a
 
 
 def _check_modes(config: Config, config_file: Path | None, names_in_file: list[str]) -> list[str]:
-    """Return warnings about files that others may read. Raises ConfigError."""
+    """Return warnings about files that other users may read.
+
+    Raise ConfigError for a file of secrets that every user may read.
+    """
     warnings = []
     if config_file is not None and holds_secrets(names_in_file):
         warnings += check_secret_file(str(config_file), 'the passwords in it', config.kbroker_allow_readable_secrets)
@@ -113,7 +118,7 @@ def _run(broker: Any) -> None:
     """Serve until a signal stops the broker."""
     for number in _stopping_signals():
         broker.reactor.on_signal(number, partial(_stop, broker, number))
-    if sys.stdin is None or not sys.stdin.isatty():      # the end of a terminal still ends the broker
+    if sys.stdin is None or not sys.stdin.isatty():      # after the end of its terminal the broker still ends
         broker.reactor.on_signal(signal.SIGHUP, broker.reload)
     durability = broker.config.kbroker_durability
     log.info('ready on %s, data in %s, durability %s', broker.address, broker.directory, durability,
@@ -128,21 +133,23 @@ def _run(broker: Any) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Raise the descriptor limit to the maximum: each partition in use holds a file, each connection a socket."""
+    """Raise the descriptor limit to the maximum: each partition in use has an open file, each connection a socket."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # e.g. in a container that allows less than it reports
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _stopping_signals() -> list[signal.Signals]:
-    """Return SIGTERM, and SIGINT unless it is ignored: Ctrl-C must not end what a script runs in the background."""
+    """Return SIGTERM, and SIGINT unless it is ignored: Ctrl-C must not end a broker that a script runs in the
+    background.
+    """
     is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     return [signal.SIGTERM] if is_ignored else [signal.SIGTERM, signal.SIGINT]
 
 
 def _stop(broker: Any, number: int) -> None:
-    # From here on signals have the kernel's default action: a second signal, or the alarm of a stop that hangs, ends
-    # the process. That is as safe as a crash, and needs no Python to run.
+    # From here on signals have the kernel's default action. A second signal, or the alarm of a stop that hangs, ends
+    # the process. That is as safe as a crash, and works even if no Python code can run.
     for again in _stopping_signals():
         signal.signal(again, signal.SIG_DFL)
     log.info('%s: stopping; a second signal ends at once', signal.Signals(number).name)
@@ -156,7 +163,7 @@ def _stop(broker: Any, number: int) -> None:
 @click.option('--json', 'as_json', is_flag=True, help='Print one JSON object; sizes in bytes.')
 def status(config_file: Path | None, data_dir: str | None, as_json: bool) -> None:
     """Print what a running broker holds in memory, and the bound of each structure."""
-    from kbroker.daemon.status import lines_of, read_status  # compiled rooms: `kbroker --help` does without them
+    from kbroker.daemon.status import lines_of, read_status  # `kbroker --help` needs no compiled rooms
 
     given = {} if config_file is None else _read_file(config_file)[0]
     if data_dir is not None:
@@ -180,7 +187,7 @@ def storage(config_file: Path | None, data_dir: str | None, cluster_id: str | No
 
     On the log directory of a stopped broker, --add-scram adds users or replaces their credentials.
     """
-    from kbroker.log.fs import FileSystem  # compiled rooms: `kbroker --help` does without them
+    from kbroker.log.fs import FileSystem  # `kbroker --help` needs no compiled rooms
     from kbroker.metadata.added_scram import add_offline, parse_add_scram
     from kbroker.metadata.directory import META_PROPERTIES_FILE, format_directory, parse_uuid
 
@@ -229,8 +236,8 @@ def config(config_file: Path | None) -> None:
 
 
 def _errors(given: dict[str, str]) -> Iterator[str]:
-    """Yield one message for each error in the settings."""
-    from kbroker.apis.serving.listener_logins import check_logins  # compiled rooms: `kbroker --help` does without them
+    """Yield a message for each error in the settings."""
+    from kbroker.apis.serving.listener_logins import check_logins  # `kbroker --help` needs no compiled rooms
 
     given = dict(given)
     while True:
@@ -276,7 +283,7 @@ def _parse_assignment(text: str) -> tuple[str, str]:
 
 
 def _fail(message: str) -> NoReturn:
-    """End with one line and exit status 1."""
+    """Print `message` as one line on stderr, and end with exit status 1."""
     prefix = logs.journal_prefix(logging.ERROR) if logs.stderr_is_the_journal() else ''
     click.echo(f'{prefix}kbroker: {message}', err=True)
     sys.exit(1)

@@ -1,4 +1,7 @@
-"""The broker without its sockets: every room with state, opened and closed in order; handlers have it in a Request."""
+"""The broker without its sockets.
+
+It opens and closes every room with state, in order. A handler reads it as `request.node`.
+"""
 from __future__ import annotations
 
 import logging
@@ -54,7 +57,7 @@ NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 class Node:
     """All state of a broker: `take_directory`, `open`, then requests and ticks, then `close` or `abandon`."""
 
-    # Handlers in C look these up for each request. In a dict of more than 30 names Python finds them more slowly.
+    # Handlers in C look these names up for each request. Python finds them more slowly in a dict of more than 30 names.
     __slots__ = (
         '_advertised', '_closers', '_submit', '_sync', '_unreported_failure', 'acls', 'audit',
         'authentication', 'authorizer', 'checks', 'cleaner', 'clock', 'config', 'directory',
@@ -75,8 +78,10 @@ class Node:
 
     def __init__(self, config: Config, clock: Clock, timers: Timers, fs: FileSystem, sync: Sync = sync_inline,
                  submit: Submit = run_inline, validate: Submit = run_inline, search: Submit = run_inline):
-        """`sync` syncs files, `submit` runs jobs of the cleaner and removes files, `validate` validates long produced
-        batches, `search` searches logs by time. Each blocks the loop if inline."""
+        """Store how to run work outside the loop: `sync` syncs files, `submit` runs jobs of the cleaner and removes
+        files, `validate` validates long produced batches, `search` searches logs by time. Each blocks the loop if it
+        runs its work inline.
+        """
         self.config = config
         self.clock = clock
         self.timers = timers
@@ -94,35 +99,35 @@ class Node:
         self.flusher = Flusher(sync, lambda error: self.logs.fail(f'cannot sync: {error}'), self._flush_later,
                                clock, timers)
         self.authorizer: Authorizer | None = None
-        """The decisions about rights. None if every client may do everything."""
+        """The object that decides about rights; None if every client may do everything."""
         self._unreported_failure: KafkaError | None = None
         self.on_progress: Progress = ignore_progress
-        """Called as `close` goes on."""
+        """`close` reports its progress by calls of this function."""
         self.on_reconfigured: list[Callable[[], None]] = []
-        """Called after `config` took over settings that were changed at run time."""
+        """The functions to call after `config` has adopted settings that were changed at run time."""
         self.checks: list[Callable[[Config, Iterable[str]], Steps[None]]] = []
-        """Called before settings are changed at run time, with the configuration that they would lead to, and the names
-        that are set.
+        """The functions to call before settings are changed at run time. Each gets the configuration after the change,
+        and the names that the change sets.
 
         They are generators, and raise KafkaError to refuse the change.
         """
         self.validate = validate
         self.searches = Searches(search)
         self.audit = Audit()
-        """The broker replaces it if `kbroker.audit.log` names one."""
+        """An Audit that records nothing. The broker replaces it if `kbroker.audit.log` names a file."""
         self.authentication = Authentication(self)
         self._sync = sync
         self._submit = submit
         self._closers: list[Callable[[], None]] = []
-        """Calls that close the open parts, in reverse order."""
+        """The functions that close the open parts, in the order of opening; `abandon` calls them in reverse."""
 
     def take_directory(self) -> None:
         """Lock the log directory and read its metadata: from here on no other process writes to it.
 
-        Raises OSError, ConfigError, KafkaError, CorruptLogError with a text for the operator.
+        Raise OSError, ConfigError, KafkaError or CorruptLogError, with a text for the operator.
         """
         if not self.fs.exists(os.path.join(self.directory, LOCK_FILE)):
-            # A directory that is refused does not even get a lock file.
+            # A refused directory must not even get a lock file.
             MetadataController.check(self.fs, self.directory, self.config, self.clock)
         self.logs = LogManager(self.fs, self.directory, self.config, self.clock, self.timers, self._sync, self._submit,
                                self.long_work)
@@ -136,9 +141,10 @@ class Node:
         self.logs.begin()
 
     def open(self, listeners: list[Listener]) -> None:
-        """Register under `listeners`, recover and open the partitions, and load what the coordinators keep in them.
+        """Register under `listeners`, recover and open the partitions, and load the state of the coordinators from
+        them.
 
-        Raises as `take_directory`.
+        Raise the errors of `take_directory`.
         """
         self._advertised = {listener.name: (listener.host, listener.port) for listener in listeners}
         self.metadata.register(listeners)
@@ -146,7 +152,8 @@ class Node:
         self.metadata.commits.on_change.append(self.quotas.replay)
         self.topics = TopicRegistry(self.config, self.metadata, self.logs, self.flusher, self.tick)
         self.topics.open_all()
-        # A clean stop left the log ends there, but what is rolled from now on is not whole on the disk at once.
+        # A clean stop wrote the log ends as recovery points. Write them again now, because a segment rolled from now on
+        # is not durable at once.
         self.logs.recovery_points.write()
         self.logs.on_failure = self._go_offline
         self.metadata.commits.on_failure = self.logs.fail
@@ -162,8 +169,8 @@ class Node:
                                                 self.long_work, self.groups.memory, self.groups.group_config,
                                                 self.searches)
         self.topics.on_topic_deleted.append(lambda topic: self.share_partitions.drop_topic(topic.topic_id))
-        # The group coordinator replays markers, which make a transaction's offsets visible. So it starts before the
-        # transaction coordinator, which sends markers.
+        # The group coordinator replays markers, which make a transaction's offsets visible. It starts first, because
+        # the transaction coordinator sends markers.
         self.groups.start()
         self.share_partitions.start()
         self.transactions.start()
@@ -181,7 +188,7 @@ class Node:
                               lambda: self.long_work.start(self.topics.flush_by_time()))
 
     def _open_authorizer(self) -> None:
-        """Bring the ACLs of the metadata log into force. Each later change of the log takes effect at once."""
+        """Put the ACLs of the metadata log into effect. Each later change of the log takes effect at once."""
         from kbroker.metadata.access_control import AclFollower, may_be_administered  # slow to import, not always used
         from kbroker.security.authorizer import Authorizer
         from kbroker.security.decision_log import DecisionLog
@@ -197,12 +204,12 @@ class Node:
                            '--data-dir %s --add --allow-principal User:NAME --operation All --cluster', self.directory)
 
     def connection_closed(self, connection_id: int) -> None:
-        """Give up what the connection waits for, and end the share sessions that it has opened."""
+        """Drop all waiting requests of a closed connection, and end its share sessions."""
         self.waiting_room.connection_closed(connection_id)
         self.share_sessions.connection_closed(connection_id)
 
     def advertised_address(self, listener_name: str) -> tuple[str, int]:
-        """Return the address for clients of a listener, or the first address if the listener has none of its own."""
+        """Return the address for clients of a listener, or the first address if none belongs to the listener."""
         first = next(iter(self._advertised.values()))
         return self._advertised.get(listener_name, first)
 
@@ -210,7 +217,7 @@ class Node:
         """Write and flush the appends of the tick, then answer the waiting requests that they woke."""
         self.tick.end()
         self.flusher.kick()
-        while self.tick:       # a sync was done at once, and its completion appended
+        while self.tick:       # a sync that ended at once may have a completion that appends
             self.tick.write()
             self.flusher.kick()
         if self._unreported_failure is not None:
@@ -219,7 +226,7 @@ class Node:
         self.waiting_room.end_tick()
 
     def _flush_later(self, error: OSError) -> None:
-        """Retry the flush after a pause. Each tick retries it too, but there may be none."""
+        """Retry the flush after a pause, because no tick may follow. Each tick retries it, too."""
         shortage.refusal(self.clock, 'cannot sync yet', error)
         self.timers.after(SHORTAGE_PAUSE_MS, self.flusher.kick)
 
@@ -233,7 +240,8 @@ class Node:
         self._unreported_failure = failure
 
     def _report_failure(self, failure: KafkaError) -> None:
-        """Fail the requests that wait for the disk. The coordinators stop first, so their state does not change."""
+        """Fail the requests that wait for the disk. The coordinators stop before, so that their state does not change.
+        """
         self.cleaner.stop()
         self.transactions.stop()
         self.share_partitions.close()
@@ -242,7 +250,10 @@ class Node:
             partition.fail(failure)
 
     def reconfigure(self) -> Steps[None]:
-        """Put the BROKER configs of the metadata log into effect. The caller has a turn of `metadata.commits.turns`."""
+        """Put the BROKER configs of the metadata log into effect.
+
+        The caller must have a turn of `metadata.commits.turns`.
+        """
         self._adopt_configs()
         for callback in self.on_reconfigured:
             callback()
@@ -251,7 +262,8 @@ class Node:
     def check_configs(self, name: str, wanted: Mapping[str, str]) -> Steps[None]:
         """Raise KafkaError unless the BROKER resource `name` may have the configs `wanted`."""
         before = self.metadata.image.configs.get((ResourceType.BROKER, name), {})
-        # First, so that the configuration is built of names that exist: of others, a request may have very many.
+        # Validate the names first, because a request may have very many that do not exist. The configuration is built
+        # from names that exist.
         validate_broker_configs(self.config, {key: value for key, value in wanted.items() if before.get(key) != value},
                                 per_broker=bool(name))
         try:
@@ -272,7 +284,10 @@ class Node:
         return self.metadata.commits.image.configs.get((ResourceType.GROUP, group_id), NO_CONFIGS)
 
     def _adopt_features(self, records: Iterable[Any]) -> None:
-        """Let the transaction coordinator know a changed level. The others look their levels up."""
+        """Pass a changed transaction version to the transaction coordinator.
+
+        All other rooms look their levels up in the image.
+        """
         if any(type(record) is FeatureLevelRecord for record in records):
             self.transactions.use_version(self.metadata.image.features.get(TRANSACTION_VERSION, 0))
 
@@ -280,15 +295,20 @@ class Node:
         self.config.adopt(self._with_configs({}))
 
     def sync_inline(self) -> None:
-        """Sync in the calling thread from now on, and give up what can wait: the sync threads are about to end."""
+        """Sync in the calling thread from now on, and stop writing snapshots, because the sync threads are about to
+        end.
+        """
         self.flusher.sync_inline()
         self.metadata.commits.sync_here()
         self.snapshots.stop()
 
     def close(self) -> None:
-        """Stop cleanly: resign, close the logs, fence, and only then mark the directory as cleanly stopped."""
+        """Stop cleanly: close the coordinators, end the registration, close the logs, and mark the directory as cleanly
+        stopped.
+        """
         if self.logs.failure is not None:
-            # Only a recovery can find out what is on the disk: the directory must not be marked as cleanly stopped.
+            # After a failure, only a recovery can find out what is on the disk. The directory must not be marked as
+            # cleanly stopped.
             self.abandon()
             return
         self.cleaner.stop()
@@ -306,6 +326,6 @@ class Node:
         self._closers.clear()
 
     def abandon(self) -> None:
-        """Close everything without a clean stop: the next start recovers."""
+        """Close everything without a clean stop, so that the next start recovers."""
         while self._closers:
             self._closers.pop()()

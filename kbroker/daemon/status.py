@@ -1,11 +1,11 @@
-"""The status socket: a running broker describes itself on a Unix socket.
+"""The status socket, a Unix socket on which a running broker describes itself.
 
-The socket has an abstract name, which contains the identity of the log directory: a file in the directory would be in
-the way of every copy, and outlive a broker that is killed. Abstract names belong to a network namespace, so a broker in
-a container is asked from inside it. The broker answers its own user and root.
+The socket has an abstract name, which contains the identity of the log directory: A file in the directory would disturb
+every copy of it, and remain after a broker is killed. Abstract names belong to a network namespace, so only processes
+inside a container reach its broker. The broker answers only its own user and root.
 
-The question is one JSON object, which ends where the process that asks ends its side of the connection. The answer is
-another one; then the broker closes the connection.
+The question is one JSON object. Its end is where the asking process ends its side of the connection. The answer is
+another JSON object, after which the broker closes the connection.
 """
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ ROOT = 0
 ACCEPTED_PER_TICK = 4
 BACKLOG = 128
 MOST_PEERS = 64
-"""The processes that ask at a time. Another one takes the place of the oldest."""
+"""The most processes that may ask at one time. A further one replaces the oldest."""
 MOST_QUESTION_BYTES = 1 << 16
 READ_BYTES = 1 << 14
 LIMIT_S = 10
-"""The time that `read_status` waits for a broker that is busy."""
+"""The time that `read_status` waits for the answer of a busy broker."""
 
 logger = logging.getLogger('kbroker')
 
@@ -45,18 +45,18 @@ Report = dict[str, Any]
 
 
 class NoBrokerError(OSError):
-    """No broker runs on a directory."""
+    """No broker runs on the directory."""
 
 
 class Peer:
-    """A connection of a process that asks."""
+    """A connection from a process that asks."""
 
     def __init__(self, connection: socket.socket):
         self.connection = connection
         self.question = b''
-        """The part that has arrived."""
+        """The part of the question that has arrived."""
         self.unsent = memoryview(b'')
-        """The part of the answer that the socket had no room for. An answer has at most 64 KiB."""
+        """The part of the answer for which the socket had no room. An answer has at most 64 KiB."""
 
 
 class StatusSocket:
@@ -64,7 +64,7 @@ class StatusSocket:
 
     def __init__(self, reactor: Reactor, long_work: LongWork, directory: str,
                  answer: Callable[[Report], Steps[Report]]):
-        """Listen. If another process has the name, that costs a warning: the broker serves without the socket."""
+        """Listen. If another process has the name, log a warning: the broker then serves without the socket."""
         self._reactor = reactor
         self._long_work = long_work
         self._answer = answer
@@ -81,7 +81,7 @@ class StatusSocket:
         self._handler = reactor.watch(self._listener.fileno(), self._accept)
 
     def __len__(self) -> int:
-        """Return the number of processes that ask."""
+        """Return the number of connections from processes that ask."""
         return len(self._peers)
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class StatusSocket:
             self._peers[peer] = self._reactor.watch_room(peer.connection.fileno(), partial(self._send, peer))
 
     def _send(self, peer: Peer) -> None:
-        """Send as much of an answer as the socket has room for. The rest follows when the peer has read."""
+        """Send as much of an answer as the socket has room for. The rest is sent when the peer has read."""
         try:
             peer.unsent = peer.unsent[peer.connection.send(peer.unsent):]
         except BlockingIOError:
@@ -160,7 +160,7 @@ class StatusSocket:
 def read_status(directory: str, question: Report | None = None) -> Report:
     """Return the answer of the broker that runs on `directory`. Without a question it describes the broker.
 
-    Raises OSError with a text for the operator, NoBrokerError if there is no broker.
+    Raise OSError with a text for the operator, NoBrokerError if no broker runs.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(LIMIT_S)
@@ -185,21 +185,21 @@ def read_status(directory: str, question: Report | None = None) -> Report:
 
 
 def socket_name(directory: str) -> str:
-    """Return the abstract name of the status socket of a directory. Raises OSError."""
+    """Return the abstract name of the status socket of a directory. Raise OSError if the directory cannot be read."""
     state = os.stat(directory)
     return f'\0kbroker-status-{state.st_dev:x}-{state.st_ino:x}'
 
 
 def user_of_peer(connection: socket.socket) -> int:
-    """Return the id of the user whose process has the other end of a Unix socket."""
+    """Return the id of the user whose process is at the other end of a Unix socket."""
     user: int = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))[1]
     return user
 
 
 def check_peer(connection: socket.socket, directory: str) -> None:
-    """Raise OSError unless the process that listens may be the broker, and answers this user.
+    """Raise OSError unless the listening process may be the broker, and answers this user.
 
-    Any user can take an abstract name. The broker's user has the directory, or at least the lock file in it.
+    Any user can bind an abstract name. The broker's user owns the directory, or at least the lock file in it.
     """
     user = user_of_peer(connection)
     expected = {ROOT, os.geteuid(), os.stat(directory).st_uid}
@@ -224,8 +224,8 @@ def unreachable(directory: str) -> OSError:
 
 
 def lines_of(report: Report) -> Iterator[str]:
-    """Yield a report as lines of text for people."""
-    from kbroker.base.words import words_for_bytes, words_for_seconds  # a broker imports this module, and prints none
+    """Yield the lines of a report as text for people."""
+    from kbroker.base.words import words_for_bytes, words_for_seconds  # the broker does not need it
 
     yield f'kbroker {report["version"]}, process {report["pid"]}, up {words_for_seconds(report["uptime_s"])}'
     yield f'address     {report["address"]}'
@@ -235,11 +235,11 @@ def lines_of(report: Report) -> Iterator[str]:
     yield f'memory      {resident} resident, at most {most} so far'
     if report['failure'] is not None:
         yield f'OFFLINE     {report["failure"]}'
-    offline = report.get('offline', ())     # a broker that runs since before an upgrade has no such line
+    offline = report.get('offline', ())     # a broker of an earlier version has no such entry
     for row in offline:
         yield f'OFFLINE     {row["topic"]}-{row["partition"]}: {row["reason"]}'
     if offline:
-        from shlex import quote  # a broker imports this module, and prints no report
+        from shlex import quote  # the broker does not need it
 
         left_out = report['offline_partitions'] - len(offline)
         more = f'{left_out:,} more partitions are offline. ' if left_out else ''

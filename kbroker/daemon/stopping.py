@@ -1,7 +1,7 @@
-"""The progress of a clean stop: lines in the log, more time from the service manager, and an end for a stop that hangs.
+"""The watch on a clean stop. It logs progress, asks the service manager for more time, and ends a stop that hangs.
 
-The work of a stop grows with the partitions and with the bytes that the disk lacks, so its time has no fixed bound. A
-stop that makes no progress ends the process, which is as safe as a crash.
+The work of a stop grows with the number of partitions and of bytes not yet on the disk, so its time has no fixed bound.
+If a stop makes no progress, the watch ends the process, which is as safe as a crash.
 """
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ REPORT_S = 5
 """The time between two lines of the log."""
 LOOK_S = 1
 STALL_LIMIT_S = 30
-"""The time without progress after which the process ends."""
+"""The time without progress after which the watch ends the process."""
 SYNC_LIMIT_S = 600
-"""The same while the disk syncs: one call may write gigabytes."""
+"""The same limit while the disk syncs: one call may write gigabytes."""
 GRACE_S = 10
 """The time after which the kernel ends a process whose threads cannot run."""
 
@@ -26,10 +26,10 @@ logger = logging.getLogger('kbroker')
 
 
 class StopProgress:
-    """Watches a stop in a thread of its own. The stop calls `note` as it goes on."""
+    """A watch on a stop, in a separate thread. The stop calls `note` when it makes progress."""
 
     def __init__(self) -> None:
-        """Begin. From here on the kernel ends a process that does nothing for the limit."""
+        """Start the watch. From here on the kernel ends the process if it does nothing for the limit."""
         self._started_s = self._noted_s = time.monotonic()
         self._what, self._done, self._total = 'answering the requests under way', 0, 0
         self._limit_s = STALL_LIMIT_S
@@ -40,7 +40,10 @@ class StopProgress:
         self._thread.start()
 
     def note(self, what: str, done: int = 0, total: int = 0, *, is_sync: bool = False) -> None:
-        """Note that `done` of `total` parts of the work called `what` are done. Called often, it has to be cheap."""
+        """Note that `done` of `total` parts of the work called `what` are done.
+
+        It must be cheap, because it is called often.
+        """
         self._what, self._done, self._total = what, done, total
         self._limit_s = SYNC_LIMIT_S if is_sync else STALL_LIMIT_S
         self._noted_s = time.monotonic()

@@ -5,7 +5,7 @@ import socket
 
 
 def notify(*states: str) -> None:
-    """Notify the service manager: `READY=1`, `STOPPING=1`, `WATCHDOG=1`, `STATUS=...`. Failures are ignored."""
+    """Notify the service manager: `READY=1`, `STOPPING=1`, `WATCHDOG=1`, `STATUS=...`. Ignore failures."""
     address = os.environ.get('NOTIFY_SOCKET', '')
     if not address.startswith(('/', '@')):
         return
