@@ -14,9 +14,9 @@ SOAK_TOTALS ?= docs/proof.md
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
 FUZZ_MUTATIONS ?= 30000
-# Two cores serve three: a third of the time, a process that runs tests waits for a broker or a client in Java.
+# Two cores suffice for three processes: each waits a third of its time for a broker or a client in Java.
 WORKERS ?= 3
-# The versions of Python that `make test-pythons` runs, as pythonX.Y of PATH.
+# The versions of Python for `make test-pythons`, which runs pythonX.Y of PATH.
 PYTHONS ?= 3.11 3.13 3.14 3.15
 # The tests that meet each dependency: codecs, hashes, tables on the terminal, tokens, clients, Spark and Arrow.
 LOWEST_TESTS ?= tests/record tests/wire tests/protocol tests/security tests/tools/test_render.py \
@@ -27,7 +27,7 @@ LOWEST_TESTS ?= tests/record tests/wire tests/protocol tests/security tests/tool
 PACKAGE ?= build/package
 DIST ?= dist
 
-# Bytecode is kept, whatever the shell says: the tests start hundreds of brokers and commands.
+# Keep bytecode even if the shell forbids it, because the tests start hundreds of brokers and commands.
 unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
@@ -49,14 +49,14 @@ quick: $(VENV)/installed-for-tests build  ## The tests for use while editing: no
 test: $(VENV)/installed-for-tests build  ## All tests but the long runs. WORKERS=3 processes; PYTEST_ARGS='tests/log -x' runs a part.
 	$(PY) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
-# The versions that pyproject.toml names as the lowest, in an environment of their own. So a bound that is too low is found.
+# Use the lowest versions that pyproject.toml names, in a separate environment, to find a bound that is too low.
 test-lowest: build build/lowest/installed  ## Build, and run tests, with the lowest versions of all dependencies.
 	KBROKER_C_DIRECTORY=build/lowest/cython build/lowest/venv/bin/python setup.py --quiet build \
 	    --build-lib build/lowest/lib --build-temp build/lowest/temp
 	PYTHONPATH=build/lowest/lib build/lowest/venv/bin/python -P -m pytest -n $(WORKERS) $(LOWEST_TESTS) $(PYTEST_ARGS)
 
-# The environment and the package of each version lie in a directory of their own. So do the objects of the compiler,
-# and the extensions in the tree have the version in their names.
+# Each version has a separate directory for its environment, its package and its object files. The extensions in the
+# tree have the version in their names.
 test-pythons:  ## Build, test (quick) and package with each of PYTHONS='3.13 3.14', in build/pythons.
 	for version in $(PYTHONS); do \
 	    $(MAKE) quick package PYTHON=python$$version VENV=build/pythons/$$version/venv \
@@ -67,8 +67,8 @@ check: $(VENV)/installed-for-tests build  ## Check style and types.
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-# Each reader of foreign bytes gets the same mutations each time: what one run passes fails in the next one only if the
-# code has changed. `make fuzz` searches for new ones.
+# Each reader of foreign bytes gets the same mutations in every run, so a run fails after one that passed only if the
+# code has changed. `make fuzz` searches for new mutations.
 debug: $(VENV)/installed-for-tests  ## Run the tests of the formats, and two minutes of mutations, on a build with bounds checks and asserts.
 	KBROKER_DEBUG=1 $(PY) setup.py --quiet build --build-lib build/debug/lib --build-temp build/debug/temp
 	PYTHONPATH=build/debug/lib $(PY) -P -m pytest -n $(WORKERS) tests/wire tests/protocol tests/record tests/log tests/topics \
@@ -78,8 +78,8 @@ soak: $(VENV)/installed-for-tests build  ## Run the long tests, which takes hour
 	$(PY) -m pytest -m soak -n $(WORKERS) -v --timeout 0 --soak-share=$(SOAK_SHARE) --soak-seed=$(SOAK_SEED) \
 	    --soak-totals=$(SOAK_TOTALS) $(PYTEST_ARGS)
 
-# With the bounds checks of the debug build: a sanitizer does not see a read that stays within another object.
-# Integers that overflow are no fault: Python's own options have -fwrapv, and times wrap around in Java, too.
+# Fuzz with the bounds checks of the debug build, because a sanitizer does not see a read that ends in another object.
+# An integer that overflows is no fault: Python's own options have -fwrapv, and times wrap around in Java, too.
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize=signed-integer-overflow -fno-sanitize-recover=undefined \
     -fsanitize-coverage=trace-pc
 
@@ -110,7 +110,7 @@ docs: $(VENV)/installed-for-tests  ## Build the pages as a site, in build/site.
 man: build  ## Rewrite the man pages.
 	PYTHONPATH=. $(PY) man/make.py
 
-# What `pip install` does not: it wants nothing compiled, and overwrites no settings. BINDIR is where kbroker lies.
+# Install what `pip install` omits. This needs nothing compiled, and overwrites no settings. BINDIR contains kbroker.
 install-service:  ## Install the systemd service, man pages and shell completion. PREFIX=/usr/local, BINDIR=PREFIX/bin.
 	install -d $(addprefix $(DESTDIR),/etc/kbroker $(PREFIX)/lib/systemd/system $(PREFIX)/lib/sysusers.d \
 	    $(PREFIX)/lib/tmpfiles.d $(addprefix $(PREFIX)/share/,man/man1 man/man5 man/man8 \
@@ -138,7 +138,8 @@ $(VENV)/installed: pyproject.toml
 	$(call install, ["build-system"]["requires"] ["project"]["dependencies"])
 	@touch $@
 
-# With Spark, whose tests run by default: some 750 MB on the disk and a minute more, most of it PySpark and Arrow.
+# Install Spark, too, because its tests run by default. It takes some 750 MB on the disk and a minute, mostly for PySpark
+# and Arrow.
 $(VENV)/installed-for-tests: $(VENV)/installed
 	$(call install, ["project"]["optional-dependencies"]["test"] ["project"]["optional-dependencies"]["spark"])
 	@touch $@
@@ -149,13 +150,13 @@ build/lowest/installed: pyproject.toml packaging/lowest.py $(VENV)/installed
 	$(PY) packaging/lowest.py | build/lowest/venv/bin/pip install --quiet --disable-pip-version-check --requirement /dev/stdin
 	@touch $@
 
-# Apart from the other packages: nothing but fuzzing uses it.
+# The packages for fuzzing are installed separately, because only `make fuzz` uses them.
 build/fuzz/installed: pyproject.toml $(VENV)/installed-for-tests
 	$(call install, ["project"]["optional-dependencies"]["fuzz"],--upgrade --target build/fuzz/packages)
 	@touch $@
 
-# What pyproject.toml lists in the places of the first argument; the second one has further options of pip. The project
-# itself is used where it lies: installing it would compile it twice.
+# Install the packages that pyproject.toml lists at the places of the first argument, with the options for pip of the
+# second argument. The project itself is not installed, because that would compile it twice.
 define install
 	@echo 'Fetching packages into $(if $(2),$(lastword $(2)),$(VENV))'
 	@$(PY) -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); print($(foreach place,$(1),*p$(place),) sep="\n")' \

@@ -1,7 +1,7 @@
 """Builds the Cython extensions. Every other fact about the package is in pyproject.toml.
 
-KBROKER_DEBUG=1 builds with bounds checks, asserts, line tracing and symbols. The tests of the formats run on that build
-too.
+KBROKER_DEBUG=1 builds with bounds checks, asserts, line tracing and symbols. `make debug` runs the tests of the formats
+on that build.
 """
 import os
 import pathlib
@@ -36,14 +36,16 @@ PACKAGES = ('kbroker', 'kbroker_tools')
 
 KERNELS = ('kbroker.record.', 'kbroker.wire.', 'kbroker.log.', 'kbroker.client.partitioner',
            'kbroker.client.columns_to_send')
-"""Modules with loops over bytes, compiled at -O2."""
+"""The modules with loops over bytes, which are compiled at -O2."""
 
 BETWEEN_O1_AND_O2 = (
     '-O1', '-finline-functions', '-finline-small-functions', '-fcaller-saves', '-fipa-ra', '-fexpensive-optimizations',
     '-ftree-vrp', '-fthread-jumps', '-fstore-merging', '-fpeephole2', '-fcrossjumping', '-ftree-tail-merge',
     '-ftree-switch-conversion', '-freorder-blocks-and-partition')
-"""The options of the other modules, which handle objects and call the system. They cost half a percent of the
-instructions of a request, and take two thirds of the time to compile."""
+"""The options of all other modules, which handle objects and call the system.
+
+Compared with -O2 they add half a percent to the instructions of a request, and take two thirds of the time to compile.
+"""
 
 
 def extension_of(path):
@@ -59,7 +61,7 @@ def compile_options(name):
 
 
 class Build(build):
-    """Checks for a compiler before the first file is copied."""
+    """A build that checks for a compiler before it copies the first file."""
 
     def run(self):
         check_compiler()
@@ -67,9 +69,9 @@ class Build(build):
 
 
 class BuildExtensions(build_ext):
-    """Translates to C in parallel, then compiles in parallel, and shows the progress of both.
+    """A command that translates to C in parallel, then compiles in parallel, and shows the progress of both.
 
-    The translation is part of this command because pip also runs setup.py for the metadata, where it is of no use.
+    The translation is part of this command because pip also runs setup.py for the metadata, which needs no translation.
     """
 
     def finalize_options(self):
@@ -88,10 +90,10 @@ class BuildExtensions(build_ext):
                                shared_utility_qualified_name=SHARED_CODE)
         for extension, with_c in zip(self.extensions, translated, strict=True):
             extension.sources = with_c.sources
-            extension.depends = [*with_c.depends, __file__]     # other compile options make another extension
+            extension.depends = [*with_c.depends, __file__]     # a change of the compile options rebuilds the extension
         self.waiting = [extension.name for extension in self.extensions if self.is_outdated(extension)]
         self.number = len(self.waiting)
-        # The largest first: no core is left with a long job at the end.
+        # The largest sources come first, so that no core has a long job left at the end.
         self.extensions.sort(key=lambda extension: -os.path.getsize(extension.sources[0]))
         super().build_extensions()
 
@@ -107,7 +109,7 @@ class BuildExtensions(build_ext):
 
 
 class BuildModules(build_py):
-    """Adds `kbroker_spark.pth` beside the packages, where Python reads it at its start."""
+    """A command that adds `kbroker_spark.pth` next to the packages, where Python reads it at its start."""
 
     def run(self):
         super().run()
@@ -126,7 +128,10 @@ class BuildModules(build_py):
 
 
 def remove_left_extensions():
-    """Remove what earlier builds left in the tree for modules that have moved since. The broker would import it."""
+    """Remove extensions that earlier builds left in the tree for modules that have moved since.
+
+    Python would import them.
+    """
     for path in [path for package in PACKAGES for path in pathlib.Path(package).rglob('*.so')]:
         source = path.with_name(path.name.partition('.')[0]).with_suffix('.pyx')
         if not source.exists() and path.name.partition('.')[0] != '_shared':
@@ -134,7 +139,7 @@ def remove_left_extensions():
 
 
 def check_compiler():
-    """End with one line if there is no compiler. pip shows it instead of the errors of each file."""
+    """End the program with one line if there is no compiler. pip shows this line instead of the errors of each file."""
     runpy.run_path('packaging/compiler.py')['check']()
 
 
@@ -147,6 +152,6 @@ def main():
     )
 
 
-# The processes that translate import this file again, where Python starts them afresh (from 3.14 on).
+# From Python 3.14 on, the processes that translate are new ones, which import this file again.
 if __name__ == '__main__':
     main()

@@ -1,6 +1,6 @@
 """The check for a C compiler and the headers of Python, before anything is fetched or compiled.
 
-`make` runs it as a program, and setup.py calls `check`. It needs nothing but the standard library.
+`make` runs this file as a program, and setup.py calls `check`. It needs only the standard library.
 """
 import os
 import shlex
@@ -20,11 +20,11 @@ PACKAGES = {
     'pacman': 'pacman -S gcc python',
     'apk': 'apk add gcc musl-dev linux-headers python3-dev',
 }
-"""The command that installs a compiler and the headers, by the program that a distribution has for it."""
+"""The command that installs a compiler and the headers, by the package manager of a distribution."""
 
 
 def fault():
-    """Return why nothing can be compiled, in one line; None if it can."""
+    """Return in one line why nothing can be compiled, or None if compiling is possible."""
     compiler = shlex.split(os.environ.get('CC') or sysconfig.get_config_var('CC') or 'cc')
     if shutil.which(compiler[0]) is None:
         return f'found no C compiler ({compiler[0]}), and kbroker is compiled when it is installed. {remedy()}'
@@ -42,7 +42,7 @@ def fault():
 
 
 def remedy():
-    """Return how to install what is missing, for the distribution of this machine."""
+    """Return the command that installs a compiler and the headers on this machine's distribution."""
     for program, command in PACKAGES.items():
         if shutil.which(program) is not None:
             return f'To install it: {command}'

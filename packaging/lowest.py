@@ -1,4 +1,4 @@
-"""Prints the requirements of pyproject.toml, each with its lowest version alone: `lz4>=4.3` as `lz4==4.3`."""
+"""Prints the requirements of pyproject.toml, each pinned to its lowest version: `lz4>=4.3` as `lz4==4.3`."""
 import pathlib
 import tomllib
 

@@ -1,6 +1,6 @@
 """Starts the installed broker, aborts and commits a transaction in each codec, reads them, and stops the broker.
 
-A few seconds that show whether a wheel works with a version of Python. It needs nothing but kbroker itself.
+It shows within a few seconds whether a wheel works with a version of Python. It needs only kbroker itself.
 """
 import re
 import signal
@@ -34,7 +34,7 @@ def main():
 
 
 def address(broker, printed):
-    """Return the address of the broker, once it is ready."""
+    """Return the address of the broker as soon as the broker is ready."""
     for line in broker.stderr:
         printed.append(line)
         found = re.search(r'ready on ([^\s,]+)', line)
