@@ -1,4 +1,4 @@
-"""Limits on how many connections there are, and on how fast they come."""
+"""Limits on the number of connections, and on the rate at which clients connect."""
 from __future__ import annotations
 
 from collections import Counter
@@ -11,7 +11,7 @@ from kbroker.security.quotas import ClientQuotas, Rate
 
 
 class ListenerLimits(NamedTuple):
-    """The bounds on the connections of one listener. The rate is in connections a second."""
+    """The bounds on the connections of one listener. The rate is in connections per second."""
 
     max_connections: int = UNBOUNDED
     max_rate: int = UNBOUNDED
@@ -22,14 +22,14 @@ WHOLE_BROKER = ''
 
 
 class Admission:
-    """The connections that are open, by address and by listener, and the rates at which they came."""
+    """The numbers of open connections by address and by listener, and the rates at which they were opened."""
 
     def __init__(self, limits: Limits, clock: Clock, quotas: ClientQuotas | None = None):
         self.limits = limits
         self.overrides: Mapping[str, int] = {}
-        """The most connections of single addresses."""
+        """The connection limits of single addresses, which replace the limit for all addresses."""
         self.max_rate = UNBOUNDED
-        """The connections that the broker accepts in a second."""
+        """The number of connections that the broker accepts per second."""
         self.listeners: Mapping[str, ListenerLimits] = {}
         self._clock = clock
         self._quotas = quotas
@@ -39,7 +39,7 @@ class Admission:
         self._rates: dict[str, Rate] = {}
 
     def refusal(self, host: str, listener: str) -> str | None:
-        """Return why a connection of an address may not stay. None: it may."""
+        """Return why the broker refuses a connection of an address, or None if it admits the connection."""
         limits, of_listener = self.limits, self.listeners.get(listener, NO_LIMITS)
         most = self.overrides.get(host, limits.max_connections_per_ip)
         if self._open >= limits.max_connections:
@@ -52,7 +52,7 @@ class Admission:
         return None
 
     def hold_ms(self, host: str) -> int:
-        """Record a connection of an address. Return for how long to hold it before it is refused; 0 admits it."""
+        """Record a connection of an address. Return the milliseconds to hold it before it is refused; 0 admits it."""
         return 0 if self._quotas is None else self._quotas.record_connection(host)
 
     def enter(self, host: str, listener: str) -> None:
@@ -68,7 +68,10 @@ class Admission:
                 del counter[key]
 
     def pauses(self, listener: str) -> tuple[int, int]:
-        """Record a connection of a listener. Return the milliseconds for which (it, all listeners) accept no more."""
+        """Record a connection of a listener.
+
+        Return the milliseconds for which this listener, and all listeners, accept no more.
+        """
         return (self._pause_ms(listener, self.listeners.get(listener, NO_LIMITS).max_rate),
                 self._pause_ms(WHOLE_BROKER, self.max_rate))
 

@@ -18,7 +18,7 @@ cdef class Commons:
     cdef readonly object submit
     cdef readonly ConnectionMemory memory
     cdef readonly object newcomers
-    cdef public bint measures_time      # some client has a quota
+    cdef public bint measures_time      # whether some client has a quota
     cdef ReceiveBuffers receive_buffers
     cdef bytearray send_buffer
     cdef Outgoing outgoing
@@ -35,7 +35,7 @@ cdef class Connection(MemoryHolder):
     cdef readonly str client_host
     cdef readonly int client_port
     cdef readonly str listener_name
-    cdef public object session          # of the frame server, which gets it with each frame
+    cdef public object session          # an object of the frame server, which gets it with each frame
     cdef readonly Framer framer
     cdef readonly ReplyQueue replies
     cdef Commons commons
@@ -44,16 +44,16 @@ cdef class Connection(MemoryHolder):
     cdef Transport transport
     cdef Intake intake
     cdef Output output
-    cdef int64_t last_sequence      # of the last frame that was served
-    cdef int64_t passed_sequence    # of the last request that was answered, or let the next pass
-    cdef dict parked            # sizes of long requests that are not answered, by sequence; None until there is one
+    cdef int64_t last_sequence      # the number of the last frame that was served
+    cdef int64_t passed_sequence    # that of the last request that was answered or let the next pass
+    cdef dict parked            # sizes of long unanswered requests by sequence; None before the first
     cdef int64_t parked_bytes
-    cdef int64_t network_us     # of the loop, for receiving and sending; since take_network_us, if it is measured
-    cdef Timer muting           # the timer that ends it; None while frames may be served
+    cdef int64_t network_us     # time to receive and send since take_network_us, while it is measured
+    cdef Timer muting           # the timer that ends the muting; None while the peer is not muted
     cdef int64_t active_sweep   # the sweep before which the peer last made progress
     cdef Py_ssize_t counted_bytes
-    cdef uint32_t missed_events     # that came while it waited for a long turn
-    cdef Py_ssize_t frame_bytes     # of the frame that is being served; 0 once its handler keeps it
+    cdef uint32_t missed_events     # events reported while the connection waited for a long turn
+    cdef Py_ssize_t frame_bytes     # size of the frame being served; 0 after its handler has kept it
 
     cpdef reply(self, int64_t sequence, segments)
     cpdef await_login(self, Py_ssize_t largest_frame_bytes)

@@ -1,17 +1,20 @@
-"""Connections: the frames of a peer are served one by one, and its replies sent in their order.
+"""Connections. A connection serves the frames of its peer one by one, and sends the replies in the order of the
+requests.
 
-Four things hold frames back. While one does, the socket is not read, so the peer's send window fills and it stops:
+Four conditions hold frames back. While one of them holds, the connection does not read the socket, so the peer's send
+window fills and the peer stops:
 
-- a frame is served only when the one before it was answered, or its handler let the next pass;
-- MAX_UNANSWERED requests that passed without an answer;
-- MAX_QUEUED_BYTES of replies that the peer does not read;
-- a quota that the peer has exceeded, for the time that `mute` gets.
+- the frame before is not answered, and its handler has not let the next frame pass;
+- MAX_UNANSWERED requests are not answered, although their handlers let the next frame pass;
+- the peer has not read MAX_QUEUED_BYTES of replies;
+- the peer has exceeded a quota, and the time given to `mute` is not over.
 
 `memory` bounds the memory of all connections together, and `newcomers` the handshakes and logins in progress.
 
-All ready replies are sent by one call at the end of the tick. If a reply needs a part of a file that is not in the page
+One call sends all ready replies at the end of the tick. If a reply needs a part of a file that is not in the page
 cache, a worker reads that part first, and nothing is sent to this peer until then. A peer that ends its side still gets
-its answers. A peer that resets is forgotten without a log line. `states` has the states and their transitions.
+its answers. A connection that the peer resets is closed without a log line. `states` has the states and their
+transitions.
 """
 import logging
 import os
@@ -38,22 +41,23 @@ from kbroker.network.newcomers import Newcomers
 
 cdef enum:
     RECEIVE_BUFFER_BYTES = 128 * 1024
-    # 1 MiB, which consumers fetch from a partition at once, and the head of the reply. One call sends such a slice in
-    # half the time of four calls. Two calls take a little less time, because the bytes are still in the processor's
-    # second cache, but the kernel then reads ahead only half as much: cold fetches become up to a third slower. Over
-    # loopback sendfile, splice and MSG_ZEROCOPY take more time, of the peer too.
+    # The 1 MiB that consumers fetch from a partition at once, and the head of the reply. One call sends this slice in
+    # half the time of four calls. Two calls of half the size take a little less time, because the bytes are still in
+    # the processor's second cache. But then the kernel reads ahead only half as much, and cold fetches become up to a
+    # third slower. Over loopback, sendfile, splice and MSG_ZEROCOPY take more time, also of the peer.
     SEND_BUFFER_BYTES = 1024 * 1024 + 4096
-    # The bounds of one connection's turn.
+    # The bounds on one turn of a connection.
     RECEIVE_TURN_BYTES = 512 * 1024
     SEND_TURN_BYTES = SEND_BUFFER_BYTES
     FRAMES_PER_TURN = 64
-    # The clock is read between two frames, so a single frame is not measured.
+    # The clock is read between two frames, so the time of a single frame is not measured.
     TURN_US = 1000
     # Replies of more bytes than this wait for their share of the tick: sending 1 MiB takes up to half a millisecond.
     LONG_SEND_BYTES = 64 * 1024
     MAX_UNANSWERED_REQUESTS = 64
     MAX_QUEUED_REPLY_BYTES = 1024 * 1024
-    # Fewer bytes of an unfinished frame than this are no progress: a peer that trickles is as idle as a silent one.
+    # Fewer bytes of an unfinished frame than this are no progress: a peer that sends byte by byte is as idle as a
+    # silent peer.
     PROGRESS_BYTES = 4096
     SWEEPS_PER_IDLE_TIME = 4
 
@@ -87,19 +91,24 @@ cdef class Commons:
         self.outgoing.max_size = SEND_TURN_BYTES
 
     def sweep(self, connections):
-        """Close those that made no progress since SWEEPS_PER_IDLE_TIME calls of this."""
+        """Close the connections that made no progress since SWEEPS_PER_IDLE_TIME calls of this function."""
         self.sweeps += 1
         for connection in list(connections):
             (<Connection?>connection).close_if_idle()
 
     @staticmethod
     def sweep_interval_ms(max_idle_ms):
-        """Return the interval of `sweep` by which a connection closes after `max_idle_ms`, and not long after."""
+        """Return the interval of `sweep` at which a connection closes after `max_idle_ms` without progress, or a little
+        later.
+        """
         return max(1, max_idle_ms // SWEEPS_PER_IDLE_TIME)
 
 
 cdef class Connection(MemoryHolder):
-    """A connected, non-blocking socket and what was read from it and is to be written to it. Owns `fd` from here on."""
+    """A connected, non-blocking socket, the bytes read from it, and the replies to write to it.
+
+    Owns `fd` from here on.
+    """
 
     def __init__(self, Commons commons not None, int fd, client_host='', client_port=-1, listener_name='',
                  make_transport=Transport):
@@ -128,19 +137,19 @@ cdef class Connection(MemoryHolder):
 
     @property
     def peer_certificate(self):
-        """The verified certificate of the peer in DER, or None. Known as soon as there is a frame to serve."""
+        """The verified certificate of the peer in DER, or None. It is known before the first frame is served."""
         return self.transport.peer_certificate()
 
     @property
     def is_reading(self):
-        """False while the peer is held up."""
+        """Whether the socket is read; False while frames are held back."""
         return self.interest & EPOLLIN != 0
 
     cpdef reply(self, int64_t sequence, segments):
         """Answer a request with bytes or a list of segments, or with None if it gets no answer.
 
-        The reply is sent at the end of the tick, after the replies to earlier requests.
-        For a connection that has closed this does nothing. ValueError for a second answer.
+        The reply is sent at the end of the tick, after the replies to earlier requests. For a closed connection, do
+        nothing. Raise ValueError for a second answer.
         """
         if self.intake == CLOSED:
             return
@@ -151,7 +160,9 @@ cdef class Connection(MemoryHolder):
         self.let_next_pass(sequence)
 
     cpdef await_login(self, Py_ssize_t largest_frame_bytes):
-        """Limit the time of the peer until `end_login`, and its frames to `largest_frame_bytes` unless that is 0."""
+        """Limit the time of the peer until `end_login`, and the size of its frames to `largest_frame_bytes` unless that
+        is 0.
+        """
         if largest_frame_bytes:
             self.framer.max_frame_bytes = min(largest_frame_bytes, self.commons.max_request_bytes)
         self.commons.newcomers.add_login(self)
@@ -161,7 +172,7 @@ cdef class Connection(MemoryHolder):
         self.commons.newcomers.end_login(self)
 
     cpdef keep_frame(self):
-        """Return the KeptFrame of the frame that is being served; None if the connection has closed."""
+        """Return the KeptFrame of the frame that is being served, or None if the connection has closed."""
         cdef ChargedFrame kept
         if self.intake == CLOSED:
             return None
@@ -174,12 +185,14 @@ cdef class Connection(MemoryHolder):
         return kept
 
     cpdef let_next_pass(self, int64_t sequence):
-        """Serve the next frame though this request has no reply yet: all its effects are visible already."""
+        """Allow the next frame to be served although this request has no reply yet, because all effects of the request
+        are visible.
+        """
         self.passed_sequence = max(self.passed_sequence, sequence)
         self.resume()
 
     cpdef mute(self, int64_t time_ms):
-        """Serve no frames for this time, but send replies. The longest of several calls counts."""
+        """Serve no frames for `time_ms`, but send replies. If several calls overlap, the longest time counts."""
         cdef int64_t end_ms = self.reactor.clock.monotonic_ms() + time_ms
         if self.intake == CLOSED or self.muting is not None and self.muting.deadline_ms >= end_ms:
             return
@@ -188,7 +201,9 @@ cdef class Connection(MemoryHolder):
         self.muting = self.reactor.timers.after(time_ms, self._unmute)
 
     cpdef int64_t take_network_us(self) except -1:
-        """Return the time that the loop took to receive and send since the last call, while `measures_time` was set."""
+        """Return the microseconds that the loop took to receive and send since the last call, while `measures_time` was
+        set.
+        """
         cdef int64_t network_us = self.network_us
         self.network_us = 0
         return network_us
@@ -198,14 +213,14 @@ cdef class Connection(MemoryHolder):
         self.resume()
 
     def close_after_flush(self):
-        """Serve no more frames; close when the requests under way are answered and the answers sent."""
+        """Serve no more frames. Close the connection when all requests in flight are answered and the answers sent."""
         if self.intake < LEAVING:
             self.intake = next_intake(self.intake, LEAVING)
             self.set_interest(self.interest & EPOLLOUT)
             self.reactor.call_at_tick_end(self)
 
     def close(self, reason, level=logging.WARNING):
-        """Close now, and log why. What is not sent yet, and replies that come later, are dropped."""
+        """Close now, and log the reason. Unsent replies, and replies that are given later, are dropped."""
         if self.intake == CLOSED:
             return
         self.intake = next_intake(self.intake, CLOSED)
@@ -213,8 +228,8 @@ cdef class Connection(MemoryHolder):
                    reason)
         self.reactor.unregister(self)
         self.commons.newcomers.forget(self)
-        # This object may be referenced for long; its memory is freed now. `serve_frames` keeps the buffer of the frame
-        # that is being handled.
+        # Other code may refer to this object for long, so its memory is freed now. `serve_frames` keeps the buffer of
+        # the frame that is being handled.
         self.transport = None
         if self.muting is not None:
             self.muting.cancel()
@@ -236,7 +251,7 @@ cdef class Connection(MemoryHolder):
                 and not (self.memory.is_full() and (self.replies.memory_bytes or self.memory.is_overfull())))
 
     cdef bint delays_others(self) except -1:
-        """Return whether the peer holds memory that it could set free by sending or receiving."""
+        """Return whether the peer holds memory that it could free by sending or receiving."""
         if self.intake == CLOSED or self.output == WARMING:
             return False
         if self.replies.ready_bytes > 0 and self.replies.memory_bytes > SMALL_FRAME_BYTES:
@@ -265,7 +280,7 @@ cdef class Connection(MemoryHolder):
         if self.intake == CLOSED:
             return 0
         if events & EPOLLERR or (events & EPOLLHUP and not self.may_serve()):
-            # The peer reads no reply any more. With EPOLLHUP alone its last bytes are still to be read.
+            # The peer reads no more replies. After EPOLLHUP alone, the last bytes that it sent are still to be read.
             self.close('the peer reset the connection', logging.DEBUG)
             return 0
         if events & EPOLLOUT:
@@ -273,9 +288,9 @@ cdef class Connection(MemoryHolder):
         if self.waiting != NOT_WAITING:
             if self.waiting == FOR_SHARE:
                 self.missed_events = events
-                if self.reactor.is_crowded:     # its turn asks for its events again
+                if self.reactor.is_crowded:     # the long turn asks for its events again
                     self.reactor.modify(self, self.interest & EPOLLOUT)
-            return 0  # one turn a tick
+            return 0  # a connection has one turn per tick
         if events == 0:
             events, self.missed_events = self.missed_events, 0
         elif self.transport.shakes_hands:
@@ -294,7 +309,7 @@ cdef class Connection(MemoryHolder):
         return 0
 
     cdef int take_turn(self, uint32_t events) except -1:
-        """Serve the frames that are here; then read once and serve those."""
+        """Serve the whole frames that are pending. Then read once, and serve the frames that are whole by then."""
         cdef bint was_deaf = self.intake == DEAF
         cdef int64_t sequence = self.last_sequence
         cdef bint wants_more = self.framer.start == self.framer.end
@@ -329,7 +344,7 @@ cdef class Connection(MemoryHolder):
         return self.set_interest(self.interest & EPOLLOUT)
 
     cdef bint may_read(self) except -1:
-        """Return whether to read now. If not, the connection is stalled until something changes."""
+        """Return whether to read now. If False, the connection is stalled until a condition changes."""
         cdef bint is_full = self.memory.is_full()
         if self.may_serve() and not (is_full and self.framer.announced() > SMALL_FRAME_BYTES
                                      and not self.memory.may_lead(self)):
@@ -341,7 +356,7 @@ cdef class Connection(MemoryHolder):
         return False
 
     cdef int receive(self, bint is_full) except -1:
-        """Read once; no more than a small frame if memory is full. Return 1 if bytes came."""
+        """Read once, and at most a small frame if memory is full. Return 1 if bytes came."""
         cdef char *at = NULL
         cdef Py_ssize_t room = min(self.framer.room(&at), RECEIVE_TURN_BYTES)
         cdef ssize_t size
@@ -381,8 +396,8 @@ cdef class Connection(MemoryHolder):
         return 0
 
     cdef bint serve_frames(self) except -1:
-        """Serve whole frames, as many as possible now. Return True if none is left: the next needs more bytes."""
-        # The buffer of the frames stays until the loan ends, even if the connection closes before.
+        """Serve as many whole frames as may be served now. Return True if the next frame needs more bytes."""
+        # This reference keeps the buffer of the frames until the loan ends, even if the connection closes before.
         cdef bytearray buffer = self.framer.buffer
         try:
             return self.serve_whole_frames()
@@ -423,7 +438,7 @@ cdef class Connection(MemoryHolder):
         return False
 
     cdef bint may_serve_after_writes(self) except -1:
-        """Write what is deferred if the next frame is here and waits for the answer to the one before it.
+        """Write the deferred appends if the next frame is whole and waits for the answer to the frame before it.
 
         Return whether the next frame may be served now.
         """
@@ -442,7 +457,7 @@ cdef class Connection(MemoryHolder):
         return 0
 
     cdef int park(self) except -1:
-        """Count the last request, which is not answered yet: its handler may hold its bytes."""
+        """Count the bytes of the last request, which is not answered yet: its handler may hold them."""
         if self.frame_bytes > SMALL_FRAME_BYTES:
             if self.parked is None:
                 self.parked = {}
@@ -451,7 +466,7 @@ cdef class Connection(MemoryHolder):
         return 0
 
     cdef int charge(self) except -1:
-        """Bring the connection's share of the memory up to date; called when a turn ends and after a send."""
+        """Update the connection's share of the memory. Called when a turn ends and after a send."""
         return self.memory.charge(self, self.framed_bytes + self.parked_bytes + self.replies.memory_bytes)
 
     cdef int on_tick_end(self) except -1:
@@ -474,7 +489,7 @@ cdef class Connection(MemoryHolder):
         return 0
 
     cdef int send(self) except -1:
-        """Send ready replies until the socket is full or the connection's turn is over."""
+        """Send ready replies until the socket is full or the time of this connection's turn is over."""
         cdef Outgoing *out = &self.commons.outgoing
         cdef int64_t left = SEND_TURN_BYTES
         cdef ssize_t size = 0
@@ -513,7 +528,7 @@ cdef class Connection(MemoryHolder):
         return self.set_interest(False)
 
     cdef int start_warming(self) except -1:
-        """Let the worker read the next slice, which is cold, as far as one call sends it."""
+        """Let a worker read the cold part of a file that is sent next, at most as much as one call sends."""
         cdef int64_t size
         file, position, size = self.replies.next_slice()
         self.output = next_output(self.output, WARMING)
@@ -521,12 +536,12 @@ cdef class Connection(MemoryHolder):
         return self.set_interest(False)
 
     def _warm(self, file, size, position):
-        """Read in the worker's thread, unless the peer has left."""
+        """Read the part into the page cache, in the worker's thread, unless the connection has closed."""
         if self.intake != CLOSED:
             file.warm(size, position)
 
     def _warmed(self, error):
-        """Continue to send. The next part is read once even if it was evicted again meanwhile."""
+        """Continue to send. Read the next part once, even if it was evicted again since the worker read it."""
         if self.intake == CLOSED:
             return
         if error is not None:
@@ -542,7 +557,7 @@ cdef class Connection(MemoryHolder):
         return self.reactor.modify(self, interest)
 
     cdef int count_progress(self) except -1:
-        """Let an unfinished frame count as a sign of life whenever PROGRESS_BYTES of it have come."""
+        """Count an unfinished frame as progress whenever PROGRESS_BYTES of it have come."""
         cdef Py_ssize_t pending = self.framer.end - self.framer.start
         if pending - self.counted_bytes >= PROGRESS_BYTES:
             self.active_sweep = self.commons.sweeps
@@ -552,7 +567,10 @@ cdef class Connection(MemoryHolder):
         return 0
 
     def close_if_idle(self):
-        """Close for a sweep, unless the peer made progress. A peer that waits for its answer is not idle."""
+        """Close the connection at a sweep unless the peer made progress.
+
+        A peer that waits for an answer is not idle.
+        """
         cdef bint awaits_answer = self.replies.unanswered > 0 and self.replies.ready_bytes == 0
         if awaits_answer or self.output == WARMING or self in self.memory.in_line and self.replies.ready_bytes == 0:
             self.active_sweep = self.commons.sweeps

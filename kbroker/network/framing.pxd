@@ -15,10 +15,10 @@ cdef class ReceiveBuffers:
 cdef class Framer:
     cdef readonly Py_ssize_t max_frame_bytes
     cdef ReceiveBuffers buffers
-    cdef bytearray buffer       # where the unhandled bytes are: the shared buffer, or one of this peer's own
+    cdef bytearray buffer       # holds the unhandled bytes: the shared buffer, or one for this peer
     cdef Py_ssize_t start
     cdef Py_ssize_t end
-    cdef bint is_lent           # a handler keeps a frame in `buffer`
+    cdef bint is_lent           # whether a handler keeps a frame in `buffer`
 
     cdef Py_ssize_t announced(self) except -1
     cdef Py_ssize_t held(self) noexcept

@@ -1,8 +1,8 @@
-"""Bytes to frames. A frame is a 4-byte big-endian size and as many bytes.
+"""The frames in the bytes of a peer. A frame is a 4-byte big-endian size and as many bytes.
 
-One receive buffer serves all connections. Frames that arrive whole are served where they lie. Bytes that are left over
-at the end of a connection's turn are copied to a buffer of its own. So an idle connection holds no buffer, and a large
-frame gets one whose memory grows with the bytes that came, never with the announced size.
+One receive buffer serves all connections, and frames that arrive whole are served from it. Bytes that are left over at
+the end of a connection's turn are copied to a buffer for this connection. So an idle connection holds no buffer, and a
+large frame gets a buffer whose memory grows with the bytes that came, never with the announced size.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 from libc.stdint cimport uint8_t
@@ -16,7 +16,8 @@ from kbroker.base.errors import FrameMemoryError, ProtocolError
 
 cdef enum:
     PREFIX_BYTES = 4
-    # Buffers worth keeping: fresh memory costs a page fault for every 4 KiB, more than the bytes cost to receive.
+    # Larger buffers are kept as spares: fresh memory costs a page fault for every 4 KiB, more than the bytes cost to
+    # receive.
     MIN_SPARE_BYTES = 64 * 1024
     MAX_SPARE_BYTES = 2 * 1024 * 1024
     MAX_SPARES = 8
@@ -24,7 +25,7 @@ cdef enum:
 
 
 cdef class ReceiveBuffers:
-    """The buffer that all connections share, and a few that large frames have left behind."""
+    """The buffer that all connections share, and a few spare buffers that large frames used before."""
 
     def __init__(self, Py_ssize_t shared_bytes, ConnectionMemory memory not None):
         self.shared = PyByteArray_FromStringAndSize(NULL, shared_bytes)
@@ -32,7 +33,10 @@ cdef class ReceiveBuffers:
         self.memory = memory
 
     cdef bytearray take(self, Py_ssize_t needed, Py_ssize_t wanted):
-        """Return a spare buffer of `wanted` to 4 * `wanted` bytes, or else a new one of `needed`. FrameMemoryError."""
+        """Return a spare buffer of `wanted` to 4 * `wanted` bytes, or else a new one of `needed` bytes.
+
+        Raise FrameMemoryError if the system has no memory.
+        """
         cdef Py_ssize_t size = MIN_SPARE_BYTES
         cdef Py_ssize_t i
         for i in range(len(self.spares)):
@@ -48,7 +52,7 @@ cdef class ReceiveBuffers:
             raise FrameMemoryError(f'the system has no memory for {needed} bytes of a request') from None
 
     cdef int give_back(self, bytearray buffer, Py_ssize_t written_bytes) except -1:
-        """Keep a buffer as a spare, or let its memory go. Only `written_bytes` of a large one take memory."""
+        """Keep a buffer as a spare, or free it. A large buffer takes memory only for its first `written_bytes`."""
         cdef Py_ssize_t size = PyByteArray_GET_SIZE(buffer)
         if size >= MAPPED_BYTES:
             return self.memory.unmap(buffer, written_bytes)
@@ -62,10 +66,10 @@ cdef class ReceiveBuffers:
 
 
 cdef class Framer:
-    """Frames of one peer, however its bytes arrive. Knows no socket.
+    """The frames of one peer, however its bytes arrive. Knows no socket.
 
-    The order of calls: `room`, `received`, `next_frame` until there is none, `leave_shared_buffer`. Call `room` only
-    when `next_frame` has found none.
+    The order of calls is `room`, `received`, `next_frame` until it finds no frame, `leave_shared_buffer`. Call `room`
+    only after `next_frame` has found no frame.
     """
 
     def __init__(self, ReceiveBuffers buffers not None, Py_ssize_t max_frame_bytes):
@@ -74,12 +78,12 @@ cdef class Framer:
 
     @property
     def pending_bytes(self):
-        """Bytes that arrived and were not served: a part of a frame, or frames that must wait."""
+        """The number of bytes that arrived and were not served: a part of a frame, or frames that must wait."""
         return self.end - self.start
 
     @property
     def held_bytes(self):
-        """The memory of this peer's pending bytes outside the shared buffer."""
+        """The bytes of memory that this peer's pending bytes take outside the shared buffer."""
         return self.held()
 
     cdef Py_ssize_t held(self) noexcept:
@@ -87,11 +91,14 @@ cdef class Framer:
         if self.buffer is None or self.buffer is self.buffers.shared:
             return 0
         size = PyByteArray_GET_SIZE(self.buffer)
-        # A reserved place is fresh memory: it takes what was written to it.
+        # A buffer above this size is fresh memory, so it takes memory only for the bytes written to it.
         return size if size <= 2 * RESERVED_FROM else self.end
 
     cdef Py_ssize_t announced(self) except -1:
-        """Return the size of the next frame with its prefix, 0 if not known yet. Raises ProtocolError."""
+        """Return the size of the next frame with its prefix, or 0 if its prefix is not complete.
+
+        Raise ProtocolError for an impossible size.
+        """
         cdef Py_ssize_t size
         if self.end - self.start < PREFIX_BYTES:
             return 0
@@ -101,16 +108,17 @@ cdef class Framer:
         return PREFIX_BYTES + size
 
     cdef Py_ssize_t room(self, char **at) except -1:
-        """Set `at` to the place of the next bytes. Return how many have room."""
+        """Set `at` to the address for the next bytes. Return how many bytes fit there."""
         cdef Py_ssize_t wanted, pending = self.end - self.start
-        # A beginning that fills at most a quarter of the shared buffer goes back to it: the rest of the frame and those
-        # after it come in one receive. A longer one stays in its own place, which doubles up to the frame's end.
+        # The beginning of a frame that fills at most a quarter of the shared buffer is copied back to it, so that one
+        # receive reads the rest of the frame and the frames after it. A longer beginning stays in its own buffer, which
+        # doubles until the frame is whole.
         if pending <= PyByteArray_GET_SIZE(self.buffers.shared) // 4:
             if self.buffer is not self.buffers.shared or self.start:
                 self.move_to(self.buffers.shared)
         elif self.end == PyByteArray_GET_SIZE(self.buffer):
-            # From RESERVED_FROM on the frame gets its whole place: what is not written to takes no memory, and a copy
-            # of tens of MiB would hold the loop.
+            # From RESERVED_FROM on, the buffer has the size of the whole frame. Its unwritten part takes no memory,
+            # while doubling would copy tens of MiB and hold the loop.
             wanted = self.announced()
             self.move_to(self.buffers.take(wanted if pending >= RESERVED_FROM else min(2 * pending, wanted), wanted))
         at[0] = PyByteArray_AS_STRING(self.buffer) + self.end
@@ -131,7 +139,7 @@ cdef class Framer:
     cdef Py_ssize_t next_frame(self, uint8_t **frame) except -2:
         """Set `frame` to the next whole frame without its prefix. Return its size, or -1 if there is none.
 
-        The frame is valid until `leave_shared_buffer` or `room`. Raises ProtocolError for an impossible size.
+        The frame is valid until `leave_shared_buffer` or `room`. Raise ProtocolError for an impossible size.
         """
         cdef Py_ssize_t size = self.announced()
         if size == 0 or self.end - self.start < size:
@@ -141,9 +149,10 @@ cdef class Framer:
         return size - PREFIX_BYTES
 
     cdef int leave_shared_buffer(self) except -1:
-        """Move the pending bytes out of the shared buffer: the turn ends, and the next connection will overwrite it.
+        """Move the pending bytes out of the shared buffer. The turn ends, and the next connection overwrites the
+        buffer.
 
-        Raises ProtocolError as `next_frame` does.
+        Raise ProtocolError as `next_frame` does.
         """
         if self.start == self.end:
             self.clear()
@@ -152,14 +161,17 @@ cdef class Framer:
         return 0
 
     cdef bytearray lend(self):
-        """Return the buffer of the frames served last, which stay in it while it is referenced. None: it is shared."""
+        """Return the buffer of the frames served last, or None if it is the shared one.
+
+        The frames stay in the returned buffer while it is referenced.
+        """
         if self.buffer is self.buffers.shared:
             return None
         self.is_lent = True
         return self.buffer
 
     cdef int clear(self) except -1:
-        """Forget the pending bytes."""
+        """Drop the pending bytes."""
         if self.buffer is not None and self.buffer is not self.buffers.shared and not self.is_lent:
             self.buffers.give_back(self.buffer, self.end)
         self.start = self.end = 0
@@ -168,7 +180,8 @@ cdef class Framer:
         return 0
 
     cdef int move_to(self, bytearray target) except -1:
-        # Source and target differ, or nothing is pending: `leave_shared_buffer` comes before the next `room`.
+        # Source and target are different buffers, or no bytes are pending: `leave_shared_buffer` is called before the
+        # next `room`.
         cdef Py_ssize_t pending = self.end - self.start
         if pending:
             memcpy(PyByteArray_AS_STRING(target), PyByteArray_AS_STRING(self.buffer) + self.start, pending)

@@ -1,4 +1,4 @@
-"""The bounds on what peers may use, and the settings of their sockets."""
+"""The bounds on the resources that peers may use, and the settings of their sockets."""
 from __future__ import annotations
 
 import sys
@@ -10,10 +10,10 @@ UNBOUNDED = sys.maxsize
 
 
 class Limits(NamedTuple):
-    """The bounds on connections and on what they hold.
+    """The bounds on connections and on the memory that they hold.
 
-    `max_held_bytes` bounds the memory that all connections together hold, as `ConnectionMemory` counts it. 0 or less is
-    no bound. A `max_idle_ms` below 0 never closes an idle connection.
+    `max_held_bytes` bounds the memory that all connections together hold, as `ConnectionMemory` counts it; 0 or less
+    means no bound. A `max_idle_ms` below 0 never closes an idle connection.
     """
 
     max_request_bytes: int

@@ -1,8 +1,8 @@
 """The memory of all connections together, and its bound.
 
 At the bound, a frame of up to SMALL_FRAME_BYTES still passes if its connection owes no reply. Longer frames wait in
-line, and one at a time goes on to its end, so that its memory becomes free. A connection that holds memory while others
-wait for it, and moves too little, is closed.
+line. One of them at a time is read to its end, so that its memory becomes free. A connection that holds memory while
+other connections wait for memory, and that sends and receives too little, is closed.
 """
 import logging
 from collections import OrderedDict, deque
@@ -28,11 +28,13 @@ cdef extern from '<sys/mman.h>' nogil:
 
 
 cdef enum:
-    # While connections wait for memory, those that hold some have to move this many bytes in this time.
+    # While connections wait for memory, each connection that holds memory must send and receive this many bytes in this
+    # time.
     RELIEF_BYTES = 64 * 1024
     RELIEF_MS = 250
     MIN_SLACK_BYTES = 16 * 1024 * 1024
-    # To unmap 100 MiB takes 10 to 20 ms. So much of a buffer is unmapped by one turn, and then others have theirs.
+    # Unmapping 100 MiB takes 10 to 20 ms. One turn unmaps this much of a buffer, and other turns run before the next
+    # part.
     UNMAPPED_AT_ONCE_BYTES = 8 * 1024 * 1024
     UNMAP_INTERVAL_MS = 1
     LARGEST_PAGE_BYTES = 64 * 1024
@@ -44,17 +46,17 @@ logger = logging.getLogger('kbroker.network')
 
 
 cdef class MemoryHolder(EventHandler):
-    """The part of a connection that its memory is charged to. A subclass in C overrides both methods."""
+    """The part of a connection to which its memory is charged. A subclass in C overrides both methods."""
 
     def __init__(self):
         self.mark_relief = -1
 
     cdef bint may_serve(self) noexcept:
-        """Return whether nothing but the memory keeps the next frame from being served."""
+        """Return whether the next frame may be served as far as all conditions other than memory are concerned."""
         return False
 
     cdef bint delays_others(self) except -1:
-        """Return whether the peer holds memory that it could set free by sending or receiving."""
+        """Return whether the peer holds memory that it could free by sending or receiving."""
         raise NotImplementedError(f'{type(self).__name__} holds no memory')
 
 
@@ -68,9 +70,9 @@ cdef class ConnectionMemory:
     - buffers of MAPPED_BYTES or more that are being unmapped.
 
     The bound is checked before bytes are read. So one turn of one connection may exceed it, and so may the `leader`:
-    the one connection that reads a long frame to its end although the memory is full. Short requests pass until their
-    replies make it twice the bound, or MIN_SLACK_BYTES more if that is more. A `max_held_bytes` of 0 or less is no
-    bound.
+    the one connection that reads a long frame to its end although the memory is full. Short requests pass until
+    `held_bytes` is twice the bound, or exceeds it by MIN_SLACK_BYTES if that is more. A `max_held_bytes` of 0 or less
+    means no bound.
     """
 
     def __init__(self, Reactor reactor not None, int64_t max_held_bytes):
@@ -91,7 +93,9 @@ cdef class ConnectionMemory:
         return self.held_bytes - self.max_held_bytes >= max(self.max_held_bytes, MIN_SLACK_BYTES)
 
     cdef int charge(self, MemoryHolder connection, int64_t held_bytes) except -1:
-        """Adopt that the connection holds `held_bytes`, its `framed_bytes` among them. Let others in if there is room.
+        """Set the memory that the connection holds to `held_bytes`, which include its `framed_bytes`.
+
+        Admit a waiting connection if there is room.
         """
         self.held_bytes += held_bytes - connection.charged_bytes
         connection.charged_bytes = held_bytes
@@ -105,7 +109,7 @@ cdef class ConnectionMemory:
         return 0
 
     cdef int forget(self, MemoryHolder connection) except -1:
-        """Set free what a connection holds that has closed."""
+        """Subtract all memory of a connection that has closed."""
         self.in_line.pop(connection, None)
         if self.leader is connection:
             self.leader = None
@@ -113,7 +117,7 @@ cdef class ConnectionMemory:
         return self.charge(connection, 0)
 
     cdef int line_up(self, MemoryHolder connection) except -1:
-        """Give the connection a turn when memory is free, after those that wait already."""
+        """Give the connection a turn when memory is free, after the connections that wait already."""
         self.in_line[connection] = None
         if not self.is_relieving:
             self.is_relieving = True
@@ -121,17 +125,17 @@ cdef class ConnectionMemory:
         return 0
 
     cdef bint needs_leader(self) noexcept:
-        """Return whether it is frames that fill the memory: nothing becomes free before one of them is whole."""
+        """Return whether frames fill the memory, so that no memory becomes free before one of them is whole."""
         return self.leader is None and self.held_bytes - self.framed_bytes < self.max_held_bytes
 
     cdef bint may_lead(self, MemoryHolder connection) except -1:
-        """Return whether the connection is the one that reads a long frame though the memory is full."""
+        """Return whether the connection is the one that reads a long frame although the memory is full."""
         if self.needs_leader():
             self.leader = connection
         return self.leader is connection
 
     cdef int choose_leader(self) except -1:
-        """Let the next in line read a long frame to its end."""
+        """Let the next connection in line read a long frame to its end."""
         cdef MemoryHolder connection = next(iter(self.in_line))
         if not connection.may_serve():
             self.in_line.move_to_end(connection)
@@ -142,7 +146,7 @@ cdef class ConnectionMemory:
         return self.reactor.give_turn(connection)
 
     cdef int admit_next(self) except -1:
-        """Give one waiting connection a turn: memory is free. The end of its turn calls this again."""
+        """Give one waiting connection a turn because memory is free. The end of its turn calls this function again."""
         cdef MemoryHolder connection
         while self.in_line:
             connection, _ = self.in_line.popitem(last=False)
@@ -154,7 +158,7 @@ cdef class ConnectionMemory:
     cdef int unmap(self, bytearray buffer, int64_t written_bytes) except -1:
         """Free a buffer of MAPPED_BYTES or more in parts. It counts as held until its last part is unmapped.
 
-        A buffer that has another holder when its turn comes is left to that holder.
+        A buffer to which other code still refers when its turn comes is not unmapped: the last reference frees it.
         """
         cdef LeavingBuffer leaving = LeavingBuffer.__new__(LeavingBuffer)
         leaving.buffer = buffer
@@ -167,7 +171,7 @@ cdef class ConnectionMemory:
         return 0
 
     def _unmap_part(self):
-        """Unmap the end of the first leaving buffer."""
+        """Unmap the last mapped part of the first leaving buffer."""
         cdef LeavingBuffer leaving = self.leaving[0]
         cdef int64_t freed_bytes, kept_bytes = 0
         if Py_REFCNT(<PyObject *>leaving.buffer) == 1:
@@ -182,22 +186,26 @@ cdef class ConnectionMemory:
         self.set_free(freed_bytes)
 
     cdef int set_free(self, int64_t freed_bytes) except -1:
-        """Adopt that memory was freed outside of a turn of a connection. Let the next connection in if it has room."""
+        """Subtract memory that was freed outside of a turn of a connection.
+
+        Let the next connection in if there is room.
+        """
         self.held_bytes -= freed_bytes
         if self.in_line and not self.is_full():
             self.admit_next()
         return 0
 
     def _relieve(self):
-        """Close connections that hold the memory for which others wait, and moved too little since the last call.
+        """Close connections that hold memory for which other connections wait, and moved too few bytes since the last
+        call.
 
-        If that does not help, and no connection was admitted since the last call, close those in line whose frames
-        hold most, until there is room.
+        If memory is still full, and no connection was admitted since the last call, close the connections in line whose
+        frames hold most memory, until there is room.
         """
         cdef MemoryHolder connection
         cdef int64_t closed = 0
         self.is_relieving = False
-        self.reliefs += 1       # a mark that is older than one call does not count
+        self.reliefs += 1       # marks of earlier calls than the last one do not count
         if not self.in_line:
             return
         for handler in list(self.reactor.handlers):
@@ -220,7 +228,7 @@ cdef class ConnectionMemory:
                            'that held some and moved less than %d bytes in %d ms', self.max_held_bytes, closed,
                            RELIEF_BYTES, RELIEF_MS)
         if self.in_line and not self.is_full():
-            self.admit_next()       # a frame that its handler kept was set free outside of a turn
+            self.admit_next()       # memory of a frame kept by its handler was freed outside of a turn
         if self.in_line and not self.is_relieving:
             self.is_relieving = True
             self.reactor.timers.after(RELIEF_MS, self._relieve)
@@ -237,13 +245,13 @@ cdef int unmap_from(char *at, size_t size) except -1:
 
 
 cdef class LeavingBuffer:
-    """A buffer that is unmapped in parts, from its end."""
+    """A buffer that is unmapped in parts, beginning at its end."""
 
 
-# The references must stay valid until __dealloc__, also when the garbage collector frees the frame.
+# The references must stay valid until __dealloc__ even if the garbage collector frees the frame.
 @cython.no_gc_clear
 cdef class ChargedFrame(KeptFrame):
-    """A frame that its handler keeps. Its memory counts even after its connection has closed."""
+    """A frame that its handler keeps. Its memory stays charged even after its connection has closed."""
 
     def __dealloc__(self):
         if self.buffer is not None and PyByteArray_GET_SIZE(self.buffer) >= MAPPED_BYTES:

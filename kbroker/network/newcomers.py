@@ -1,4 +1,4 @@
-"""Connections that cannot send requests yet: their handshake or their login is not done."""
+"""Connections that cannot send requests yet, because their handshake or their login is not done."""
 from __future__ import annotations
 
 import logging
@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from kbroker.network.connection import Connection
 
 MAX_HANDSHAKES = 1000
-"""The handshakes that have begun and are not done. Each takes 46 KB, measured with TLS 1.3 and OpenSSL 3.0."""
+"""The bound on handshakes in progress. Each takes 46 KB, measured with TLS 1.3 and OpenSSL 3.0."""
 MAX_LOGINS = 5000
-"""The connections whose client is not logged in. A login takes a few round trips."""
+"""The bound on connections whose client is not logged in. A login takes a few round trips."""
 LOGIN_LIMIT_MS = 30_000
 LATE_AT_ONCE = 64
-"""The connections closed in one turn because their login took too long. Closing one takes about 20 microseconds."""
+"""The most connections to close in one turn because their login took too long.
+
+Closing one takes about 20 microseconds.
+"""
 
 
 class Newcomers:
@@ -28,12 +31,12 @@ class Newcomers:
 
     def __init__(self, clock: Clock, timers: Timers, max_connections: int):
         self.max_logins = max(1, min(MAX_LOGINS, max_connections // 2))
-        """The bound of `logins`, which leaves the other half of all connections to clients that are logged in."""
+        """The bound on `logins`. It leaves at least half of all connections to clients that are logged in."""
         self._clock = clock
         self._timers = timers
         self._handshakes: OrderedDict[Connection, None] = OrderedDict()
         self._logins: OrderedDict[Connection, int] = OrderedDict()
-        """The connections without a login, the oldest first, with the time in ms at which each is late."""
+        """The connections without a login, the oldest first, each with the time in ms at which its login is late."""
         self._awaits_late = False
         """`_close_late` is scheduled."""
 
@@ -44,7 +47,7 @@ class Newcomers:
 
     @property
     def handshakes(self) -> int:
-        """The number of handshakes that have begun and are not done."""
+        """The number of handshakes in progress."""
         return len(self._handshakes)
 
     @property
@@ -53,7 +56,7 @@ class Newcomers:
         return len(self._logins)
 
     def add_handshake(self, connection: Connection) -> None:
-        """Count a connection that received bytes of its handshake."""
+        """Add a connection that received bytes of its handshake."""
         self._handshakes[connection] = None
         if len(self._handshakes) > MAX_HANDSHAKES:
             next(iter(self._handshakes)).close(
@@ -63,7 +66,7 @@ class Newcomers:
         self._handshakes.pop(connection, None)
 
     def add_login(self, connection: Connection) -> None:
-        """Count a connection that awaits its login, and limit the time until `end_login`."""
+        """Add a connection that awaits its login, and limit the time until `end_login`."""
         if not self._awaits_late:
             self._awaits_late = True
             self._timers.after(LOGIN_LIMIT_MS, self._close_late)
@@ -76,12 +79,12 @@ class Newcomers:
         self._logins.pop(connection, None)
 
     def forget(self, connection: Connection) -> None:
-        """Count a connection no longer: it has closed."""
+        """Remove a connection that has closed."""
         self.end_handshake(connection)
         self.end_login(connection)
 
     def _close_late(self) -> None:
-        """Close connections whose login took too long, a few at a time."""
+        """Close the connections whose login took too long, a few at a time."""
         now_ms, closed = self._clock.monotonic_ms(), 0
         self._awaits_late = False
         while self._logins:

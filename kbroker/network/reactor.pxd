@@ -11,7 +11,7 @@ cdef extern from '<sys/epoll.h>' nogil:
 cdef enum Waiting:
     NOT_WAITING
     FOR_NEXT_TICK       # a turn in the next tick
-    FOR_SHARE           # a turn out of the time that long turns share in a tick
+    FOR_SHARE           # a long turn, for which all long turns of a tick share a time
 
 
 cdef class EventHandler:
@@ -31,15 +31,15 @@ cdef class Reactor:
     cdef readonly list at_tick_end
     cdef int epoll_fd
     cdef int wake_fd
-    cdef bint is_crowded        # the last wait found as many events as a tick takes: others may be left
+    cdef bint is_crowded        # the last wait returned the most events that a tick takes: more may be ready
     cdef bint wake_sent
     cdef bint stopping
     cdef set handlers
     cdef list retired
     cdef list turns
-    cdef object long_turns      # handlers that wait FOR_SHARE, in the order of their requests; a deque
+    cdef object long_turns      # the handlers that wait FOR_SHARE, in the order in which they asked; a deque
     cdef list tick_ends
-    cdef int64_t sends_end_us   # the end of the time that long sends share in this tick; 0: none has begun
+    cdef int64_t sends_end_us   # the end of the time for long sends in this tick; 0 before the first
     cdef object calls
     cdef object signals
 

@@ -1,4 +1,4 @@
-"""The loop: one epoll, one wake-up fd, the timers. It owns nothing but its handlers and knows nothing of Kafka.
+"""The loop: one epoll, one wake-up fd, the timers. It owns only its handlers, and knows nothing about Kafka.
 
 A tick, in order:
 
@@ -12,9 +12,8 @@ A tick, in order:
     8. `on_tick_end` of the handlers that asked: connections send all replies of the tick in one call, and those with
        long replies share LONG_SENDS_US
 
-However many connections want more than one turn allows, the others wait for 4 and 8 only once in a tick.
-
-An exception that leaves a handler leaves `run`: an invariant is broken, and the restart recovers.
+However many connections want more than one turn, steps 4 and 8 delay each other connection only once in a tick. If a
+handler raises an exception, so does `run`: an invariant is broken, and the restart recovers.
 """
 import os
 import signal
@@ -49,23 +48,23 @@ cdef extern from '<sys/eventfd.h>' nogil:
 cdef enum:
     BATCH_EVENTS = 256
     MAX_WAIT_MS = 3_600_000
-    # At least one long turn and one long send run in each tick.
+    # Each tick runs at least one long turn and one long send.
     LONG_TURNS_US = 1000
     LONG_SENDS_US = 1000
 
 
 cdef class EventHandler:
-    """A file descriptor's handler. A subclass in C overrides both methods; Python code uses `Reactor.watch`."""
+    """The handler of a file descriptor. A subclass in C overrides both methods. Python code uses `Reactor.watch`."""
 
     def __cinit__(self):
         self.fd = -1
 
     cdef int on_events(self, uint32_t events) except -1:
-        """The fd is ready; `events` is 0 for a turn that `give_turn` asked for."""
+        """Handle `events` of the fd. `events` is 0 in a turn that `give_turn` asked for."""
         raise NotImplementedError(f'{type(self).__name__} does not handle events')
 
     cdef int on_tick_end(self) except -1:
-        """The tick ends; called once for any number of `call_at_tick_end`."""
+        """Handle the end of the tick. Called once for any number of calls of `call_at_tick_end`."""
         raise NotImplementedError(f'{type(self).__name__} does nothing at the end of a tick')
 
 
@@ -84,7 +83,7 @@ cdef class CallbackHandler(EventHandler):
 
 
 cdef class Reactor:
-    """One thread's loop. Only `call_soon_threadsafe` and `stop` may be called from elsewhere."""
+    """The loop of one thread. Other threads may call only `call_soon_threadsafe` and `stop`."""
 
     def __cinit__(self):
         self.epoll_fd = self.wake_fd = -1
@@ -115,7 +114,7 @@ cdef class Reactor:
             close(self.wake_fd)
 
     cdef int register(self, int fd, EventHandler handler, uint32_t interest) except -1:
-        """Call `handler.on_events` when `fd` is ready. Raises OSError."""
+        """Call `handler.on_events` when `fd` is ready. Raise OSError if epoll refuses `fd`."""
         cdef epoll_event event
         event.events = interest
         event.data.ptr = <void *>handler
@@ -138,7 +137,7 @@ cdef class Reactor:
         return 0
 
     cpdef unregister(self, EventHandler handler):
-        """Forget the handler; call it before the fd is closed. Does nothing for one that is not registered."""
+        """Remove the handler. Call this before the fd is closed. For a handler that is not registered, do nothing."""
         cdef epoll_event event
         if handler.fd < 0:
             return
@@ -146,7 +145,8 @@ cdef class Reactor:
         handler.fd = -1
         handler.interest = 0
         self.handlers.discard(handler)
-        # The batch under way may hold an event of this handler: it must live until the batch is through.
+        # The current batch of events may hold an event of this handler, so the handler must live until the end of the
+        # batch.
         self.retired.append(handler)
 
     def watch(self, int fd, callback):
@@ -176,7 +176,7 @@ cdef class Reactor:
         return 0
 
     cdef int give_long_turn(self, EventHandler handler) except -1:
-        """Call `handler.on_events(0)` after the events of a later tick, when the long turns before it are done."""
+        """Call `handler.on_events(0)` after the events of a later tick, once the long turns before it are done."""
         if handler.waiting == NOT_WAITING:
             handler.waiting = FOR_SHARE
             self.long_turns.append(handler)
@@ -189,19 +189,26 @@ cdef class Reactor:
         return 0
 
     cdef bint has_time_for_long_send(self) noexcept:
-        """Return whether a handler may send long replies in this end of a tick. If not, it asks for the next one."""
+        """Return whether a handler may send long replies in this end of a tick.
+
+        If False, the handler asks for the next one.
+        """
         if self.sends_end_us == 0:
             self.sends_end_us = now_us() + LONG_SENDS_US
             return True
         return now_us() < self.sends_end_us
 
     def call_soon_threadsafe(self, callback):
-        """Call `callback()` on the loop, in the order of these calls; a burst of them costs one write."""
+        """Call `callback()` on the loop, in the order of the calls of this function.
+
+        Many calls in a row cost one write.
+        """
         self.calls.append(callback)
         self.wake()
 
     cdef int wake(self) except -1:
-        # The GIL makes test and set one step. The write cannot fail: the counter is far from its end.
+        # The GIL makes the test and the set one step. The write cannot fail, because the counter is far from its
+        # maximum.
         cdef uint64_t one = 1
         if not self.wake_sent:
             self.wake_sent = True
@@ -209,30 +216,33 @@ cdef class Reactor:
         return 0
 
     def _forget_wake(self):
-        """The wake-up fd is readable: `tick` finds the calls, here only the fd is emptied."""
+        """Empty the wake-up fd, which is readable. `tick` runs the queued calls."""
         cdef uint64_t count
         read(self.wake_fd, &count, sizeof(count))
         self.wake_sent = False
 
     def on_signal(self, int signal_number, callback):
-        """Call `callback()` on the loop, between handlers, for each such signal. Only from the main thread."""
+        """Call `callback()` on the loop, between handlers, for each signal of this number.
+
+        Call this only from the main thread.
+        """
         if self.signals is None:
             self.signals = SignalSource(self)
         self.signals.add(signal_number, callback)
 
     def stop(self):
-        """Let `run` return after its tick. May be called from any thread and from signal handlers."""
+        """Let `run` return after its tick. Any thread and any signal handler may call this."""
         self.stopping = True
         self.wake()
 
     def run(self):
-        """Run until `stop` is called, or was called before."""
+        """Run ticks until `stop` is called. If it was called before, return at once."""
         while not self.stopping:
             self.tick(-1)
         self.stopping = False
 
     def run_once(self, timeout_ms=0):
-        """One tick that waits for at most `timeout_ms`; for tests. Returns how many fds were ready."""
+        """Run one tick that waits for at most `timeout_ms`. Return how many fds were ready. Tests use this."""
         return self.tick(timeout_ms)
 
     def close(self):
@@ -312,7 +322,7 @@ cdef class Reactor:
         return 0
 
     cdef int run_calls(self) except -1:
-        # Only the calls queued so far: a call that queues another one must not delay the sockets.
+        # Run only the calls queued so far, so that a call which queues another call does not delay the sockets.
         cdef Py_ssize_t left = len(self.calls)
         while left:
             left -= 1
@@ -338,7 +348,10 @@ cdef class Reactor:
 
 
 class SignalSource:
-    """Signals as bytes on a socket pair, which Python's C handler writes: no signal falls between check and wait."""
+    """Signals as bytes on a socket pair, which Python's C handler writes.
+
+    So no signal is lost between a check and the wait.
+    """
 
     def __init__(self, reactor):
         self._reactor = reactor
@@ -351,7 +364,7 @@ class SignalSource:
         self._handler = reactor.watch(self._receiver.fileno(), self._receive)
 
     def add(self, signal_number, callback):
-        # Python's own handler has nothing to do, but must be there: else the signal keeps its default action.
+        # Python's own handler does nothing, but must be set: otherwise the signal keeps its default action.
         previous = signal.signal(signal_number, lambda number, frame: None)
         self._previous_handlers.setdefault(signal_number, previous)
         self._callbacks[signal_number] = callback

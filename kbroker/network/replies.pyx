@@ -1,11 +1,11 @@
-"""Replies in, bytes out: in the order of the requests, whatever the order in which they were answered.
+"""The queue of replies, which are sent in the order of the requests, whatever the order in which they were answered.
 
 A reply is a list of segments. A segment is bytes-like, or a slice of a file: an object with `size_bytes`, `position`
 and `file`, as LogSlice is. A slice is read just before it is sent, into the send buffer that all connections share.
-Bytes that a socket did not take are read again later: however slow a peer is, no bytes of a file wait for it in memory.
-Bytes outside the page cache are not staged, unless the caller is ready to wait for the disk; `next_slice` names the
-slice to read into it. Small segments are copied to the same buffer, so that a reply leaves in one piece. Long bytes are
-sent from where they are.
+Bytes that the socket did not accept are read again later. So however slow a peer is, no bytes of a file wait for it in
+memory. Bytes outside the page cache are staged only if the caller accepts a wait for the disk; `next_slice` names the
+slice to read into the page cache. Small segments are copied to the same buffer, so that one piece holds a whole reply.
+Long bytes are sent without a copy.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
@@ -18,7 +18,7 @@ from kbroker.wire.bytes cimport write_int32
 
 cdef enum:
     PREFIX_BYTES = 4
-    # From here on a piece of its own costs the kernel less than the copy costs us.
+    # From this size on, a separate piece costs the kernel less than the copy costs the broker.
     LONG_BYTES = 16 * 1024
 
 
@@ -26,7 +26,10 @@ cdef class Reply:
     """A reply of several segments, or of one that is not plain bytes."""
 
     cdef bint stage(self, Outgoing *out, int64_t skip) except -1:
-        """Put what follows the first `skip` bytes after the prefix to `out`. False if not all of it found room."""
+        """Add the bytes after the prefix to `out`, without the first `skip` ones.
+
+        Return False if not all of them have room.
+        """
         cdef Py_ssize_t i
         cdef int64_t size
         skip -= self.passed
@@ -39,7 +42,7 @@ cdef class Reply:
         return True
 
     cdef tuple slice_after(self, int64_t skip):
-        """File, position and size of what is left of the slice that follows the first `skip` bytes after the prefix."""
+        """Return (file, position, size) of the unsent rest of the slice that is `skip` bytes after the prefix."""
         cdef Py_ssize_t i
         cdef int64_t size
         skip -= self.passed
@@ -52,7 +55,7 @@ cdef class Reply:
         raise IndexError(f'no segment at {skip} bytes behind the end')
 
     cdef int forget(self, int64_t sent) except -1:
-        """Drop the segments that lie within the first `sent` bytes after the prefix."""
+        """Drop the segments that end within the first `sent` bytes after the prefix."""
         cdef int64_t size
         while self.first < len(self.segments):
             size = segment_size(self.segments[self.first])
@@ -71,7 +74,7 @@ cdef class ReplyQueue:
         self.ready = []
 
     cdef int64_t take_sequence(self) noexcept:
-        """Return the number of the request that is served now."""
+        """Return the number of the request that is to be served now."""
         self.unanswered += 1
         return self.next_reply + self.unanswered - 1
 
@@ -80,9 +83,10 @@ cdef class ReplyQueue:
         return sequence < self.next_reply or (self.early is not None and sequence in self.early)
 
     cdef int put(self, int64_t sequence, object segments) except -1:
-        """Answer a request: a list of segments, or bytes; None for one that gets no answer.
+        """Answer a request with a list of segments or with bytes, or with None if it gets no answer.
 
-        Raises ValueError if the request was never taken or has been answered, or the reply exceeds 2 GiB.
+        Raise ValueError if `take_sequence` never returned the number, the request has been answered, or the reply
+        exceeds 2 GiB.
         """
         if sequence >= self.next_reply + self.unanswered or self.is_answered(sequence):
             raise ValueError(f'reply to request {sequence}: expected one of {self.next_reply} to '
@@ -99,7 +103,9 @@ cdef class ReplyQueue:
         return 0
 
     cdef object accept(self, object segments):
-        """Count the reply, and return its entry in the queue: the bytes if it is one bytes object, else a Reply."""
+        """Count the reply, and return its entry in the queue: the bytes themselves if it is one bytes object, else a
+        Reply.
+        """
         cdef Reply reply
         cdef int64_t size
         only = segments
@@ -132,9 +138,9 @@ cdef class ReplyQueue:
         return 0
 
     cdef int stage(self, Outgoing *out, int waits) except -1:
-        """Make `out` what is to be sent next, as much as finds room, up to the first slice that `is_cold`.
+        """Fill `out` with the bytes to send next, as many as have room, up to the first slice that `is_cold`.
 
-        The first `waits` slices are read even if that waits for the disk. Raises OSError of a file.
+        The first `waits` slices are read even if that waits for the disk. Raise OSError if a file cannot be read.
         """
         cdef int64_t skip = self.head_sent
         cdef int64_t size
@@ -158,11 +164,11 @@ cdef class ReplyQueue:
         return 0
 
     cdef tuple next_slice(self):
-        """File, position and size of what is sent next: of the cold slice, when all that was staged is sent."""
+        """Return (file, position, size) of the cold slice that is sent next, once all staged bytes are sent."""
         return (<Reply?>self.ready[0]).slice_after(max(0, self.head_sent - PREFIX_BYTES))
 
     cdef int sent(self, int64_t size) except -1:
-        """The first `size` bytes that are not sent are."""
+        """Remove the first `size` unsent bytes, which have been sent now."""
         cdef Py_ssize_t done = 0
         cdef int64_t reply_bytes
         self.queued_bytes -= size
@@ -206,7 +212,9 @@ cdef inline int64_t segment_size(object segment) except -1:
 
 
 cdef inline char *take_room(Outgoing *out, Py_ssize_t size) noexcept:
-    """The next `size` bytes of the buffer, as a part of what is sent; NULL if there are not as many."""
+    """Return the address of the next `size` bytes of the buffer, as a part of the bytes to send; NULL if they have no
+    room.
+    """
     cdef char *at = out.buffer + out.used
     cdef int last = out.count - 1
     if size > out.room - out.used or size > out.max_size - out.size:
@@ -230,7 +238,7 @@ cdef inline bint add_piece(Outgoing *out, char *at, size_t size) noexcept:
 
 
 cdef inline void give_back(Outgoing *out, Py_ssize_t size) noexcept:
-    """The end of the room that was taken last stays empty."""
+    """Remove the last `size` bytes of the room that was taken last from the bytes to send."""
     cdef int last = out.count - 1
     out.used -= size
     out.size -= size
@@ -250,7 +258,10 @@ cdef bint stage_prefix(Outgoing *out, int64_t size, int64_t skip) noexcept:
 
 
 cdef bint stage_segment(Outgoing *out, object segment, int64_t skip, int64_t size) except -1:
-    """Put `size` bytes after the first `skip` of the segment to `out`. False if not all of them found room."""
+    """Add `size` bytes of the segment to `out`, after its first `skip` ones.
+
+    Return False if not all of them have room.
+    """
     cdef Py_buffer view
     cdef char *at
     cdef int64_t part, found
@@ -280,7 +291,10 @@ cdef bint stage_segment(Outgoing *out, object segment, int64_t skip, int64_t siz
 
 
 cdef int64_t read_slice(Outgoing *out, object segment, int64_t skip, char *at, Py_ssize_t size) except -1:
-    """Returns how many bytes are there; fewer than `size` only of a slice that is not to be waited for."""
+    """Read `size` bytes of a slice, without its first `skip` ones, to `at`. Return the number of bytes read.
+
+    It is less than `size` only if the bytes are cold and `out.waits` is 0. Raise OSError if the file ends before.
+    """
     cdef File file = segment.file
     cdef int64_t position = <int64_t>segment.position + skip
     cdef int64_t found

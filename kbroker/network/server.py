@@ -1,4 +1,4 @@
-"""Listeners and the connections they accepted."""
+"""Listeners, and the connections that they have accepted."""
 from __future__ import annotations
 
 import errno
@@ -23,19 +23,22 @@ from kbroker.wire.frames import FrameServer
 
 ACCEPTS_PER_TICK = 64
 ACCEPT_NS = 500_000
-"""The time of a tick after which no further connection is accepted. They wait in the backlog."""
+"""The time of a tick after which no further connection is accepted. Further clients wait in the backlog."""
 DEFAULT_OPTIONS = SocketOptions()
 OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 MOST_HELD = 1000
-"""The connections beyond the quotas of their addresses that are held; more are closed at once."""
+"""The most connections beyond the quotas of their addresses that are held. Further ones are closed at once."""
 ACCEPT_PAUSE_MS = 1000
-"""The pause of the listeners when the process has no file descriptor left and no connection closes."""
+"""The time for which the listeners pause when the process has no file descriptor left and no connection closes."""
 
 logger = logging.getLogger('kbroker.network')
 
 
 class Endpoint(NamedTuple):
-    """An address to listen on, and its transport. An empty host is every address of the machine, port 0 a free one."""
+    """An address to listen on, and its transport.
+
+    An empty host means every address of the machine, port 0 any free port.
+    """
 
     host: str
     port: int
@@ -48,11 +51,11 @@ class Hooks:
     """The functions that the server calls. `Commons` describes `on_close` and `submit`."""
 
     open_session: Callable[[Connection], Any] | None = None
-    """Returns the session of a new connection."""
+    """Return the session of a new connection."""
     on_close: Callable[[Connection], Any] | None = None
     submit: Submit | None = None
     make_room: Callable[[], Any] = lambda: 0
-    """Closes files that can be opened again, when no descriptor is left. Returns whether it closed some."""
+    """Close files that can be opened again, because no descriptor is left. Return whether a file was closed."""
 
 
 NO_HOOKS = Hooks()
@@ -61,13 +64,13 @@ NO_HOOKS = Hooks()
 class Server:
     """Listeners on `endpoints`; the frames of all accepted connections go to `frame_server`.
 
-    `addresses` has the ports that are listened on.
+    `addresses` has the bound ports.
     """
 
     def __init__(self, reactor: Reactor, endpoints: Iterable[Endpoint], frame_server: FrameServer, limits: Limits,
                  options: SocketOptions = DEFAULT_OPTIONS, *, hooks: Hooks = NO_HOOKS,
                  quotas: ClientQuotas | None = None):
-        """Listen. Raises OSError that names the address which is not available."""
+        """Listen. Raise OSError that names the unavailable address."""
         self.connections: dict[int, Connection] = {}
         self.accepted = 0
         self.refused = 0
@@ -77,9 +80,9 @@ class Server:
         self._buffer_options = [(option, size) for option, size in sizes.items() if size >= 0]
         self.admission = Admission(limits, reactor.clock, quotas)
         self.held: dict[socket.socket, Timer] = {}
-        """Connections beyond the quota of their address, which are held for a time and then closed."""
+        """The connections beyond the quota of their address, which are held for a time and then closed."""
         self._paused: dict[socket.socket, Timer] = {}
-        """The listeners that accept nothing for a time, because their connections come too fast."""
+        """The listeners that accept no connections for a time, because their connections come too fast."""
         self._hooks = hooks
         self._listeners: list[tuple[socket.socket, EventHandler]] = []
         self._accept_pause: Timer | None = None
@@ -105,22 +108,22 @@ class Server:
                  'more are closed at once')]
 
     def limit(self, max_connections: int, max_connections_per_ip: int) -> None:
-        """Change how many connections are admitted; those that are open stay."""
+        """Change how many connections are admitted. Open connections are not closed."""
         self.admission.limits = self.admission.limits._replace(
             max_connections=max_connections, max_connections_per_ip=max_connections_per_ip)
 
     @property
     def max_connections(self) -> int:
-        """How many connections are admitted."""
+        """The number of connections that are admitted."""
         return self.admission.limits.max_connections
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """The addresses that are listened on, with the ports that were assigned for 0."""
+        """The bound addresses, with the assigned port of each listener whose port was 0."""
         return [listener.getsockname()[:2] for listener, _ in self._listeners]
 
     def close(self) -> None:
-        """Accept no more. Connections stay."""
+        """Accept no more connections. Open connections remain."""
         for listener, handler in self._listeners:
             self._reactor.unregister(handler)
             listener.close()
@@ -137,9 +140,10 @@ class Server:
             self._accept_pause = None
 
     def drain(self, deadline_ms: int, done: Callable[[], None]) -> None:
-        """Accept no more, serve no more frames, answer the requests under way. Call `done()` when all are closed.
+        """Accept no more connections, serve no more frames, and answer the requests in flight. Call `done()` when all
+        connections are closed.
 
-        A connection that is still open `deadline_ms` from now is closed then, answered or not.
+        Connections that are still open `deadline_ms` from now are closed then, even if requests are not answered.
         """
         self.close()
         if self._stop_sweeping is not None:
@@ -184,7 +188,7 @@ class Server:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             for option, size in self._buffer_options:
-                listener.setsockopt(socket.SOL_SOCKET, option, size)  # what it accepts inherits them
+                listener.setsockopt(socket.SOL_SOCKET, option, size)  # accepted sockets inherit the sizes
             listener.listen(self._backlog)
             listener.setblocking(False)
             handler = self._reactor.watch(listener.fileno(), lambda: self._accept(listener, endpoint))
@@ -230,7 +234,7 @@ class Server:
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A peer that vanished while it waits for its answer is not found out by reading.
+            # The broker only sees by keepalive that a peer has vanished while it waits for an answer.
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection = Connection(self.traffic, accepted.detach(), host, port, endpoint.name,
                                     endpoint.make_transport)
@@ -245,7 +249,10 @@ class Server:
             connection.session = self._hooks.open_session(connection)
 
     def _hold(self, accepted: socket.socket, hold_ms: int) -> None:
-        """Keep a connection silent for a time, then close it: its client comes back later than after a refusal."""
+        """Keep a connection silent for a time, then close it.
+
+        After this its client connects again later than after a refusal.
+        """
         if len(self.held) >= MOST_HELD:
             accepted.close()
             return
@@ -257,7 +264,7 @@ class Server:
         self.held[accepted] = self._reactor.timers.after(hold_ms, release)
 
     def _slow_down(self, listener: socket.socket, name: str) -> bool:
-        """Pause a listener, or all, if connections come too fast. Return whether this one is paused."""
+        """Pause a listener, or all listeners, if connections come too fast. Return whether this listener is paused."""
         own_ms, all_ms = self.admission.pauses(name)
         for paused, handler in self._listeners:
             pause_ms = max(all_ms, own_ms) if paused is listener else all_ms

@@ -4,7 +4,7 @@
 
     OPEN            they are read, and their frames served
     STALLED         frames are held back
-    DEAF            frames are held back, and the socket has bytes that epoll need not report again
+    DEAF            frames are held back, and the socket has unread bytes, which epoll is not asked to report
     ENDED           the peer sends no more; frames that came are served
     ENDED_STALLED   the peer sends no more; frames that came are held back
     LEAVING         no more frames are served; replies that are owed are sent
@@ -34,7 +34,7 @@ OUTPUT_TRANSITIONS = {
 }
 
 
-cdef int allowed_intakes[Intake.CLOSED + 1]     # a bit for each state that may follow
+cdef int allowed_intakes[Intake.CLOSED + 1]     # by state; one bit for each state that may follow it
 cdef int allowed_outputs[Output.WARM + 1]
 
 

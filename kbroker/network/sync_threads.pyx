@@ -1,7 +1,7 @@
-"""Threads that sync files without the GIL: however busy the loop is, the disk gets its next work at once.
+"""Threads that sync files without the GIL. So the disk gets its next work at once, however busy the loop is.
 
-There are several, because concurrent syncs of independent files share work: on a journalling file system they wait for
-one commit of the journal together, while sequential syncs wait for one each.
+There are several threads, because concurrent syncs of independent files share work. On a journalling file system,
+concurrent syncs wait together for one commit of the journal, while each of several sequential syncs waits for its own.
 """
 import os
 import threading
@@ -38,7 +38,8 @@ cdef extern from '<pthread.h>' nogil:
 
 
 cdef enum:
-    # The time after which a turn begins no further completion: one that writes a snapshot of producers takes 4 ms.
+    # The time after which a turn begins no further completion. A completion that writes a snapshot of producers takes 4
+    # ms.
     COLLECT_US = 2_000
 
 
@@ -50,8 +51,8 @@ cdef struct Job:
     Job *next
     int64_t number
     int count
-    int synced          # how many targets are, from the first on
-    int error           # the errno of the one behind them, or 0
+    int synced          # the number of targets synced so far, from the first on
+    int error           # the errno of the sync that failed, or 0
 
 cdef struct Queue:
     Job *first
@@ -77,7 +78,7 @@ cdef Job *pop(Queue *queue) noexcept nogil:
 
 
 cdef class SyncThreads:
-    """Threads that sync files; `done` is called on the loop. No thread waits for the GIL while it holds the mutex."""
+    """Threads that sync files and call `done` on the loop. No thread waits for the GIL while it holds the mutex."""
     cdef int wake_fd
     cdef pthread_mutex_t mutex
     cdef pthread_cond_t work_there
@@ -85,7 +86,7 @@ cdef class SyncThreads:
     cdef Queue finished
     cdef bint closing
     cdef int64_t last_number
-    cdef dict under_way         # by number: (files, done); the files must not be closed before they are synced
+    cdef dict in_flight         # by number: (files, done); keeps the files open until they are synced
     cdef list threads
 
     def __cinit__(self):
@@ -94,12 +95,12 @@ cdef class SyncThreads:
         pthread_cond_init(&self.work_there, NULL)
 
     def __init__(self, reactor, int threads, str name='sync'):
-        self.under_way = {}
+        self.in_flight = {}
         self.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
         if self.wake_fd < 0:
             raise OSError(errno, f'eventfd: {os.strerror(errno)}')
         reactor.watch(self.wake_fd, self._collect)
-        # Daemons: a failure that passes `close` by must end the process, not leave it waiting for work.
+        # Daemon threads: a failure that bypasses `close` must end the process, and not leave it waiting for their work.
         self.threads = [threading.Thread(target=self._work, name=f'{name}-{index}', daemon=True)
                         for index in range(threads)]
         for thread in self.threads:
@@ -120,8 +121,8 @@ cdef class SyncThreads:
     def sync(self, list files, done):
         """Sync `files` one after the other in a thread, then call `done(None)` on the loop.
 
-        The first failure ends the job: `done(error)` gets its OSError. Files of other classes than File and Directory
-        need Python, and are synced by the caller.
+        The first failure ends the job and calls `done(error)` with its OSError. Files of classes other than File and
+        Directory need Python, so they are synced in the calling thread.
         """
         cdef Job *job
         cdef Target *target
@@ -141,7 +142,7 @@ cdef class SyncThreads:
             target.descriptor = (<File>file).descriptor
             target.is_directory = type(file) is Directory
             target += 1
-        self.under_way[job.number] = files, done
+        self.in_flight[job.number] = files, done
         pthread_mutex_lock(&self.mutex)
         push(&self.waiting, job)
         pthread_cond_signal(&self.work_there)
@@ -185,7 +186,7 @@ cdef class SyncThreads:
             is_first = self.finished.first == NULL
             push(&self.finished, job)
             pthread_mutex_unlock(&self.mutex)
-            if is_first:        # else the loop is woken already. The write cannot fail: the counter is far from its end
+            if is_first:        # else the loop is already woken. The write cannot fail: the counter is small
                 write(self.wake_fd, &one, sizeof(one))
 
     def _collect(self):
@@ -202,7 +203,7 @@ cdef class SyncThreads:
             job = pop(&finished)
             if job == NULL:
                 return
-            files, done = self.under_way.pop(job.number)
+            files, done = self.in_flight.pop(job.number)
             error = OSError(job.error, os.strerror(job.error), files[job.synced].path) if job.error else None
             PyMem_RawFree(job)
             done(error)

@@ -1,11 +1,11 @@
 """TLS under a connection: OpenSSL, through Python's `ssl`, between two buffers in memory.
 
-OpenSSL gets whole records only. If it lacks bytes it raises an exception, which costs more than decrypting a small
-record. So the received bytes are cut into records here, and an incomplete record waits for its end.
+OpenSSL gets only whole records. For an incomplete record it raises an exception, which costs more than decrypting a
+small record. So this module cuts the received bytes into records, and an incomplete record waits for its end.
 
-A record may bring work instead of data: a new key costs 20 microseconds or more, and an answer if the peer wants one.
-So OpenSSL gets a few records at a time, a turn ends after RECEIVE_US, and while the peer does not take the answers, no
-more of its records are read.
+A record may cause work instead of carrying data: a new key takes 20 microseconds or more, and an answer if the peer
+asks for one. So OpenSSL gets a few records at a time, and a turn ends after RECEIVE_US. While the peer does not receive
+the answers, its further records are not read.
 """
 import os
 import ssl
@@ -30,26 +30,29 @@ cdef enum:
     # RFC 5246 6.2.3 allows 2048 more, which no implementation uses.
     MAX_RECORD_BYTES = 16384 + 256 + RECORD_HEADER_BYTES
     RECEIVED_BYTES = 128 * 1024
-    # The bytes that OpenSSL encrypts before the next send. Those that the socket does not take stay in memory.
+    # The bytes that OpenSSL encrypts before the next send. Encrypted bytes that the socket does not accept stay in
+    # memory.
     MAX_PLAIN_BYTES = 256 * 1024
     RECORDS_AT_ONCE = 8
-    # The time after which a turn takes in no more records.
+    # The time after which a turn reads no more records.
     RECEIVE_US = 1000
-    # The answers of OpenSSL's own, to new keys for example, that may wait for the socket while more records are read.
+    # The most bytes of OpenSSL's own answers, for example to new keys, that may wait for the socket while records are
+    # read.
     MAX_ANSWER_BYTES = 4096
 
-# Shared by all transports: the loop is one thread, and no bytes stay here between calls.
+# All transports share this buffer: the loop is one thread, and no bytes remain in the buffer between calls.
 cdef char received[RECEIVED_BYTES]
 
 
 def server_context(settings):
-    """Return the SSLContext of a listener. Remove the `ssl.` settings that it uses from `settings`, a dict of texts.
+    """Return the SSLContext of a listener.
 
-    Raises ConfigError, and OSError for a file that cannot be read.
+    Remove the `ssl.` settings that it uses from `settings`, a dict of texts. Raise ConfigError for a setting that is
+    not valid, OSError for a file that cannot be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.num_tickets = 0         # they serve clients that come back often; Kafka's keep their connections
+    context.num_tickets = 0         # tickets help clients that connect often; Kafka's keep connections
     set_versions(context, take_tls_versions(settings))
     key = take_store(settings, 'ssl.keystore', 'ssl.keystore.key')
     if key is None:
@@ -75,15 +78,15 @@ def server_context(settings):
 cdef class TlsTransport(Transport):
     """A socket whose bytes are TLS records."""
     cdef object context
-    cdef object session             # None until the peer has sent something
+    cdef object session             # None until the peer has sent bytes
     cdef object incoming
     cdef object outgoing
     cdef bytes records              # what was received
-    cdef Py_ssize_t fed             # the part of it that OpenSSL has
-    cdef Py_ssize_t whole           # the part of it that is whole records
-    cdef bytes unsent               # records that the socket did not take yet
+    cdef Py_ssize_t fed             # the part of the received bytes that OpenSSL has
+    cdef Py_ssize_t whole           # the part of the received bytes that is whole records
+    cdef bytes unsent               # records that the socket has not accepted yet
     cdef Py_ssize_t unsent_from
-    cdef bint has_ended             # the peer said that it sends no more
+    cdef bint has_ended             # whether the peer announced that it sends no more
 
     def __init__(self, int fd, context):
         Transport.__init__(self, fd)
@@ -131,7 +134,7 @@ cdef class TlsTransport(Transport):
         return taken if taken or self.has_ended else -EAGAIN
 
     cdef int take_in(self, ssize_t size) except -1:
-        """Put the received bytes behind an incomplete record."""
+        """Append the received bytes to an incomplete record."""
         cdef bytes data = PyBytes_FromStringAndSize(received, size)
         if self.session is None:
             self.incoming = ssl.MemoryBIO()
@@ -161,7 +164,7 @@ cdef class TlsTransport(Transport):
         return 0
 
     cdef bint finish_handshake(self) except -1:
-        """Go on with the handshake. Return whether it is done."""
+        """Continue the handshake. Return whether it is done."""
         cdef int64_t end_us = now_us() + RECEIVE_US
         while self.fed < self.whole and not self.is_clogged:
             self.feed()
@@ -180,7 +183,7 @@ cdef class TlsTransport(Transport):
         return False
 
     cdef ssize_t read(self, char *at, size_t room) except -1:
-        """Decrypt what is there, as far as there is room and time."""
+        """Decrypt the pending records, as far as there is room and time."""
         cdef size_t taken = 0
         cdef ssize_t size
         cdef int64_t end_us = 0
@@ -197,7 +200,7 @@ cdef class TlsTransport(Transport):
                 self.feed()
             try:
                 size = self.session.read(room - taken, PyMemoryView_FromMemory(at + taken, room - taken, PyBUF_WRITE))
-            except ssl.SSLWantReadError:        # a record without data, as that of a new key
+            except ssl.SSLWantReadError:        # a record without data, for example a new key
                 continue
             except ssl.SSLZeroReturnError:
                 size = 0
@@ -212,7 +215,7 @@ cdef class TlsTransport(Transport):
         return taken
 
     cdef ssize_t encrypt(self, Outgoing *out) except? -1:
-        """Send the pieces as far as the socket takes the records."""
+        """Encrypt and send the pieces, as far as the socket accepts the records."""
         cdef ssize_t taken = 0
         cdef size_t done, size
         cdef int i
@@ -237,7 +240,7 @@ cdef class TlsTransport(Transport):
         return self.flush()
 
     cdef int send_alert(self) except -1:
-        """Tell the peer why its connection ends, if it still takes anything."""
+        """Send the peer an alert with the reason why its connection ends, if the socket accepts it."""
         try:
             self.flush()
         except OSError:
@@ -245,7 +248,7 @@ cdef class TlsTransport(Transport):
         return 0
 
     cdef int flush(self) except -1:
-        """Send records as far as the socket takes them. `owes` says whether some are left."""
+        """Send records as far as the socket accepts them. `owes` says whether some are left."""
         cdef const char *at
         cdef ssize_t size
         cdef Py_ssize_t left
@@ -273,7 +276,10 @@ cdef inline Py_ssize_t record_size(const uint8_t *header) noexcept:
 
 
 cdef Py_ssize_t whole_records(const uint8_t *data, Py_ssize_t size) noexcept:
-    """Return how many bytes at the beginning of `data` are whole records, or all if it is none: OpenSSL refuses it."""
+    """Return how many bytes at the beginning of `data` are whole records.
+
+    If `data` is not a record, return its whole size: OpenSSL refuses it.
+    """
     cdef Py_ssize_t at = 0, record
     while size - at >= RECORD_HEADER_BYTES:
         record = record_size(data + at)

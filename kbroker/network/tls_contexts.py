@@ -1,7 +1,7 @@
 """The TLS contexts of the listeners, and new ones when their settings or files change.
 
-New connections use the newest context; open ones keep theirs. Files are read by a worker: an encrypted key can take a
-second. What does not work leaves the context that there is, and is logged once.
+New connections use the newest context; open ones keep theirs. A worker reads the files, because an encrypted key can
+take a second. After settings or files that do not work, the last context stays in use, and the error is logged once.
 """
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ KEY_FILES = ('ssl.keystore.location', 'ssl.truststore.location')
 logger = logging.getLogger('kbroker.network')
 
 Marks = tuple[tuple[str, int, int, int], ...]
-"""Path, time of change, size and inode of each file."""
+"""For each file, its path, time of change, size and inode."""
 
 
 class Source(NamedTuple):
-    """All that a context depends on: the settings as they are written, and the files that they name."""
+    """The input of a context: the texts of the settings, and the marks of the files that they name."""
 
     texts: Mapping[str, str]
     marks: Marks
 
 
 class Built(NamedTuple):
-    """The result of building a context: the context, or what was wrong."""
+    """The result of building a context: the context, or the error."""
 
     source: Source
     context: ssl.SSLContext | None
@@ -45,7 +45,10 @@ class Built(NamedTuple):
 
 
 class TlsContexts:
-    """The context of each listener with TLS. Raises ConfigError, and OSError for a file that cannot be read."""
+    """The context of each listener with TLS.
+
+    The constructor raises ConfigError for a setting that is not valid, OSError for a file that cannot be read.
+    """
 
     def __init__(self, config: Config, submit: Submit):
         self._config = config
@@ -54,13 +57,13 @@ class TlsContexts:
         self._wants_another = False
         self._contexts: dict[str, ssl.SSLContext] = {}
         self._tried: dict[str, Source] = {}
-        """The source of the last attempt, by listener. The attempt is repeated when something has changed."""
+        """The source of the last attempt, by listener. The attempt is repeated when the source has changed."""
         for name, texts in tls_settings_of(config).items():
             self._tried[name] = Source(texts, marks_of(texts))
             self._contexts[name] = self._context_of(texts)
 
     def _context_of(self, texts: Mapping[str, str]) -> ssl.SSLContext:
-        """Build a context. Raises ConfigError also for a private key that every user may read."""
+        """Build a context. Raise ConfigError also for a private key that every user may read."""
         for name in KEY_FILES:
             path = texts.get(name)
             if path is not None and holds_private_key(path):
@@ -73,7 +76,7 @@ class TlsContexts:
         return self._contexts[listener]
 
     def reload(self) -> None:
-        """Build the contexts whose settings or files have changed, on the worker."""
+        """Let the worker build new contexts for the listeners whose settings or files have changed."""
         if self._is_building:
             self._wants_another = True
             return
@@ -83,7 +86,7 @@ class TlsContexts:
             self._submit(job, self._adopt)
 
     def _adopt(self, results: Any) -> None:
-        """Use the contexts that were built."""
+        """Adopt the contexts that the worker has built."""
         self._is_building = False
         if isinstance(results, BaseException):
             raise results
@@ -100,10 +103,10 @@ class TlsContexts:
             self.reload()
 
     def check(self, config: Config, given: Iterable[str]) -> Generator[object]:
-        """Build contexts for a configuration that is not in force yet. `given` has the names that a client has set.
+        """Build contexts for a configuration that is not in force yet, to check it.
 
-        A setting of TLS among them means that the files are read again, even if they have the same names. Raises
-        KafkaError INVALID_REQUEST.
+        `given` has the names that a client sets. If a setting of TLS is among them, the files are read again, even if
+        they have the same names. Raise KafkaError INVALID_REQUEST if a context cannot be built.
         """
         names = tuple(given)
         wanted = {listener: texts for listener, texts in tls_settings_of(config).items() if listener in self._contexts
@@ -119,10 +122,10 @@ class TlsContexts:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, built.problem)
 
     def _build_changed(self, wanted: Mapping[str, Mapping[str, str]], tried: Mapping[str, Source]) -> dict[str, Built]:
-        """Build the contexts whose source is not the one in `tried`, on the worker."""
+        """Build, on the worker, the contexts whose source differs from the one in `tried`."""
         built = {}
         for name, texts in wanted.items():
-            source = Source(texts, marks_of(texts))     # before the files are read: a later change is seen next time
+            source = Source(texts, marks_of(texts))     # marked before the files are read: no change is missed
             if tried.get(name) != source:
                 built[name] = self._build(source)
         return built
@@ -143,7 +146,7 @@ def tls_settings_of(config: Config) -> dict[str, dict[str, str]]:
 
 
 def marks_of(texts: Mapping[str, str]) -> Marks:
-    """Return what tells one content of the files from another. A file that is missing has no mark."""
+    """Return a mark for each file that exists, by which a change of its content is noticed."""
     marks = []
     for name, path in texts.items():
         if name.endswith(LOCATION):

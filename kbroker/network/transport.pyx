@@ -1,4 +1,4 @@
-"""The bytes of a connection, as they pass its socket."""
+"""The bytes of a connection, as they pass through its socket."""
 from libc.errno cimport errno
 from libc.string cimport memset
 from posix.unistd cimport close
@@ -17,7 +17,10 @@ cdef extern from '<sys/socket.h>' nogil:
 
 
 cdef class Transport:
-    """A plain socket, which it owns. Each call returns the number of bytes, 0 at the end, or -errno for an error."""
+    """A plain socket, which the Transport owns.
+
+    Each call returns the number of bytes, 0 at the end, or -errno for an error.
+    """
 
     def __cinit__(self):
         self.fd = -1

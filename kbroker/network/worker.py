@@ -1,4 +1,4 @@
-"""Threads for blocking work: fdatasync, cold reads, compaction. They get work, not state."""
+"""Threads for blocking work: fdatasync, cold reads, compaction. They share no state with the loop."""
 from __future__ import annotations
 
 import threading
@@ -17,14 +17,14 @@ Submit = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 class Worker:
     """Threads that run jobs in the order of `submit`; completions run on the loop.
 
-    A job should spend its time in system calls or C code without the GIL: while a thread computes in Python, the loop
-    waits up to 5 ms for the GIL.
+    A job should spend its time in system calls or in C code without the GIL. While a thread computes in Python, the
+    loop waits up to 5 ms for the GIL.
     """
 
     def __init__(self, reactor: Reactor, threads: int = 1, name: str = 'worker'):
         self._reactor = reactor
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        # Daemons: a failure that passes `close` by must end the process, not leave it waiting for a queue.
+        # Daemon threads: a failure that bypasses `close` must end the process, and not leave it waiting for a queue.
         self._threads = [threading.Thread(target=self._work, name=f'{name}-{index}', daemon=True)
                          for index in range(threads)]
         self._closed = False
@@ -33,7 +33,10 @@ class Worker:
             thread.start()
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run `job()` in a thread, then `done(result)` on the loop. An exception of the job is its result."""
+        """Run `job()` in a thread, then `done(result)` on the loop.
+
+        If the job raises an exception, the exception is the result.
+        """
         if self._drops_jobs:
             return
         if self._closed:
@@ -64,6 +67,6 @@ class Worker:
             job, done = entry
             try:
                 result: Any = job()
-            except BaseException as error:  # `done` must be called in any case: a caller waits
+            except BaseException as error:  # `done` must be called in any case, because a caller waits
                 result = error
             self._reactor.call_soon_threadsafe(partial(done, result))
