@@ -30,18 +30,19 @@ from kbroker.settings.table import (
 
 
 class Config:
-    """Every setting as an attribute: its dotted name with underscores.
+    """The values of all settings, each as an attribute: its dotted name with underscores.
 
     `given` holds the operator's settings. `cluster_wide` and `per_broker` are the BROKER configs of the metadata log,
-    for all brokers and for this one. Raises ConfigError if a given name is unknown or a given value is not valid.
-    A dynamic value that is not valid is ignored with a warning: it was accepted once, and the broker must start.
+    for all brokers and for this one. The constructor raises ConfigError if a given name is unknown or a given value is
+    not valid. A dynamic value that is not valid is ignored with a warning, because it was accepted once and the broker
+    must start.
     """
 
     def __init__(self, given: Mapping[str, str], *, cluster_wide: Mapping[str, str] | None = None,
                  per_broker: Mapping[str, str] | None = None):
         self.given = dict(given)
         self.warnings: list[str] = []
-        """Messages for the operator that do not stop the start."""
+        """Warnings for the operator, which do not prevent the start."""
         static = self._parse_given()
         self._layers: list[tuple[Source, dict[str, Any]]] = [
             (Source.DYNAMIC_BROKER, self._known_dynamic(per_broker or {}, static)),
@@ -49,7 +50,7 @@ class Config:
             (Source.STATIC_BROKER, static),
         ]
         self._texts = [per_broker or {}, cluster_wide or {}, self.given]
-        """The texts of the layers' values. They may hold names that the layers leave out."""
+        """The texts of the values in each layer. They may contain names that a layer ignores."""
         self._values = {name: self._resolve(name, setting) for name, setting in SETTINGS.items()}
         for name, setting in SETTINGS.items():
             setattr(self, setting.attribute, self._values[name])
@@ -63,7 +64,7 @@ class Config:
         return self._values[name]
 
     def _parse_given(self) -> dict[str, Any]:
-        """Parse the plain settings, then those of a listener: their names depend on `listeners`."""
+        """Parse the plain settings, then the settings of listeners, whose names depend on `listeners`."""
         parsed: dict[str, Any] = {}
         for is_prefixed in (False, True):
             for name, text in self.given.items():
@@ -78,7 +79,10 @@ class Config:
         return parsed
 
     def _row(self, name: str, static: Mapping[str, Any]) -> Setting | None:
-        """Return the row of a setting. None for one without effect, with a warning. Raises ConfigError."""
+        """Return the row of a setting. For a setting without effect, add a warning and return None.
+
+        Raise ConfigError for an unknown name.
+        """
         try:
             setting = find_setting(name, listener_names(static))
         except IgnoredSettingError as error:
@@ -108,7 +112,7 @@ class Config:
     def _sources(self, name: str, setting: Setting) -> Iterator[tuple[str, Any, Source, int]]:
         """Yield (name, value, source, factor) of each source that sets this setting, the strongest first.
 
-        `name` is the name of the setting, perhaps with a prefix.
+        `name` is the name of the setting, which may have a prefix.
         """
         for source, values in self._layers:
             if name in values:
@@ -166,7 +170,7 @@ class Config:
 
     @property
     def listener_names(self) -> dict[str, bool]:
-        """Listeners that the settings name, in lower case, and whether they are bound."""
+        """The names of listeners in the settings, in lower case, each with whether the listener is bound."""
         return listener_names(self._values)
 
     def for_listener(self, name: str) -> ListenerConfig:
@@ -176,12 +180,12 @@ class Config:
 
     @property
     def log_directory(self) -> str:
-        """The one directory that holds all data."""
+        """The only directory of the broker, which holds all data."""
         return str(self['log.dirs'][0])
 
     @property
     def bound_listeners(self) -> list[Listener]:
-        """The addresses to bind, without the controller's."""
+        """The addresses to bind. The controller's listeners are not among them."""
         return self._listeners('listeners')
 
     @property
@@ -236,9 +240,9 @@ class Config:
         return ConfigEntry(name, value, source, setting.type, setting.update is Update.READ_ONLY, setting.doc, synonyms)
 
     def synonyms(self, name: str) -> list[Synonym]:
-        """Return each source of the setting, strongest first, with its text as it was written.
+        """Return the sources of the setting, the strongest first, each with its text as written.
 
-        Like Kafka, without the sources of other names that come before the first of this very name.
+        Like Kafka, omit sources under other names that are stronger than the first source under this name.
         """
         return self._synonyms(name, SETTINGS[name])
 
@@ -250,14 +254,14 @@ class Config:
         return list(itertools.dropwhile(lambda synonym: synonym.name != name, found))
 
     def _written(self, names: Iterable[str], setting: Setting) -> Iterator[Synonym]:
-        """Yield the sources that set one of the names, strongest first."""
+        """Yield the sources that set one of the names, the strongest first."""
         for (source, values), texts in zip(self._layers, self._texts, strict=True):
             for name in names:
                 if name in values:
                     yield Synonym(name, None if setting.type is Type.PASSWORD else texts[name], source)
 
     def strongest(self, name: str) -> tuple[str | None, Source]:
-        """Return the text of the strongest source of a setting, in the unit of the setting, and that source."""
+        """Return the text and the source of a setting's strongest source. The text is in the unit of the setting."""
         setting = SETTINGS[name]
         for found in self._written(later_names()[name], setting):
             is_in_its_unit = dict(setting.fallbacks).get(found.name, 1) == 1
@@ -267,9 +271,10 @@ class Config:
 
 @functools.cache
 def later_names() -> dict[str, tuple[str, ...]]:
-    """Return the names that may set a setting, the strongest first: as of Kafka, of those that may change at run time.
+    """Return for each setting the names that may set it, the strongest first.
 
-    Minutes may be set in hours. Only a description asks, so a start does not.
+    Like Kafka, give further names only to settings that may change at run time: minutes may be set in hours. Only
+    descriptions need the result, so a start does not compute it.
     """
     found: dict[str, tuple[str, ...]] = {}
     for setting in SETTINGS.values():
@@ -281,11 +286,11 @@ def later_names() -> dict[str, tuple[str, ...]]:
 
 
 class IgnoredSettingError(ConfigError):
-    """A setting of Kafka's has no effect here. The message says why."""
+    """Kafka's setting has no effect in kbroker. The message gives the reason."""
 
 
 def listener_names(values: Mapping[str, Any]) -> dict[str, bool]:
-    """Return whether a listener is bound, by its name in lower case, for each that the settings name."""
+    """Return whether a listener is bound, by its name in lower case, for each listener that the settings name."""
     def value(name: str) -> Any:
         return values[name] if name in values else SETTINGS[name].default
 
@@ -296,9 +301,9 @@ def listener_names(values: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def find_setting(name: str, listeners: Mapping[str, bool]) -> Setting:
-    """Return the row of a name that may have a prefix; `listeners` as `listener_names` returns them.
+    """Return the row of a name that may have a prefix. `listeners` is a result of `listener_names`.
 
-    Raises IgnoredSettingError and ConfigError.
+    Raise IgnoredSettingError if the setting has no effect, ConfigError if the name is unknown or cannot be honoured.
     """
     scoped = split_name(name, listeners) if name.startswith(PREFIX) else None
     setting = SETTINGS.get(name) if scoped is None else row_of(scoped)
@@ -328,10 +333,10 @@ def find_setting(name: str, listeners: Mapping[str, bool]) -> Setting:
 
 
 def validate_broker_configs(config: Config, changes: Mapping[str, str | None], *, per_broker: bool) -> None:
-    """Check dynamic configs that a client wants to set (None: to remove).
+    """Check dynamic configs that a client wants to set. The value None removes a config.
 
-    Raises KafkaError: INVALID_REQUEST, as Kafka does for brokers, if the setting cannot be changed this way or the
-    value is not valid; INVALID_CONFIG for an unknown name.
+    Raise KafkaError INVALID_CONFIG for an unknown name. Like Kafka for brokers, raise INVALID_REQUEST if the setting
+    cannot be changed this way, or the value is not valid.
     """
     for name, text in changes.items():
         try:

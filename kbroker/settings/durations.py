@@ -9,7 +9,7 @@ UNITS_MS = {'ms': 1, 's': 1000, 'm': 60_000, 'min': 60_000, 'h': 3_600_000, 'd':
 
 
 def java_duration_ms(text: str) -> int:
-    """Return the milliseconds of a duration as Java writes it, `PnDTnHnMn.nS`. Raises ValueError."""
+    """Return the milliseconds of a duration as Java writes it, `PnDTnHnMn.nS`. Raise ValueError for any other text."""
     match = re.fullmatch(JAVA, text, re.ASCII | re.IGNORECASE)
     if match is None or text.upper().endswith(('P', 'T')):
         raise ValueError('a duration as PnDTnHnMn.nS')
@@ -25,7 +25,10 @@ def java_duration_ms(text: str) -> int:
 
 
 def duration_ms(text: str) -> int:
-    """Return the milliseconds of a number with a unit, `15m`, `30 s`, `100ms`. ValueError, without a message."""
+    """Return the milliseconds of a number with a unit: `15m`, `30 s`, `100ms`.
+
+    Raise ValueError, without a message, for any other text.
+    """
     match = re.fullmatch(rf'([0-9]{{1,19}})\s*({"|".join(UNITS_MS)})', text)
     if match is None:
         raise ValueError

@@ -20,7 +20,7 @@ class Source(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """One source that sets a value, or would set it if a stronger one did not."""
+    """One source that sets a value, or would set it if no stronger source did."""
 
     name: str
     value: str | None
@@ -45,12 +45,12 @@ class ConfigEntry:
 
 
 def quoted(setting: Setting, text: str) -> str:
-    """Return a text for a message. A password is hidden."""
+    """Return a text quoted for a message. The text of a password is hidden."""
     return 'a hidden value' if setting.type is Type.PASSWORD else repr(text)
 
 
 def shown(setting: Setting, value: Any) -> str | None:
-    """Return a value as DescribeConfigs has it: None for a password and for an unset value."""
+    """Return a value as DescribeConfigs returns it: None for a password and for an unset value."""
     return None if setting.type is Type.PASSWORD else setting.text(value)
 
 

@@ -1,4 +1,7 @@
-"""The addresses at which other machines reach the broker, and warnings about them. They may ask the resolver."""
+"""The addresses at which other machines reach the broker, and warnings about them.
+
+The functions may wait for the resolver.
+"""
 import ipaddress
 import socket
 
@@ -35,7 +38,7 @@ def addresses_for_clients(config: Config) -> tuple[list[Listener], list[str]]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether no other machine reaches a listener at `host`. An empty host is every interface."""
+    """Return whether no other machine reaches a listener at `host`. An empty host means every interface."""
     try:
         return ipaddress.ip_address(host or '0.0.0.0').is_loopback
     except ValueError:

@@ -16,7 +16,7 @@ PRIVATE_KEY = b'PRIVATE KEY-----'
 
 OTHERS = (stat.S_IROTH, stat.S_IXOTH)
 GROUP = (stat.S_IRGRP, stat.S_IXGRP | stat.S_IXOTH)
-"""The bit that lets a reader read the file, and those that let it pass a directory above."""
+"""The mode bits that let every user read a file, and those that let every user pass a directory above it."""
 
 
 def holds_secrets(names: Iterable[str]) -> bool:
@@ -29,10 +29,10 @@ def holds_private_key(path: str) -> bool:
 
 
 def check_secret_file(path: str, what: str, is_allowed: bool) -> list[str]:
-    """Return warnings about the mode of a file with secrets; `what` names them.
+    """Return warnings about the mode of a file with secrets. `what` names the secrets.
 
-    Raises ConfigError if every user may read it, unless that `is_allowed`. A closed directory above protects the file,
-    whatever its own mode.
+    Raises ConfigError if every user may read it, unless that `is_allowed`. A directory above that other users cannot
+    enter protects the file, whatever the file's mode.
     """
     mode = stat.S_IMODE(os.stat(path).st_mode)
     if _is_readable(path, mode, OTHERS):

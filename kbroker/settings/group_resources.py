@@ -12,9 +12,9 @@ from kbroker.settings.rows import CLOSE
 
 
 def value_in_force(config: Config, setting: GroupSetting, overrides: Mapping[str, str]) -> Any:
-    """Return the group's own value within the bounds of the broker, else the broker's.
+    """Return the group's value of a setting within the bounds of the broker, or else the broker's value.
 
-    An override that is not valid is ignored: it was already in the metadata log.
+    An override that is not valid is ignored, because it was already in the metadata log.
     """
     text = overrides.get(setting.row.name)
     if text is None:
@@ -36,12 +36,12 @@ def default(config: Config, setting: GroupSetting) -> Any:
 
 
 def validate_group_configs(config: Config, overrides: Mapping[str, str]) -> None:
-    """Check the complete overrides of a group. Raises KafkaError INVALID_CONFIG, which names the setting."""
+    """Check the complete overrides of a group. Raise KafkaError INVALID_CONFIG, which names the first bad setting."""
     values = {}
     for name, text in overrides.items():
         setting = GROUP_SETTINGS.get(name)
         if setting is None:
-            from kbroker.base.suggestions import did_you_mean  # a start does not need it
+            from kbroker.base.suggestions import did_you_mean  # the start does not need it
 
             raise KafkaError(ErrorCode.INVALID_CONFIG,
                              f'{name} is not a group setting{did_you_mean(name, GROUP_SETTINGS, least=CLOSE)}')

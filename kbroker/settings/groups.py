@@ -1,4 +1,4 @@
-"""The settings of consumer, share and streams groups: those of the broker, and those of a GROUP resource.
+"""The settings of consumer, share and streams groups. Some are the broker's, some belong to a GROUP resource.
 
 If the broker has a setting `group.NAME`, it is the default of the setting `NAME` of a GROUP resource. Other settings of
 the broker may bound the value in force: `GroupSetting.least` and `GroupSetting.most` name them.
@@ -39,7 +39,7 @@ BY_DURATION = 'by_duration:'
 def _is_offset_reset(text: str) -> bool:
     if not text.startswith(BY_DURATION):
         return text in ('latest', 'earliest')
-    from kbroker.settings.durations import java_duration_ms  # a start does not need it
+    from kbroker.settings.durations import java_duration_ms  # the start does not need it
 
     try:
         return java_duration_ms(text.removeprefix(BY_DURATION)) >= 0
@@ -51,7 +51,10 @@ OFFSET_RESET = Rule(_is_offset_reset, 'latest, earliest, or by_duration:PnDTnHnM
 
 
 def _timing(kind: str, members: str) -> tuple[Setting, ...]:
-    """Return the rows that all kinds have. `members` names the members of a group of this kind."""
+    """Return the rows that every kind of group has, for one kind.
+
+    `members` names the members of a group of this kind.
+    """
     return (
         int_row(f'group.{kind}.session.timeout.ms', 45000,
                 f'How long, in milliseconds, {members} may be silent before they are removed.', 1),
@@ -148,7 +151,7 @@ class GroupSetting:
 
     row: Setting
     broker_name: str | None
-    """The broker's setting that holds the default."""
+    """The name of the broker's setting that holds the default; None without one."""
     least: str | None = None
     most: str | None = None
 
@@ -192,6 +195,9 @@ def _relations() -> tuple[tuple[str, str], ...]:
 
 
 AT_MOST = _relations()
-"""Pairs of the broker's settings of which the first may not be larger than the second."""
+"""Pairs of the broker's settings. The first of a pair may not exceed the second."""
 LESS_THAN = tuple((f'{kind}.heartbeat.interval.ms', f'{kind}.session.timeout.ms') for kind in GROUP_KINDS)
-"""Pairs of settings of a GROUP resource of which the first has to be less; the same holds for the broker's."""
+"""Pairs of settings of a GROUP resource.
+
+The first of a pair must be less than the second, also for the broker's settings.
+"""

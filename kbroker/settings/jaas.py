@@ -10,7 +10,7 @@ Kafka reads it with Java's `StreamTokenizer`, and so does this module:
   to three digits, or the next character itself.
 * `//` and `/* */` are comments. A single `/` outside quotes comments out the rest of its line, too.
 
-Values are secrets. So no error contains a part of the text, apart from its position.
+Values are secrets, so errors contain positions, but no part of the text.
 """
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ OCTAL = '01234567'
 
 
 class JaasError(ValueError):
-    """The text is not one login module. The message names position, found and expected, and no part of the text."""
+    """The text is not one login module.
+
+    The message names the position, the kind of token found and the one expected.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LoginModule:
-    """One entry: the class name of the module, its flag in lower case, and its options, which hold secrets."""
+    """One login module: its class name, its flag in lower case, and its options, which contain secrets."""
 
     name: str
     flag: str
@@ -37,12 +40,15 @@ class LoginModule:
 
     @property
     def short_name(self) -> str:
-        """The name without its package."""
+        """The class name without its package."""
         return self.name.rpartition('.')[2]
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Parse `MODULE FLAG (KEY=VALUE)* ;`. Of a repeated key, the last value counts, as in Java. Raises JaasError."""
+    """Parse `MODULE FLAG (KEY=VALUE)* ;`. If a key is repeated, its last value counts, as in Java.
+
+    Raise JaasError for any other text.
+    """
     reader = _Reader(text)
     name = reader.text_of(reader.next(), 'the class name of a login module')
     flag = reader.next()
@@ -70,7 +76,7 @@ TEXTS = (WORD, QUOTED)
 
 class _Token(NamedTuple):
     kind: str
-    """END, WORD, QUOTED, NUMBER, or the character itself."""
+    """The kind of the token: END, WORD, QUOTED, NUMBER, or the character itself."""
     text: str
     position: int
 
@@ -94,7 +100,7 @@ class _Reader:
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    """Yield the tokens, then END for ever."""
+    """Yield the tokens of the text, then END in every further step."""
     at = 0
     while at < len(text):
         start, character = at, text[at]
@@ -166,12 +172,12 @@ def _quoted(text: str, start: int) -> tuple[str, int]:
 
 
 def _escaped(text: str, at: int) -> tuple[str, int]:
-    """Return the character that the escape at `at` means, and the position after it."""
+    """Return the character that the escape at `at` stands for, and the position after the escape."""
     first = text[at]
     if first not in OCTAL:
         return ESCAPES.get(first, first), at + 1
     end = at + 1
-    # Three digits only if the result is below 256.
+    # An octal code has three digits only if its value is below 256.
     while end < len(text) and text[end] in OCTAL and end - at < (3 if first <= '3' else 2):
         end += 1
     return chr(int(text[at:end], 8)), end

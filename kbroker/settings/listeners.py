@@ -1,12 +1,12 @@
-"""Listeners, and the settings of one listener, or of one SASL mechanism of it (KIP-103, KIP-226).
+"""Listeners, and the settings of one listener or of one SASL mechanism of a listener (KIP-103, KIP-226).
 
-Their names have a prefix:
+The names of these settings have a prefix:
 
     listener.name.LISTENER.SETTING
     listener.name.LISTENER.MECHANISM.SETTING
 
-LISTENER and MECHANISM are written in lower case. The more precise name wins: that of the mechanism, that of the
-listener, the plain setting.
+LISTENER and MECHANISM are written in lower case. The most precise name wins: first the name with the mechanism, then
+the one with the listener, then the plain name.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PREFIX = 'listener.name.'
 SECURITY_PROTOCOLS = {'PLAINTEXT': 0, 'SSL': 1, 'SASL_PLAINTEXT': 2, 'SASL_SSL': 3}
 """The security protocols of listeners, with their numbers in the metadata log."""
 ONLY_PREFIXED = {'ssl.client.auth': ('SASL_SSL',)}
-"""Settings whose plain form does not count for listeners of these protocols, as in Kafka."""
+"""The settings whose plain form has no effect on listeners of these protocols, as in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Listener:
 
     @property
     def has_login(self) -> bool:
-        """True if clients log in by SASL."""
+        """Whether clients log in by SASL."""
         return self.protocol.startswith('SASL_')
 
     @property
@@ -52,7 +52,7 @@ class Listener:
 
 
 def parse_listener(setting: str, text: str) -> Listener:
-    """Parse `NAME://HOST:PORT`, an element of the setting. Raises ConfigError."""
+    """Parse `NAME://HOST:PORT`, an element of `setting`. Raise ConfigError for any other text."""
     name, separator, address = text.partition('://')
     host, colon, port = address.rpartition(':')
     bracketed = host.startswith('[') and host.endswith(']')
@@ -64,7 +64,7 @@ def parse_listener(setting: str, text: str) -> Listener:
 
 @dataclass(frozen=True, slots=True)
 class ScopedName:
-    """The parts of a prefixed name. `listener` and `mechanism` are in lower case; without a mechanism it is ''."""
+    """The parts of a prefixed name. `listener` and `mechanism` are in lower case. `mechanism` may be ''."""
 
     listener: str
     mechanism: str
@@ -75,7 +75,7 @@ class ScopedName:
 
 
 def split_name(name: str, listeners: Iterable[str]) -> ScopedName | None:
-    """Return the parts of a prefixed name. None if it names none of `listeners`, which are in lower case."""
+    """Return the parts of a prefixed name, or None if it names no listener of `listeners`, which are in lower case."""
     rest = name.removeprefix(PREFIX)
     for listener in sorted(listeners, key=len, reverse=True):
         if rest.startswith(f'{listener}.'):
@@ -88,7 +88,7 @@ def split_name(name: str, listeners: Iterable[str]) -> ScopedName | None:
 
 
 def row_of(scoped: ScopedName) -> Setting | None:
-    """Return the row of a setting that may have this prefix, or None."""
+    """Return the row of a setting that may have this prefix, or None if no setting may have it."""
     row = SETTINGS.get(scoped.setting)
     if row is None or row.scope not in (
             (Scope.MECHANISM, Scope.ONLY_MECHANISM) if scoped.mechanism else (Scope.LISTENER, Scope.MECHANISM)):
@@ -97,7 +97,7 @@ def row_of(scoped: ScopedName) -> Setting | None:
 
 
 def names_behind_a_listener() -> Iterator[str]:
-    """Yield every name that may stand behind the prefix of a listener."""
+    """Yield every name that may follow the prefix of a listener."""
     for row in SETTINGS.values():
         if row.scope in (Scope.LISTENER, Scope.MECHANISM):
             yield row.name
@@ -106,7 +106,10 @@ def names_behind_a_listener() -> Iterator[str]:
 
 
 def names_in_force(listener: str, protocol: str, mechanism: str, row: Setting) -> list[str]:
-    """Return the names that set a setting of a listener, or of its mechanism unless that is '', the strongest first."""
+    """Return the names that set a setting of a listener, the strongest first.
+
+    Unless `mechanism` is '', they set it for this mechanism of the listener.
+    """
     names = []
     if mechanism and row.scope in (Scope.MECHANISM, Scope.ONLY_MECHANISM):
         names.append(str(ScopedName(listener.lower(), mechanism.lower(), row.name)))
@@ -137,16 +140,16 @@ class ListenerConfig:
         return SETTINGS[name].default
 
     def name_of(self, name: str) -> str:
-        """Return the name under which a setting is set, or else should be: for error messages."""
+        """Return the name that sets a setting, or the name to suggest if none does. Error messages use it."""
         setting = SETTINGS[name]
         return self._given(setting) or self._names(setting)[0]
 
     def is_set(self, name: str) -> bool:
-        """Return whether a setting has another source than its default."""
+        """Return whether a setting has a value other than its default from a source."""
         return self._given(SETTINGS[name]) is not None
 
     def texts(self, prefix: str) -> dict[str, str]:
-        """Return the settings that are set and whose plain names start with `prefix`, as they are written."""
+        """Return the texts of the settings that are set and whose plain names start with `prefix`."""
         found = {}
         for name, setting in SETTINGS.items():
             if name.startswith(prefix) and (given := self._given(setting)) is not None:

@@ -10,13 +10,14 @@ BLANKS = ' \t\f'
 
 
 MOST_TEXT_BYTES = 16 << 20
-"""The largest text that a user gives: settings, or a plan of offsets."""
+"""The most bytes of a text from a user: settings, or a plan of offsets."""
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file of a user, or of a pipe. Raises OSError, also for one over MOST_TEXT_BYTES; ValueError.
+    """Return the text of a user's file, or of a pipe.
 
-    A sparse file, or a device, may have more bytes than the memory.
+    Raise ValueError if it is not UTF-8. Raise OSError if it cannot be read or exceeds MOST_TEXT_BYTES: a sparse file or
+    a device may have more bytes than the memory.
     """
     with path.open('rb') as file:
         content = file.read(MOST_TEXT_BYTES + 1)
@@ -31,7 +32,7 @@ def read_properties(text: str) -> tuple[dict[str, str], list[str]]:
 
     `#` and `!` open comment lines. A line that ends in an odd number of backslashes continues on the next one, whose
     leading blanks are dropped. `=`, `:` or blanks separate name and value. `\\uXXXX`, `\\t`, `\\n`, `\\r`, `\\f` are
-    characters; any other character after a backslash is a literal. Raises ValueError, which names the line of a bad
+    characters; any other character after a backslash is a literal. Raise ValueError, which names the line, for a bad
     escape.
     """
     found: dict[str, str] = {}
@@ -49,7 +50,9 @@ def read_properties(text: str) -> tuple[dict[str, str], list[str]]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (number of the first line, line), without comments and blank lines, continuations joined."""
+    """Yield (number of the first line, text) of each logical line: continuations are joined, comments and blank lines
+    omitted.
+    """
     started_at = 0
     parts: list[str] = []
     for number, raw in enumerate(re.split(r'\r\n|\r|\n', text), 1):

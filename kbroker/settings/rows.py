@@ -1,4 +1,4 @@
-"""The form of a setting: its type, its parser, its bounds, and the things that it may be set for."""
+"""The form of a setting: its type, its parser, its bounds, and its scope."""
 import enum
 import math
 import re
@@ -10,9 +10,9 @@ from kbroker.base.lean_dataclasses import dataclass
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 MIN_SEGMENT_BYTES = 1_048_576
-"""The least segment.bytes of a topic (KIP-1030), internal topics included."""
+"""The least segment.bytes of a topic (KIP-1030), also of internal topics."""
 CLOSE = 0.7
-"""The similarity, of at most 1, from which a setting is suggested for an unknown name."""
+"""The similarity, from 0 to 1, from which a setting is suggested for an unknown name."""
 
 
 class Type(enum.IntEnum):
@@ -37,7 +37,10 @@ class Update(enum.Enum):
 
 
 class Scope(enum.Enum):
-    """The things that a setting may be set for, by the prefix of its name. `listener_settings` has the prefixes."""
+    """The parts of the broker for which a setting may be set, by the prefix of its name.
+
+    `listeners` has the prefixes.
+    """
 
     BROKER = 'the broker'
     LISTENER = 'the broker, or a listener'
@@ -50,7 +53,7 @@ INTEGER_BOUNDS = {Type.INT: (-2**31, INT_MAX), Type.LONG: (-2**63, LONG_MAX)}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A constraint that bounds and lists of values cannot express, and its wording for error messages.
+    """A constraint that neither bounds nor a list of values can express, and its wording for error messages.
 
     `holds(value)` may raise ValueError with a more precise wording.
     """
@@ -63,8 +66,8 @@ class Rule:
 class Setting:
     """One setting of the broker or of a topic.
 
-    `fallbacks` are the settings to use, in order, when this one is not set, each with the factor that converts its unit
-    to this one's. `topic_name` is the topic-level setting whose default this one is.
+    `fallbacks` are the settings to use, in order, when this setting is not set, each with the factor that converts its
+    unit to this setting's unit. `topic_name` is the topic-level setting whose default this setting is.
     """
 
     name: str
@@ -80,7 +83,7 @@ class Setting:
     fallbacks: tuple[tuple[str, int], ...] = ()
     scope: Scope = Scope.BROKER
     internal: bool = False
-    """Omitted from DescribeConfigs, help and man page."""
+    """True if DescribeConfigs, help and man page omit the setting."""
 
     @property
     def attribute(self) -> str:
@@ -88,7 +91,7 @@ class Setting:
         return self.name.replace('.', '_')
 
     def parse(self, text: str) -> Any:
-        """Return the value of `text`. Raises ValueError, which names what was expected."""
+        """Return the value of `text`. Raise ValueError, whose message is the expected form, if it is not valid."""
         text = text.strip() if self.type is not Type.PASSWORD else text
         value = PARSERS[self.type](text)
         bounds = INTEGER_BOUNDS.get(self.type)
@@ -132,7 +135,7 @@ class Setting:
         return ','.join(value) if self.type is Type.LIST else str(value)
 
     def usual_text(self, text: str) -> str:
-        """Return a text in the form in which DescribeConfigs shows its value, or as it is if it is not valid."""
+        """Return a text in the form in which DescribeConfigs shows its value, or unchanged if it is not valid."""
         try:
             return self.text(self.parse(text)) or ''
         except ValueError:
@@ -157,7 +160,7 @@ def double_text(value: float) -> str:
 
 
 def boolean(text: str) -> bool:
-    """Return true or false, in any case of letters. Raises ValueError, which names what was expected."""
+    """Return the value of `true` or `false`, in upper or lower case. Raise ValueError for any other text."""
     lowered = text.lower()
     if lowered not in ('true', 'false'):
         raise ValueError('true or false')

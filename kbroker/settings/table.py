@@ -1,11 +1,11 @@
-"""The table of all settings: parser, DescribeConfigs, `kbroker config` and the man page are derived from its rows.
+"""The table of all settings. The parser, DescribeConfigs, `kbroker config` and the man page are derived from its rows.
 
 Names, types, bounds and defaults are Apache Kafka 4.3's, except:
 
 - defaults that a single node cannot meet: replication factors and in-sync minimums of the internal topics are 1;
 - defaults that bind to every interface (`listeners`) or put data under /tmp (`log.dir`);
 - `socket.listen.backlog.size`, whose default takes the clients that connect again after a restart;
-- `queued.max.request.bytes`, which bounds the memory of a broker on a machine with 512 MB;
+- `queued.max.request.bytes`, which suits a machine with 512 MB of memory;
 - the lower bound of the internal topics' segment sizes: Kafka accepts less and then cannot create the topics.
 """
 import ipaddress
@@ -51,13 +51,13 @@ def _is_login_module(text: str) -> bool:
 
     try:
         parse_jaas(text)
-    except ValueError as error:     # it says where, and holds no part of the text
+    except ValueError as error:     # the error names the position, and contains no part of the text
         raise ValueError(f'{ONE_LOGIN_MODULE.expected} ({error})') from None
     return True
 
 
 def addresses_with_limits(text: str) -> dict[str, int]:
-    """Parse ADDRESS:NUMBER,... Raises ValueError."""
+    """Parse ADDRESS:NUMBER,... to numbers by address. Raise ValueError for any other text."""
     found = {}
     for entry in text.split(','):
         if entry.strip():
@@ -151,7 +151,8 @@ OWN = (
             'broker. Empty: there is none.'),
 )
 
-# TLS of listeners whose protocol is SSL or SASL_SSL (KIP-651: PEM, in files or in the settings themselves).
+# The settings for TLS of listeners whose protocol is SSL or SASL_SSL (KIP-651: PEM, in files or in the settings
+# themselves).
 TLS = (
     _string('ssl.keystore.type', 'PEM', 'The format of the key and its certificate chain.', rule=ONLY_PEM,
             scope=PER_LISTENER, update=RELOADED),
@@ -457,7 +458,7 @@ TOPIC_ONLY = (
 
 def _as_topic_setting(row: Setting) -> Setting:
     assert row.topic_name is not None
-    # A topic may set retention.ms=0; the broker's own setting may not.
+    # A topic may set retention.ms=0, but the broker's setting may not be 0.
     low, rule = (-1, None) if row.rule is LIMIT_OR_NONE else (row.low, row.rule)
     return Setting(row.topic_name, row.type, row.default, row.doc, low=low, high=row.high, values=row.values, rule=rule,
                    update=Update.CLUSTER_WIDE)
@@ -468,7 +469,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
     for row in (*(_as_topic_setting(row) for row in SETTINGS.values() if row.topic_name), *TOPIC_ONLY)
 }
 BROKER_NAME_OF: dict[str, str] = {row.topic_name: row.name for row in SETTINGS.values() if row.topic_name}
-"""The broker-level setting that holds the default of a topic-level one."""
+"""For each topic-level setting that has one, the broker-level setting that holds its default."""
 
 IGNORED: dict[str, str] = {
     'replica.fetch.*': 'nothing is replicated',
@@ -552,7 +553,7 @@ IGNORED: dict[str, str] = {
     'unstable.*.versions.enable': 'only stable versions are served',
     'internal.metadata.*': 'internal to Kafka',
 }
-"""Kafka's settings that have no effect here, with the reason; accepted with a warning."""
+"""Kafka's settings that have no effect in kbroker, with the reason. They are accepted with a warning."""
 
 REFUSED: dict[str, str] = {
     'ssl.keystore.password': NO_STORE_PASSWORD,
@@ -566,4 +567,7 @@ REFUSED: dict[str, str] = {
     'alter.config.policy.class.name': 'no JVM is available to load it',
     'create.topic.policy.class.name': 'no JVM is available to load it',
 }
-"""Kafka's settings that an operator relies on but kbroker lacks, with the reason: each one prevents the start."""
+"""Kafka's settings on which an operator relies but which kbroker lacks, with the reason.
+
+Each of them prevents the start.
+"""

@@ -1,7 +1,7 @@
 """Kafka's `ssl.` settings, for either side of a connection (KIP-651: PEM, in files or in the settings themselves).
 
-Each function removes the settings that it reads from `settings`, so that only unknown ones remain. All raise
-ConfigError, and OSError for a file that cannot be read.
+Each function removes the settings that it reads from `settings`, so that only unknown settings remain. All functions
+raise ConfigError for a bad setting, OSError for a file that cannot be read.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TLS_VERSIONS = ('TLSv1.2', 'TLSv1.3')
 CONVERT_TO_PEM = 'convert the store with keytool -exportcert -rfc (certificates) or openssl pkcs12 (keys)'
 NO_STORE_PASSWORD = 'a PEM store has no password; ssl.key.password opens an encrypted key'
 PEM_BLOCK = r'-----BEGIN ([A-Z0-9 ]+)-----([ -~\s]*?)-----END \1-----'
-"""Compiled when it is used first: a start without TLS does not need it."""
+"""The pattern is compiled at its first use: a start without TLS does not need it."""
 
 
 def bad_setting(name: str, message: str) -> ConfigError:
@@ -53,7 +53,7 @@ def take_pem_file(settings: dict[str, str], name: str) -> str | None:
 def _pem_blocks(text: str, where: str) -> str:
     """Return the blocks of a PEM text as OpenSSL needs them: without remarks, and split into lines.
 
-    Java also accepts remarks and blocks on a single line. Raises ConfigError when there is no block.
+    Java also accepts remarks and blocks on a single line. Raise ConfigError if the text has no block.
     """
     blocks = []
     for label, body in re.findall(PEM_BLOCK, text, re.ASCII):
@@ -67,7 +67,7 @@ def _pem_blocks(text: str, where: str) -> str:
 
 
 def take_tls_versions(settings: dict[str, str]) -> tuple[str, ...]:
-    """Return the supported versions among `ssl.enabled.protocols`; without that setting, all supported versions."""
+    """Return the supported versions among `ssl.enabled.protocols`, or all supported versions without that setting."""
     text = settings.pop('ssl.enabled.protocols', ','.join(TLS_VERSIONS))
     found = {part.strip() for part in text.split(',')}
     versions = tuple(version for version in TLS_VERSIONS if version in found)

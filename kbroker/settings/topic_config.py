@@ -1,4 +1,4 @@
-"""The configuration of topics: their overrides over the broker's defaults."""
+"""The configuration of topics, whose overrides replace the broker's defaults."""
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +12,8 @@ from kbroker.settings.table import BROKER_NAME_OF, TOPIC_SETTINGS
 class LogConfig:
     """The configuration of one topic: attributes by topic-level name, from its overrides and the broker's defaults.
 
-    Unknown and invalid overrides are ignored: they were already in the metadata log. Changes by a client are checked by
-    `validate_topic_configs` first.
+    Unknown and invalid overrides are ignored, because they were already in the metadata log. `validate_topic_configs`
+    checks the changes of clients before.
     """
 
     segment_bytes: int
@@ -61,11 +61,11 @@ class LogConfig:
 
 
 def validate_topic_configs(overrides: Mapping[str, str | None], config: Config) -> None:
-    """Check a topic's complete overrides. Raises KafkaError INVALID_CONFIG, which names the setting."""
+    """Check a topic's complete overrides. Raise KafkaError INVALID_CONFIG, which names the first bad setting."""
     for name, text in overrides.items():
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
-            from kbroker.base.suggestions import did_you_mean  # a start does not need it
+            from kbroker.base.suggestions import did_you_mean  # the start does not need it
 
             raise KafkaError(ErrorCode.INVALID_CONFIG,
                              f'{name} is not a topic setting{did_you_mean(name, TOPIC_SETTINGS, least=CLOSE)}')
@@ -96,7 +96,7 @@ def _topic_entry(config: Config, setting: Setting, overrides: Mapping[str, str])
 
 
 def describe_new_topic(config: Config, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return a topic's entries for CreateTopics: like Kafka, each value as the strongest source has written it."""
+    """Return a topic's entries for CreateTopics. Like Kafka, each value is the text of its strongest source."""
     entries = []
     for setting in TOPIC_SETTINGS.values():
         broker_name = BROKER_NAME_OF.get(setting.name)
