@@ -14,7 +14,7 @@ from kbroker.security.session import Session
 
 
 class Parked:
-    """A request whose answer may come later."""
+    """A request that was sent, and its answer once the broker has sent it."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Parked:
 
 
 class ApiClient:
-    """A client, with a connection for each request. Without a session, it may do everything."""
+    """A client that opens a connection for each request. Without a `session`, it has all rights."""
 
     def __init__(self, broker: InProcessBroker, client_id: str = 'test', session: Session | None = None):
         self.broker = broker
@@ -64,7 +64,8 @@ class ApiClient:
         )
 
     def ask(self, api: str, version: int | None = None, **fields: Any) -> Any:
-        """Send a request and return its answer, which must arrive in the tick after all long work is done."""
+        """Send a request, run all long work and one more tick, and return the answer, which must have arrived by
+        then."""
         asked = self.begin(api, version, **fields)
         while not asked.is_answered and len(self.broker.long_work):
             self.broker.turn()
@@ -73,7 +74,7 @@ class ApiClient:
         return asked.answer
 
     def create_topic(self, name: str = 'orders', partitions: int = 1, **configs: str) -> bytes:
-        """Create a topic (configs with _ for .) and return its id."""
+        """Create a topic and return its id. The names of configs have _ instead of dots."""
         (answer,) = self.ask(
             'CreateTopics',
             topics=[
@@ -90,7 +91,8 @@ class ApiClient:
         return topic_id
 
     def alter(self, resource_type: int, name: str, **configs: str | None) -> int:
-        """Set configs (_ for .), or delete those that are None. Return the error code."""
+        """Set configs, and delete those whose value is None. Return the error code. The names have _ instead of
+        dots."""
         (answer,) = self.ask(
             'IncrementalAlterConfigs',
             resources=[
@@ -192,7 +194,7 @@ class ApiClient:
 
 
 class TransactionalClient(ApiClient):
-    """A client with a transactional id that has been given a producer id."""
+    """A client that has initialized its transactional id and holds a producer id."""
 
     def __init__(self, broker: InProcessBroker, transactional_id: str = 'tx'):
         super().__init__(broker)
@@ -200,7 +202,7 @@ class TransactionalClient(ApiClient):
         self.ask('FindCoordinator', coordinator_keys=[transactional_id], key_type=1)
         answer = self.ask('InitProducerId', 5, transactional_id=transactional_id, transaction_timeout_ms=60000)
         if answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
-            # The transaction of the id's previous producer is being aborted, which ends within the tick.
+            # The broker is aborting the transaction of the id's previous producer. That abort ends within the tick.
             answer = self.ask('InitProducerId', 5, transactional_id=transactional_id, transaction_timeout_ms=60000)
         assert answer.error_code == 0
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
@@ -247,7 +249,7 @@ class TransactionalClient(ApiClient):
 
 
 def values_of(records: Any) -> list[bytes | None]:
-    """Return the values of all data records in a fetch answer."""
+    """Return the values of all data records in these batches."""
     return [
         record.value
         for header, batch in iter_batches(records)

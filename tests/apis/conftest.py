@@ -14,7 +14,7 @@ def disk():
 
 @pytest.fixture
 def start_node(tmp_path, disk):
-    """A function that starts a broker with these settings on the test's directory."""
+    """Return a function that starts a broker with the given settings on the test's directory."""
     started = []
 
     def start(**settings):

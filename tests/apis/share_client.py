@@ -11,7 +11,7 @@ ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 
 
 class ShareClient(ApiClient):
-    """One member on one connection. `epoch` is that of the next request of its session."""
+    """One member on one connection. `epoch` is the session epoch that its next request sends."""
 
     def __init__(self, broker: Any, topic_id: bytes, member_id: str = 'm1', group_id: str = 'g1', partitions: int = 1):
         super().__init__(broker)
@@ -31,7 +31,7 @@ class ShareClient(ApiClient):
         assert failed == [{}], failed
 
     def settle(self) -> None:
-        """Run ticks until the broker has nothing left to do now."""
+        """Run ticks until the broker has no work left that needs no timer."""
         self.broker.turn()
         while len(self.broker.long_work):
             self.broker.turn()
@@ -54,7 +54,7 @@ class ShareClient(ApiClient):
         return parked
 
     def fetch_shares(self, version: int = 2, **options: Any) -> Any:
-        """Return the answer. The session goes on if there is no error."""
+        """Fetch and return the answer. Without an error, the next request continues the session."""
         answer = self.begin_fetch_shares(version, **options).answer
         self.advance(answer)
         return answer
@@ -68,7 +68,7 @@ class ShareClient(ApiClient):
         return ranges(self.fetch_shares(**options))
 
     def acknowledge(self, *batches: Any, epoch: int | None = None, version: int = 2, **fields: Any) -> Any:
-        """Send (partition, first, last, types...) and return the answer."""
+        """Acknowledge batches of (partition, first offset, last offset, types...) and return the answer."""
         said: dict[int, list[Any]] = {}
         for partition, first, last, *types in batches:
             said.setdefault(partition, []).append(batch(first, last, types))

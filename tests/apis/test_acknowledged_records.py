@@ -1,8 +1,8 @@
-"""Readers see what was acknowledged before they came, and only what the disk has.
+"""A reader sees each record that was acknowledged before its request, and no record that is not on the disk.
 
-With acks=1 a client is answered before the sync. In Apache Kafka, the client that then asks for the latest offset, or
-deletes all records, gets what it wrote. So a reader waits for the disk here. Readers once got an older offset in all of
-30 tries, 2 to 6 ms long, and DeleteRecords was OFFSET_OUT_OF_RANGE.
+With acks=1 the broker answers a producer before the sync. In Apache Kafka, a client that then asks for the latest
+offset, or deletes all records, finds the record. In kbroker, that request therefore waits for the sync. Before it did,
+readers got an older offset for 2 to 6 ms in all of 30 tries, and DeleteRecords returned OFFSET_OUT_OF_RANGE.
 
 Covers promise 3 of docs/design.md.
 """
@@ -49,7 +49,7 @@ def settle(client):
 
 
 def answer_of(parked):
-    """The answer for the one partition, which must be there."""
+    """Return the answer for the one partition of the request; fail if it has not arrived."""
     (partition,) = parked.answer.topics[0].partitions
     return partition
 
@@ -59,7 +59,7 @@ def release(client, disk):
     settle(client)
 
 
-# ---- those that wait
+# ---- requests that wait for the disk
 
 
 @pytest.mark.parametrize('isolation_level', [0, 1])
@@ -116,7 +116,8 @@ def test_a_time_finds_a_record_once_the_disk_has_it(client, held, acks):
 
 
 def test_the_greatest_timestamp_is_found_while_producers_write(client, held):
-    """It once was not found at all: the newest record is the greatest, and nearly always a sync is in progress."""
+    """The newest record has the greatest timestamp, and a sync is nearly always in progress. It once was never
+    found."""
     client.broker.clock.advance(10)
     client.begin_produce(client.batch())
     asked = begin_list(client, MAX_TIMESTAMP)
@@ -180,7 +181,7 @@ def session_fetch(client, session_id, epoch, topics=(), max_wait_ms=0):
 
 
 def test_a_session_asks_a_quiet_partition_again_after_an_acknowledgement(client, held):
-    """Its high watermark has not moved, so it would not be due."""
+    """The partition's high watermark has not moved, so without the acknowledgement the session would skip it."""
     session_id = session_fetch(client, 0, 0, topics=[1]).answer.session_id
     assert session_fetch(client, session_id, 1).answer.responses == []
     client.begin_produce(client.batch(b'acknowledged'), acks=1)
@@ -258,7 +259,7 @@ def test_the_lag_of_a_share_group_counts_what_was_acknowledged(client, member, d
     assert asked.answer.groups[0].topics[0].partitions[0].lag == 1
 
 
-# ---- those that do not wait: they promise nothing about the disk
+# ---- requests that do not wait: their answers promise nothing about the disk
 
 
 def test_descriptions_of_the_log_have_its_end_at_once(client, held):
@@ -276,7 +277,7 @@ def test_a_producer_is_described_at_once(client, held):
     assert (described.producer_id, described.last_sequence) == (7, 0)
 
 
-# ---- a disk that does not come back
+# ---- a disk that never finishes the sync
 
 
 @pytest.mark.parametrize('begin', [begin_list, lambda client: begin_delete(client, -1)])

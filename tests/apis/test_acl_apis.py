@@ -64,7 +64,7 @@ def admin(node):
 
 
 def create(client, *creations, version=None):
-    """Create ACLs, given as changes of READ_ORDERS. Return the error codes."""
+    """Create ACLs. Each creation lists the fields in which it differs from READ_ORDERS. Return the error codes."""
     results = client.ask('CreateAcls', version, creations=[READ_ORDERS | creation for creation in creations]).results
     assert all(bool(result.error_message) == bool(result.error_code) for result in results)
     return [result.error_code for result in results]
@@ -80,7 +80,8 @@ def described(client, version=None, **wanted):
 
 
 def delete(client, *filters):
-    """Delete by filters, given as changes of EVERYTHING. Return for each the names of its ACLs, or the error code."""
+    """Delete by filters, each given by the fields in which it differs from EVERYTHING. Return for each filter the
+    resource names of the deleted ACLs, or the error code."""
     results = client.ask('DeleteAcls', filters=[EVERYTHING | wanted for wanted in filters]).filter_results
     return [result.error_code or sorted(acl.resource_name for acl in result.matching_acls) for result in results]
 
@@ -249,7 +250,7 @@ def test_ten_thousand_acls_are_one_batch_and_more_are_refused_as_a_whole(node, a
 
 @pytest.fixture
 def stepwise(node):
-    """The long work of the node, done step by step."""
+    """Replace the node's long work by one that the test runs step by step."""
     node.long_work = node.acls._long_work = StepwiseWork(node.timers)
     return node.long_work
 
@@ -267,7 +268,8 @@ def test_no_part_of_a_long_request_is_long(stepwise, admin):
 
 
 def test_the_memory_of_acls_is_bounded(admin, monkeypatch):
-    """One emoji makes Python take four bytes for each character of a name, and its UTF-8 form is kept beside it."""
+    """With one emoji in a name, Python takes four bytes for each of its characters, and keeps the UTF-8 form as
+    well."""
     monkeypatch.setattr('kbroker.apis.create_acls.MOST_ACL_BYTES', 220_000)
     codes = [create(admin, {'resource_name': f'{number}' * 10_000 + '\U0001f600'})[0] for number in range(8)]
     assert codes == [0] * 4 + [ErrorCode.POLICY_VIOLATION] * 4
@@ -287,7 +289,8 @@ def test_the_ledger_has_what_access_control_holds(node, admin):
 
 
 def test_a_change_in_parts_gives_no_right_in_between(node, stepwise, admin, monkeypatch):
-    """A denial and a permission in one request: at no moment may alice do what is denied before and after."""
+    """One request creates or deletes a permission and a denial. At no moment does alice have a right that both states
+    deny her."""
     monkeypatch.setattr(access_control, 'Pace', lambda: SimpleNamespace(spend=lambda: True))
     access = node.authorizer.access_of(ALICE, HERE)
     seen = set()

@@ -1,4 +1,4 @@
-"""Each administrative API leaves a line for each change: who, from where, what, and how it ended."""
+"""Each administrative API logs a line for each change: the principal, its address, the resource and the outcome."""
 import json
 
 import pytest
@@ -39,7 +39,8 @@ def broker(tmp_path):
 
 @pytest.fixture
 def ask(broker):
-    """Send a request as alice; return its answer and the lines that it left."""
+    """Return a function that sends a request as alice, and returns the answer and the lines that it left in the
+    audit."""
     connection = broker.connect(Session(Principal('User', 'alice')))
 
     def ask(request, version=None):
@@ -144,9 +145,9 @@ def test_a_change_that_is_refused_has_the_name_of_the_error(ask):
 
 
 def test_every_api_that_changes_something_is_audited():
-    """Kafka's list of APIs that need ALTER, CREATE, DELETE or ALTER_CONFIGS, as far as they are served.
+    """The audit covers each served API that needs ALTER, CREATE, DELETE or ALTER_CONFIGS in Apache Kafka.
 
-    Nothing can be changed by two of them on one node with one directory.
+    Two of these APIs are not audited: on one node with one directory, they cannot change anything.
     """
     from kbroker.apis.serving.served import served_apis
 

@@ -1,4 +1,4 @@
-"""Each login leaves a line, and one that fails says which name was tried."""
+"""The broker logs a line for each login. The line of a failed login has the name that the client tried."""
 import json
 
 import pytest

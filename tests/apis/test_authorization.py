@@ -20,18 +20,18 @@ from kbroker.security.session import Session
 
 HOST = '127.0.0.1'
 WITHOUT_CHECK = {'SASL_AUTHENTICATE', 'SASL_HANDSHAKE'}
-"""APIs of clients that have no rights yet."""
+"""These APIs check no rights: a client calls them before it has logged in."""
 DENIALS = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 DENIED_TO_ALL = {'produce-without-id', 'add-partitions'}
-"""Cases with something that no client may do."""
+"""Cases with a request that the broker refuses to every client."""
 
 
 @pytest.fixture(scope='module')
 def answers(tmp_path_factory):
-    """The answers of all runs, by case name, scenario and version."""
+    """Run all cases and return the answers by (case name, scenario, version)."""
     from support.brokers.in_process_broker import InProcessBroker
 
     settings = {'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1'}
@@ -144,7 +144,8 @@ DENIED = {
     'sync-group': G, 'txn-offset-commit': X,
     'unsound-broker-configs': C, 'write-txn-markers': C,
 }
-"""The codes in the answers to a client without rights. Other cases leave out what the client may not see."""
+"""The error codes in the answers to a client without rights. In all other cases, the answer omits what the client may
+not see."""
 SILENT = {'describe-log-dirs': 3, 'elect-leaders': 0, 'elect-all-leaders': 1}
 """The first version whose answer can report the denial."""
 

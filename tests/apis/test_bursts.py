@@ -1,4 +1,4 @@
-"""Requests in one tick: one call writes the appends to a partition, with the same results as single appends."""
+"""Appends of one tick to a partition share one write, and have the same results as single appends."""
 import errno
 import pathlib
 import resource
@@ -56,7 +56,7 @@ class Bursts:
         self.node.__exit__(None, None, None)
 
     def send(self, requests, *, at_once=True):
-        """Send the requests from one peer. Return the answers in order; requests without an answer have none."""
+        """Send the requests from one peer. Return the answers in order. A request without an answer has no entry."""
         frames = [frame(frame_of(request, VERSION, correlation_id=number)) for number, request in enumerate(requests)]
         received = bytearray()
         for data in [b''.join(frames)] if at_once else frames:
@@ -177,7 +177,7 @@ def test_appends_of_a_burst_to_a_partition_are_one_write(tmp_path):
 
 
 def test_a_long_burst_is_written_from_where_it_lies(tmp_path):
-    """Its bytes do not fit the arena, and they are overwritten when the next connection is read."""
+    """The bytes of the burst do not fit the arena. The broker overwrites them when it reads the next connection."""
     fs = CountedWrites()
     with Bursts(tmp_path, fs=fs, peers=2) as bursts:
         bursts.make_busy()
@@ -220,7 +220,7 @@ def test_a_partition_where_appends_come_alone_writes_each_at_once(tmp_path):
 
 
 def test_what_is_gathered_can_be_read_in_the_same_turn_up_to_what_was_written_before(tmp_path):
-    """The fetch searches its end among batch headers, and some of them are not in the file yet."""
+    """The fetch looks for its last batch by the batch headers, and some of these are not in the file yet."""
     with Bursts(tmp_path, peers=81) as bursts:
         bursts.make_busy()
         requests = [*[produce(bursts.node, b'a') for _ in range(80)], fetch()]
@@ -282,7 +282,7 @@ def test_a_topic_that_is_deleted_in_the_turn_of_an_append_answers_it(tmp_path):
 
 
 def test_a_connection_that_ends_within_a_burst_takes_nothing_with_it(tmp_path):
-    """The connection owns the bytes that are not written yet."""
+    """The unwritten bytes of the burst are in a buffer that the connection owns."""
     with Bursts(tmp_path) as bursts:
         requests = [produce(bursts.node, b'v' * 20_000), produce(bursts.node, b'v' * 20_000)]
         frames = [frame(frame_of(request, VERSION)) for request in requests]

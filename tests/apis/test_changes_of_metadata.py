@@ -1,4 +1,4 @@
-"""Changes of the metadata wait for the disk; other clients are served meanwhile."""
+"""Changes of the metadata wait for the disk. Other clients are served during the wait."""
 import errno
 import random
 
@@ -25,7 +25,7 @@ def names_of(changes):
 
 
 def seen_by_another_client(node):
-    """Return what another client sees of topics and configs."""
+    """Return the topics and configs that another client sees."""
     topics = {topic.name: len(topic.partitions) for topic in node.ask(build('MetadataRequest', topics=None), 13).topics}
     described = node.ask(build('DescribeConfigsRequest', resources=[
         {'resource_type': 2, 'resource_name': 'orders', 'configuration_keys': ['segment.bytes', 'retention.ms']}]), 4)
@@ -158,7 +158,7 @@ def test_a_power_cut_while_a_change_waits_leaves_all_of_it_or_nothing(tmp_path, 
 
 
 def test_producer_ids_do_not_wait_for_the_disk_when_a_block_is_used_up(node, client, disk):
-    """The next block is ordered when a hundred ids are left."""
+    """The broker starts to allocate the next block when a hundred ids are left."""
     request = build('InitProducerIdRequest', transactional_id=None, transaction_timeout_ms=1000)
     assert [node.ask(request, 4).producer_id for _ in range(900)] == list(range(900))
     disk.is_held = True

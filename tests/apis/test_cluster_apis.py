@@ -1,4 +1,4 @@
-"""The cluster: versions, features, the broker itself, its directory, leaders."""
+"""The APIs about the cluster: versions, features, the broker itself, its directory, leaders."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_the_versions_served_are_those_that_the_handlers_declare(client, version
 
 
 def test_produce_is_advertised_from_0_and_served_from_3(client):
-    """Old librdkafka accepts a broker or not by the lowest version (KAFKA-18659)."""
+    """Old versions of librdkafka refuse a broker whose lowest version of Produce is above 0 (KAFKA-18659)."""
     produce = ask_versions(client, 4).api_keys[0]
     assert (produce.api_key, produce.min_version, produce.max_version) == (ApiKey.PRODUCE, 0, 13)
     connection = client.broker.connect()

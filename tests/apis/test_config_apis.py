@@ -1,4 +1,5 @@
-"""Configs: descriptions with sources and synonyms, changes of all or single ones, and their immediate effect."""
+"""The APIs for configs: descriptions with sources and synonyms, changes of all or single configs, and their immediate
+effect."""
 
 import pytest
 from api_client import values_of
@@ -58,7 +59,7 @@ def test_a_topic_is_described_with_what_is_set_and_what_is_not(client, version):
 
 
 def test_an_empty_list_of_keys_means_all(client):
-    """Kafka does the same. Here, it once meant none."""
+    """Apache Kafka returns all configs, too. kbroker once returned no config."""
     answer = client.ask(
         'DescribeConfigs', resources=[{'resource_type': TOPIC, 'resource_name': 'orders', 'configuration_keys': []}]
     )

@@ -13,7 +13,7 @@ OWNED = [{'topic_id': bytes(16), 'partitions': [0]}]
 
 @pytest.fixture
 def groups(client):
-    """A client of a broker whose groups have a coordinator."""
+    """Return a client of a broker whose group coordinator is ready."""
     client.ask('FindCoordinator', coordinator_keys=['g'])
     return client
 

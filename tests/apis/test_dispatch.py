@@ -73,7 +73,7 @@ def test_a_handler_sees_the_client():
 
 @pytest.mark.parametrize('name', ['x' * 1024, 'x' * 1025, 'x' * 30_000 + '\U0001f600'])
 def test_a_long_client_id_is_kept_as_its_bytes(name):
-    """The string of one with an emoji takes four times as much, for as long as the request waits."""
+    """A string with an emoji would take four times as much memory for as long as the request waits."""
     seen = []
     dispatch(heartbeat(client_id=len(name.encode()).to_bytes(2, 'big') + name.encode()),
              lambda request, _: seen.append(request))
@@ -133,9 +133,9 @@ def test_a_kafka_error_becomes_the_error_code_of_the_answer():
 
 
 def test_bytes_behind_a_request_are_ignored():
-    # librdkafka reserves four bytes for the number of topics of a Metadata request and shrinks them to a varint once it
-    # knows the number; for all topics it leaves them as they are: the request ends three bytes before the frame.
-    # Refused, no list_topics() and no regular expression in subscribe() worked.
+    # librdkafka reserves four bytes for the number of topics of a Metadata request, and shrinks them to a varint once
+    # it knows the number. If it asks for all topics, it does not shrink them, and the request ends three bytes before
+    # the frame. When kbroker refused these requests, list_topics() and regular expressions in subscribe() failed.
     connection = dispatch(memoryview(bytes(heartbeat()) + b'\0\0\0'), respond)
     assert connection.replies and not connection.closed
 

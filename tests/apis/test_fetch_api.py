@@ -134,7 +134,8 @@ def test_a_fetch_from_an_epoch_that_ended_earlier_is_answered_with_its_end(clien
 
 
 def test_an_epoch_of_the_future_was_never_fetched_here(client):
-    """Apache Kafka answers OFFSET_OUT_OF_RANGE. Here, it was once a diverging epoch of -1, which clients cannot use."""
+    """Apache Kafka answers OFFSET_OUT_OF_RANGE. kbroker once answered a diverging epoch of -1, which clients cannot
+    use."""
     fill(client, b'a')
     assert client.fetch(last_fetched_epoch=3).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -258,7 +259,7 @@ def test_two_producers_on_a_partition_are_distinguished(client, producer, node):
 
 
 class Session:
-    """The client's side of a fetch session over partitions of `wide`."""
+    """The client's side of a fetch session over partitions of the topic `wide`."""
 
     def __init__(self, client, *offsets):
         self.client = client
@@ -336,7 +337,7 @@ def test_a_session_tells_that_a_topic_was_deleted_each_time(wide):
 
 
 def test_a_session_of_nothing_is_a_session(wide):
-    """Apache Kafka creates a session for a client without partitions. Here, the answer once had session 0."""
+    """Apache Kafka creates a session for a client without partitions. kbroker once answered with session 0."""
     assert Session(wide).session_id != 0
 
 
@@ -356,7 +357,7 @@ def test_a_step_that_is_missing_is_noticed(wide):
 
 
 def begin_fetch_of(client, *places, version=12, **options):
-    """Fetch from these (topic, partition, offset), to wait for records for up to a minute."""
+    """Begin a fetch from each (topic, partition, offset) of `places`. It waits for records for up to a minute."""
     topics = [
         {'topic': topic, 'partitions': [{'partition': index, 'fetch_offset': offset, 'partition_max_bytes': 1 << 20}]}
         for topic, index, offset in places

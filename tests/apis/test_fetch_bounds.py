@@ -1,4 +1,4 @@
-"""Fetches of very many partitions: they are done in parts, and sessions take a bounded amount of memory."""
+"""Fetches of very many partitions are served in parts, and sessions take a bounded amount of memory."""
 import gc
 import time
 
@@ -38,7 +38,7 @@ def many(client):
 
 @pytest.fixture
 def no_collector():
-    """The broker runs without Python's garbage collector."""
+    """Turn Python's garbage collector off for the test."""
     gc.collect()
     gc.disable()
     yield
@@ -94,7 +94,7 @@ def test_a_session_keeps_a_few_partitions_that_do_not_exist_and_no_more(many):
 
 
 def test_no_session_keeps_a_name_that_no_topic_can_have(many):
-    """A hundred names of a session took 3 MB, and a thousand such sessions 3 GB."""
+    """When a session kept them, a hundred long names took 3 MB, and a thousand sessions 3 GB."""
     long = many.broker.ask(fetch_of([0], 'n' * 250), VERSION)
     assert (long.session_id, listed(long)) == (0, {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     possible = many.broker.ask(fetch_of([0], 'n' * 249), VERSION)
@@ -134,7 +134,7 @@ def test_a_partition_that_moves_while_others_are_looked_at_ends_the_wait(many, v
             yield
         partition.append_batch(bytearray(many.batch(b'a')))
 
-    # 16 parts take over what the request names, 16 look at it, 16 wait.
+    # The first 16 of 48 parts adopt the partitions of the request, the next 16 look at them, and the last 16 wait.
     for parts in range(1, 60, 6):
         connection = broker.connect()
         request = fetch_of(set(range(MANY)) - moved, max_wait_ms=500)
@@ -210,7 +210,7 @@ def test_sessions_hold_a_bounded_number_of_partitions_together(many):
     assert [answer.session_id != 0 for answer in answers] == [True] * (HELD // MANY) + [False] * 5
     assert {len(listed(answer)) for answer in answers} == {MANY}
     assert (broker.fetch_sessions.held, wanted_partitions()) == (HELD, HELD)
-    # Fetches that wait count, too: this one finds no room and is answered with what there is.
+    # Waiting fetches count toward the bound, too. This fetch exceeds it, so the broker answers at once.
     assert len(listed(broker.ask(fetch_of(range(MANY), epoch=-1, max_wait_ms=500), VERSION))) == MANY
 
     grown = broker.ask(fetch_of([0], 'orders', session_id=answers[0].session_id, epoch=1), VERSION)

@@ -12,7 +12,7 @@ VERSION = 12
 
 
 class Session:
-    """The client's side of a session over partitions of one topic. `epoch` is that of the next request."""
+    """The client's side of a session over partitions of one topic. `epoch` is the epoch of its next request."""
 
     def __init__(self, client, topic='wide', version=VERSION):
         self.client, self.topic, self.version = client, topic, version

@@ -47,7 +47,8 @@ LAST_VERSION_THAT_VERIFIES = 4
 
 
 class Transactions(TransactionCoordinator):
-    """A coordinator that records the requests and verifies every partition, or none if the test sets `error`."""
+    """A coordinator that records the requests. It verifies every partition, or refuses each with `error` if the test
+    sets that."""
 
     def __init__(self, world):
         super().__init__(
@@ -101,7 +102,8 @@ class Wire:
         self.client_id = 'client'
 
     def ask(self, module, version, **fields):
-        """Send a request. Return the answer, or None while it is parked; it will be in `self.came`."""
+        """Send a request. Return the answer, or None if the request is parked. Its answer then arrives in
+        `self.came`."""
         name = NAMES[module]
         request = getattr(messages, f'{name}Request')(**fields)
         connection = AskedOnce(request, version)

@@ -1,4 +1,4 @@
-"""Descriptions of groups of many members, most of which have nothing assigned: they are made in short parts."""
+"""The broker describes a group of many members in short parts, also if most members have no assignment."""
 import pytest
 from api_client import ApiClient
 from support.worlds.stepwise_work import StepwiseWork

@@ -37,7 +37,7 @@ def test_a_special_timestamp_is_known_from_its_version_on(client, timestamp, sin
 @pytest.mark.parametrize('topic', ['orders', 'absent'])
 @pytest.mark.parametrize('timestamp', [-7, -100])
 def test_other_negative_timestamps_are_not_known(client, timestamp, topic):
-    """The same holds for an absent topic, as in Kafka. Here, the answer once was that the topic is not known."""
+    """An absent topic gets the same answer, as in Apache Kafka. kbroker once answered that the topic is unknown."""
     assert client.list_offset(timestamp, 11, topic=topic).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
@@ -62,7 +62,7 @@ def test_committed_readers_find_nothing_behind_an_open_transaction(client, produ
 
 
 def test_an_empty_partition_has_the_epoch_in_force(client):
-    """Apache Kafka returns epoch 0 for the start of an empty log. Here, it was once -1."""
+    """Apache Kafka returns epoch 0 for the start of an empty log. kbroker once returned -1."""
     assert client.list_offset(EARLIEST).leader_epoch == 0
     client.produce(client.batch())
     client.ask(
@@ -80,7 +80,7 @@ def test_the_disk_decides_what_is_latest(client, disk):
 
 
 def test_a_partition_named_twice_is_answered_once(client):
-    """Kafka does the same. Here, each mention once had its own answer."""
+    """Apache Kafka does the same. kbroker once answered each mention."""
     partitions = [{'partition_index': 0, 'timestamp': timestamp} for timestamp in (LATEST, EARLIEST)]
     answer = client.ask('ListOffsets', 9, replica_id=-1, topics=[{'name': 'orders', 'partitions': partitions}])
     (partition,) = answer.topics[0].partitions

@@ -23,7 +23,7 @@ from kbroker.security.surroundings import Background
 BROKER = str(pathlib.Path(kbroker.__file__).parent)
 CODES = {'SCRAM-SHA-256': 1, 'SCRAM-SHA-512': 2}
 KNOWN, UNKNOWN = 'alice', 'malio'
-"""Names of one length: that of a name shows in its own answer alone."""
+"""The names have the same length, because the answers contain the name and so show its length."""
 DELAY_MS = 100
 
 
@@ -57,17 +57,17 @@ SALT = b'0123456789abcdefghijklmnop'
 
 
 class Watch:
-    """Counts the lines of the broker that are executed."""
+    """Counts the executed lines of the broker's code."""
 
     def __init__(self):
         self.lines = Counter()
 
     def of(self, run):
-        """Return the result of `run()` and its lines."""
+        """Return the result of `run()` and the lines that it executed, with their counts."""
         self.lines = Counter()
 
         def trace(frame, event, _):
-            # The digits of a random number are a random number of steps.
+            # `_base36` is left out: it takes as many steps as its random number has digits.
             if frame.f_code.co_filename.startswith(BROKER) and frame.f_code.co_name != '_base36':
                 self.lines[frame.f_code.co_filename, frame.f_lineno, event] += 1
             return trace
@@ -80,7 +80,7 @@ class Watch:
 
 
 def failed_login(broker, mechanism, name, number):
-    """Fail to log in as a user. Return the answers, without what is random, and the lines of each step."""
+    """Fail to log in as a user. Return the answers without their random parts, and the executed lines of each step."""
     client = LoginClient(broker)
     client.connection.client_host = f'10.0.0.{number}'      # no address has to wait after a failure
     client.handshake(mechanism)

@@ -1,4 +1,4 @@
-"""The login of a connection: which frames each state serves, and the answers, as Kafka gives them."""
+"""The login of a connection: the requests that each state serves, and their answers, which equal Apache Kafka's."""
 import hashlib
 
 import pytest

@@ -1,4 +1,4 @@
-"""Requests that name one thing many times, or many things: each is answered once, in parts, within a bound."""
+"""Requests that name many resources, or one many times: the answer has each once, is built in parts and has a bound."""
 import gc
 import time
 
@@ -19,7 +19,7 @@ SLICE_S = 0.010
 
 @pytest.fixture
 def no_collector():
-    """The broker runs without Python's garbage collector."""
+    """Turn Python's garbage collector off for the test."""
     gc.disable()
     yield
     gc.enable()
@@ -27,7 +27,7 @@ def no_collector():
 
 @pytest.fixture
 def group(client):
-    """A group with the offsets of 1,500 partitions."""
+    """Create a group with the offsets of 1,500 partitions, and return its name."""
     client.create_topic('wide', 1500)
     client.ask('FindCoordinator', coordinator_keys=['group'])
     answer = client.ask('OffsetCommit', 8, group_id='group', generation_id_or_member_epoch=-1, topics=[

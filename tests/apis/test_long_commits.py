@@ -1,4 +1,4 @@
-"""Commits of many offsets: their rows are made in parts, and are appended as one batch."""
+"""The rows of a commit of many offsets are built in parts, and appended as one batch."""
 import pytest
 from api_client import TransactionalClient
 from support.brokers.in_process_broker import frame_of
@@ -9,12 +9,12 @@ from kbroker.base.errors import ErrorCode
 
 OFFSETS = 1_600
 PART = 200
-"""The offsets of which a part makes the rows."""
+"""The number of offsets whose rows are built in one part."""
 
 
 @pytest.fixture
 def wide(producer):
-    """A producer, whose broker does long work when the test says so, and a topic of many partitions."""
+    """Return a producer with a topic of many partitions. The test steps the long work of its broker."""
     producer.create_topic('wide', OFFSETS)
     producer.ask('FindCoordinator', coordinator_keys=['group'])
     producer.broker.long_work = StepwiseWork(producer.broker.timers)
@@ -43,7 +43,7 @@ def log_end_offset(client):
 
 
 def run(client, connection):
-    """Do the long work part by part until the commit is answered. Return the ends of the log that were seen."""
+    """Run the long work part by part until the broker answers the commit. Return the log end offset after each part."""
     ends = [log_end_offset(client)]
     for _ in range(1000):
         if connection.replies:

@@ -1,4 +1,5 @@
-"""Produce requests that take long: batches validated by a worker, many partitions, a disk that does not answer."""
+"""Produce requests that take long: batches that a worker validates, many partitions, a disk that does not finish a
+sync."""
 import random
 
 import pytest
@@ -37,7 +38,7 @@ def produce_to(client, partitions, records, version=12, **fields):
     return [(topic.name, topic.partition_responses) for topic in answer.responses]
 
 
-# -- the line between loop and worker
+# -- batches that the loop validates, and batches that a worker validates
 
 
 @pytest.mark.parametrize('codec', CODECS)
@@ -118,7 +119,7 @@ def test_the_batches_of_a_request_share_a_bound_on_what_they_expand_to(client):
     assert client.produce(batch, topic='wide', partition=12).error_code == 0, 'alone it is taken'
 
 
-# -- what happens while a worker has the batch
+# -- changes while a worker validates the batch
 
 
 def begin_long(client, worker, **options):
@@ -160,7 +161,7 @@ def test_the_log_directory_fails_meanwhile(node, client, worker):
 
 
 def test_the_rules_of_the_topic_change_meanwhile(node, client, worker):
-    """The batch was taken under the old rules."""
+    """The broker appends the batch under the rules that were in force when it arrived."""
     parked = begin_long(client, worker)
     assert client.alter(2, 'orders', max_message_bytes='10') == 0
     worker.work()
@@ -191,7 +192,8 @@ def test_the_transaction_ends_meanwhile(node, producer):
 
 
 def test_the_transaction_of_a_client_before_tv2_ends_meanwhile(node, producer):
-    """The epoch of the batch is that of the next transaction, too. It must not open one that no coordinator knows."""
+    """The next transaction has the same epoch as the batch. The batch must not open a transaction that no coordinator
+    knows."""
     worker = LateWorker()
     node.validate = worker.submit
     assert producer.add_partition() == 0
@@ -269,7 +271,7 @@ def test_a_transaction_over_many_partitions_is_served_in_slices(node, producer, 
 
 
 def test_of_several_batches_for_a_partition_the_last_counts(client):
-    """Apache Kafka 4.3 collects the batches in a map by partition. Here, each was once appended, and answered."""
+    """Apache Kafka 4.3 collects the batches in a map by partition. kbroker once appended and answered each batch."""
     client.create_topic('wide', 2)
     batches = [(0, client.batch(b'a')), (1, client.batch(b'b')), (0, client.batch(b'c', b'd'))]
     partitions = [{'index': index, 'records': batch} for index, batch in batches]
@@ -311,11 +313,11 @@ def test_repeated_partitions_against_a_dict(client, seed):
             assert values_of(client.fetch(topic='wide', partition=index).records) == [expected[name, index]]
 
 
-# -- the time of an answer
+# -- the time limit of an answer
 
 
 def test_acks_all_is_refused_when_its_time_is_over(node, client, disk):
-    """The disk may not answer, or there may be no file descriptor for it. Such a request once waited for ever."""
+    """The sync may not finish, or the broker may have no file descriptor left. The request once waited for ever."""
     disk.is_held = True
     late, patient = (client.begin('Produce', 12, acks=-1, timeout_ms=timeout_ms, topic_data=[
         {'name': 'orders', 'partition_data': [{'index': 0, 'records': client.batch()}]}])

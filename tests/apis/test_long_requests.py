@@ -1,4 +1,4 @@
-"""Requests whose decoding takes long: in slices, few at a time, bounded in bytes and elements."""
+"""Long requests are decoded in slices, a few requests at a time, within bounds of bytes and elements."""
 from __future__ import annotations
 
 import pytest
@@ -23,7 +23,7 @@ def metadata_of(names):
 
 
 def begin(broker, request, version):
-    """Serve a request without the rest of the tick. Return its connection."""
+    """Serve a request without ending the tick. Return its connection."""
     connection = broker.connect()
     broker.serve(connection, frame_of(request, version))
     return connection

@@ -1,4 +1,4 @@
-"""Rights that come and go while a client works, and answers that must not show what a client may not see."""
+"""Rights that change while a client works, and answers that must not show what the client may not see."""
 import gc
 import time
 
@@ -49,7 +49,7 @@ class Guard:
 
 @pytest.fixture
 def guard(client, node):
-    """The rights, none at first. The topics `orders` and `payments` exist."""
+    """Create the topics `orders` and `payments`, and return the rights of alice, who has no right at first."""
     client.create_topic('payments')
     return Guard(node)
 
@@ -122,7 +122,8 @@ def test_a_fetch_that_waits_finds_that_its_right_is_gone(guard, alice, client):
 
 
 def test_a_share_fetch_that_waits_gets_no_records_of_a_topic_whose_right_is_gone(guard, client, node):
-    """Nothing moves in the partition meanwhile, so the fetch does not look at it again before it takes the records."""
+    """The partition does not change during the wait, so the fetch does not check it again before it acquires
+    records."""
     guard.allow(READ, 'g1', ResourceType.GROUP)
     guard.allow(READ, 'orders')
     member = ShareClient(node, node.topics.topic('orders').topic_id)
@@ -139,7 +140,7 @@ def test_a_share_fetch_that_waits_gets_no_records_of_a_topic_whose_right_is_gone
 
 
 def test_a_topic_that_may_not_be_described_is_not_deleted_by_its_id(guard, alice, node):
-    """The answer would name it."""
+    """The broker must not show the topic's name, which the answer would contain."""
     guard.allow(Operation.DELETE, 'orders')
     guard.allow(DESCRIBE, 'orders', permission=Permission.DENY)
     deleted, = alice.ask('DeleteTopics', 6, timeout_ms=1000, topics=[
@@ -222,7 +223,7 @@ def test_partitions_of_any_number_join_a_transaction_or_are_refused_together(gua
 
 
 def test_a_transactional_commit_of_ten_thousand_denied_topics_takes_no_long_turn(guard, alice, client, node):
-    """Once, the loop refused all of them in one turn. The times are processor times of this thread."""
+    """The loop once refused all of the topics in one turn. The turn is measured in processor time of this thread."""
     client.ask('FindCoordinator', coordinator_keys=['group'])
     guard.allow(WRITE, 'tx', ResourceType.TRANSACTIONAL_ID)
     guard.allow(READ, 'group', ResourceType.GROUP)

@@ -1,4 +1,4 @@
-"""Produce: refused batches and their errors, the time of the answer, and the content of the log.
+"""Produce: refused batches and their errors, when the broker answers, and the content of the log.
 
 Covers KIP-951.
 """
@@ -64,14 +64,15 @@ def test_what_is_no_batch_is_refused(client, fault):
 
 
 def test_the_bytes_are_looked_at_before_acks(client):
-    """Apache Kafka answers INVALID_RECORD for no batch with bad acks. Here, it was once INVALID_REQUIRED_ACKS."""
+    """For a request without a batch and with invalid acks, Apache Kafka answers INVALID_RECORD. kbroker once answered
+    INVALID_REQUIRED_ACKS."""
     assert client.produce(b'', acks=2).error_code == ErrorCode.INVALID_RECORD
     assert client.produce(client.batch(), acks=2).error_code == ErrorCode.INVALID_REQUIRED_ACKS
     assert client.produce(client.batch(), acks=2, topic='absent').error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_refused_append_tells_the_log_start(client):
-    """Kafka does so for errors found by the log. Here, it was once always -1."""
+    """Apache Kafka returns the log start offset with errors that the log finds. kbroker once always returned -1."""
     assert client.produce(client.batch(control=True)).log_start_offset == 0
     assert client.produce(client.batch(**IDEMPOTENT, base_sequence=5)).log_start_offset == 0
     answer = client.produce(client.batch(b'x' * 2_000_000))
@@ -97,7 +98,8 @@ def test_zstd_needs_version_7(client):
 
 @pytest.mark.parametrize('topic', ['__consumer_offsets', '__transaction_state'])
 def test_no_client_writes_to_internal_topics_whatever_its_name(client, topic):
-    """In Kafka, one named __admin_client may. The coordinator failed at a row that it could not read."""
+    """In Apache Kafka, a client named __admin_client may write. In kbroker, a coordinator once failed at a row that
+    such a client had written."""
     client.ask('FindCoordinator', coordinator_keys=['x'], key_type=int(topic == '__transaction_state'))
     assert client.produce(client.batch(), topic=topic).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     admin = ApiClient(client.broker, '__admin_client')

@@ -1,4 +1,4 @@
-"""Quotas of clients: described, altered, kept over a restart, and refused as Kafka refuses them.
+"""Quotas of clients: described, altered, kept over a restart, and refused with the errors of Apache Kafka.
 
 Covers KIP-599.
 """

@@ -1,4 +1,4 @@
-"""Requests with many small elements: a part of the work treats few of them, and their number has a bound."""
+"""Requests with many small elements: each part of the work handles few of them, and their number has a bound."""
 import collections
 import importlib
 import time
@@ -20,7 +20,7 @@ NAMES = [f'name-{number}' for number in range(COUNT)]
 TOPIC = 2
 SHARED = dict(group_id='g', member_id='m', share_session_epoch=0, max_wait_ms=0, max_bytes=1, max_records=1)
 TAGS = b'\xe8\x07' + b'\5\0' * 1_000
-"""The tagged fields of a struct: as many as one may have."""
+"""As many tagged fields as one struct may have."""
 
 
 class Counted(list):
@@ -37,7 +37,7 @@ class Counted(list):
 
 
 class Work:
-    """The request of a handler, and how many elements and questions about rights its parts treat."""
+    """The request of a handler. It counts the elements and the checks of rights in each part of the work."""
 
     def __init__(self, node, monkeypatch, api, is_allowed):
         self.taken = 0
@@ -55,7 +55,7 @@ class Work:
         return self.is_allowed
 
     def body(self, path, fields):
-        """Build the request, and count what is taken from the list with this path."""
+        """Build the request, and count the elements that the handler takes from the list at `path`."""
         body = holder = build(self.api.request_class.__name__, **fields)
         *outer, name = path.split('.')
         for step in outer:
@@ -119,7 +119,8 @@ FAILED = [
 
 @pytest.mark.parametrize(('api', 'is_allowed', 'path', 'fields'), HANDLED)
 def test_a_handler_treats_few_elements_in_a_part(node, monkeypatch, api, is_allowed, path, fields):
-    """Names without partitions, too: once, a part lasted until a partition came, and the loop was held for seconds."""
+    """This includes topics without partitions. Once, a part lasted until a topic had a partition, and held the loop for
+    seconds."""
     work = Work(node, monkeypatch, api, is_allowed)
     assert work.longest_part(work.handle(work.request, work.body(path, fields))) <= 2 * PART + 2
     assert work.taken >= COUNT
@@ -168,7 +169,7 @@ def add_partitions(topics, tags):
 
 @pytest.mark.parametrize('request_of', [produce, fetch, add_partitions])
 def test_a_request_has_a_bounded_number_of_tagged_fields(node, client, request_of):
-    """Once, only the fields of one struct were counted, and to skip those of all held the loop for 130 ms."""
+    """Once, only the fields of one struct were counted. Skipping the fields of all structs held the loop for 130 ms."""
     assert begin(node, request_of(40, TAGS)).closed is None
     assert 'tagged fields' in begin(node, request_of(60, TAGS)).closed
 
@@ -180,7 +181,7 @@ def test_a_fetch_has_a_bounded_number_of_tagged_fields_in_a_struct(node):
 @pytest.mark.parametrize(('topics', 'partitions', 'is_read'), [(1, 19_999, True), (1, 20_000, False),
                                                                (10_000, 1, True), (10_001, 1, False)])
 def test_a_producer_adds_a_bounded_number_of_partitions_at_once(node, topics, partitions, is_read):
-    """Once, a frame of 8 MiB became two million tuples in one turn."""
+    """The broker once turned a frame of 8 MiB into two million tuples in one turn."""
     named = dict(name='orders', partitions=[0] * partitions)
     connection = begin(node, frame_of(build('AddPartitionsToTxnRequest', v3_and_below_transactional_id='id',
                                             v3_and_below_topics=[named] * topics), 3))
@@ -202,7 +203,7 @@ def resources(count, **fields):
 @pytest.mark.parametrize(('count', 'code'), [(10_000, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
                                              (10_001, ErrorCode.POLICY_VIOLATION)])
 def test_a_request_changes_a_bounded_number_of_resources(client, api, count, code):
-    """Once, 200,000 resources, or as many configs of one, held the loop for 20 to 50 ms."""
+    """Once, 200,000 resources, or 200,000 configs of one resource, held the loop for 20 to 50 ms."""
     answer = client.ask(api, resources=resources(count, configs=[]))
     assert collections.Counter(row.error_code for row in answer.responses) == {code: count}
 
@@ -246,7 +247,7 @@ def shared(topics, partitions):
     (20_000, 1, ErrorCode.NONE), (20_001, 1, ErrorCode.INVALID_REQUEST), (1, 39_999, ErrorCode.NONE),
     (1, 40_000, ErrorCode.INVALID_REQUEST)])
 def test_a_share_fetch_names_a_bounded_number_of_partitions(client, topics, partitions, code):
-    """Once, 200,000 of them held the loop for up to 39 ms."""
+    """Once, 200,000 partitions held the loop for up to 39 ms."""
     assert client.ask('ShareFetch', **SHARED, topics=shared(topics, partitions)).error_code == code
 
 
@@ -270,7 +271,7 @@ def test_a_share_session_grows_to_a_bounded_number_of_partitions(client):
 
 
 def test_a_long_token_without_a_header_is_not_copied_whole(node):
-    """A frame may have 100 MiB once the client has logged in for the first time."""
+    """After a client's first login, its frames may have up to 100 MiB."""
     tokens = []
     node.authentication = SimpleNamespace(take_bare_token=lambda _request, token: tokens.append(token))
     connection = node.connect(Session(ANONYMOUS, None, LoginState.BARE_TOKENS))
@@ -298,7 +299,7 @@ def test_long_lists_are_appended_and_subtracted_without_comparing_each_pair(clie
 
 
 def test_an_error_that_quotes_a_long_name_is_answered(client):
-    """Once, the message was too long for the answer: the connection closed, with a traceback in the log."""
+    """Once, the message was too long for the answer. The broker closed the connection and logged a traceback."""
     name = '\u0100' * 16_383
     deleted, = client.ask('DeleteTopics', 6, topics=[dict(name=name)], timeout_ms=1_000).responses
     assert (deleted.error_code, deleted.name) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)

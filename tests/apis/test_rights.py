@@ -1,4 +1,4 @@
-"""The rights of a client as handlers ask for them: `Request.may` over the ACLs in force."""
+"""Handlers check the rights of a client by `Request.may`, which applies the ACLs in force."""
 import pytest
 
 from kbroker.apis.serving.authorization import require
@@ -18,7 +18,7 @@ def allow_read(entry_id, name='orders'):
 
 
 class Asking:
-    """A request of alice."""
+    """A request by the user alice."""
 
     def __init__(self, authorizer):
         self.access = authorizer.access_of(ALICE, '10.0.0.1')

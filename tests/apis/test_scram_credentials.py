@@ -106,7 +106,7 @@ def test_users_without_credentials_and_repeated_ones_have_an_error_each(broker):
     (0, ErrorCode.UNACCEPTABLE_CREDENTIAL), (1, 0), (8, 0), (64, 0), (4096, 0),
     (4097, ErrorCode.UNACCEPTABLE_CREDENTIAL)])
 def test_a_salted_password_has_any_length_within_a_bound(broker, salted_bytes, code):
-    """kafka-go's tests send one that is shorter than the digest. Kafka takes it."""
+    """kafka-go's tests send a salted password that is shorter than the digest, and Apache Kafka accepts it."""
     request = messages.AlterUserScramCredentialsRequest
     answer = broker.ask(request(deletions=[], upsertions=[request.ScramCredentialUpsertion(
         name='a', mechanism=SHA_256, iterations=4096, salt=b'salt', salted_password=bytes(salted_bytes))]))

@@ -303,7 +303,8 @@ def test_a_share_partition_without_state_is_an_unknown_error(node, client, topic
 
 
 def test_state_that_cannot_be_read_does_not_make_a_client_ask_again_at_once(node, client, topic_id):
-    """A client repeats such a fetch without a pause. As in Kafka, it takes the time that the client would wait."""
+    """A client repeats a failed fetch without a pause. As in Apache Kafka, the broker answers after the fetch's maximum
+    wait."""
     assert not ShareClient(node, topic_id).begin_fetch_shares(max_wait_ms=60_000).is_answered
 
 
@@ -489,7 +490,8 @@ def past_the_limit(client, member):
 
 
 def test_records_past_the_limit_stay_tracked_after_the_last_session(member, past_the_limit):
-    """The end of the last session dropped the share partition, whose next member then got 100 records, not 104."""
+    """Once, the end of the last session dropped the share partition. The next member then got 100 records instead of
+    104."""
     assert other(member).acquired(share_acquire_mode=1) == [(0, 99, 2), (100, 103, 1)]
 
 
@@ -551,7 +553,8 @@ def test_read_uncommitted_groups_get_everything(producer, member):
 
 
 def test_a_fetch_that_waited_leaves_no_garbage(client, member):
-    """A cycle that lives while the fetch waits may become exempt meanwhile, and would then stay for good."""
+    """A reference cycle that exists while the fetch waits may be exempted from garbage collection, and then never be
+    freed."""
     def wait():
         parked = member.begin_fetch_shares(max_wait_ms=500)
         assert not parked.is_answered
@@ -567,7 +570,7 @@ def test_a_fetch_that_waited_leaves_no_garbage(client, member):
 
 
 def test_a_fetch_of_a_share_partition_that_was_never_initialized_leaves_no_garbage(client, topic_id):
-    """Once, the error was kept with its traceback, and so with the request and the connection."""
+    """Once, the broker kept the error with its traceback, which kept the request and the connection in memory."""
     stranger = ShareClient(client.broker, topic_id)
     stranger.fetch_shares()
     gc.collect()

@@ -1,4 +1,4 @@
-"""The description of the records that share groups hold, on a complete broker."""
+"""A complete broker describes the records that share groups hold."""
 from __future__ import annotations
 
 import json

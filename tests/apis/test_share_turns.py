@@ -19,7 +19,7 @@ GROUP_RESOURCE = 32
 
 @pytest.fixture
 def member(client):
-    """A member that has acquired as many records as may be in flight."""
+    """Return a member that has acquired the greatest number of records that may be in flight."""
     member = ShareClient(client.broker, client.broker.topics.topic('orders').topic_id)
     answer = client.ask('IncrementalAlterConfigs', 1, resources=[{
         'resource_type': GROUP_RESOURCE, 'resource_name': 'g1', 'configs': [
@@ -45,7 +45,7 @@ def node(tmp_path, watch):
 
 
 def longest_turn_s(member, watch, begin):
-    """Return the processor time of the longest turn until a request is answered. The broker collects no garbage."""
+    """Return the processor time of the longest turn until the broker answers a request. Garbage collection is off."""
     node = member.broker
     ends_s = []
     end_tick = node.end_tick

@@ -1,4 +1,4 @@
-"""Requests of clients from before KIP-890 that arrive late, on a connection that the client has given up."""
+"""Late requests of clients from before KIP-890, which arrive on a connection that the client has abandoned."""
 import ctypes
 import itertools
 import sys
@@ -17,12 +17,12 @@ NONE, NOT_COORDINATOR = ErrorCode.NONE, ErrorCode.NOT_COORDINATOR
 SETTINGS = {'transaction.state.log.num.partitions': '1', 'offsets.topic.num.partitions': '1',
             'kbroker.durability': 'page-cache', 'group.initial.rebalance.delay.ms': '0'}
 ORDERS = {'name': 'orders', 'partitions': [0]}
-"""The topic of an addition."""
+"""The topic whose partitions the test adds to a transaction."""
 MOST_REFUSALS = 8
 
 
 class Client:
-    """A producer that sends each request on the connection that the test names, and repeats none."""
+    """A producer that sends each request on the connection that the test names, and repeats no request."""
 
     def __init__(self, broker, transactional_id='tx'):
         self.broker, self.transactional_id = broker, transactional_id
@@ -98,7 +98,8 @@ def broker(tmp_path):
 
 @pytest.fixture
 def staged(broker):
-    """A client that ended transaction 1 on `new`, after it had given up `old`, and has begun transaction 2 there."""
+    """Return a client that abandoned the connection `old`, ended transaction 1 on `new`, and began transaction 2 on
+    `new`."""
     client = Client(broker)
     old, new = client.connect(), client.connect()
     client.run_transaction(old)
@@ -148,7 +149,8 @@ def test_late_offsets_do_not_replace_newer_ones(staged):
 
 
 def test_late_offsets_of_a_client_with_kip_890_do_not_replace_newer_ones_of_its_transaction(broker):
-    """Each transaction has its own epoch, but may send offsets several times. The simulation found this: 5 counted."""
+    """Each transaction has its own epoch, but may send offsets several times. In a simulation, a late offset of 5
+    replaced 8."""
     client = Client(broker)
     old, new = client.connect(), client.connect()
     assert [client.commit_offset(connection, offset, 5) for connection, offset in ((old, 5), (new, 5), (new, 8))] == [
@@ -229,7 +231,8 @@ def test_nothing_is_refused_if_the_check_is_off(tmp_path):
 
 @pytest.fixture
 def two_groups_at_most(broker):
-    """The connections of two groups, and a function that says whether old offsets of a producer's group are refused."""
+    """Track at most two groups. Return a function that commits offsets of a producer's group on the new connection, and
+    one that returns whether the broker refuses offsets on the old one."""
     stale_requests = broker.transactions.store.stale_requests
     stale_requests.most_groups = 2
     old, new = broker.connect(), broker.connect()
@@ -269,11 +272,11 @@ def test_a_new_group_of_another_producer_leaves_the_other_groups_of_a_producer_k
 
 
 HASH_OFFSET = 3 * ctypes.sizeof(ctypes.c_ssize_t)
-"""The place of the cached hash in a str of CPython, behind the reference count, the type and the length."""
+"""The position of the cached hash in a str of CPython, after the reference count, the type and the length."""
 
 
 def with_hash_of(text, other):
-    """Return a copy of a text that has the hash of another one."""
+    """Return a copy of `text` with the hash of `other`."""
     copy = text.encode().decode()
     hash(copy)
     ctypes.c_ssize_t.from_address(id(copy) + HASH_OFFSET).value = hash(other)
@@ -303,7 +306,8 @@ def test_two_groups_with_one_hash_cost_a_client_with_a_connection_for_each_some_
 
 
 def test_no_group_id_is_kept(two_groups_at_most):
-    """It may be long. Two groups of one producer with the same hash count as one."""
+    """A group id may be long, so the broker keeps its hash only. Two groups of one producer with the same hash count as
+    one."""
     commit, is_refused = two_groups_at_most
     group_id = 'g' * 32_000
     references = sys.getrefcount(group_id)
@@ -313,7 +317,7 @@ def test_no_group_id_is_kept(two_groups_at_most):
 
 
 def test_an_addition_that_waited_is_judged_when_its_wait_ends():
-    """The client gives its connection up while the addition waits for the end of transaction 1."""
+    """The client abandons its connection while the addition waits for the end of transaction 1."""
     world = World(immediate=False)
     world.init()
     world.flush()

@@ -30,7 +30,7 @@ def together(*indexes, repartition=()):
 
 
 class Heart:
-    """Sends a heartbeat with each call, and other requests with its client."""
+    """A function that sends a heartbeat. Its `client` sends other requests."""
 
     def __init__(self, client):
         self.client = client
@@ -42,7 +42,7 @@ class Heart:
 
 @pytest.fixture
 def beat(start_node):
-    """A function that starts a broker with these settings, and returns a Heart there."""
+    """Return a function that starts a broker with the given settings, and returns a Heart for its group."""
     def start(**settings):
         client = ApiClient(start_node(group_streams_initial_rebalance_delay_ms='0',
                                       group_streams_assignment_interval_ms='0',

@@ -1,4 +1,4 @@
-"""Throttling: what the answers of clients above their quotas say, and for how long the connection is muted.
+"""Throttling of clients above their quotas: the throttle time in the answers, and how long the connection is muted.
 
 Covers KIP-599.
 """

@@ -1,4 +1,4 @@
-"""Signatures of tokens are verified on a worker: the loop goes on, and the login keeps its order."""
+"""A worker verifies the signatures of tokens. The loop does not wait for it, and each login keeps its order."""
 import json
 
 import pytest

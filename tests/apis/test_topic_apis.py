@@ -66,7 +66,7 @@ def test_each_topic_of_a_request_has_its_own_result(client):
 
 
 def test_a_topic_named_twice_is_answered_once(client):
-    """Kafka does the same. Here, each mention once had its own answer."""
+    """Apache Kafka does the same. kbroker once answered each mention."""
     results = create(client, {'name': 'new'}, {'name': 'new'}, {'name': 'other'})
     assert sorted((result.name, result.error_code) for result in results) == [
         ('new', ErrorCode.INVALID_REQUEST),
@@ -153,7 +153,7 @@ def test_topics_are_deleted_by_id(client):
 
 
 def test_a_topic_given_twice_is_not_deleted(client):
-    """Kafka gives one answer, INVALID_REQUEST. Here, the first mention once deleted the topic."""
+    """Apache Kafka answers INVALID_REQUEST once. In kbroker, the first mention once deleted the topic."""
     topic_id = client.broker.topics.topic('orders').topic_id
     refused = ErrorCode.INVALID_REQUEST
     assert delete(client, ('orders', NO_ID), ('orders', NO_ID)) == [('orders', NO_ID, refused)]
@@ -341,7 +341,7 @@ def test_a_topic_asked_for_twice_is_described_once(client):
 
 
 def test_metadata_tells_what_the_client_may_do_if_asked(client):
-    """Apache Kafka without an authorizer allows everything. Here, the field was once not set."""
+    """Apache Kafka without an authorizer returns all operations. kbroker once did not set the field."""
     asked = client.ask(
         'Metadata',
         10,

@@ -257,7 +257,7 @@ def test_the_offsets_of_a_group_join(world, version):
 
 
 def test_offsets_join_where_the_group_is_kept_though_the_topic_got_partitions_since(producer):
-    """From the next start on, with five partitions, the group is looked for in another one."""
+    """After the next start, the broker looks for the group in another one of the five partitions."""
     producer.ask('FindCoordinator', coordinator_keys=['g1'], key_type=0)
     grown, = producer.ask('CreatePartitions', topics=[{'name': '__consumer_offsets', 'count': 5, 'assignments': None}],
                           timeout_ms=1000).results

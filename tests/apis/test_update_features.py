@@ -1,4 +1,5 @@
-"""UpdateFeatures: levels change at once, outlive a restart, and decide about the protocols of groups."""
+"""UpdateFeatures: levels change at once, are kept over a restart, and decide which group protocols the broker
+serves."""
 from typing import NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ UPGRADE, SAFE = 1, 2
 
 
 class RequestTo(NamedTuple):
-    """The part of a request that the gate reads."""
+    """A stand-in for a request, with the one field that `require_group_protocol` reads."""
 
     node: InProcessBroker
 
