@@ -1,4 +1,5 @@
-"""The heartbeats of a member whose program is busy: when the thread sends them, and when it gives up."""
+"""A thread sends the heartbeats of a member whose program is busy. The tests check when it sends them and when it gives
+up."""
 import gc
 import threading
 
@@ -84,7 +85,7 @@ def test_a_consumer_that_does_not_poll_leaves_its_group(clock):
 @pytest.mark.parametrize('error', [KafkaError(ErrorCode.FENCED_INSTANCE_ID, 'fenced'), ClientError('fenced'),
                                    ValueError('fenced')])
 def test_an_error_is_raised_by_the_next_poll_and_ends_the_heartbeats(clock, error):
-    """An error of another kind is a defect of the client, which must not end the thread without a word."""
+    """A ValueError here is a defect of the client. The thread must report it rather than end silently."""
     member, heartbeats = made(clock)
     member.error = error
     clock.advance(60_000)
@@ -118,7 +119,7 @@ def test_a_thread_that_waits_for_an_answer_is_left_to_itself(clock):
 
 
 def test_a_stop_ends_though_the_lock_is_held_for_good(clock, monkeypatch):
-    """A Ctrl-C right after an acquisition leaves the lock to the program's thread."""
+    """A Ctrl-C right after the program's thread has acquired the lock leaves it locked."""
     monkeypatch.setattr(background_heartbeats, 'END_MS', 1)
     _, heartbeats = made(clock)
     with heartbeats.lock:
@@ -129,7 +130,7 @@ def test_a_stop_ends_though_the_lock_is_held_for_good(clock, monkeypatch):
 
 
 def test_a_stop_does_not_take_the_lock(clock):
-    """A Ctrl-C between its acquisition and its release would leave it locked."""
+    """A stop that acquired the lock would leave it locked if a Ctrl-C came before the release."""
     _, heartbeats = made(clock)
     is_held, may_end = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""The bound of buffer.memory: over many partitions, for columns, and where a broker takes nothing."""
+"""The bound of buffer.memory: over many partitions, for columns, and with a broker that does not answer."""
 import pytest
 from support.brokers.fake_cluster import FakeCluster
 
@@ -13,7 +13,7 @@ HOUR_MS = 3_600_000
 
 
 class Watched:
-    """A producer whose batches linger for an hour, and the most bytes that it held."""
+    """A producer whose batches linger for an hour. `most_bytes` is the largest number of bytes that it held."""
 
     def __init__(self, cluster, **settings):
         self.clock = ManualClock()
@@ -63,7 +63,8 @@ def test_columns_over_many_partitions_hold_no_more_than_buffer_memory(batch_byte
 
 
 def test_a_batch_that_can_fill_waits_for_answers_before_it_is_sent():
-    """Open batches are sent early only if nothing else holds the memory: else a slow broker would get tiny ones."""
+    """The producer sends open batches early only if no batch in flight holds memory. Otherwise a slow broker would get
+    tiny batches."""
     cluster = FakeCluster(2)
     watched = Watched(cluster, batch_size_bytes=LIMIT // 4)
     for number in range(400):
@@ -106,7 +107,7 @@ def test_a_record_larger_than_buffer_memory_is_refused():
 
 
 def test_a_failure_during_the_wait_for_room_refuses_the_record():
-    """In a transaction, an abort must follow: nothing may be queued behind a lost record."""
+    """In a transaction, only an abort may follow. The producer must queue no record after a lost one."""
     cluster = FakeCluster()
     watched = Watched(cluster, transactional_id='x')
     watched.producer.init_transactions()

@@ -1,4 +1,4 @@
-"""Admin and LiveView with kbroker and with Apache Kafka."""
+"""Admin and LiveView against kbroker and against Apache Kafka."""
 import itertools
 import time
 import uuid
@@ -53,7 +53,7 @@ def admin(view):
 
 
 def eventually(ask, is_expected):
-    """Call `ask` until the result is the expected one, for 120 s at most. Return the last result.
+    """Call `ask` until `is_expected` accepts its result, for 120 s at most. Return the last result.
 
     A Kafka broker applies a change after the controller has answered, and markers are written after the answer.
     """
@@ -93,7 +93,7 @@ class OpenTransaction:
         self.producer.flush()
 
 
-# ---- topics and configurations
+# ---- topics and configs
 
 def test_topics_are_made_widened_and_deleted_each_with_its_own_answer(view, admin, topic):
     other = next(names)
@@ -230,7 +230,7 @@ def test_an_open_transaction_is_seen_from_all_sides(view, address, topic):
     transaction.producer.abort_transaction()
     found = eventually(lambda: view.transaction(transaction.transactional_id), lambda row: row.state == 'CompleteAbort')
     assert (found.state, found.partitions) == ('CompleteAbort', ())
-    # COMPLETE is written when the last marker is.
+    # The coordinator writes COMPLETE after the last marker is written.
     assert view.partition_offsets(topic, 0) == PartitionOffsets(0, 5, 5)
     assert [header.is_control for header, _ in view.batches(topic, 0)] == [False, False, True, False, True]
     committed = fetch_batches(view.cluster, topic, 0, isolation_level='read_committed')

@@ -164,7 +164,7 @@ def test_a_broken_connection_is_opened_again():
 
 
 def test_a_known_address_whose_connections_are_closed_while_its_broker_restarts_is_tried_again():
-    """So does a load balancer without a broker behind it."""
+    """A load balancer without a broker behind it closes its connections, too."""
     with running(ScriptedBroker()) as broker, Routes(broker.port) as cluster:
         cluster.refresh()
         closed = iter([None] * 3)
@@ -262,7 +262,8 @@ def test_a_pause_between_retries_ends_with_the_time_of_the_cluster():
 
 
 def test_retries_end_with_the_time_of_the_cluster_also_if_it_was_set_since_they_began():
-    """A consumer that closes sets it while the thread of its heartbeats retries. The pauses are then none."""
+    """A closing consumer sets the cluster's time while the thread of its heartbeats retries. The retries then make no
+    more pauses."""
     tries = []
 
     def lose():
@@ -281,7 +282,7 @@ def test_retries_end_with_the_time_of_the_cluster_also_if_it_was_set_since_they_
 
 
 def test_another_cluster_at_the_same_address_is_refused(shared_broker):
-    """A broker that was set up again has other topics and knows no sequence numbers."""
+    """A broker with a new directory has other topics and does not know the producers' sequence numbers."""
     with Routes(shared_broker.address.rpartition(':')[2]) as cluster:
         found = cluster.refresh().cluster_id
         cluster.cluster_id = 'another'

@@ -1,4 +1,4 @@
-"""Client settings under Java's names. Each error is one line without secrets."""
+"""Client settings by the names of the Java client. Each error is one line without secrets."""
 import pytest
 
 from kbroker.base.errors import ConfigError

@@ -1,4 +1,4 @@
-"""One connection: versions, pipelining, and the errors for a peer that is no suitable broker."""
+"""One connection: versions, pipelining, and the errors for a peer that is not a suitable broker."""
 import fcntl
 import os
 import re
@@ -60,7 +60,7 @@ def until_closed(connection):
 
 
 def answering(data):
-    """Return a server that reads some bytes and always answers the same ones."""
+    """Return a server that reads some bytes and then sends `data`."""
     def handle(connection):
         connection.recv(1000)
         connection.sendall(data)
@@ -162,7 +162,7 @@ def test_a_call_without_an_answer_in_time_ends_the_connection():
 
 @pytest.mark.parametrize('step', ['send', 'recv_into'])
 def test_an_interrupt_within_a_request_or_an_answer_ends_the_connection(monkeypatch, step):
-    """Bytes of it have passed, so the next answer would be taken for that of another request."""
+    """Part of the request or the answer has passed, so the client would assign the next answer to the wrong request."""
     interrupted = []
 
     class Interrupted(socket.socket):
@@ -240,7 +240,7 @@ def test_answers_that_pass_share_their_memory_and_others_keep_theirs():
 
 
 def test_another_request_on_the_connection_leaves_fetched_records_as_they_are():
-    """A consumer holds them while it asks for metadata, perhaps on the connection that they came by."""
+    """A consumer holds fetched records while it asks for metadata, perhaps on the connection that received them."""
     response = messages.FetchResponse
     broker = ScriptedBroker()
     broker.answers['Fetch'] = lambda request: response(responses=[response.FetchableTopicResponse(
@@ -327,7 +327,8 @@ def test_a_peer_that_reads_slowly_delays_no_other_one():
 
 @pytest.mark.parametrize('is_awaited', [False, True])
 def test_batches_that_are_sent_in_place_arrive_in_their_order_at_a_slow_peer(is_awaited):
-    """The request has more parts than one call sends. The caller sends the rest when there is room, or awaits it."""
+    """The request has more parts than one call sends. The caller sends the rest when the socket has room, or blocks
+    until it is sent."""
     batches = [bytearray([number % 251]) * 6000 for number in range(MOST_PARTS)]
 
     def request(wrap):
@@ -392,7 +393,7 @@ def test_whatever_bytes_a_broker_answers_end_in_a_message_or_in_one_line(request
         connect(1).call(getattr(messages, f'{request_name}Request')())
 
 
-# ---- peers that are no brokers
+# ---- peers that are not brokers
 
 def test_nothing_listens():
     port = free_port()

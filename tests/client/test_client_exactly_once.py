@@ -1,4 +1,5 @@
-"""The client where connections are cut and the broker is killed: each record once. Also runs against Apache Kafka."""
+"""The client writes each record exactly once though connections are cut and the broker is killed. Also runs against
+Apache Kafka."""
 import time
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
@@ -19,12 +20,13 @@ from kbroker.client.admin import NewTopic
 
 RECORDS = 80
 STUCK_S = 4 * LIMIT_MS / 1000
-"""A group that commits nothing for so long is stuck: sessions and transactions of dead members have timed out."""
+"""The test calls a group stuck that commits nothing for this long: the sessions and transactions of dead members have
+timed out by then."""
 
 
 @pytest.fixture
 def proxy_of():
-    """A function that makes a proxy."""
+    """Return a function that makes a proxy, which the fixture closes."""
     with ExitStack() as stack:
         yield lambda *arguments, **options: stack.enter_context(closing(CuttingProxy(*arguments, **options)))
 
@@ -44,7 +46,8 @@ def make_topics(address, *names, partitions=2):
 
 
 def read_committed(address, topic, has_open=False):
-    """Return the values below the last stable offsets. Without an open transaction, await the markers of the last one.
+    """Return the values below the last stable offsets. Unless `has_open`, wait for the markers of all transactions
+    first.
 
     A coordinator answers the end of a transaction before its markers are in the log.
     """
@@ -89,25 +92,27 @@ PROTOCOLS = {
     'consumer': {'group_protocol': 'consumer'},
     'static': {'group_instance_id': 'static', 'heartbeat_interval_ms': 100},
 }
-"""The last one waits for no session of a dead member: its next start takes its place."""
+"""With `static`, a member that starts again replaces its dead predecessor, so the group waits for no session
+time-out."""
 SETTINGS = {
     'group.consumer.session.timeout.ms': '6000', 'group.consumer.min.session.timeout.ms': '6000',
     'group.consumer.heartbeat.interval.ms': '100', 'group.consumer.min.heartbeat.interval.ms': '100',
     'group.initial.rebalance.delay.ms': '0',
     'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1',
 }
-"""With few partitions, the metadata of all topics arrives before its connection is cut."""
+"""The internal topics have few partitions so that the metadata of all topics arrives before the proxy cuts the
+connection."""
 LOOPS = [('static', 1, RECORDS), *(pytest.param(name, seed, 4 * RECORDS, marks=pytest.mark.soak)
                                    for name in PROTOCOLS for seed in range(1, 6))]
 
 
 WITHOUT_MARKERS = 'these partitions are likely deleted already and hence can be skipped'
-"""A line in the log of Apache Kafka 4.3.1. While it starts, it may not know the leaders yet. It then completes decided
-transactions without their markers. Their data and offsets stay open, and end with the producer's next transaction."""
+"""A line in the log of Apache Kafka 4.3.1. A starting broker that does not know the leaders yet completes decided
+transactions without their markers. Their data and offsets stay open until the producer's next transaction ends."""
 
 
 def skip_without_verdict(broker):
-    """Skip the test if Apache Kafka has left transactions open: records are then missing or there twice."""
+    """Skip the test if Apache Kafka has left transactions open, because records are then missing or duplicated."""
     if any(WITHOUT_MARKERS in line for line in broker.lines):
         pytest.skip('no verdict: Apache Kafka has completed a transaction without its markers, as its log says')
 
@@ -121,7 +126,8 @@ def committed_offset(admin):
 
 @pytest.mark.parametrize(('protocol', 'seed', 'count'), LOOPS)
 def test_a_group_that_reads_processes_and_writes_is_exact_whatever_dies(start_broker, proxy_of, protocol, seed, count):
-    """Connections are cut and the broker is killed. Members die, abort, and lose their place in the group."""
+    """The proxy cuts connections and the test kills the broker. Members die, abort, and lose their place in the
+    group."""
     proxy = proxy_of(seed, most_bytes=4000)
     broker = start_broker({'advertised.listeners': f'PLAINTEXT://{proxy.address}', **SETTINGS})
     proxy.target = broker.address
@@ -162,7 +168,7 @@ def test_a_group_that_reads_processes_and_writes_is_exact_whatever_dies(start_br
     assert Counter(read_committed(proxy.address, 'out')) == Counter(values)
 
 
-# ---- two-phase commit, which Apache Kafka does not serve to the end
+# ---- two-phase commit, which Apache Kafka does not serve completely
 
 def two_phase(address, **options):
     return Producer(address, transactional_id='xa', two_phase_commit=True, linger_ms=0, **PATIENT, **options)
@@ -176,7 +182,7 @@ def two_phase_broker(request, start_broker):
 
 
 def prepare(address, value):
-    """Write a value in a transaction of a producer that ends after the preparation. Return the token."""
+    """Write a value in a transaction, prepare it, and close the producer. Return the token."""
     with two_phase(address) as producer, producer.transaction() as transaction:
         producer.send('ledger', value, partition=0)
         return str(transaction.prepare())

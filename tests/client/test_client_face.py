@@ -70,7 +70,7 @@ def test_a_setting_that_is_unknown_or_wrong_is_refused_by_the_constructor(make, 
 
 
 def test_a_file_for_several_programs_may_hold_other_settings():
-    """The commands read such files, and pass a cluster."""
+    """The commands read files with settings of several programs, and pass a cluster to the client."""
     cluster = FakeCluster()
     cluster.config = ClientConfig.from_settings({'bootstrap.servers': 'h:1', 'interceptor.classes': 'x',
                                                  'linger.ms': '8'})
@@ -140,7 +140,7 @@ def test_a_close_bounds_all_that_it_waits_for_together(options, limit_ms, monkey
 
 
 class UnansweredHeartbeat:
-    """The heartbeats of a member whose thread waits for an answer."""
+    """A stand-in for a member's heartbeats while their thread waits for an answer."""
 
     uses_member = True
 
@@ -149,7 +149,8 @@ class UnansweredHeartbeat:
 
 
 def reading_consumer(monkeypatch, stop=lambda timeout_ms: False):
-    """Return a consumer that has read a partition, and a list for the closes of its member's connections."""
+    """Return a consumer that has read a partition, and a list that gets an entry when it closes its member's
+    connections."""
     consumer, closed = Consumer('h:1', group_id='g', enable_auto_commit=True), []
     consumer.assign([('t', 0)])
     consumer.seek('t', 0, 5)
@@ -189,7 +190,7 @@ def test_a_close_that_is_interrupted_in_a_heartbeat_leaves_the_connections_to_it
 
 
 def test_a_close_that_is_interrupted_in_its_commit_waits_a_second_for_the_goodbye(monkeypatch):
-    """With a coordinator that is stopped, a second Ctrl-C would otherwise be followed by the rest of the 30 s."""
+    """Without this bound, a close after Ctrl-C would wait for a stopped coordinator for the rest of the 30 s."""
     def interrupt():
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Batches of a partition from brokers that change, lag behind and send invalid answers."""
+"""A consumer reads a partition from brokers that change, lag behind or send invalid answers."""
 import pytest
 from support.brokers.scripted_broker import ScriptedBroker, running
 

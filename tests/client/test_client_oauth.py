@@ -1,4 +1,4 @@
-"""Bearer tokens of the client: its own, a file's, and those of an identity provider."""
+"""Bearer tokens of the client: unsecured ones that it makes, tokens from a file, and tokens of an identity provider."""
 import base64
 import http.server
 import json
@@ -93,7 +93,7 @@ def test_settings_that_do_not_fit(settings, words):
 
 @pytest.fixture
 def provider():
-    """Yield an identity provider: its URL, what it was asked, and the answers that it gives."""
+    """Yield an identity provider: its URL, the requests that it received, and the answers that it gives."""
     asked, answers = [], []
 
     class Provider(http.server.BaseHTTPRequestHandler):

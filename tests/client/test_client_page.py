@@ -1,4 +1,4 @@
-"""The page of the client: its examples run and print what the page says, and its tables are complete."""
+"""The examples of docs/client.md run and print what the page shows, and the page's tables are complete."""
 import re
 
 import pytest

@@ -11,7 +11,7 @@ from kbroker.protocol import messages
 
 
 class TwoBrokers:
-    """Brokers 1 and 2. `leaders` are by partition of the one topic; `coordinator` serves all keys.
+    """Brokers 1 and 2. `leaders` has the leader of each partition of the one topic. `coordinator` serves all keys.
 
     Each broker answers for its own partitions. The offsets in its answers are its broker id.
     """

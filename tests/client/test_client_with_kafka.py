@@ -33,7 +33,7 @@ def guarded(tmp_path_factory):
     ('SASL_SSL', 'SCRAM-SHA-512', SCRAM, PASSWORD)])
 def test_each_mechanism_opens_the_door_and_a_wrong_password_does_not(guarded, protocol, mechanism, module, password):
     cluster = guarded.connect(protocol, sasl_mechanism=mechanism, sasl_jaas_config=jaas(module, password))
-    # The broker knows the user a moment after the controller does.
+    # The broker learns about the user a moment after the controller.
     answer = cluster.retrying(cluster.refresh, 'waiting for the user', {ErrorCode.SASL_AUTHENTICATION_FAILED})
     assert answer.cluster_id
     cluster.close()

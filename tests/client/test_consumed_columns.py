@@ -1,4 +1,4 @@
-"""Columns of consumed records: what a consumer makes of answers to Fetch, damaged ones included."""
+"""A consumer turns answers to Fetch into columns of records, and reports damaged ones."""
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -204,7 +204,7 @@ class DamagedLog(ScriptedBroker):
 
 
 def test_records_are_returned_before_the_error_of_another_topic():
-    """In one answer, one topic has records, and the other one was deleted."""
+    """The answer has records of one topic, and an error for another topic, which was deleted."""
     broker = DamagedLog()
     fetch, metadata, missing = broker.fetch, broker.metadata, []
 

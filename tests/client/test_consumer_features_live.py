@@ -1,4 +1,5 @@
-"""A consumer's own choices with a live broker: iteration, positions, pauses, times, heartbeats, cooperative groups."""
+"""Features of a consumer with a live broker: iteration, positions, pauses, timestamps, heartbeats, cooperative
+groups."""
 import threading
 import time
 from contextlib import ExitStack
@@ -30,7 +31,7 @@ def topic(address, request):
 
 
 class Notes(RebalanceListener):
-    """A listener that notes the partitions that go."""
+    """A listener that records the partitions that are revoked or lost."""
 
     def __init__(self):
         self.revoked = []
@@ -236,7 +237,7 @@ def test_members_of_a_cooperative_group_keep_what_does_not_move(address, topic):
 
 
 class CommitsWhatGoes(RebalanceListener):
-    """A listener that commits the positions of the partitions that its consumer gives up, and notes all calls."""
+    """A listener that commits the positions of revoked partitions, and records all calls."""
 
     def __init__(self):
         self.consumer = None
@@ -260,7 +261,8 @@ class CommitsWhatGoes(RebalanceListener):
     {'group_protocol': 'consumer'},
     {'group_protocol': 'consumer', 'group_instance_id': 'static'}], ids=['range', 'cooperative', 'consumer', 'static'])
 def test_what_a_listener_commits_is_not_read_again_by_the_next_owner(address, topic, protocol):
-    """Nothing else commits. So a record would be read twice if a revocation came after the partition had moved."""
+    """Only the listener commits. A record would be read twice if the listener was called after the partition had
+    moved."""
     listeners = CommitsWhatGoes(), CommitsWhatGoes()
     instance = protocol.get('group_instance_id')
     with ExitStack() as stack:
@@ -343,7 +345,7 @@ def test_a_consumer_of_chosen_partitions_reports_that_their_topic_was_deleted(ad
 
 
 def test_a_cooperative_group_is_shared_with_librdkafka(address, topic):
-    """Each client is the leader once: the one that joins first leads, and the other one after it has left."""
+    """Each client leads the group once. The first to join leads at first; the second leads after the first has left."""
     options = {'group_id': topic, 'heartbeat_interval_ms': 100, 'session_timeout_ms': 30_000,
                'partition_assignment_strategy': 'cooperative-sticky'}
     other = confluent_kafka.Consumer({

@@ -1,4 +1,4 @@
-"""Consumers of the protocol of KIP-848 with a live broker: shares of a group, expressions, static members, fences."""
+"""Consumers of KIP-848 with a live broker: assignments within a group, regular expressions, static members, fencing."""
 import threading
 import time
 from contextlib import contextmanager
@@ -114,7 +114,7 @@ def test_members_share_the_partitions_and_take_over_from_one_that_leaves(broker,
 
 
 def test_partitions_that_stay_are_not_read_again(broker, cluster, topic):
-    """Without commits, a consumer that lost its positions would begin at the start again."""
+    """The group has no commits, so a consumer that lost its positions would read from the start again."""
     write(cluster, topic, b'0', b'1', b'2')
     consumer = Consumer(cluster, settings(topic, enable_auto_commit=False))
     consumer.subscribe([topic])

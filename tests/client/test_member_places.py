@@ -1,4 +1,5 @@
-"""Members that lose their place in a group: the positions that they keep, and the place in whose name they commit."""
+"""Members that lose their place in a group: the positions that they keep, and the generation under which they
+commit."""
 from collections import deque
 
 import pytest
@@ -19,7 +20,8 @@ PARTITIONS = [('t', 0), ('t', 1)]
 
 
 class Coordinator:
-    """A cluster of one coordinator, which assigns both partitions of `t` at first. `codes` are its next answers."""
+    """A cluster of one coordinator. It assigns both partitions of `t` at first. `codes` are the errors of its next
+    answers."""
 
     def __init__(self):
         self.assigned = [0, 1]
@@ -78,7 +80,7 @@ def classic_member(coordinator):
 
 @pytest.mark.parametrize('make', [epoch_member, classic_member])
 def test_a_member_that_left_keeps_no_position_when_it_joins_again(make):
-    """Another member may have read and committed its partitions meanwhile."""
+    """Another member may have read the partitions and committed offsets before it joins again."""
     member = make(Coordinator())
     assert member.join(['t']) == PARTITIONS
     assert member.join(['t'], PARTITIONS) == PARTITIONS
@@ -117,7 +119,7 @@ def test_a_cooperative_member_that_the_group_has_removed_claims_no_partition():
 
 @pytest.mark.parametrize(('make', 'generation'), [(epoch_member, 1), (classic_member, 7)])
 def test_a_member_that_left_commits_in_the_name_of_its_former_place(make, generation):
-    """Without a generation, a group accepts the offsets of a transaction from every client."""
+    """If a commit in a transaction has no generation, the group accepts it from every client."""
     member = make(Coordinator())
     assert member.metadata == GroupMetadata('g')
     member.join(['t'])
@@ -130,7 +132,8 @@ def test_a_member_that_left_commits_in_the_name_of_its_former_place(make, genera
 
 
 def test_a_member_that_is_interrupted_while_it_joins_leaves_its_group():
-    """The coordinator knows it already. The next member would wait until its session has timed out."""
+    """The coordinator has already added the member. If it did not leave, the next member would wait for its session
+    time-out."""
     coordinator = Coordinator()
     member = classic_member(coordinator)
     member.leave()
@@ -166,7 +169,7 @@ def test_a_member_whose_farewell_is_refused_joins_again():
 
 
 def test_partitions_that_go_while_others_are_given_up_go_with_the_next_join():
-    """The consumer has not committed them yet, so no heartbeat may report that they are given up."""
+    """The consumer has not committed the positions of these partitions, so no heartbeat may report them as released."""
     coordinator = Coordinator()
     member = epoch_member(coordinator)
     member.join(['t'])

@@ -140,19 +140,19 @@ def test_memory_is_used_again_only_after_its_last_reader():
 
 BATCH_BYTES = 64 * 1024
 SPARE_BYTES = 4 << 20
-"""The most memory of finished batches that waits for the next ones; as much is in open batches."""
+"""The most memory of finished batches that is retained for reuse. Open batches may hold as much again."""
 
 
 @pytest.fixture
 def allocated_bytes():
-    """The bytes that were allocated since the test began."""
+    """Return a function that returns the number of bytes that were allocated since the test began."""
     tracemalloc.start()
     yield lambda: tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
 
 
 def send_full_batch(queue):
-    """Let a batch become full and finish, and leave a small one open."""
+    """Fill a batch, take it from the queue and finish it. The record that did not fit remains in an open batch."""
     for _ in range(BATCH_BYTES // 1024):
         queue.append(0, None, bytes(1024), None, None, ManualClock())
     batch = queue.take(ProducerIdAndEpoch())

@@ -1,4 +1,5 @@
-"""Topics that change while a producer writes to them: partitions are added, or the topic is deleted and made again."""
+"""Topics that change while a producer writes to them: partitions are added, or the topic is deleted and created
+again."""
 import pytest
 from support.brokers.fake_cluster import FakeCluster
 

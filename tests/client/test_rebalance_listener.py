@@ -1,4 +1,5 @@
-"""The calls of a rebalance listener: which partitions, in which order, and what it may do. The group is scripted."""
+"""The calls of a rebalance listener: their partitions, their order, and what the listener may do. The group is
+scripted."""
 import re
 import threading
 
@@ -16,7 +17,7 @@ ALL = [('t', 0), ('t', 1), ('t', 2)]
 
 
 class Member:
-    """A member whose next assignments are in `script`; `gives_up` says which partitions it surrenders before."""
+    """A member whose next assignments are in `script`. An eager member surrenders all its partitions before a join."""
 
     group_id = 'g'
     is_joining = False
@@ -224,7 +225,7 @@ def test_a_join_that_fails_is_repeated_without_a_second_revocation():
 
 
 def test_a_join_that_took_longer_than_max_poll_interval_ms_keeps_the_place():
-    """The thread may run as soon as the join is over, before the poll has come to its end."""
+    """The heartbeat thread may run as soon as the join is over, before the poll returns."""
     scene = Scene()
     join = scene.member.join
 
@@ -270,7 +271,7 @@ def test_a_consumer_that_closes_commits_reports_and_leaves(commits):
 
 
 def test_after_an_error_of_the_block_nothing_is_committed_and_the_listener_not_called():
-    """A listener that commits would skip the records that the block did not get to."""
+    """A listener that commits would skip the records that the block had not processed."""
     scene = Scene(enable_auto_commit=True)
     scene.rebalance(*ALL)
     scene.read_to(3)
@@ -372,7 +373,7 @@ def test_a_subscription_that_means_nothing_is_refused_and_leaves_the_former_one(
     assert scene.consumer._subscription.topics == {'t'}
 
 
-# ---- a heartbeat that waits for its answer
+# ---- while a heartbeat waits for its answer
 
 def test_records_are_read_while_the_thread_awaits_the_answer_to_a_heartbeat():
     scene = Scene()

@@ -1,4 +1,4 @@
-"""Share consumers with a live broker: outcomes, gaps, members that share, and sessions that are lost.
+"""Share consumers with a live broker: outcomes of records, gaps, several members of a group, and lost sessions.
 
 Covers KIP-932.
 """
@@ -34,7 +34,7 @@ def broker(tmp_path_factory):
 
 @pytest.fixture
 def topic(cluster, request):
-    """A topic of two partitions, from whose start the group of the same name begins."""
+    """Create a topic of two partitions, and a group of the same name that begins at the topic's start."""
     name = request.node.name
     assert Admin(cluster).create_topics([NewTopic(name, 2)]) == {name: None}
     begun = Admin(cluster).alter_share_group_offsets(name, {(name, 0): 0, (name, 1): 0})
@@ -72,7 +72,7 @@ def write(cluster, topic, *values, partition=0, **settings):
 
 
 def read(consumer, count):
-    """Return (offset, delivery count, value) of this many records."""
+    """Read `count` records. Return (offset, delivery count, value) of each."""
     found, deadline = [], time.monotonic() + LIMIT_S
     while len(found) < count:
         assert time.monotonic() < deadline, found

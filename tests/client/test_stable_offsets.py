@@ -1,4 +1,4 @@
-"""The wait for committed offsets while a transaction is open that commits newer ones."""
+"""A client waits for committed offsets while an open transaction has newer ones."""
 import threading
 
 import pytest
@@ -16,7 +16,7 @@ FIRST, SECOND = [('t', 0)], [('t', 1)]
 
 
 class Asked:
-    """A question that is answered with an error until `answer` is set. It counts."""
+    """A lookup that raises `error` until `answer` is set, and counts its calls."""
 
     def __init__(self, error=UNSTABLE):
         self.error, self.answer, self.count = error, None, 0
@@ -125,7 +125,8 @@ def test_heartbeats_may_be_sent_between_two_questions(shared_broker, topic):
             visits.append('heartbeat')
 
     def sleep(_seconds):
-        """Take the lock as the thread of the heartbeats would. The first pause ends the transaction, too."""
+        """Acquire the lock in another thread, as the heartbeats do. Commit the writer's transaction in the first
+        pause."""
         thread = threading.Thread(target=visit, daemon=True)
         thread.start()
         thread.join(60)

@@ -13,7 +13,7 @@ def append(queue, value=b'', context=None, clock=None):
 
 
 def filled(batches, records_each=2, batch_bytes=200):
-    """Return a queue with so many closed batches."""
+    """Return a queue with this number of closed batches."""
     queue = PartitionQueue('t', 0, batch_bytes)
     for number in range(batches):
         for _ in range(records_each):
@@ -130,7 +130,7 @@ def test_without_a_producer_id_nothing_is_numbered():
 
 
 def test_batches_that_are_all_too_large_are_sent_in_halves_in_their_order():
-    """Without sequence numbers, nothing but the queue keeps the order."""
+    """These batches have no sequence numbers, so only the queue keeps their order."""
     queue = filled(2, records_each=4, batch_bytes=1000)
     flying = [queue.take(ProducerIdAndEpoch()) for _ in range(2)]
     for batch in flying:

@@ -1,4 +1,4 @@
-"""Assignments: the ranges of Kafka's assignor, in the bytes that other clients read."""
+"""The range assignor computes the ranges of Apache Kafka's, and encodes them as other clients read them."""
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Producer and consumer with a live broker: reads after writes, ends of transactions, shares of groups."""
+"""Producer and consumer with a live broker: reads after writes, ends of transactions, assignments within groups."""
 import threading
 import time
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ def topic(cluster, request):
 
 
 def read_all(cluster, topic, count, **settings):
-    """Return the values by partition once `count` have arrived, and further ones of the same poll."""
+    """Poll until `count` values have arrived. Return all values of these polls by partition."""
     consumer = Consumer(cluster, ConsumerSettings(auto_offset_reset='earliest', **settings))
     consumer.assign((topic, partition) for partition in range(3))
     found = {0: [], 1: [], 2: []}

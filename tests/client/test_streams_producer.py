@@ -106,7 +106,8 @@ def test_a_partition_that_forgot_the_producer_gets_the_batch_again_under_the_nex
 
 
 def test_a_first_batch_that_a_later_one_overtook_is_sent_again_under_the_next_epoch():
-    """A new leader refuses the first batch, is ready for the second one, and takes it: it knows no number before it."""
+    """A new leader refuses the first batch, and then accepts the second one, because it knows no earlier sequence
+    number."""
     cluster = FakeCluster()
     cluster.codes[0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
     producer, told = started(cluster)
@@ -158,7 +159,7 @@ def test_without_anybody_to_tell_a_failure_is_raised_by_the_next_call():
 
 @pytest.mark.parametrize('error', [ZeroDivisionError, KeyboardInterrupt])
 def test_an_error_of_a_report_is_raised_and_loses_no_other_batch_of_the_answer(error):
-    """A batch without its report would count as in flight, and the end of the producer would wait for it for ever."""
+    """A batch that was never reported would count as in flight, and the producer's close would wait for it for ever."""
     cluster, told = FakeCluster(partitions=3), []
 
     def on_delivery(delivery):
@@ -348,7 +349,7 @@ def test_an_abort_drops_what_was_not_sent():
 
 
 def test_a_batch_whose_answer_was_lost_is_asked_about_before_the_others_are_renumbered():
-    """The partition has the second batch already. Under a new number it would be written twice."""
+    """The partition has the second batch already. With a new sequence number the broker would append it again."""
     cluster = FakeCluster()
     clock = ManualClock()
     told = []
@@ -398,7 +399,7 @@ def raising(error):
 
 
 def test_a_connection_that_was_closed_elsewhere_is_reopened_and_the_batch_sent_again():
-    """As an interrupt within an answer closes it."""
+    """An interrupt during an answer closes the connection in the same way."""
     cluster = FakeCluster()
     producer, told = started(cluster)
     cluster.answers_flow = False
@@ -412,7 +413,7 @@ def test_a_connection_that_was_closed_elsewhere_is_reopened_and_the_batch_sent_a
 
 @pytest.mark.parametrize('level', [1, 2])
 def test_after_a_failure_a_transaction_takes_no_more_rows(level):
-    """Below transaction.version 2, a batch that followed to another partition would end the producer for good."""
+    """Below transaction.version 2, a further batch to another partition would be a fatal error of the producer."""
     cluster = FakeCluster()
     cluster.broker.finalized_features['transaction.version'] = level
     cluster.codes[0] = [ErrorCode.INVALID_RECORD]

@@ -1,4 +1,4 @@
-"""Settings of producer and consumer under Kafka's names: the defaults, and contradictions."""
+"""Settings of producer and consumer by Kafka's names: their defaults, and combinations that are refused."""
 import pytest
 
 from kbroker.base.errors import ConfigError

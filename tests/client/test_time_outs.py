@@ -1,7 +1,7 @@
-"""Calls with a time-out end at their time, whatever does not answer; what has not ended goes on in the next call.
+"""Calls with a time-out return in time, whichever peer does not answer. The next call continues unfinished operations.
 
-The broker of a test keeps its answer for as long as the test runs. So a call that awaits it instead ends the test by
-its own limit, and no test looks at a clock.
+In these tests, the broker withholds its answer until the test ends. A call that waited for the answer would run into
+the test's own time limit, so no test reads a clock.
 """
 import threading
 from contextlib import closing
@@ -95,7 +95,8 @@ def test_a_cooperative_member_reads_its_partitions_while_its_join_waits(shared_b
 
 
 def test_a_member_whose_program_is_busy_does_not_keep_the_others_from_joining(shared_broker, topic):
-    """Its poll has begun a join, and its thread goes on with it: the answer to SyncGroup needs no poll."""
+    """A poll of the busy member has begun a join, and its thread continues it: the answer to SyncGroup needs no
+    poll."""
     with member(shared_broker, topic) as first, member(shared_broker, topic) as second:
         while len(first.assignment) < 2:
             first.poll(20)
@@ -146,7 +147,7 @@ def test_a_subscription_that_changes_in_a_join_is_that_of_the_next_one(shared_br
 # ---- brokers that do not answer
 
 class LateAnswers(TcpProxy):
-    """A proxy of which a test holds back all answers, and then lets them go on in their order."""
+    """A proxy that holds back all answers, and later forwards them in order."""
 
     def __init__(self):
         self._may_pass = threading.Event()
@@ -181,7 +182,7 @@ class LateAnswers(TcpProxy):
 
 @pytest.fixture
 def late(start_broker):
-    """A proxy, and a broker that advertises its address and has a topic with a record."""
+    """Return a proxy. Its broker advertises the proxy's address, and has a topic with a record."""
     with closing(LateAnswers()) as proxy:
         broker = start_broker({'advertised.listeners': f'PLAINTEXT://{proxy.address}'})
         proxy.target = broker.address
@@ -232,7 +233,7 @@ def test_a_poll_of_a_share_consumer_ends_though_no_answer_arrives(late):
 
 
 def repeated(call):
-    """Return the result of a call that has little time, and is repeated until that is enough."""
+    """Repeat a call with a short time-out until it succeeds. Return its result."""
     while True:
         try:
             return call()
@@ -279,7 +280,8 @@ def test_the_calls_of_a_transaction_end_with_max_block_ms_and_may_be_repeated(la
 
 
 def test_an_address_that_does_not_answer_takes_a_second_of_a_poll_and_later_more():
-    """The opening of a connection cannot go on in the next poll. It gets more time with each that was cut short."""
+    """The next poll cannot continue the opening of a connection. After each opening that ran out of time, the next one
+    gets more."""
     clock = ManualClock()
     with serving(lambda connection: connection.recv(1000) and connection.recv(1)) as port:
         cluster = Cluster(ClientConfig.load(f'127.0.0.1:{port}'), clock)
@@ -326,7 +328,8 @@ def test_another_call_does_not_get_the_answer_that_was_late():
 
 
 def test_retries_that_a_call_cuts_short_go_on_in_the_next_until_default_api_timeout_ms():
-    """A program that polls in short intervals gets the error of a coordinator that stays away, like any other."""
+    """A program that polls with short time-outs gets the error of an unavailable coordinator as late as any other
+    program."""
     clock, slept, tries = ManualClock(), [], []
 
     def sleep(seconds):

@@ -53,7 +53,8 @@ def test_a_prepared_transaction_ends_as_its_token_decides(token, committed):
 
 @pytest.mark.parametrize('token', ['7:5', '7:4'])
 def test_a_transaction_that_is_found_counts_as_started(token):
-    """To decide about it, EndTxn is sent under the new pair, although this producer has written nothing."""
+    """To end the found transaction, the producer sends EndTxn with its new id and epoch, although it has written no
+    record."""
     cluster, producer = recovered()
     assert producer.prepared == PreparedTransaction(7, 5)
     assert producer.complete(token)
@@ -249,7 +250,7 @@ def test_of_many_handles_those_without_an_answer_are_repeated_alone():
 
 
 def repeating(operation, what, also=(), timeout_ms=None):
-    """Run the operation again after a transient error, once."""
+    """Run the operation, and run it once more if it raises a transient error."""
     try:
         return operation()
     except KafkaError as error:

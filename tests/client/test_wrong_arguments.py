@@ -1,4 +1,5 @@
-"""Arguments of the public client: the forms that it takes, and one clear error for each other; nothing is sent then."""
+"""Arguments of the public client: the accepted forms, and a clear error for each other form. The client sends no
+request then."""
 from datetime import UTC, datetime
 
 import pytest

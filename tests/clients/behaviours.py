@@ -1,4 +1,4 @@
-"""The behaviour that every client must see of a broker. A test module for each client supplies the client."""
+"""Tests of the behaviour that every client must see. A test module for each client library supplies the client."""
 import itertools
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +19,8 @@ def values(start, stop):
 
 
 def until(holds):
-    """Call `holds` until its result is true, and return it. `holds` blocks in the client, so this does not sleep."""
+    """Call `holds` until its result is true, and return that result. `holds` blocks in the client, so this does not
+    sleep."""
     deadline = time.monotonic() + LIMIT_S
     while not (result := holds()):
         assert time.monotonic() < deadline, f'not true within {LIMIT_S} s'
@@ -37,7 +38,7 @@ class Producer(ABC):
     def begin(self): ...
     @abstractmethod
     def send_offsets(self, offsets, consumer):
-        """Add offsets, {(topic, partition): offset}, of the consumer's group to the transaction."""
+        """Commit `offsets`, {(topic, partition): offset}, for the consumer's group in the transaction."""
     @abstractmethod
     def commit(self): ...
     @abstractmethod
@@ -85,9 +86,9 @@ class Client(ABC):
     """A client library, connected to `address`."""
 
     fenced: tuple[type[Exception], ...]
-    """The exception of a fenced producer."""
+    """The exception that this library raises for a fenced producer."""
     errors: tuple[type[Exception], ...]
-    """The exception of a refused operation."""
+    """The exception that this library raises for a refused operation."""
 
     def __init__(self, address):
         self.address = address
@@ -118,7 +119,7 @@ class Client(ABC):
             return consumer.read_all(topic, range(partitions))
 
     def values(self, topic, partitions, isolation):
-        """Return the values. Check that none is a duplicate."""
+        """Return the values of all records. Check that no value occurs twice."""
         found = [value for _, _, _, value, _ in self.read(topic, partitions, isolation)]
         assert len(found) == len(set(found)), 'duplicate records'
         return set(found)
@@ -139,7 +140,7 @@ def send(producer, topic, partitions, start, stop):
 
 
 class Behaviours:
-    """The tests. A subclass has a fixture `client`."""
+    """The tests that need no restart. A subclass has a fixture `client`."""
 
     @pytest.mark.parametrize('acks', [1, 'all'])
     def test_records_come_back_in_order_with_key_headers_and_offset(self, client, acks):
@@ -265,7 +266,7 @@ class Behaviours:
 
 
 class Restarts:
-    """The tests that take the broker away. A subclass has the fixtures `broker` and `client`."""
+    """The tests that stop or kill the broker. A subclass has the fixtures `broker` and `client`."""
 
     @pytest.mark.parametrize('way', ['stop', 'kill9'])
     def test_a_transaction_outlives_a_restart_of_the_broker(self, broker, client, way):

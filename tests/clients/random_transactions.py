@@ -1,9 +1,10 @@
-"""A program of one client that writes transactions at random until it is killed, and that gives up when it hangs.
+"""A program in which one client writes random transactions until it is killed. It exits if the client hangs.
 
     python random_transactions.py MODULE CLIENT HOST:PORT TOPIC SEED START
 
-It prints a line when a transaction begins, with its values, and a line when the transaction has committed or aborted.
-A transaction without the second line has an unknown outcome, also if it was committed without all of its values.
+It prints a line with the values of a transaction when the transaction begins, and a line when it has committed or
+aborted. Without the second line, the outcome of the transaction is unknown: it may have been committed with a part of
+its values.
 """
 import contextlib
 import faulthandler
@@ -15,14 +16,15 @@ import sys
 
 CLIENT_LIMIT_S = 10
 HANG_S = 45
-"""A transaction that takes longer ends the process, which then prints the stacks of its threads."""
+"""If a transaction takes longer, the process prints the stacks of its threads and exits."""
 TIMEOUT_MS = 10_000
 WITHOUT_OFFSETS = {'ConfluentClient'}
-"""librdkafka 2.x may lose its own request after a cut, and then waits for the answer to its offsets for ever."""
+"""The clients that commit no offsets in their transactions. After a cut, librdkafka 2.x may lose its request with
+offsets, and then waits for the answer for ever."""
 
 
 class RandomTransactions:
-    """Transactions of one client. After an error, the next producer fences the last one."""
+    """Random transactions of one client. After an error, a new producer fences the previous one."""
 
     def __init__(self, client, topic, seed, start):
         self._client, self._topic = client, topic

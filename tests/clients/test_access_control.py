@@ -81,9 +81,10 @@ def test_rights_are_given_described_and_taken_while_a_producer_runs(broker):
 
 
 def test_a_consumer_loses_its_topic_at_once(broker):
-    """The right to find the group's coordinator stays: librdkafka defers a commit for 45 s while it knows none.
+    """The client keeps the right to find the group's coordinator: without a coordinator, librdkafka defers a commit for
+    45 s.
 
-    Its search of a coordinator can wait behind a Fetch of the same connection until the rights are gone.
+    Its FindCoordinator can wait behind a Fetch on the same connection until the rights are gone.
     """
     admin = AdminClient(settings_of(broker, 'admin'))
     done(admin.create_topics([NewTopic('orders', 1)]))

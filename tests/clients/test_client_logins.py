@@ -1,4 +1,5 @@
-"""Unmodified clients log in by every mechanism that they know, also over TLS; wrong passwords, and renewals.
+"""Unmodified clients log in by every mechanism that they support, in plain text and over TLS. Wrong passwords, and
+logins that are renewed.
 
 Covers KIP-103.
 """

@@ -1,4 +1,5 @@
-"""Limits on connections of a live broker: set in its file, changed while it runs, and by a quota of an address."""
+"""Connection limits of a live broker: set in its settings file, changed while it runs, and set by the quota of an
+address."""
 import contextlib
 import socket
 

@@ -1,4 +1,4 @@
-"""The whole way of a token: clients ask an identity provider, and the broker fetches its keys over HTTPS."""
+"""Clients get tokens from an identity provider, and the broker verifies them with keys that it fetches over HTTPS."""
 import http.server
 import json
 import ssl

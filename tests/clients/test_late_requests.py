@@ -1,4 +1,4 @@
-"""Requests of real clients that a network delays until their next transaction, and answers that it loses.
+"""Real clients on a network that delays a request until their next transaction, or loses an answer.
 
 Covers KIP-890.
 """
@@ -37,7 +37,8 @@ def client_of(kind, address):
 
 
 def staged(kind, proxied, check, api_key, committed):
-    """Run a course of `late_requests` with a client, and look at what its topic and its group have then."""
+    """Run a check of `late_requests` with a client. Then check the committed records of its topic and the offset of its
+    group."""
     broker, proxy = proxied
     topic, last = fresh('late'), max(int(value[1:]) for value in committed) + 1
     create_topic(broker.address, topic)

@@ -28,7 +28,7 @@ class Copier:
         self.consumer.subscribe([source])
 
     def copy(self):
-        """Copy what there is. A transaction of a member that has lost its partitions is aborted, and read again."""
+        """Copy the available records in a transaction. If it fails, abort it and seek back to its records."""
         messages = [message for message in self.consumer.consume(20, 0.1) if message.error() is None]
         if not messages:
             return
@@ -58,7 +58,7 @@ class Copier:
 
 
 class Flow:
-    """Records that are written, and copied by two members."""
+    """A flow of records: a producer writes them, and the members of a group copy them to another topic."""
 
     def __init__(self, client):
         self.address = client.address
@@ -80,7 +80,7 @@ class Flow:
         self.settle()
 
     def leave(self):
-        """The oldest member leaves."""
+        """Let the oldest member leave, and wait until the others have settled."""
         self.members.pop(0).close()
         self.write()
         self.settle()

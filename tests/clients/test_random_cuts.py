@@ -1,4 +1,4 @@
-"""Clients from before KIP-890, whose connections are cut at random: no request is refused that is not late."""
+"""A proxy randomly cuts the connections of clients from before KIP-890. The broker refuses none but late requests."""
 import signal
 import subprocess
 import sys
@@ -20,15 +20,17 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(0)]
 CLIENTS = {'ConfluentClient': 'test_confluent', 'KafkaPythonClient': 'test_kafka_python',
            'AiokafkaClient': 'test_aiokafka'}
 GAVE_UP = (1, -signal.SIGSEGV)
-"""The ends of a client that hung. It prints the stacks of its threads while they run, which may crash it."""
+"""The exit codes of a client that hung. It prints the stacks of its running threads, which may crash it."""
 TRANSACTIONS_A_MINUTE = 10
-"""Each client has at least so many, though it hangs now and then."""
+"""Each client completes at least this many, though it hangs now and then."""
 
 
 class CutClient:
-    """The process of a client, started again when it ends. kafka-python may await an answer that was cut for ever.
+    """The process of a client, started again each time it ends: kafka-python may wait for ever for an answer that was
+    cut.
 
-    It knows of each value whether it was committed, from the lines of the process.
+    From the lines of the process, it knows which values were committed, which were aborted, and which have an unknown
+    outcome.
     """
 
     def __init__(self, name, address, topic, seed, directory):
@@ -81,7 +83,8 @@ class CutClient:
 
 
 def read_committed(address, topic):
-    """Read up to the high watermark: a transaction that a client has left open has to time out first."""
+    """Read the committed records up to the high watermark. The broker first has to time out transactions that a client
+    left open."""
     with Consumer(address) as every:
         end = every.end_offsets([(topic, 0)])[topic, 0]
     with Consumer(address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:

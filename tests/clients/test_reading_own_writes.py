@@ -1,4 +1,4 @@
-"""A client that was answered sees what it wrote, with acks=1 too."""
+"""A client reads the records that the broker has acknowledged to it, with acks=1 too."""
 import confluent_kafka
 import kafka
 import pytest

@@ -1,4 +1,4 @@
-"""A client of librdkafka without some rights: it gets the errors that it knows, and does what it may.
+"""A client of librdkafka without some rights gets errors that it understands, and can do all that its rights allow.
 
 Covers KIP-11.
 """

@@ -35,11 +35,12 @@ HANDLER = f'{MODULES}.oauthbearer.OAuthBearerValidatorCallbackHandler'
 SESSION_MS = 1500
 
 TRIES = 120
-"""The requests for metadata, of a second each, in which a client logs in or is refused."""
+"""The number of metadata requests, of a second each, within which a client has logged in or was refused."""
 
 
 class Guarded:
-    """A broker whose one listener takes PLAIN and signed tokens; its keys, and settings for clients."""
+    """A broker whose one listener accepts PLAIN and signed tokens, with the keys of the tokens and settings for
+    clients."""
 
     def __init__(self, start_broker, directory, **more):
         self.key_file = directory / 'keys.json'
@@ -138,7 +139,8 @@ def test_kafka_python(guarded):
     for settings in (plain | {'sasl_plain_password': 'wrong'},
                      {'sasl_mechanism': 'OAUTHBEARER',
                       'sasl_oauth_token_provider': KafkaPythonToken(guarded.token(iss='other'))}):
-        # The client may lose the reason, here as with Apache Kafka: it drops an answer that arrives with the end.
+        # With kbroker and with Apache Kafka, the client may lose the reason: it drops an answer that arrives together
+        # with the end of the connection.
         with pytest.raises(KafkaPythonError, match=r'Unable to bootstrap|SaslAuthenticationFailed'):
             KafkaAdminClient(**common, **settings, bootstrap_timeout_ms=500)
 
@@ -207,7 +209,8 @@ def test_every_command_takes_its_login_from_a_file(guarded, tmp_path):
 
 
 def test_a_producer_goes_on_over_many_sessions(start_broker, tmp_path, monkeypatch):
-    """The broker closes a connection whose session has ended; this producer would lose its records then."""
+    """The broker closes a connection whose session has ended. This producer does not retry, so it would lose the
+    records in flight."""
     guarded = Guarded(start_broker, tmp_path, **{'connections.max.reauth.ms': str(SESSION_MS)})
     logins = []
     log_in = Connection._authenticate

@@ -1,4 +1,4 @@
-"""librdkafka under quotas: it is notified of throttling, and loses nothing."""
+"""librdkafka under quotas reports throttling to its program, and loses no message."""
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -62,7 +62,7 @@ def test_a_consumer_above_its_quota_is_told_and_loses_nothing(broker):
 
 
 def read_all(address, client_id):
-    """Return the first bytes of all messages, and the events of throttling."""
+    """Return the first four bytes of each message, and the throttling events that the client reported."""
     events = []
     consumer = confluent_kafka.Consumer({
         'bootstrap.servers': address, 'group.id': 'readers', 'client.id': client_id, 'throttle_cb': events.append,

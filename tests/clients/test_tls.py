@@ -10,7 +10,7 @@ from support.runner.free_ports import free_port
 
 @pytest.fixture
 def secured(start_broker, certificates):
-    """The plain settings and the TLS settings for clients of a broker with both listeners."""
+    """Start a broker with a plain listener and a TLS listener. Return client settings for each."""
     plain, tls = free_port(), free_port()
     start_broker({
         'listeners': f'PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{tls}',

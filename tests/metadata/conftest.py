@@ -17,7 +17,7 @@ def node(tmp_path: pathlib.Path) -> ControllerDirectory:
 
 @pytest.fixture
 def unpack(tmp_path: pathlib.Path) -> Callable[..., ControllerDirectory]:
-    """A function that unpacks one of the directories that Apache Kafka wrote."""
+    """Return a function that unpacks one of the directories that Apache Kafka wrote."""
 
     def lay_out(name: str, **settings: str) -> ControllerDirectory:
         with tarfile.open(DIRECTORIES / f'{name}.tgz') as archive:
@@ -30,5 +30,5 @@ def unpack(tmp_path: pathlib.Path) -> Callable[..., ControllerDirectory]:
 
 @pytest.fixture
 def any_group_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let groups have configs of any name and size, for tests of the records that keep them."""
+    """Let groups have configs of any name and size, for tests of the records in which the controller stores them."""
     monkeypatch.setattr('kbroker.metadata.config_operations.validate_group_configs', lambda config, overrides: None)

@@ -1,4 +1,5 @@
-"""A log directory on which tests start and stop a controller, and a file system that fails after some changes."""
+"""A log directory on which tests start and stop a controller, and a file system that fails after a number of
+changes."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ DIRECTORIES = DATA / 'kafka-directories'
 
 
 class CountdownFile(InterposedFile):
-    """A file that asks its file system before each change."""
+    """A file whose file system counts each of its changes and decides whether it fails."""
 
     def __init__(self, path: str, create: bool, fs: CountdownFileSystem):
         super().__init__(path, create)
@@ -41,7 +42,7 @@ class CountdownFile(InterposedFile):
 
 
 class CountdownDirectory(Directory):
-    """A directory whose sync asks its file system first."""
+    """A directory whose file system counts each of its syncs and decides whether it fails."""
 
     def __init__(self, path: str, fs: CountdownFileSystem):
         super().__init__(path)
@@ -63,7 +64,7 @@ class CountdownFileSystem(FileSystem):
         self.torn_percent = torn_percent
         self.changes = 0
         self.tore_a_write = False
-        """True if a write has failed. Otherwise, `torn_percent` had no effect."""
+        """True once a write has failed. If it stays False, `torn_percent` had no effect."""
 
     def next_change(self) -> OSError | None:
         self.changes += 1
@@ -118,7 +119,7 @@ class ControllerDirectory:
 
     @property
     def segment(self) -> pathlib.Path:
-        """The last segment of the metadata log."""
+        """The path of the last segment of the metadata log."""
         return max(self.metadata_directory.glob('*.log'))
 
     def files(self) -> dict[str, bytes]:
@@ -130,7 +131,7 @@ class ControllerDirectory:
         }
 
 
-# -- changes, run to their end
+# -- helpers that run a change to its end
 
 def create_topic(controller: MetadataController, name: str, partitions: int,
                  configs: Mapping[str, str | None] | None = None) -> TopicImage:

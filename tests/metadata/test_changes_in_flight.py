@@ -1,4 +1,5 @@
-"""Changes whose batch is written and not durable yet: nothing depends on them until their sync is done."""
+"""Changes whose batch is written but not durable yet. No reader and no later change depends on them before their
+sync."""
 
 from __future__ import annotations
 
@@ -152,7 +153,7 @@ def test_a_topic_created_at_once_knows_the_names_of_those_in_flight(changes: Cha
 
 
 def test_an_error_of_a_thread_counts_also_after_a_change_at_once(changes: Changes) -> None:
-    """The kernel reports a failed write to one of two syncs that run at a time."""
+    """If two syncs run at the same time, the kernel reports a failed write to one of them only."""
     reasons: list[str] = []
     changes.controller.commits.on_failure = reasons.append
     changes.create('t')
@@ -166,7 +167,7 @@ def test_an_error_of_a_thread_counts_also_after_a_change_at_once(changes: Change
 def test_a_change_at_once_does_not_miss_an_error_that_a_thread_was_told(
     tmp_path: pathlib.Path, disk: HeldDisk
 ) -> None:
-    """The thread's sync failed, but the loop did not know yet. The sync of the change at once then succeeded."""
+    """The sync in the thread failed, but the loop did not know yet. The next sync, of the change at once, succeeds."""
     fs = ReportingFileSystem()
     changes = Changes(ControllerDirectory(tmp_path / 'other').start(fs, disk.sync), disk)
     changes.create('t')
@@ -181,7 +182,7 @@ def test_a_change_at_once_does_not_miss_an_error_that_a_thread_was_told(
 
 
 def test_one_batch_at_a_time_is_in_flight(node: ControllerDirectory, changes: Changes) -> None:
-    """A power cut may keep a later batch and lose an earlier one, and such a log is refused."""
+    """After a power cut, the log might have a later batch without an earlier one. A start refuses to open that log."""
     for name in 'abc':
         record = ConfigRecord(resource_type=GROUP, resource_name=name, name='k', value='v')
         changes.begin(name, changes.controller.commits.write([record]))
@@ -214,7 +215,7 @@ def test_changes_that_are_written_meanwhile_are_part_of_a_change_in_preparation(
 def test_a_power_cut_before_the_sync_loses_a_change_as_a_whole_or_keeps_it(
     tmp_path: pathlib.Path, seed: int, at_once: bool
 ) -> None:
-    """With `at_once`, a second change is written and synced by its caller, which makes the first one durable, too."""
+    """With `at_once`, the caller of a second change writes and syncs it, which also makes the first change durable."""
     (tmp_path / 'root').mkdir()
     fs = FreezingFileSystem(tmp_path / 'root')
     disk = HeldDisk(is_held=True)

@@ -404,7 +404,7 @@ def test_producer_ids_run_out_without_wrapping(controller: MetadataController) -
     fails(ErrorCode.UNKNOWN_SERVER_ERROR, allocate_producer_ids, controller)
 
 
-# -- replay, and failures
+# -- replay, and operations that fail
 
 OPERATIONS = {
     'open': lambda node, controller: None,
@@ -424,7 +424,8 @@ OPERATIONS = {
 
 @pytest.mark.parametrize('operation', [name for name in OPERATIONS if name != 'open'])
 def test_an_operation_that_fails_is_there_as_a_whole_or_not_at_all(tmp_path, operation: str) -> None:
-    """Each write and sync of the operation fails once: before, in the middle of and after the write to the file."""
+    """Each write and sync of the operation fails once. A write fails before, in the middle of and after the change of
+    the file."""
 
     def prepared(name: str, fs: CountdownFileSystem) -> tuple[ControllerDirectory, MetadataController]:
         node = ControllerDirectory(tmp_path / name)

@@ -41,7 +41,7 @@ TAKEN_OVER = {
         FEATURES_4_3,
     ),
 }
-"""The partitions by topic, the log end offset, the last epoch and the features, by archive."""
+"""The content of each archive: the partitions of each topic, the log end offset, the last epoch and the features."""
 
 
 def load(node) -> tuple[MetadataImage, QuorumLog]:

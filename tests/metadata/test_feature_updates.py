@@ -1,4 +1,4 @@
-"""Changes of feature levels: which are allowed, and their records."""
+"""Changes of feature levels: which changes are allowed, and which records they write."""
 import pytest
 
 from kbroker.base.errors import ErrorCode, KafkaError

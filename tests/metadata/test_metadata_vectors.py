@@ -1,4 +1,4 @@
-"""The bytes of Apache Kafka compared with the bytes that kbroker reads and writes."""
+"""kbroker reads and writes the same metadata bytes as Apache Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of the quorum: allowed content at its end, errors in its middle, and the single writer."""
+"""The metadata log: the content that is allowed at its end, errors in its middle, and its single writer."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_a_segment_that_was_begun_and_never_written_is_used(stopped: ControllerD
 
 
 class TestSnapshots:
-    """The directory has a log that starts at 4469, and its newest snapshot ends at 7132."""
+    """Snapshots of a directory whose log starts at offset 4469, and whose newest snapshot ends at offset 7132."""
 
     @pytest.fixture
     def trimmed(self, unpack) -> ControllerDirectory:

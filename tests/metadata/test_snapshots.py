@@ -1,4 +1,5 @@
-"""Snapshots of the metadata: their content, when they are written, and what is removed below them."""
+"""Snapshots of the metadata: their content, when the controller writes them, and the segments and snapshots that it
+then removes."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ pytestmark = pytest.mark.usefixtures('any_group_config')
 
 TOPIC_ID, DIRECTORY_ID = b'topic id 16 byte', b'dir id 16 bytes.'
 PLACE = {'cluster_id', 'node_id', 'metadata_offset', 'metadata_epoch', 'timestamp_ms'}
-"""The fields of an image that a snapshot has in its name and header, or that are not in the log."""
+"""The fields of an image that come from the name and the header of a snapshot, or that are not in the log."""
 NOT_IN_A_SNAPSHOT = {'leader_change_voters', 'open_transaction', '_changing'}
 NONE_DUE = Limits(1 << 40, 0, 1 << 40, -1)
 
@@ -83,7 +84,7 @@ def quota(remove: bool = False, **entity: str | None) -> ClientQuotaRecord:
 
 @pytest.fixture
 def full() -> MetadataImage:
-    """An image with something of everything."""
+    """Return an image with at least one entry of each kind."""
     endpoint = {'name': 'PLAINTEXT', 'host': 'localhost', 'port': 9092}
     records = [
         KRaftVersionRecord(kraft_version=1),
@@ -207,7 +208,7 @@ class Snapshots:
 
     @property
     def names(self) -> list[str]:
-        """The finished snapshots, without the one of the formatting."""
+        """The names of the finished snapshots, without the snapshot that formatting wrote."""
         return sorted(path.name for path in self.node.metadata_directory.glob('*.checkpoint'))[1:]
 
     def write(self) -> None:
@@ -260,7 +261,7 @@ def test_a_snapshot_is_due_after_so_many_bytes_of_records(node: ControllerDirect
         snapshots.write()
         written += 400
     assert 3 <= len(snapshots.names) <= 5
-    # A snapshot lets the log begin a segment at its end.
+    # After a snapshot, the log begins a segment at the snapshot's end offset.
     assert set(snapshots.bases[1:]) <= {int(name.split('-')[0]) for name in snapshots.names}
 
 
@@ -426,7 +427,7 @@ def test_a_snapshot_that_cannot_be_written_is_tried_again_later(node: Controller
 
 @pytest.mark.parametrize('seed', range(25))
 def test_a_power_cut_at_any_moment_leaves_a_log_that_says_the_same(tmp_path: pathlib.Path, seed: int) -> None:
-    """The cut comes before a sync of the log, a snapshot or the directory, or between two removals."""
+    """The power is cut before a sync of the log, of a snapshot or of the directory, or between two removals."""
     rng = random.Random(seed)
     (tmp_path / 'root').mkdir()
     moments: list[tuple[str, set[str]]] = []

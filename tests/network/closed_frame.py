@@ -1,4 +1,5 @@
-"""A connection that closes half way through a long frame. `run_alone` calls its function."""
+"""A test of a connection that closes half way through a long frame. `run_alone` calls it in a process that runs no
+other test."""
 from __future__ import annotations
 
 import pathlib
@@ -20,7 +21,7 @@ def resident_mib():
 
 
 def held_mib_in_turns(peer, clock):
-    """Return the memory that the connections hold: now, and after each turn that frees some."""
+    """Return the memory that the connections hold, in MiB: now, and after each turn that frees a part of it."""
     memory, found = peer.commons.memory, []
     while not found or memory.held_bytes < found[-1]:
         found.append(memory.held_bytes)

@@ -1,4 +1,4 @@
-"""Limits on connections: by address, by listener, and on how fast they come."""
+"""Limits on connections: for each address, for each listener, and on the rate of new connections."""
 import socket
 from contextlib import ExitStack
 

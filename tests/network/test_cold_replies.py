@@ -41,7 +41,7 @@ def worker(reactor):
 
 @pytest.fixture
 def connect_to(reactor, connect, worker):
-    """A function that connects a peer served by `handle`, with a worker for cold reads."""
+    """Return a function that connects a peer which `handle` serves, with a worker for cold reads."""
     def connect_to(handle):
         closed = []
         peer = connect(handle, commons=commons_for(reactor, handle, closed.append, worker.submit))
@@ -53,7 +53,7 @@ def connect_to(reactor, connect, worker):
 
 @pytest.fixture
 def fetch(connect_to):
-    """A function that returns a peer whose request is answered with `segments`."""
+    """Return a function that returns a peer to whose request the broker replies with `segments`."""
     def fetch(*segments):
         handler = DeferringHandler(pipelined=True)
         peer = connect_to(handler)

@@ -20,7 +20,7 @@ from kbroker.network.reactor import Reactor
 
 MORE_THAN_ALLOWED = (1 << 31) - 1
 GROWS_UP_TO = 2 << 20
-"""The bytes of a frame's beginning for which its buffer doubles. From then on it takes the whole frame's place."""
+"""A frame's buffer doubles until this many bytes have arrived. It then grows to the size of the whole frame."""
 
 
 def test_bytes_that_come_one_by_one_make_the_same_requests(connect):
@@ -127,7 +127,7 @@ def test_a_frame_for_which_there_is_no_memory_closes_the_connection_after_the_re
 
 @contextlib.contextmanager
 def little_memory():
-    """Leave this process less memory than MORE_THAN_ALLOWED, and enough for everything else."""
+    """Limit this process to less memory than MORE_THAN_ALLOWED, which is enough for all other allocations."""
     with open('/proc/self/statm') as file:
         present_bytes = int(file.read().split()[0]) * resource.getpagesize()
     limits = resource.getrlimit(resource.RLIMIT_AS)

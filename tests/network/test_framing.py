@@ -1,4 +1,4 @@
-"""Frames are cut from a stream of bytes, however the bytes arrive. The shared receive buffer is small here."""
+"""Frames are cut from a stream of bytes, however the bytes arrive. These tests use a small shared receive buffer."""
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ SHARED_BYTES = 64
 
 
 class Stream(Peer):
-    """A peer whose bytes are read at once; `framer` is that of its connection."""
+    """A peer whose bytes the broker reads at once. `framer` is the framer of the broker's connection."""
 
     def __init__(self, world):
         super().__init__(world.reactor, None, 0, world.commons)

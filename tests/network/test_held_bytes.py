@@ -15,7 +15,7 @@ LIMIT = 100_000
 LONG = frame(bytes(150_000))
 FULL = frame(bytes(300_000))
 HELD = FULL[:120_000]
-"""A part of a frame whose buffer alone fills the memory."""
+"""A part of a frame whose buffer takes all memory that connections may hold."""
 
 
 def swallow(connection, sequence, request):
@@ -24,7 +24,7 @@ def swallow(connection, sequence, request):
 
 @pytest.fixture
 def share(reactor, connect):
-    """A function that returns peers whose connections share one bound."""
+    """Return a function that returns peers whose connections share one bound."""
     def share(handle, count, max_held_bytes=LIMIT):
         commons = commons_for(reactor, handle, max_held_bytes=max_held_bytes)
         return [connect(handle, commons=commons) for _ in range(count)]
@@ -119,7 +119,7 @@ def test_a_peer_that_holds_memory_and_moves_is_not_closed(share, clock):
 
 
 def test_frames_that_fill_the_memory_and_trickle_give_way(share, clock):
-    """Each of them waits in line itself: what it sends is not read."""
+    """Each of the trickling peers waits for memory, too: the broker does not read the bytes that it sends."""
     trickling = share(swallow, 5)
     for peer in trickling:
         peer.offer(HELD)
@@ -284,7 +284,8 @@ def test_every_request_is_served_at_last_however_small_the_bound(data, limit):
 
 
 def test_a_frame_that_its_handler_keeps_counts_until_it_is_forgotten(share):
-    """The connection may close meanwhile: a peer could otherwise leave its frames behind uncounted."""
+    """The frame counts after its connection has closed, too. Otherwise a peer could leave uncounted frames in
+    memory."""
     kept = []
     first, second = share(lambda connection, sequence, request: kept.append(connection.keep_frame()), 2, 10**9)
     first.send(LONG)

@@ -1,11 +1,11 @@
-"""Muted connections: held back by a quota for a time, and read again afterwards (KIP-219)."""
+"""The broker stops reading a connection for the time that a quota demands, and reads it again afterwards (KIP-219)."""
 from support.clients.socket_peers import DeferringHandler, frame
 
 from kbroker.network.connection import Commons
 
 
 def mute_at(*bodies, time_ms=500):
-    """Return a handler that echoes, and mutes the connection when one of these bodies comes."""
+    """Return a handler that echoes each body, and mutes the connection if the body is one of `bodies`."""
     def handle(connection, sequence, request):
         if bytes(request) in bodies:
             connection.mute(time_ms)

@@ -1,4 +1,5 @@
-"""TLS under a connection: for any records in any pieces, the frames are the same as on a plain socket."""
+"""TLS under a connection: however the bytes are split into records and reads, the frames are those of a plain
+socket."""
 import contextlib
 import logging
 import os
@@ -51,7 +52,7 @@ class TlsPeer:
         self.to_send = b''
 
     def pump(self):
-        """Move records to the broker once, and its records back."""
+        """Send the client's records to the broker once, run a turn, and read the broker's records."""
         self.to_send += self.outgoing.read()
         while self.to_send:
             try:
@@ -241,7 +242,7 @@ def test_a_cold_slice_is_sent_when_a_worker_has_read_it(reactor, settings, certi
 
 @pytest.fixture
 def updating(reactor, settings, certificates, tmp_path):
-    """A peer after its handshake, and the records that it can send from here on."""
+    """Return a peer that has done its handshake, and a maker of the records that it can send next."""
     peer = TlsPeer(reactor, settings, certificates, keylog=tmp_path / 'keys', version=ssl.TLSVersion.TLSv1_3)
     peer.shake_hands()
     assert peer.session.cipher()[0] == 'TLS_AES_256_GCM_SHA384'
@@ -313,7 +314,7 @@ def test_a_peer_that_takes_the_answers_at_last_is_read_again(reactor, updating):
 
 @pytest.mark.filterwarnings('error::pytest.PytestUnraisableExceptionWarning')
 def test_a_peer_that_resets_while_it_is_told_why_is_forgotten_in_silence(reactor, settings, certificates):
-    """Once, the broken pipe under the alert came out as "Exception ignored" on stderr."""
+    """Once, the broken pipe on sending the alert was printed as "Exception ignored" on stderr."""
     peer = TlsPeer(reactor, settings, certificates)
     peer.shake_hands()
     peer.socket.send(b'\x17\x03\x03\x00\x20' + bytes(32))
@@ -333,7 +334,7 @@ def client_hello():
 
 @pytest.fixture
 def begin_handshakes(reactor, settings):
-    """Open connections that have sent the first message of a handshake, and send no other."""
+    """Return a function that opens connections which send the first message of a handshake and no other."""
     commons = commons_for(reactor, echo)
     context = server_context(dict(settings))
     opened = []
@@ -369,7 +370,8 @@ def test_handshakes_share_the_time_of_long_turns(reactor, begin_handshakes):
 
 
 def test_connections_that_wait_for_their_share_leave_room_for_the_events_of_others(reactor, begin_handshakes):
-    """They were reported again in each tick, so with 8,000 of them another client waited for 30 ticks."""
+    """Once, each tick reported all waiting connections again, so with 8,000 of them another client waited for 30
+    ticks."""
     _, commons = begin_handshakes(900)
     good = Peer(reactor, echo, 1000, commons)
     for _ in range(6):

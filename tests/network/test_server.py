@@ -62,7 +62,7 @@ def is_cut_off(client):
 
 
 def test_connections_that_come_at_once_are_accepted_in_several_ticks(serve, reactor, monkeypatch):
-    """The time for them in a tick is used up by the first one."""
+    """The first accept uses up the tick's time for accepting."""
     monkeypatch.setattr('kbroker.network.server.ACCEPT_NS', 0)
     server = serve()
     with ExitStack() as stack:

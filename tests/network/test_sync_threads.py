@@ -26,7 +26,7 @@ def broken_file(path):
 
 
 def add_slowly(results, error):
-    """Add a result in more time than a turn has."""
+    """Append to `results`, and take longer than the time of a turn."""
     end_s = time.monotonic() + 0.003
     while time.monotonic() < end_s:
         pass
@@ -93,7 +93,7 @@ def test_closing_finishes_submitted_syncs_and_joins_the_threads(reactor, tmp_pat
 
 
 def test_long_completions_share_no_tick(reactor, threads):
-    """Each of many partitions whose segment was rolled writes the snapshot of its producers then."""
+    """A completion is long when its partition has rolled a segment and writes a snapshot of its producers."""
     results, in_tick = [], []
     for _ in range(20):
         threads.sync([], lambda error: add_slowly(results, error))

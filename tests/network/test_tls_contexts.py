@@ -1,4 +1,5 @@
-"""TLS contexts are built again when settings or files change; what does not work leaves the context that there is.
+"""TLS contexts are built again when settings or files change. If the new ones are invalid, the old context remains in
+use.
 
 Covers KIP-651.
 """
@@ -43,14 +44,15 @@ def contexts(given, worker):
 
 
 def replace(path, text):
-    """Replace a file as certificate managers do: by a rename."""
+    """Replace a file by a rename, as certificate managers do."""
     new = path.with_suffix('.new')
     new.write_text(text)
     os.replace(new, path)
 
 
 def shake_hands(context, certificates, client=None):
-    """Return (the subject of the server, the certificate that the server got) of a handshake in memory."""
+    """Do a handshake in memory. Return (the subject of the server's certificate, the certificate that the server
+    received)."""
     wanted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     wanted.load_verify_locations(certificates / 'ca.pem')
     wanted.check_hostname = False
@@ -184,7 +186,7 @@ def test_an_encrypted_key_needs_its_password(certificates, files, worker, given)
 
 @pytest.fixture(scope='module')
 def revoked(certificates):
-    """A list of the authority that revokes the certificate of `client`, and not that of `stranger`."""
+    """Make a revocation list that revokes the certificate of `client`, and not the one of `stranger`."""
     return make_revocation_list(certificates, 'client')
 
 

@@ -1,4 +1,4 @@
-"""Mutated TLS: whatever a peer sends, it is not served, nothing but its connection ends, and nothing is left behind."""
+"""Mutated TLS: a peer that sends it is never served, only its connection ends, and no handshake or request remains."""
 import contextlib
 import random
 import socket
@@ -58,7 +58,7 @@ class FuzzedClient:
         self.session = context.wrap_bio(self.incoming, self.outgoing, server_hostname='localhost')
 
     def flight(self):
-        """Go on with the handshake, and return what is to be sent."""
+        """Continue the handshake, and return the bytes to send."""
         with contextlib.suppress(ssl.SSLWantReadError):
             self.session.do_handshake()
         return self.outgoing.read()
@@ -98,7 +98,7 @@ def mutated(data, chance):
 
 
 def without_dummies(data):
-    """Return the bytes without records of type change_cipher_spec, which a server of TLS 1.3 drops unread."""
+    """Return the bytes without records of type change_cipher_spec, which a server of TLS 1.3 discards unread."""
     left, at = [], 0
     while at < len(data):
         size = 5 + int.from_bytes(data[at + 3:at + 5], 'big')
@@ -166,7 +166,7 @@ def test_a_repeated_dummy_record_of_tls_1_3_changes_nothing(reactor, commons, se
 
 
 def test_an_unchanged_handshake_is_served(reactor, commons, server, certificates):
-    """Without this one, the two tests above would pass on a broker that serves no client."""
+    """Without this test, those of mutated handshakes would pass on a broker that serves no client."""
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         client = FuzzedClient(reactor, commons, server, client_context(certificates, version))
         for _ in range(3):
@@ -180,7 +180,8 @@ def test_an_unchanged_handshake_is_served(reactor, commons, server, certificates
 
 @runs(5_000, 1_000_000)
 def test_a_mutated_certificate_has_a_name_or_a_reason(certificates, count):
-    """OpenSSL has verified a certificate before its subject is read, but not that a parser of ours can read it."""
+    """Before kbroker reads a certificate's subject, OpenSSL has verified the certificate. It does not check that
+    kbroker's parser can read it."""
     chance = random.Random(count)
     rules = parse_mapping_rules('RULE:^CN=([^,]+).*$/$1/L,DEFAULT')
     der = ssl.PEM_cert_to_DER_cert((certificates / 'client.crt').read_text())

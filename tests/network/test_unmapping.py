@@ -1,4 +1,5 @@
-"""The memory of a frame of tens of MiB goes back to the kernel in parts, so that no turn of the loop is long."""
+"""The broker returns the memory of a frame of tens of MiB to the kernel in parts, so that no turn of the loop is
+long."""
 import itertools
 
 import pytest
@@ -9,7 +10,7 @@ from support.runner.alone import run_alone
 
 @pytest.fixture
 def open_peer(reactor, connect):
-    """A function that returns a peer which may send long frames."""
+    """Return a function that returns a peer which may send long frames."""
     return lambda handle: connect(handle, commons=commons_for(reactor, handle, max_request_bytes=len(LONG)))
 
 
