@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 
 class Measurement(NamedTuple):
-    """The broker's resident memory in MB, and the p99 of a good client's operations by the wall clock in ms."""
+    """The broker's resident memory in MB, and the p99 of the good client's operations in ms of wall time."""
 
     before_mb: float
     peak_mb: float

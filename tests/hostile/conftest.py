@@ -16,7 +16,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def besieged(request, tmp_path):
-    """A function that starts a broker which measures its turns. It may log no traceback."""
+    """Return a function that starts a broker which measures its turns. The test fails if the broker logs a
+    traceback."""
     if request.config.getoption('--against') != 'kbroker':
         pytest.skip('only kbroker measures its turns')
     started = []

@@ -1,16 +1,16 @@
-"""A client that does nothing wrong: it produces and fetches without a pause, and measures each operation.
+"""A well-behaved client that produces and fetches without a pause, and measures each operation.
 
     python tests/hostile/good_client.py HOST PORT BROKER_PID [USER PASSWORD]
 
 With a user, it logs in by SCRAM-SHA-512 first.
 
-It produces one record at a time, idempotently and with acks=all, and fetches each back over a second connection.
-Between two records it waits in a Fetch at the end of the partition. When its standard input ends, it prints its
-measurements as JSON: the wall time and the adjusted time of each operation in microseconds, and the processor times of
-the reference work of `support/runner/attempts`, which it does in between.
+It produces one record at a time, idempotently and with acks=all, and fetches each record over a second connection.
+Between two records it waits in a Fetch at the end of the partition. From time to time it runs the reference work of
+`support/runner/attempts`. When its standard input ends, it prints its measurements as JSON: the wall time and the
+adjusted time of each operation in microseconds, and the processor times of the reference work.
 
-The load of the machine does not count in the adjusted time: it is the wall time without the times in which this client
-or the broker's loop waited for a processor, or the processor time that the broker used meanwhile, if that is less.
+The adjusted time leaves out the load of the machine. It is the wall time without the time in which this client or the
+broker's loop waited for a processor. If the broker's processor time during the operation is less, it is that.
 """
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ TOPIC = f'good-{os.getpid()}'
 VALUE = b'v' * 100
 PAUSE_MS = 2
 LEAST_OPERATIONS = 600
-"""The client ends no earlier, so that a short attack is measured too."""
+"""The client does at least this many operations, so that it also measures a short attack."""
 
 
 REFERENCE_EVERY = 20
-"""The operations between two runs of the reference work."""
+"""The number of operations between two runs of the reference work."""
 
 
 class GoodClient:

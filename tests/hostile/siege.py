@@ -1,4 +1,4 @@
-"""A broker under attack, beside a good client, and the judgement of both.
+"""A broker under attack and a good client that uses it, with the limits that both must keep.
 
     def test_an_attack(besieged):
         broker = besieged({'max.connections': '100'})       # a process; settings are optional
@@ -15,12 +15,12 @@
 - the broker left no objects that only the garbage collector could free
 - the broker's resident memory was never above `rss_mb`
 
-The limits hold for a processor as fast as that of `support/runner/attempts`. During the attack, the good client
-measures how much slower this one is. An attack that exceeds a limit on time runs again on a fresh broker. It is judged
-by the best of three runs: a long turn that the attack causes is there each time.
+The limits are stated for the processor of `support/runner/attempts`. During the attack, the good client measures how
+much slower this processor is. An attack that exceeds a time limit runs again on a fresh broker. The best of three runs
+counts, because a long turn that the attack causes occurs in each run.
 
-An attack whose mend is still missing is marked as `xfail(strict=True)` with the reason. A long form of an attack is
-marked as `soak`. `-s` prints what was measured, the wall time too.
+An attack that the broker cannot withstand yet is marked as `xfail(strict=True)` with the reason. A long form of an
+attack is marked as `soak`. `-s` prints the measurements, with the wall time.
 
 With `--measure-attacks FILE`, each attack first measures a good client without the attack, and appends a line to FILE.
 `attack_measurements.py` makes a table of it.
@@ -58,7 +58,7 @@ GOOD_CLIENT = pathlib.Path(__file__).with_name('good_client.py')
 
 
 class Operations(NamedTuple):
-    """The times of the good client's operations in ms: p99 and maximum, adjusted and by the wall clock."""
+    """The p99 and the maximum of the good client's operations, in ms of adjusted time and of wall time."""
 
     count: int
     p99_ms: float
@@ -84,7 +84,7 @@ class BesiegedBroker(BrokerProcess):
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str],
                  report: Callable[[Measurement], object] | None = None):
-        """`report` is called with the measurement of each attack, which then has a quiet phase before it."""
+        """Call `report` with the measurement of each attack, if given. Each attack then begins after a quiet phase."""
         super().__init__(directory, PROMPT | MEASURED | settings)
         self._report = report
         self._turns: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -111,14 +111,15 @@ class BesiegedBroker(BrokerProcess):
         return RawClient(host, int(port))
 
     def turns(self) -> dict[str, Any]:
-        """Return what the broker measured since the last call."""
+        """Return the broker's measurements since the last call."""
         os.kill(self.pid, signal.SIGUSR1)
         return self._turns.get(timeout=ANSWER_LIMIT_S)
 
     def garbage(self) -> collections.Counter[str]:
-        """Let the broker free the objects that only cycles hold. Return the types of those made since the start.
+        """Let the broker run the garbage collector. Count by type the objects that it frees and that were created since
+        the start.
 
-        A module that was imported meanwhile may have left a class that `dataclass` replaced.
+        The count omits classes that `dataclass` has replaced in modules that were imported since.
         """
         os.kill(self.pid, signal.SIGUSR2)
         found = collections.Counter(self._garbage.get(timeout=ANSWER_LIMIT_S)) - self._garbage_of_start
@@ -131,13 +132,13 @@ class BesiegedBroker(BrokerProcess):
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name)) / 1024
 
     def forget_peak(self) -> None:
-        """Let VmHWM begin with the memory that is resident now."""
+        """Reset VmHWM to the memory that is resident now."""
         pathlib.Path(f'/proc/{self.pid}/clear_refs').write_text('5')
 
     @contextlib.contextmanager
     def watched(self, rss_mb: float, *, turn_limit_ms: float = TURN_LIMIT_MS,
                 worst_limit_ms: float = WORST_LIMIT_MS) -> Iterator[None]:
-        """Run the attack of the block beside the good client, and judge."""
+        """Run the block, which is the attack, while the good client works. Then judge both by the limits."""
         quiet = self._quiet_phase() if self._report is not None else None
         with self._good_client() as client:
             try:
@@ -200,7 +201,7 @@ def many_connections(broker: BesiegedBroker, count: int,
 
 
 def replies_to(client: RawClient, frames: Iterable[bytes], at_once: int = 64) -> Iterator[bytes]:
-    """Send the frames, so many at once, and return the reply to each."""
+    """Send the frames, `at_once` of them at a time, and yield the reply to each."""
     left = iter(frames)
     while burst := list(itertools.islice(left, at_once)):
         client.socket.sendall(b''.join(len(frame).to_bytes(4, 'big') + frame for frame in burst))

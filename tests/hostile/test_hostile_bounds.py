@@ -22,11 +22,11 @@ from kbroker.security.quotas import MOST_METER_BYTES
 AUTHORIZER = 'org.apache.kafka.metadata.authorizer.StandardAuthorizer'
 SHARE_SESSIONS = 100
 EMOJI = '\U0001f600'
-"""With it, a string takes four bytes for each of its characters, however many are ASCII."""
+"""A string with this character takes four bytes for each of its characters, however many are ASCII."""
 
 
 def find(broker, key_type, key):
-    """Create the topic of a coordinator, and wait until it is there."""
+    """Ask for a coordinator until its topic exists."""
     with broker.connect() as client:
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         while client.ask(request, 6).coordinators[0].error_code:
@@ -133,7 +133,7 @@ def test_denials_of_ever_new_names(besieged):
 
 
 def test_denials_of_the_names_that_take_the_most_memory(besieged):
-    """A thousand of them took 286 MB before, after the connection had closed, too."""
+    """Once, a thousand denials took 286 MB, and kept them after the connection had closed."""
     guarded = Guarded(besieged, authorizer_class_name=AUTHORIZER, super_users='User:ANONYMOUS')
     requests = [build('FindCoordinatorRequest', key_type=0, coordinator_keys=[widest(f'{turn} {number}')
                                                                             for number in range(10)])
@@ -147,7 +147,7 @@ def test_denials_of_the_names_that_take_the_most_memory(besieged):
 
 
 def test_client_ids_that_take_the_most_memory_where_clients_have_quotas(besieged):
-    """10,000 of them took 1,292 MB before, and kept them. No login is needed."""
+    """Once, 10,000 client ids took 1,292 MB and were never freed. The attack needs no login."""
     broker = besieged()
     with broker.connect() as client:
         answer = client.ask(build('AlterClientQuotasRequest', entries=[
@@ -164,7 +164,8 @@ def test_client_ids_that_take_the_most_memory_where_clients_have_quotas(besieged
 
 
 def widest(name):
-    """Return a name of as many bytes as a string of the protocol may have, with four bytes of memory a character."""
+    """Return a name with the most bytes that a string of the protocol may have, which takes four bytes of memory for
+    each character."""
     return name + 'x' * (32_700 - len(name)) + EMOJI
 
 

@@ -13,7 +13,7 @@ from kbroker.protocol.messages import (
     ListGroupsRequest,
 )
 
-# However slow the machine is, no session ends.
+# The session time-out is so long that no session ends, however slow the machine is.
 SETTINGS = {'offsets.topic.num.partitions': '1', 'group.consumer.session.timeout.ms': '600000',
             'group.consumer.max.session.timeout.ms': '600000'}
 
@@ -25,7 +25,7 @@ def heartbeat(member_id, epoch=0, group_id='crowd', **fields):
 
 
 def all_answers(client, requests):
-    """Send heartbeats, many at once. Return the answers."""
+    """Send the heartbeats, many of them at once. Return the answers."""
     requests = list(requests)
     frames = [frame_of(request, 1) for request in requests]
     return [read_answer(request, 1, reply)

@@ -33,7 +33,8 @@ def test_a_flood_of_metadata_requests(besieged):
 
 
 def test_60_frames_of_100_mib(besieged):
-    """Each peer sends as much as the broker takes. docs/operating.md states the bound: 256 MiB and one frame."""
+    """Each peer sends as much as the broker reads. docs/operating.md states the bound of memory: 256 MiB and one
+    frame."""
     broker = besieged()
     with broker.watched(rss_mb=400), many_connections(broker, 60) as attackers:
         left = dict.fromkeys(attackers, LARGE_FRAME_BYTES)
@@ -56,7 +57,7 @@ def test_60_frames_of_100_mib(besieged):
 
 
 def test_long_requests_of_the_smallest_elements(besieged):
-    """The objects of such a request take 40 times its bytes."""
+    """The decoded objects of these requests take 40 times the bytes of the requests."""
     broker = besieged()
     group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id='')
     frames = [frame_of(OffsetFetchRequest(groups=[group] * count), 9) for count in (1_000, 15_000, 200_000, 490_000)]

@@ -1,4 +1,4 @@
-"""Fairness: one client that produces as fast as it can, beside 50 modest ones, with a quota and without."""
+"""Fairness: one client produces as fast as it can while 50 modest clients work, with a quota and without."""
 from __future__ import annotations
 
 import contextlib
@@ -14,7 +14,7 @@ from kbroker.protocol.messages import AlterClientQuotasRequest, MetadataRequest,
 
 RATE = 1_000_000
 FREE_S = 10
-"""The seconds for which a client that was quiet may use its whole rate at once."""
+"""A client that was quiet may send the bytes of this many seconds at once."""
 IN_FLIGHT = 16
 MODEST = 50
 ROUNDS = 30

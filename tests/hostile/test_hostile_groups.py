@@ -18,14 +18,14 @@ def join_request(group_id='crowd', member_id='', protocols=1):
 
 
 def find_coordinator(broker):
-    """Create `__consumer_offsets`, and wait until it is there."""
+    """Ask for the group coordinator until `__consumer_offsets` exists."""
     with broker.connect() as client:
         while client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=['crowd']), 4).coordinators[0].error_code:
             pass
 
 
 @pytest.mark.parametrize(('members', 'worst_limit_ms'), [
-    # All connections ask at the same moment, and each is served once before the good client is served again.
+    # All connections send at the same moment, and the broker serves each once before it serves the good client again.
     (4_000, 100),
     pytest.param(10_000, 120, marks=pytest.mark.soak)])
 def test_a_crowd_of_members_joins_one_group(besieged, members, worst_limit_ms):

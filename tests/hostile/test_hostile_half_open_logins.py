@@ -1,7 +1,7 @@
-"""Logins that never end, and storms of them, beside a client that has logged in.
+"""Logins that never end, and storms of logins, while a client that has logged in works.
 
-The siege's limits are in milliseconds. Here the client is compared with itself: the attack may at most double the time
-that 99 of 100 of its operations take.
+A siege has limits in milliseconds. These tests compare the client, the friend, with itself: the attack may at most
+double the time that 99 of 100 of its operations take.
 """
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SALT = b'salt of the friend'
 ITERATIONS = 4096
 MOST_FACTOR = 2
 LEAST_P99_MS = 1
-"""A lower time is the noise of the machine."""
+"""A p99 below this counts as this: smaller differences are noise of the machine."""
 ATTEMPTS = 3
-"""A delay that the attack causes is there in each of them."""
+"""The attack fails only if it delays the friend in each of these attempts."""
 
 
 @pytest.fixture
 def guarded(besieged):
-    """A broker with a user, whose listener for the friend and the attackers requires logins."""
+    """Return a broker with the friend's user. The friend and the attackers use a listener that requires logins."""
     guarded = Guarded(besieged)
     request = AlterUserScramCredentialsRequest
     with guarded.broker.connect() as client:
@@ -46,7 +46,7 @@ def guarded(besieged):
 
 @contextlib.contextmanager
 def measured(guarded: Guarded) -> Iterator[list[Operations]]:
-    """Run the friend beside the block. At its end, the list that the block gets has the friend's measurements."""
+    """Run the friend during the block. Yield a list that has the friend's measurements after the block."""
     command = [sys.executable, str(GOOD_CLIENT), '127.0.0.1', str(guarded.port), str(guarded.broker.pid), USER, LOGIN]
     with subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as friend:
         try:
@@ -59,9 +59,9 @@ def measured(guarded: Guarded) -> Iterator[list[Operations]]:
 
 
 def p99_ms(guarded: Guarded, attack: contextlib.AbstractContextManager[object]) -> float:
-    """Return the time that 99 of 100 operations of the friend take at most, beside an attack.
+    """Return the time within which 99 of 100 operations of the friend end during an attack.
 
-    The attackers come while the friend works, and leave when it is done.
+    The attackers connect while the friend works, and disconnect when it has finished.
     """
     with contextlib.ExitStack() as attackers, measured(guarded) as found:
         attackers.enter_context(attack)
@@ -69,7 +69,8 @@ def p99_ms(guarded: Guarded, attack: contextlib.AbstractContextManager[object]) 
 
 
 def judge(guarded: Guarded, attack, attempts: int = ATTEMPTS) -> None:
-    """Compare the friend's times with and without the attack, on attempts whose machine may be busy."""
+    """Compare the friend's times with and without the attack. One good attempt suffices, because the machine may be
+    busy."""
     factors = []
     for _ in range(attempts):
         alone_ms = p99_ms(guarded, contextlib.nullcontext())
@@ -84,7 +85,8 @@ def judge(guarded: Guarded, attack, attempts: int = ATTEMPTS) -> None:
 
 @contextlib.contextmanager
 def half_open(guarded: Guarded, logins: int) -> Iterator[None]:
-    """A third of the logins sends nothing, a third half a frame, a third chooses a mechanism. None goes on."""
+    """Begin logins that never continue: a third sends nothing, a third sends half a frame, a third chooses a
+    mechanism."""
     with many_connections(guarded.broker, logins, guarded.connect) as attackers:
         for number, attacker in enumerate(attackers):
             with contextlib.suppress(ConnectionError):      # the oldest logins end at the bound
@@ -100,7 +102,7 @@ def test_half_open_logins_do_not_double_the_times_of_a_client_that_is_logged_in(
 
 @contextlib.contextmanager
 def storm(guarded: Guarded, logins: int) -> Iterator[None]:
-    """Logins that begin all at once: half by a guess at a password, half by a first message of SCRAM."""
+    """Begin many logins at once: half of them with a guess at a password, half with a first message of SCRAM."""
     scram = framed(frame_of(SaslHandshakeRequest(mechanism=MECHANISM), 1),
                    frame_of(SaslAuthenticateRequest(auth_bytes=b'n,,n=friend,r=abcdef'), 2))
     with many_connections(guarded.broker, logins, guarded.connect) as attackers:

@@ -1,4 +1,4 @@
-"""Attacks of clients that are not logged in, and of clients that are, at their next login."""
+"""Attacks of clients that have not logged in, and of logged-in clients that log in again."""
 from __future__ import annotations
 
 import contextlib
@@ -86,7 +86,7 @@ def test_nothing_is_served_before_a_login(guarded):
 
 @pytest.mark.parametrize('count', [120, pytest.param(20_000, marks=pytest.mark.soak)])
 def test_tokens_of_random_bytes(besieged, count):
-    """No address sends so many that the broker lets it wait."""
+    """Each address sends too few tokens for the broker to delay it."""
     guarded = Guarded(besieged, connection_failed_authentication_delay_ms='0')
     chance = random.Random(14)
     with guarded.broker.watched(rss_mb=180):

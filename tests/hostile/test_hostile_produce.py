@@ -19,7 +19,8 @@ MIB = 1024 * 1024
 BOMB_BYTES = 90 * MIB
 PARTITIONS = 40
 RSS_MB = 330
-"""An idle broker, one batch of 100 MiB on the worker with its window of the codec, and the requests themselves."""
+"""The memory of an idle broker, of one batch of 100 MiB on the worker with the window of its codec, and of the
+requests."""
 
 
 def produce(client: RawClient, name: str, batches: list[tuple[int, bytes]]) -> list[Any]:
@@ -38,7 +39,7 @@ def bomb(codec: Compression, expanded_bytes: int = BOMB_BYTES) -> bytes:
 
 @pytest.mark.parametrize('codec', [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
 def test_batches_that_expand_a_thousand_times(besieged, codec):
-    """It was once 58 s for a request of 647 KB in which no other client was served."""
+    """Once, the broker served no other client for 58 s because of a request of 647 KB."""
     broker: BesiegedBroker = besieged()
     batch = bomb(codec)
     with broker.connect() as attacker:
@@ -64,7 +65,7 @@ def test_snappy_batches_that_expand_twenty_times(besieged):
 
 @pytest.mark.parametrize('codec', [Compression.GZIP, Compression.ZSTD])
 def test_pipelined_requests_whose_batches_stay_on_the_loop(besieged, codec):
-    """Each expands to almost as much as the loop validates itself."""
+    """Each batch expands to almost the size up to which the loop validates a batch itself."""
     broker: BesiegedBroker = besieged()
     batch = bomb(codec, 250 * 1024)
     with broker.connect() as attacker:
@@ -84,7 +85,7 @@ def test_recompression_of_an_expanding_batch(besieged):
 
 
 def test_records_of_a_large_batch_that_are_all_faulty(besieged):
-    """The search for the faulty records once needed the interpreter for each of them."""
+    """The broker once ran Python code for each faulty record."""
     broker: BesiegedBroker = besieged()
     now_ms = int(time.time() * 1000)
     batch = batch_of(now_ms, *[(now_ms, None, b'')] * 1_000_000, compression=Compression.ZSTD)

@@ -1,4 +1,4 @@
-"""Attacks with producer ids: asked for without end, and batches of ever-new ones."""
+"""Attacks with producer ids: endless requests for new ids, and batches each with a new id."""
 from __future__ import annotations
 
 import time
@@ -16,7 +16,7 @@ from kbroker.protocol.messages import InitProducerIdRequest, ProduceRequest
 PARTITIONS = 10
 IDS_OF_A_PARTITION = 100_000
 FIRST_ID = 1 << 40
-"""No producer id of this broker."""
+"""The broker has not allocated this producer id or any above it."""
 
 
 @pytest.mark.parametrize('ids', [20_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
@@ -31,7 +31,7 @@ def test_producer_ids_without_end(besieged, ids):
 
 @pytest.mark.parametrize(('ids', 'rss_mb'), [(20_000, 120), pytest.param(1_000_000, 500, marks=pytest.mark.soak)])
 def test_batches_of_ever_new_producers(besieged, ids, rss_mb):
-    """The segments are the smallest that are possible, so that a snapshot of the producers is written often."""
+    """The segments have the smallest possible size, so that the broker often writes a snapshot of the producers."""
     broker = besieged()
     with broker.connect() as client:
         create(client, 'crowded', PARTITIONS, segment_bytes=str(1 << 20))

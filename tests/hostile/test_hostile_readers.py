@@ -1,4 +1,4 @@
-"""Attacks with answers: clients that ask for much and do not read it."""
+"""Attacks with answers: clients that request much data and never read the answers."""
 from __future__ import annotations
 
 import contextlib
@@ -28,7 +28,7 @@ def fill(client):
 
 
 def send_and_never_read(clients, frame, count=200):
-    """Send the frame until the broker does not take any more."""
+    """Send the frame over each connection until the broker reads no more."""
     burst = (len(frame).to_bytes(4, 'big') + frame) * count
     for client in clients:
         client.socket.setblocking(False)
@@ -50,7 +50,7 @@ def test_pipelined_fetches_of_a_large_topic_that_are_never_read(besieged, reader
 
 @pytest.mark.parametrize('readers', [200, pytest.param(1_000, marks=pytest.mark.soak)])
 def test_pipelined_metadata_that_is_never_read(besieged, readers):
-    """Its answers take memory: `queued.max.request.bytes` is 128 MiB, and the connections of 1 MiB each are more."""
+    """The answers take memory: 128 MiB by `queued.max.request.bytes`, and up to 1 MiB more for each connection."""
     broker = besieged()
     with broker.connect() as client:
         create(client, 'wide', 2_000)

@@ -17,7 +17,8 @@ PARTITIONS = 40
 MAX_TIMESTAMP = -3
 BATCHES = 100_000
 RSS_MB = 250
-"""An idle broker, and one batch on the worker with the window of its codec, but not what it expands to."""
+"""The memory of an idle broker and of one batch on the worker with the window of its codec, without its expanded
+bytes."""
 
 
 def request(name: str, timestamp_ms: int, partitions: int = 1) -> ListOffsetsRequest:
@@ -27,7 +28,7 @@ def request(name: str, timestamp_ms: int, partitions: int = 1) -> ListOffsetsReq
 
 
 def found(client: RawClient, name: str, timestamp_ms: int, partitions: int = 1) -> set[tuple[int, int]]:
-    """Return the different answers for the partitions of a topic: (error code, offset)."""
+    """Return the set of (error code, offset) in the answers for the partitions of a topic."""
     answer = client.ask(request(name, timestamp_ms, partitions), 9)
     return {(each.error_code, each.offset) for each in answer.topics[0].partitions}
 
@@ -60,7 +61,7 @@ def test_batches_that_expand_a_thousand_times(besieged, codec):
 
 @pytest.mark.parametrize('codec', [Compression.NONE, Compression.ZSTD])
 def test_a_batch_of_a_million_records(besieged, codec):
-    """It once took 190 ms and 170 MB."""
+    """The search in such a batch once took 190 ms and 170 MB."""
     broker: BesiegedBroker = besieged()
     now_ms = int(time.time() * 1000)
     batch = late_last(now_ms, 1_000_000, b'', codec)
@@ -73,7 +74,7 @@ def test_a_batch_of_a_million_records(besieged, codec):
 
 
 def test_a_segment_whose_time_index_has_one_entry(besieged):
-    """Timestamps that go down leave the index without further entries, so all headers are read."""
+    """Decreasing timestamps add no entries to the index, so the search reads all headers."""
     broker: BesiegedBroker = besieged()
     now_ms = int(time.time() * 1000)
     with broker.connect() as attacker:

@@ -1,4 +1,4 @@
-"""Attacks with fetch sessions: many, of many partitions each, that all wait for the same record."""
+"""Attacks with many fetch sessions, each of many partitions, which all wait for the same record."""
 from __future__ import annotations
 
 import time
@@ -12,7 +12,7 @@ from kbroker.protocol.messages import FetchRequest, ProduceRequest
 
 PARTITIONS = 2_000
 MOST_WAITING = 100
-"""Sessions of PARTITIONS that the 200,000 partitions of all sessions leave room for."""
+"""The number of sessions of PARTITIONS that fit the bound of 200,000 partitions in all sessions."""
 
 
 @pytest.mark.parametrize('sessions', [150, pytest.param(1_000, marks=pytest.mark.soak)])

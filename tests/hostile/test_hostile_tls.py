@@ -21,7 +21,7 @@ def client_hello():
 
 @pytest.mark.parametrize('handshakes', [1_500, pytest.param(8_000, marks=pytest.mark.soak)])
 def test_handshakes_that_stop_half_way(besieged, certificates, handshakes):
-    """Half of the clients stop within their first message, half when the broker has answered it."""
+    """Half of the clients stop within their first message, and half after the broker has answered it."""
     port = free_port()
     broker = besieged({'listeners': f'PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:{port}',
                        'ssl.keystore.location': str(certificates / 'server.pem')})
