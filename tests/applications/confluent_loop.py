@@ -1,10 +1,10 @@
-"""A program with confluent-kafka that reads numbers, squares them, and writes the squares: exactly once, in a group.
+"""A program with confluent-kafka that reads numbers in a group, and writes the square of each exactly once.
 
     python confluent_loop.py HOST:PORT NAME
 
-Each instance has a name of its own, which is its transactional.id. The offsets of the input are in the transaction of
-the output. An instance that can go on after an error aborts its transaction. Otherwise it ends, and its next start
-settles the transaction.
+Each instance has its own name, which is its transactional.id. It commits the offsets of the input in the transaction of
+the output. After an error that permits it, an instance aborts its transaction and continues. After any other error it
+ends, and its next start settles the transaction.
 """
 import faulthandler
 import sys
@@ -15,10 +15,11 @@ INPUT, OUTPUT, GROUP = 'input', 'output', 'squares'
 START_S = 60
 LIMIT_S = 10
 HANG_S = 3
-"""A transaction that takes longer ends the program, and its next start aborts it. If the connection breaks while
-librdkafka 2.x sends offsets, it may wait for their answer for ever, whatever its time limit is."""
+"""If a transaction takes longer, the program ends, and its next start aborts the transaction. If the connection breaks
+while librdkafka 2.x sends offsets, it may wait for the answer for ever, whatever its time limit is."""
 TRANSACTION_TIMEOUT_MS = 10_000
-"""The broker then aborts the transaction of an instance that was not started again. An open one hides later output."""
+"""After this time the broker aborts the transaction of an instance that did not start again: an open transaction hides
+later output."""
 MOST_RECORDS = 5
 POLL_S = 0.1
 
@@ -37,7 +38,7 @@ class Loop:
             'enable.auto.commit': False, 'session.timeout.ms': 2000, 'heartbeat.interval.ms': 200})
         self._read = []
         self._place = None
-        """The generation that has assigned the partitions. A later one refuses the offsets."""
+        """The member's generation when it got its partitions. A group in a later generation refuses the offsets."""
 
     def run(self):
         faulthandler.dump_traceback_later(START_S, exit=True)
@@ -53,17 +54,18 @@ class Loop:
         self._place = consumer.consumer_group_metadata()
 
     def _on_revoke(self, consumer, partitions):
-        """Forget what was read. The next owner begins at the committed offsets, also if that is this instance."""
+        """Discard the records that were read. The next owner, even if it is this instance, begins at the committed
+        offsets."""
         self._read.clear()
 
     def _fill(self):
-        """Wait for a record, and take those that are there."""
+        """Wait for a record, and read up to MOST_RECORDS that are available."""
         self._poll(POLL_S)
         while self._read and len(self._read) < MOST_RECORDS and self._poll(0):
             pass
 
     def _poll(self, timeout_s):
-        """Return whether something came. An error of the consumer ends the program unless it mends itself."""
+        """Poll, and return whether a record or an error arrived. A fatal error of the consumer ends the program."""
         message = self._consumer.poll(timeout_s)
         if message is None:
             return False

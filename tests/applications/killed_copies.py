@@ -1,4 +1,4 @@
-"""An application that copies numbered records to a topic, and is killed while it does, as is its broker."""
+"""An application that copies numbered records to a topic while the test kills it and its broker."""
 import collections
 import random
 import subprocess
@@ -13,11 +13,11 @@ OUTPUT, PARTITIONS = 'output', 4
 ROUNDS, RECORDS = 25, 500
 WAIT_S = 240
 MORE_S = 5
-"""The time in which a record that was written twice would arrive: several commits of the application."""
+"""A duplicate record would arrive within this time, in which the application commits several times."""
 
 
 class KilledProcess(ABC):
-    """A process that is killed and started again. After a kill it goes on where the state that it saved ends."""
+    """A process that the test kills and starts again. It then continues from the state that it has saved."""
 
     def __init__(self, log):
         self._log = log
@@ -47,11 +47,11 @@ class Application(KilledProcess):
 
     @abstractmethod
     def feed(self, numbers):
-        """Give it records to copy."""
+        """Write records for the application to copy."""
 
 
 def java(sources, heap, *options):
-    """Return the command of a small virtual machine for the jars and sources of a place, without its main class."""
+    """Return the command of a small Java machine with the jars and classes of `sources`, without the main class."""
     return ['java', *options, f'-Xmx{heap}', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
             '-Dorg.slf4j.simpleLogger.defaultLogLevel=warn', temporary_files(), '-cp', compiled(sources)]
 
@@ -63,7 +63,7 @@ def create_topics(address, *others):
 
 
 def read(consumer, found, count, limit_s=WAIT_S):
-    """Read until as many records are found. False after the time limit."""
+    """Read until `found` has `count` records. Return False if the time limit ends first."""
     end = time.monotonic() + limit_s
     while sum(found.values()) < count:
         if time.monotonic() > end:
@@ -73,7 +73,7 @@ def read(consumer, found, count, limit_s=WAIT_S):
 
 
 def check_copies(broker, application, seed, rounds):
-    """Check that the output has each record once, and that no decided transaction is left without its markers."""
+    """Check that the output has each record once, and that each decided transaction has its markers."""
     rng = random.Random(seed)
     sent, found = 0, collections.Counter()
     with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
@@ -96,7 +96,7 @@ def check_copies(broker, application, seed, rounds):
 
 
 def await_markers(address):
-    """Wait until no decided transaction is left without its markers."""
+    """Wait until each decided transaction has its markers."""
     end = time.monotonic() + WAIT_S
     with Admin(address) as admin:
         while left := [row for row in admin.list_transactions() if row.state.startswith('Prepare')]:

@@ -1,6 +1,7 @@
-"""A loop with confluent-kafka reads, processes and writes exactly once while its instances and the broker are killed.
+"""A loop with confluent-kafka reads, processes and writes exactly once while the test kills its instances and the
+broker.
 
-librdkafka does not have KIP-890. The broker itself recognizes requests of an earlier transaction that come late.
+librdkafka does not implement KIP-890. The broker itself recognizes late requests of an earlier transaction.
 
 Covers promises 1, 2, 4 and 5 of docs/design.md.
 """
@@ -21,13 +22,13 @@ pytestmark = pytest.mark.timeout(3600)
 INSTANCES = 2
 ROUNDS = 20
 RECORDS = 200
-"""The records of a round. Both instances are busy with them when the kill comes."""
+"""The number of records in a round. Both instances are busy with them when the test kills one or the broker."""
 POLL_S = 0.02
 BROKER, INSTANCE = 'broker', 'instance'
 
 
 class Instance(KilledProcess):
-    """An instance of the loop, which is started again when it ends by itself."""
+    """A process of the loop. `Group.await_commits` starts it again if it has ended by itself."""
 
     def __init__(self, address, name, directory):
         super().__init__(directory / f'{name}.log')
@@ -38,7 +39,7 @@ class Instance(KilledProcess):
 
 
 class Group:
-    """The instances, their input, and the offsets that they have committed."""
+    """The instances of a group, with access to their input, their output and their committed offsets."""
 
     def __init__(self, address, directory):
         self._address = address
@@ -66,7 +67,7 @@ class Group:
         self.sent += RECORDS
 
     def await_commits(self, count):
-        """Wait until the offsets of so many records are committed."""
+        """Wait until the offsets of `count` records are committed."""
         deadline = time.monotonic() + WAIT_S
         while sum(self.committed().values()) < count:
             assert time.monotonic() < deadline, (self.committed(), *(each.output for each in self.instances))
@@ -79,7 +80,7 @@ class Group:
         return {partition: found.offset for (_, partition), found in self._admin.list_group_offsets(GROUP).items()}
 
     def written(self):
-        """Return the output, which no open transaction hides, by partition."""
+        """Return the committed output by partition. No open transaction may hide a part of it."""
         found = {partition: [] for partition in range(PARTITIONS)}
         for partition, record in committed_records(self._admin, OUTPUT, PARTITIONS):
             found[partition].append(record.value)

@@ -1,4 +1,4 @@
-"""Kafka Connect copies lines of files to a topic exactly once while its worker and the broker are killed.
+"""Kafka Connect copies lines of files to a topic exactly once while the test kills its worker and the broker.
 
 The offsets of a source are written in the transaction of its records (KIP-618).
 
@@ -23,7 +23,8 @@ TEXT = 'org.apache.kafka.connect.storage.StringConverter'
 
 
 class Connect(Application):
-    """A worker with a connector for each file. A new worker finds the connectors in the topics of the old one."""
+    """A worker with a connector for each file. A worker that starts again finds its connectors in the worker's
+    topics."""
 
     def __init__(self, address, directory):
         super().__init__(directory / 'connect.log')
@@ -48,7 +49,7 @@ class Connect(Application):
                 'file': str(path), 'topic': OUTPUT, 'exactly.once.support': 'required'})
 
     def _put(self, path, content):
-        """Send a request until the worker accepts it: a new one takes a while."""
+        """Send a request until the worker accepts it, which takes a while after its start."""
         request = urllib.request.Request(self._listener + path, json.dumps(content).encode(),
                                          {'Content-Type': 'application/json'}, method='PUT')
         for _ in range(600):

@@ -1,7 +1,7 @@
-"""Apache Flink copies a topic exactly once while it and the broker are killed.
+"""Apache Flink copies a topic exactly once while the test kills it and the broker.
 
-Each time, Flink goes on from its last checkpoint: it commits the transactions that the checkpoint has prepared, and
-aborts those that came later.
+After each kill, Flink continues from its last checkpoint. It commits the transactions that the checkpoint has prepared,
+and aborts later ones.
 
 Covers promises 1, 2, 4 and 5 of docs/design.md.
 """
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.soak, pytest.mark.timeout(3600)]
 INPUT = 'input'
 SOURCES = pathlib.Path(__file__).parent / 'flink'
 OPENED = ('java.lang', 'java.util')
-"""The packages whose fields Flink reads."""
+"""The packages of Java whose private fields Flink reads."""
 
 
 class Flink(Application):

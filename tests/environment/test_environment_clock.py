@@ -1,4 +1,4 @@
-"""The wall clock of a running broker is set by hours. Its monotonic clock goes on."""
+"""The wall clock of a running broker jumps by hours, while its monotonic clock runs steadily."""
 from contextlib import closing
 
 import pytest
@@ -19,7 +19,7 @@ def plan(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def started(plan, tmp_path_factory):
-    """A broker and its clock."""
+    """Start a broker whose wall clock the tests can set. Return both."""
     directory = tmp_path_factory.mktemp('clock')
     clock = BrokerClock(directory / 'clock')
     with ConfinedBroker(directory / 'data', plan.settings | {
@@ -35,7 +35,7 @@ def broker(started):
 
 @pytest.fixture
 def clock(started):
-    """The clock of the broker, which has the time of the machine."""
+    """Set the broker's clock to the time of the machine, and return it."""
     started[1].set(0)
     return started[1]
 

@@ -1,4 +1,5 @@
-"""A real file system that becomes full or read-only under a broker: errors, one clear line, and nothing is lost.
+"""A real file system becomes full or read-only under a broker. The broker reports errors, logs one clear line and loses
+no committed transaction.
 
 Covers promise 1 of docs/design.md.
 """
@@ -16,13 +17,13 @@ from kbroker.client.admin import NewTopic
 SIZE_BYTES = 32 << 20
 VALUE = b'x' * 8000
 MOST = 5000
-"""More transactions than the disk has room for."""
+"""More transactions than fit the disk."""
 SETTINGS = PROMPT | {'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1'}
 IMPATIENT = {'delivery_timeout_ms': 1000, 'request_timeout_ms': 1000, 'max_block_ms': 1000, 'linger_ms': 0}
 
 
 class SmallDisk:
-    """An ext4 file system in a file."""
+    """An ext4 file system in an image file."""
 
     def __init__(self, directory):
         self.directory = directory / 'disk'
@@ -59,7 +60,7 @@ class SmallDisk:
         (self.directory / 'filler').unlink()
 
     def refuse_writes(self):
-        """Do as the kernel does after an error of the device. What was not synced is lost."""
+        """Refuse writes as the kernel does after an error of the device. Bytes that were not synced are lost."""
         self._run('mount', '-o', 'remount,abort', self.directory)
 
     def mount_again(self):
@@ -96,7 +97,8 @@ def test_transactions_survive_a_disk_that_refuses_writes(disk, fault, mend, reas
 
 
 def write_until_offline(broker, fail):
-    """Write transactions over two partitions. Return the committed ones, and those of unknown end."""
+    """Write transactions over two partitions. Return the numbers of the committed ones, and of those with an unknown
+    outcome."""
     with Admin(broker.address) as admin:
         assert admin.create_topics([NewTopic('t', 2, 1)])['t'] is None
     acknowledged, doubtful = list(range(10)), []
@@ -108,7 +110,8 @@ def write_until_offline(broker, fail):
     while not offline_lines(broker):
         number = next(numbers)
         try:
-            # A producer waits for a log directory that comes back. This one gives up soon, also on a busy machine.
+            # A producer retries while the log directory is offline. This producer gives up soon, also on a busy
+            # machine.
             with Producer(broker.address, transactional_id='x', **IMPATIENT) as impatient:
                 while True:
                     transact(impatient, number)
@@ -130,7 +133,7 @@ def transact(producer, number):
 
 
 def check(broker, acknowledged, doubtful):
-    """Check that each committed transaction is whole and there once, and that the next one succeeds."""
+    """Check that each committed transaction is complete and occurs once, and that another transaction succeeds."""
     with Admin(broker.address) as admin, Producer(broker.address, transactional_id='x') as producer:
         producer.init_transactions()
         for following in ([], [MOST]):

@@ -1,4 +1,5 @@
-"""Limits of the system: descriptors that idle connections use up, and memory that a large request asks for."""
+"""Limits of the system: idle connections use up the descriptors, and a large request needs more memory than there
+is."""
 import resource
 import socket
 from contextlib import ExitStack, closing
@@ -16,14 +17,15 @@ PEERS = 200
 PARTITIONS = 20
 FEW = {'offsets.topic.num.partitions': '1', 'transaction.state.log.num.partitions': '1'}
 ROOM_BYTES = 48 << 20
-"""The memory that the broker may still take. It is enough for small requests."""
+"""The memory that the broker may still allocate. It is enough for small requests."""
 LARGE_BYTES = 96 << 20
 SHARE_OF_A_PART = 1 << 20
 
 
 @pytest.fixture
 def run_broker(tmp_path):
-    """A function that starts a broker with settings, and optionally with the words of another program before it."""
+    """Return a function that starts a broker with settings. Its `starter` is the command of a program that runs the
+    broker."""
     with ExitStack() as stack:
         def run(settings, starter=()):
             broker = ConfinedBroker(tmp_path / 'data', settings, starter)
@@ -64,7 +66,7 @@ def test_idle_connections_leave_the_log_the_descriptors_that_it_needs(run_broker
 
 
 def is_served(broker):
-    """Return whether a newcomer is served, and leave a free place for the next one."""
+    """Return whether the broker serves two new connections, so that one remains for the next client."""
     try:
         with Admin(broker.address) as first, Admin(broker.address) as second:
             first.cluster.refresh(())
@@ -99,7 +101,7 @@ def test_a_request_for_which_there_is_no_memory_closes_its_connection_only(run_b
 
 
 def limit_memory(broker):
-    """Leave the broker little memory beyond the present. Return the limits before."""
+    """Limit the broker to a little more memory than it has now. Return the previous limits."""
     with open(f'/proc/{broker.pid}/statm') as file:
         present_bytes = int(file.read().split()[0]) * resource.getpagesize()
     _, hard = resource.prlimit(broker.pid, resource.RLIMIT_AS)

@@ -1,4 +1,4 @@
-"""Clients of Go: late requests of sarama, and franz-go where version 6 of InitProducerId is served.
+"""Clients in Go: late requests of sarama, and franz-go with a broker that serves version 6 of InitProducerId.
 
 Covers KIP-890.
 """
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.go, pytest.mark.soak, pytest.mark.timeout(600)]
 
 @functools.cache
 def program():
-    """Compile the producers, and return the path of their program."""
+    """Compile the producers in Go, and return the path of the program."""
     path = JUDGES / 'go' / 'producers'
     with fetching():
         subprocess.run(['go', 'build', '-o', str(path), '.'], cwd=ROOT / 'tests' / 'golang' / 'producers', check=True,
@@ -29,7 +29,8 @@ def program():
 
 
 LATE_AND_COUNTED = [key for key in LATE if key is not ApiKey.TXN_OFFSET_COMMIT]
-"""sarama sends its offsets when a transaction ends. Late ones find one without offsets, and are refused for that."""
+"""The late requests whose refusals the broker counts. sarama sends its offsets when a transaction ends. A late request
+with offsets finds a transaction without offsets, and is refused for that."""
 
 
 @pytest.mark.parametrize(('api_key', 'course'), [

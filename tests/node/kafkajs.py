@@ -1,4 +1,4 @@
-"""kafkajs, fetched once, for the scripts of the tests."""
+"""Fetches kafkajs once for the scripts of the tests."""
 import functools
 import hashlib
 import pathlib
@@ -12,7 +12,7 @@ SOURCES = pathlib.Path(__file__).parent
 
 @functools.cache
 def script(name):
-    """Return the path of one of the scripts here, in a directory with its packages."""
+    """Copy a script of this directory next to the packages that it needs, and return its path."""
     package = SOURCES / 'package.json'
     directory = JUDGES / 'node' / hashlib.sha256(package.read_bytes()).hexdigest()[:16]
     if not (directory / 'installed').exists():

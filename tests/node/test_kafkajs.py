@@ -1,4 +1,4 @@
-"""kafkajs with a live broker."""
+"""Transactions, groups and reads of kafkajs with a live broker."""
 import json
 import subprocess
 
@@ -13,7 +13,7 @@ SCENARIOS = ['plain_produce', 'idempotent_produce', 'group_rebalance', 'commit_o
 
 @pytest.fixture(scope='module')
 def judgement(shared_broker):
-    """The results of all scenarios, run in one process."""
+    """Run all scenarios in one process of Node.js, and return their results."""
     done = subprocess.run(['node', script('judge.js'), shared_broker.address, *SCENARIOS], stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, timeout=500, check=True)
     return {entry['scenario']: entry['error'] for entry in map(json.loads, done.stdout.splitlines())}

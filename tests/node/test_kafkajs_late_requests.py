@@ -1,4 +1,4 @@
-"""Requests of kafkajs that a network delays until its next transaction, and answers that it loses."""
+"""kafkajs on a network that delays a request until its next transaction, or loses an answer."""
 import pytest
 from kafkajs import script
 from support.clients.late_requests import LATE, check_of_lines
@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
 
 REPEATED = [key for key in LATE if key is not ApiKey.END_TXN]
-"""kafkajs does not repeat an EndTxn whose connection broke, and lets no program repeat it."""
+"""kafkajs does not repeat an EndTxn whose connection broke, and offers a program no way to repeat it."""
 
 
 @pytest.mark.parametrize('course', ['late', pytest.param('lost', marks=pytest.mark.soak)])

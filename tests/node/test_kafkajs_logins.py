@@ -10,12 +10,12 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
 LIMIT_S = 120
 HANDSHAKES = 5
-"""Two connections and three renewals."""
+"""The logins of a case: those of two connections, and three renewals."""
 CASES = [(protocol, mechanism) for protocol in ('SASL_PLAINTEXT', 'SASL_SSL') for mechanism in MECHANISMS]
 
 
 def case(secured, protocol, mechanism, password=PASSWORD, handshakes=0):
-    """Return a case for `logins.js`. The token is an expired one if the password is a wrong one."""
+    """Return a case for `logins.js`. With a wrong password, the token is expired."""
     login = {'username': 'alice', 'password': password}
     if mechanism == 'OAUTHBEARER':
         login = {'token': unsecured_token('alice', 3600 if password == PASSWORD else -3600)}
@@ -48,7 +48,7 @@ def test_kafkajs_reports_a_wrong_password(secured):
 
 @pytest.fixture(scope='module')
 def renewed(secured):
-    """The answers by mechanism of producers that renew their logins, all at once."""
+    """Run a producer for each mechanism at the same time, which renews its login. Return their results by mechanism."""
     answers = run([case(secured, 'SASL_PLAINTEXT', mechanism, handshakes=HANDSHAKES) for mechanism in MECHANISMS])
     return dict(zip(MECHANISMS, answers, strict=True))
 

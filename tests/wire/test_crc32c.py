@@ -12,7 +12,8 @@ from kbroker.wire.crc32c import crc32c, crc32c_by, implementations
 
 crcmod_crc32c = crcmod.predefined.mkCrcFun('crc-32c')
 
-# Both sides of every size at which an implementation changes its stride: 8 bytes, 64, 3 x 128, 512, 3 x 1024, 8 KiB.
+# EDGES has lengths on both sides of every size at which an implementation changes its stride: 8 bytes, 64, 3 x 128,
+# 512, 3 x 1024, 8 KiB.
 STRIDES = (8, 64, 128, 256, 384, 512, 768, 1024, 3072, 3456, 6144, 8192, 65536)
 EDGES = [0, *(stride + step for stride in STRIDES for step in (-1, 0, 1, 7))]
 
