@@ -1,4 +1,4 @@
-"""The codec compared with the slow one in tests/reference, hostile bytes, and errors."""
+"""The codec agrees with the slow one in tests/reference, withstands hostile bytes, and reports errors."""
 import contextlib
 import gc
 import random
@@ -75,7 +75,7 @@ def mutated(random_source: random.Random, data: bytes) -> bytes:
 
 
 def test_hostile_bytes_raise_protocol_error_or_mean_what_the_reference_reads():
-    """20,000 mutated frames of all messages: each that decodes has the values that the reference reads."""
+    """Each of 20,000 mutated frames is refused, or has the values that the reference reads."""
     random_source = random.Random(20)
     samples = []
     for name in NAMES:
@@ -95,7 +95,7 @@ def test_hostile_bytes_raise_protocol_error_or_mean_what_the_reference_reads():
         except ProtocolError:
             found = None
             refused += 1
-        # The texts are compared because nan does not equal nan.
+        # The assertion compares texts because nan does not equal nan.
         assert repr(found) == repr(expected), (message_class.__name__, version, data.hex())
     assert 1_000 < refused < 20_000
 
@@ -188,7 +188,7 @@ def test_what_is_wrong_with_a_string_is_said(data, version, complaint):
     (messages.FindCoordinatorResponse, 3, 'error_message', b'\xff\xff\xff\xff\x0f'),
     (messages.ConsumerProtocolSubscription, 0, 'user_data', b'\xff\xff\xff\xfe')])
 def test_each_length_below_zero_is_null_as_kafka_reads_it(message_class, version, field, null):
-    """A compact length is one less than an unsigned varint, of which Kafka takes 32 bits."""
+    """A compact length is an unsigned varint minus one. Kafka reads 32 bits of the varint."""
     message = message_class(**{field: None})
     good = encode(message, version)
     size = {'topics': 1 if version >= 9 else 4, 'error_message': 1 if version >= 3 else 2, 'user_data': 4}[field]
@@ -372,7 +372,7 @@ def test_a_message_shows_its_fields():
 # ---- references
 
 def churn() -> None:
-    """Decode and encode many times, with every success and failure."""
+    """Decode and encode many times, and let each kind of success and failure occur."""
     metadata = encode(filled(MetadataResponse, random.Random(2)), 12)
     fetch = encode(filled(FetchRequest, random.Random(3)), 15)
     for size in range(len(metadata)):

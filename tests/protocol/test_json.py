@@ -1,4 +1,4 @@
-"""Messages in the JSON of Kafka's converters. tests/jvm/test_decoders.py compares all tables with Kafka itself."""
+"""Messages in the JSON form of Kafka's converters. tests/jvm/test_decoders.py compares all tables with Kafka itself."""
 import base64
 import json
 import random

@@ -1,4 +1,4 @@
-"""Records of the metadata log: golden vectors (Kafka's own dump tool decodes each), framing, errors."""
+"""Records of the metadata log: golden vectors, each of which Kafka's dump tool decodes, framing, and errors."""
 
 import pytest
 

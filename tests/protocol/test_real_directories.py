@@ -1,4 +1,4 @@
-"""Rows and metadata records of Kafka 4.2 to 4.4 are read, and written back to the same bytes."""
+"""The codec reads the rows and metadata records of Kafka 4.2 to 4.4, and writes the same bytes again."""
 import pathlib
 import tarfile
 

@@ -225,9 +225,9 @@ def test_a_nullable_struct_in_a_tag_has_its_presence_byte():
 
 
 def test_a_null_struct_in_a_tag_is_a_zero_byte():
-    """Kafka writes each member of a non-classic consumer group like this.
+    """Kafka writes a zero byte for each member of a non-classic consumer group.
 
-    Outside of tags, null is -1. The codec once expected this in tags, too, and could not read such a row.
+    Outside of tags, a null struct is -1. The codec once expected -1 in tags, too, and could not read these rows.
     """
     value = ConsumerGroupMemberMetadataValue(client_id='c', client_host='h', classic_member_metadata=None)
     data = encode_row_value(value, 0)

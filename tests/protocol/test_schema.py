@@ -1,4 +1,4 @@
-"""The table reader, and rules that hold for all tables."""
+"""The reader of message tables, and rules that hold for all tables."""
 import subprocess
 import sys
 

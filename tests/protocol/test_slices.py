@@ -1,4 +1,5 @@
-"""Long messages in slices: the same messages and bytes as the codec, in parts, with bounded elements."""
+"""Long messages are decoded and encoded in parts to the same messages and bytes as by the codec, with a bound on
+elements."""
 import gc
 import random
 import time
@@ -15,19 +16,19 @@ from kbroker.protocol.messages import CreateTopicsRequest, MetadataRequest, Meta
 from kbroker.protocol.slices import MOST_ELEMENTS, decode_in_slices, encode_in_slices, free_in_slices
 
 LONGEST_PART_S = 0.005
-"""Parts take about 0.1 ms."""
+"""The bound is generous: a part takes about 0.1 ms."""
 
 
 @pytest.fixture(autouse=True)
 def no_collections():
-    """Keep collections of the test process's own objects out of the measured times."""
+    """Turn garbage collection off, so that collections of the test process's objects are not measured."""
     gc.disable()
     yield
     gc.enable()
 
 
 def run(steps):
-    """Return the result of a generator, the number of its parts, and the processor time of the longest."""
+    """Return the result of a generator, the number of its parts, and the processor time of the longest part."""
     count, longest_s = 0, 0.0
     while True:
         begun = time.thread_time()

@@ -1,4 +1,4 @@
-"""The decision about access, written down as the facts state it: each question goes through all ACLs."""
+"""A slow decision about access, written from Kafka's rules: each call goes through all ACLs."""
 import ipaddress
 
 LITERAL, PREFIXED = 3, 4
@@ -7,7 +7,7 @@ ALL, READ, WRITE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 2, 
 
 
 def address(text):
-    """Return a host in a form that compares as an address does, or the text if it is none."""
+    """Return a host as an address, so that equal addresses compare as equal, or `text` if it is not an address."""
     try:
         parsed = ipaddress.ip_address(text)
     except ValueError:
@@ -38,7 +38,7 @@ def fits(entry, operation):
 
 
 def is_allowed(entries, super_users, everyone, question):
-    """Answer (principal, host, operation, resource type, name)."""
+    """Return whether the ACLs allow a question: (principal, host, operation, resource type, name)."""
     principal, host, operation, resource_type, name = question
     if principal in super_users:
         return True
@@ -51,7 +51,8 @@ def is_allowed(entries, super_users, everyone, question):
 
 
 def is_allowed_by_type(entries, super_users, everyone, question):
-    """Answer (principal, host, operation, resource type): may the principal do it to any resource of the type?"""
+    """Return whether the ACLs allow an operation on at least one resource of a type. A question is (principal, host,
+    operation, resource type)."""
     principal, host, operation, resource_type = question
     if is_allowed(entries, super_users, everyone, (principal, host, operation, resource_type, 'hardcode')):
         return True

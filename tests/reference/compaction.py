@@ -44,7 +44,7 @@ class Stored:
     header: Batch
     records: list[Record]
     data: bytes | None = None
-    """The bytes, if they must not change."""
+    """The bytes of a batch that compaction must not change."""
 
     @classmethod
     def read(cls, data: bytes) -> Stored:
@@ -72,7 +72,8 @@ class Stored:
         return {0: 'abort', 1: 'commit'}.get(struct.unpack('>hh', (self.records[0].key or b'')[:4])[1])
 
     def face(self) -> tuple[object, ...]:
-        """Return what a reader sees. The base timestamp is the writer's choice unless it is a delete horizon."""
+        """Return the fields that a reader sees. Omit the base timestamp, which the writer chooses, unless it is a
+        delete horizon."""
         header = self.header
         return (
             header.base_offset,
@@ -93,7 +94,7 @@ class Stored:
 
 
 def marker_of(batches: list[Stored], number: int) -> Stored | None:
-    """Return the marker that ends the transaction of a batch, which is the next one of its producer."""
+    """Return the marker that ends the transaction of a batch: the next marker of its producer."""
     producer_id = batches[number].header.producer_id
     return next(
         (batch for batch in batches[number + 1 :] if batch.header.producer_id == producer_id and batch.marker), None
@@ -109,7 +110,7 @@ def is_aborted(batches: list[Stored], number: int) -> bool:
 
 
 def has_data(batches: list[Stored], number: int) -> bool:
-    """Return True if a data batch remains of the transaction that the marker with this number ends."""
+    """Return whether a data batch remains of the transaction that marker `number` ends."""
     producer_id = batches[number].header.producer_id
     for batch in reversed(batches[:number]):
         if batch.header.producer_id == producer_id and batch.has(TRANSACTIONAL):
@@ -128,7 +129,7 @@ class Rules:
     delete_retention_ms: int
     high_watermark: int
     last_records: dict[int, tuple[int, int]]
-    """The offset of the last data batch or -1, and the epoch, of each active producer."""
+    """For each active producer, the offset of its last data batch, or -1, and its epoch."""
 
     def is_needed_husk(self, batch: Stored) -> bool:
         if batch.last_offset == self.high_watermark - 1:

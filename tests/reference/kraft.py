@@ -1,4 +1,5 @@
-"""A slow reader of the metadata log, written from the format: the records of `__cluster_metadata-0` as plain values."""
+"""A slow reader of the metadata log, written from the format. It returns the records of `__cluster_metadata-0` as plain
+values."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ LOG_OVERHEAD_BYTES = 12
 
 @dataclass
 class Entry:
-    """A record. The records of one batch, which share a `batch_offset`, are atomic."""
+    """A record of the log. The records of one batch share a `batch_offset`, and take effect together."""
 
     batch_offset: int
     offset: int
@@ -59,7 +60,7 @@ class Fields:
 
 
 def entries(log: bytes) -> Iterator[Entry]:
-    """Yield the records of a segment. Raise AssertionError for a batch that no leader of the quorum writes."""
+    """Yield the records of a segment. Raise AssertionError for a batch that a quorum leader does not write."""
     at = 0
     while at < len(log):
         end = at + LOG_OVERHEAD_BYTES + int.from_bytes(log[at + 8 : at + 12], 'big')

@@ -8,7 +8,7 @@ CLIENT, COORDINATOR = 'client', 'coordinator'
 
 @dataclass
 class Batch:
-    """A batch as passed to the log, and its base offset."""
+    """A batch that was passed to the log, and the base offset that it got."""
 
     data: bytes
     count: int
@@ -42,7 +42,7 @@ class Producer:
 
 
 class Refused(Exception):
-    """An append is refused. The argument is Kafka's name of the error."""
+    """Raised for a refused append. The argument is Kafka's name of the error."""
 
 
 class ReferenceLog:
@@ -112,7 +112,7 @@ class ReferenceLog:
         self.batches = [batch for batch in self.batches if batch.last_offset < end_offset]
 
     def transactions(self) -> list[tuple[int, int, int | None, str | None]]:
-        """Return (producer id, first offset, marker offset, outcome) of each, in the order of first offsets."""
+        """Return (producer id, first offset, marker offset, outcome) of each transaction, ordered by first offset."""
         found: list[tuple[int, int, int | None, str | None]] = []
         opened: dict[int, int] = {}
         for batch in self.batches:

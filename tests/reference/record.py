@@ -13,7 +13,7 @@ ATTRIBUTES_AT = 21
 
 
 class Malformed(Exception):
-    """The bytes violate the format."""
+    """Raised for bytes that violate the format."""
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Reader:
 
 
 def decode_records(data: bytes, count: int, *, is_strict: bool = False) -> list[Record]:
-    """Return the records. `is_strict`: -1 is the only length of a null."""
+    """Return the records. With `is_strict`, a null must have length -1; otherwise each negative length is null."""
     reader = Reader(data)
     records = []
     for _ in range(count):
@@ -151,7 +151,8 @@ def decode_records(data: bytes, count: int, *, is_strict: bool = False) -> list[
 
 
 def delivered(batches: list[Batch], aborted: list[tuple[int, int]]) -> list[int]:
-    """Return the base offsets of the batches that a read_committed consumer delivers, by a heap of aborted ones."""
+    """Return the base offsets of the batches that a read_committed consumer delivers. A heap holds the aborted
+    transactions."""
     waiting = [(first_offset, producer_id) for producer_id, first_offset in aborted]
     heapq.heapify(waiting)
     aborting: set[int] = set()

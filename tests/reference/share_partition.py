@@ -1,6 +1,6 @@
 """The slow twin of `kbroker.group.share.partition`: a dict with the state of each offset.
 
-It follows the rules of share groups record by record, so that its rules can be read; only the answers are the same.
+It follows the rules of share groups record by record. Only its answers equal those of the fast twin, not its structure.
 """
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ class ReferenceSharePartition:
 
 
 class Giving:
-    """One acquisition: records are offered to it in order, and it takes those that the rules let it have."""
+    """One acquisition. Its caller offers the records in order, and it acquires those that the rules allow."""
 
     def __init__(self, wanted: Wanted, budget: int):
         self.wanted = wanted

@@ -1,4 +1,4 @@
-"""The audit: one JSON object per line, denials by number, and a file that never holds up the loop."""
+"""The audit: one JSON object per line, denials with their reason, and a file that never blocks the loop."""
 import errno
 import json
 import logging
@@ -131,7 +131,7 @@ def test_reopening_goes_on_in_a_new_file_and_loses_no_line(tmp_path):
 
 
 class FullDisk:
-    """os.write that fails until `free` is set, after it took `room` bytes."""
+    """A stand-in for os.write that writes `room` bytes, and then fails until `free` is set."""
 
     def __init__(self, room=0):
         self.room = room

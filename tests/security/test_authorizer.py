@@ -1,4 +1,4 @@
-"""Decisions by ACLs, held equal to a naive reference, and what an Access remembers of them."""
+"""Decisions by ACLs equal those of a naive reference, and an Access remembers them."""
 import gc
 import logging
 import re
@@ -36,7 +36,7 @@ def authorizer_of(*entries, **settings):
     return authorizer
 
 
-# A few short names and hosts, so that rules meet.
+# There are few names and hosts, so that several ACLs apply to one request.
 NAMES = st.sampled_from(['a', 'ab', 'abc', 'b', '*', 'hardcode', 'ä', '\U0001f600'])
 USERS = st.sampled_from(['User:alice', 'User:bob', 'Other:alice', 'User:*', 'User:CN=a,OU=b'])
 HOSTS = st.sampled_from(['10.0.0.1', '10.0.0.2', '::1', '0:0:0:0:0:0:0:1', '::ffff:10.0.0.1', 'fe80::1%eth0'])
@@ -238,7 +238,7 @@ def test_a_name_cannot_forge_a_log_line(caplog):
 
 
 def test_long_hosts_of_acls_are_not_remembered():
-    """A thousand of the longest took 268 MB."""
+    """Once, a thousand of the longest hosts took 268 MB."""
     before = _host_key.cache_info().misses
     for number in range(10):
         text = f'{number}' + 'h' * 30_000

@@ -1,4 +1,4 @@
-"""An outsider cannot tell a user that exists from one that does not by the work of the broker.
+"""The work of the broker does not show an outsider whether a user exists.
 
 Wall time is too noisy for a test, so the work is counted: the lines that Python executes, and the calls of hash
 functions.
@@ -24,7 +24,7 @@ SALT = b'0123456789abcdefghijklmnop'
 
 
 class Work:
-    """The work of a piece of code: executed lines, by place, and calls of hash functions."""
+    """Counts the work of a call: its executed lines of code, and its calls of hash functions."""
 
     def __init__(self, monkeypatch):
         self.count = Counter()
@@ -41,11 +41,11 @@ class Work:
         return types.SimpleNamespace(**{name: spied(name) for name in names})
 
     def of(self, run):
-        """Return the work of `run()`."""
+        """Return the executed lines and the hash calls of `run()`, with their counts."""
         self.count.clear()
 
         def trace(frame, event, _):
-            # The digits of a random number are a random number of steps.
+            # `_base36` is left out: it takes as many steps as its random number has digits.
             if '/kbroker/security/' in frame.f_code.co_filename and frame.f_code.co_name != '_base36':
                 self.count[frame.f_code.co_filename, frame.f_lineno, event] += 1
             return trace
@@ -90,7 +90,7 @@ def test_scram_does_the_same_work_for_every_name(work, name):
 
 
 def test_the_answers_of_scram_do_not_show_who_exists():
-    """Compare the distributions of challenge lengths for users and strangers with a chi-squared statistic."""
+    """The lengths of challenges have the same distribution for users and for strangers, by a chi-squared statistic."""
     users = {name: scram.ScramCredential(scram.new_salt(), b'k' * 32, b'k' * 32, 4096) for name in USERS}
     mechanism = Scram('SCRAM-SHA-256', lambda _, user: users.get(user), b's' * 32)
 

@@ -1,4 +1,4 @@
-"""Client text in log lines: one line stays one line, and shows what it holds."""
+"""Text of a client cannot break a log line in two, and the line shows each of its characters."""
 import json
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""The pace of logins of an address whose logins failed."""
+"""The broker slows the logins of an address whose logins have failed."""
 import pytest
 
 from kbroker.security.failed_logins import (

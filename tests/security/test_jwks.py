@@ -1,4 +1,4 @@
-"""OAUTHBEARER with signed tokens: keys, token confusion, claims, and the key set that is loaded again."""
+"""OAUTHBEARER with signed tokens: keys, tokens of another form, claims, and key sets that are loaded again."""
 import base64
 import functools
 import hmac
@@ -35,7 +35,7 @@ CLAIMS = {'sub': ' alice ', 'iat': NOW_S, 'exp': NOW_S + 60, 'iss': 'https://iss
 
 @functools.cache
 def key(kind='RSA', size=2048):
-    """Return a private key; making one of RSA takes a while."""
+    """Return a private key, which is cached because an RSA key takes long to make."""
     makers = {'RSA': RSAKey, 'EC': ECKey, 'OKP': OKPKey, 'oct': OctKey}
     return makers[kind].generate_key(size)
 
@@ -55,7 +55,7 @@ def token(claims=None, made=None, algorithm='RS256', key_id='k', **header):
 
 
 class Bench:
-    """A key set whose worker runs when the test says so."""
+    """A key set and its mechanism. The test runs the jobs of its worker."""
 
     def __init__(self, tmp_path, text=None, settings=SETTINGS):
         self.file = tmp_path / 'keys.json'
@@ -163,7 +163,7 @@ def test_a_changed_token_or_another_key_does_not_fit(bench):
     assert bench.refusal(f'{header}.{payload}.{signature[:-4]}AAAA') == 'the signature does not fit'
     stranger = RSAKey.generate_key(2048)
     assert bench.refusal(token(made=stranger)) == 'the signature does not fit'
-    # A token may carry its key. It does not count.
+    # A token may contain a key, but the broker ignores it.
     assert bench.refusal(token(made=stranger, jwk=public(stranger))) == 'the signature does not fit'
     assert bench.refusal(token(made=key('EC', 'P-256'), algorithm='ES256')).startswith('found 0 keys for the key id')
 
@@ -181,7 +181,7 @@ def test_a_token_that_is_not_a_token(bench):
 
 
 def test_nesting_of_any_depth_is_refused(bench):
-    """Some depth is just within Python's bound for one parser, and beyond it for the next."""
+    """At some depth, Python's recursion bound permits one of the parsers and refuses the next one."""
     for depth in range(1, 1100):
         header = b'{"alg":"RS256","kid":"k","x":%b%b}' % (b'[' * depth, b']' * depth)
         assert bench.refusal(f'{base64.urlsafe_b64encode(header).rstrip(b"=").decode()}.e30.AAAA') in (

@@ -1,4 +1,4 @@
-"""The mechanisms that a listener's settings ask for, and what an outsider can do with any of them."""
+"""The mechanisms that a listener's settings enable, and attacks of an outsider on each."""
 import contextlib
 import http.server
 import random
@@ -114,7 +114,7 @@ class KeyServer(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope='module')
 def key_server(tmp_path_factory):
-    """Yield (certificates, {protocol: address}, answers by path)."""
+    """Yield a server of key sets: (certificates, {protocol: address}, answers by path)."""
     certificates = make_certificates(tmp_path_factory.mktemp('certificates'))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / 'server.pem')
@@ -175,7 +175,7 @@ PIECES = [b'', b'n,', b',', b'a=', b'n=', b'r=', b'm=', b'p=', b'=2C', b'=3D', b
 
 
 def mutated(chance, token):
-    """Return a token near `token`."""
+    """Return a token that differs from `token` in up to three places."""
     for _ in range(chance.randrange(4)):
         at = chance.randrange(len(token) + 1)
         end = min(len(token), at + chance.randrange(6))
@@ -184,7 +184,8 @@ def mutated(chance, token):
 
 
 def bombard(mechanisms, chance, count):
-    """Send `count` tokens, some of them as an answer to an earlier one. Only AuthenticationError may come back."""
+    """Send `count` tokens, every second one as the next step of a login. The mechanism may raise only
+    AuthenticationError."""
     for _ in range(count // 2):
         exchange = chance.choice(mechanisms).begin()
         first = mutated(chance, chance.choice(TOKENS))

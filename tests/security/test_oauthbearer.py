@@ -1,4 +1,4 @@
-"""OAUTHBEARER: the message, and unsecured tokens."""
+"""OAUTHBEARER: the form of its messages, and unsecured tokens."""
 import base64
 import json
 

@@ -1,4 +1,4 @@
-"""The broker's side of PLAIN, with Kafka's texts."""
+"""The broker's side of PLAIN, with the error texts of Apache Kafka."""
 import pytest
 
 from kbroker.client.sasl import plain

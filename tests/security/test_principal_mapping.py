@@ -20,7 +20,7 @@ from kbroker.security.principal_mapping import (
 
 
 def certificate_of(subject):
-    """Return a certificate whose subject is a Name in DER. Everything else in it is empty."""
+    """Return a certificate whose subject is `subject`, a Name in DER, and whose other fields are empty."""
     empty = element(0x30, b'')
     fields = [element(0xA0, element(2, b'\2')), element(2, b'\1'), empty, empty, empty, subject, empty]
     return element(0x30, element(0x30, b''.join(fields)) + empty + element(3, b'\0'))

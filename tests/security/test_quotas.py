@@ -1,4 +1,5 @@
-"""Quotas: rates and token buckets on a clock, which quota applies to a client, and who shares a counter."""
+"""Quotas: rates and token buckets by a manual clock, which quota applies to a client, and which clients share a
+counter."""
 
 import contextlib
 import math
@@ -263,7 +264,7 @@ def test_meters_of_made_up_client_ids_are_bounded():
 
 
 def test_meters_and_counters_of_wide_client_ids_are_bounded_by_their_memory():
-    """10,000 of the longest took 1,292 MB: one emoji makes each of the characters take four bytes."""
+    """Once, 10,000 of the longest client ids took 1,292 MB: with one emoji, each character takes four bytes."""
     quotas = quotas_of(((ANY_CLIENT,), BYTES, 1))
     for number in range(1_000):
         quotas.meter('alice', f'{number}' + 'x' * 32_000 + '\U0001f600').record_produced(1)

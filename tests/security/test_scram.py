@@ -24,7 +24,7 @@ from kbroker.security.scram import (
 SECRET = b's' * 32
 MECHANISMS = ('SCRAM-SHA-256', 'SCRAM-SHA-512')
 
-# mechanism, user, password, salt, iterations, messages
+# Each vector: mechanism, user, password, salt, iterations, messages.
 VECTORS = {
     'RFC 7677': ('SCRAM-SHA-256', 'user', 'pencil', base64.b64decode('W22ZaJ0SNY7soEsUEjb6gQ=='), 4096, (
         b'n,,n=user,r=rOprNGfwEbeRWgbNEkqO',
@@ -46,7 +46,7 @@ VECTORS = {
 
 
 def exchange_of(name):
-    """Return the exchange of a vector with the vector's server nonce, and its messages."""
+    """Return the messages of a vector, and before them an exchange of the broker with the vector's server nonce."""
     mechanism, user, password, salt, iterations, messages = VECTORS[name]
     credential = credential_of(mechanism, password, salt, iterations)
     nonce = messages[1].partition(b',')[0].removeprefix(messages[0].partition(b',r=')[2].join((b'r=', b'')))
@@ -63,7 +63,7 @@ ONE_USER = mechanism_with({'alice': 'horse'})
 
 
 def log_in(mechanism, username, password):
-    """Run our client against the mechanism. Returns the exchange."""
+    """Log in with kbroker's client. Return the broker's exchange."""
     talk, exchange = conversation(mechanism.name, username, password), mechanism.begin()
     message = next(talk)
     while True:
