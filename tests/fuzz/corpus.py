@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).parent
 FOUND = HERE.parent.parent / 'build' / 'fuzz' / 'corpus'
 MOST_INPUTS = 100
 MOST_BYTES = 256
-"""Longer inputs are left out: a fault is found as well in a short one."""
+"""The corpus omits longer inputs, because short inputs find faults as well."""
 
 
 def kept_inputs(target: str) -> list[bytes]:
@@ -23,9 +23,9 @@ def kept_inputs(target: str) -> list[bytes]:
 
 
 def chosen(directory: pathlib.Path, kept: Iterable[bytes]) -> list[bytes]:
-    """Return inputs of all lengths, found and kept ones, without the seeds and the faults.
+    """Return inputs of all lengths from `directory` and `kept`, without the seeds and the faults.
 
-    Those that are kept are seeds of each run, so it does not find them again.
+    A run does not find the kept inputs again, because they are among its seeds.
     """
     found = {path.read_bytes() for path in directory.iterdir()
              if path.stat().st_size <= MOST_BYTES and not path.name.startswith(('seed-', 'fault-'))}

@@ -1,4 +1,4 @@
-"""Random requests of every served API and version: plausible ones, and the same with changed bytes."""
+"""Random requests of every served API and version: plausible requests, and plausible requests with changed bytes."""
 from __future__ import annotations
 
 import random
@@ -44,7 +44,8 @@ class Frames:
         return api, header + encode(request, version)
 
     def mutated(self) -> tuple[Api, bytes]:
-        """Return a plausible request with bytes changed, removed or inserted. The key stays, so each API is covered."""
+        """Return a plausible request with bytes changed, removed or inserted. It keeps the API key, so that each API is
+        covered."""
         api, frame = self.plausible()
         changed = bytearray(frame)
         for _ in range(self.random.randint(1, 4)):

@@ -20,7 +20,7 @@ if ctypes.CDLL(None).begin_coverage(core_with_libfuzzer.__file__.encode()):
 READERS_IN_PYTHON = ['kbroker.base.linear_pattern', 'kbroker.log', 'kbroker.metadata', 'kbroker.record',
                      'kbroker.security', 'kbroker.settings.config', 'kbroker.settings.jaas',
                      'kbroker.settings.listeners', 'kbroker.settings.properties', 'kbroker.settings.table']
-"""All else that reads bytes is compiled. Each module more costs a second at the start."""
+"""All other code that reads bytes is compiled. Each further module here takes a second at the start."""
 
 with atheris.instrument_imports(include=READERS_IN_PYTHON):
     from fuzz.targets import TARGETS

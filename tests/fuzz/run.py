@@ -1,6 +1,6 @@
-"""Fuzz the targets, as many at a time as there are cores: `python run.py SECONDS [TARGET ...]`. Run by `make fuzz`.
+"""Fuzzes the targets, one on each core at a time: `python run.py SECONDS [TARGET ...]`. `make fuzz` runs it.
 
-The seconds are processor time of each target: a loaded machine takes longer, and does the same work.
+SECONDS is the processor time of each target, so a loaded machine does the same work in a longer time.
 """
 import math
 import os
@@ -18,14 +18,15 @@ BUILD = HERE.parent.parent / 'build' / 'fuzz'
 TARGETS = ('requests', 'responses', 'batches', 'payloads', 'logins', 'names', 'rows', 'files', 'settings', 'patterns')
 SHOWN_LINES = 40
 NOISE = re.compile(r'#\d+\t|INFO: |WARNING: |You can likely resolve')
-"""The progress of libFuzzer. What a sanitizer found comes behind it, with a long stack of Python itself."""
+"""The progress lines of libFuzzer. The report of a sanitizer follows them, with a long stack of the Python
+interpreter."""
 
 
 def environment() -> Mapping[str, str]:
     """Return the variables of a run.
 
-    The table of coverage comes before the sanitizer: see coverage_map.c. The sanitizer looks for the functions that
-    throw exceptions of C++ when it starts, and atheris throws them: so their library comes next.
+    The library with the table of coverage is loaded before the sanitizer: see coverage_map.c. The library of C++ is
+    loaded, too: when the sanitizer starts, it looks for the functions that throw exceptions of C++, which atheris uses.
     """
     compiler = os.environ.get('CC', 'cc').split()[-1]
     libraries = [subprocess.run([compiler, f'-print-file-name={name}'], check=True, capture_output=True,
@@ -37,7 +38,8 @@ def environment() -> Mapping[str, str]:
 
 
 def run(target: str, seconds: int, variables: Mapping[str, str]) -> tuple[int, str, float]:
-    """Fuzz a target for seconds of wall time. Return the exit status, the output, and the seconds of processor time."""
+    """Fuzz a target for `seconds` of wall time. Return the exit status, the output, and the seconds of processor
+    time."""
     command = [sys.executable, '-P', str(HERE / 'guided.py'), target, str(seconds), str(BUILD / 'corpus' / target)]
     with tempfile.TemporaryFile('w+', errors='replace') as output:
         process = subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT)
@@ -48,9 +50,9 @@ def run(target: str, seconds: int, variables: Mapping[str, str]) -> tuple[int, s
 
 
 def fuzz(target: str, seconds: float, variables: Mapping[str, str]) -> bool:
-    """Fuzz a target for seconds of processor time. Print a line, and the end of the output if it found a fault.
+    """Fuzz a target for `seconds` of processor time. Print a line, and the beginning of the report if it found a fault.
 
-    Returns whether it found none.
+    Return True if it found no fault.
     """
     begin, spent_s, runs, failed, output = time.monotonic(), 0.0, 0, 0, ''
     while spent_s < seconds and not failed:
@@ -70,7 +72,7 @@ def fuzz(target: str, seconds: float, variables: Mapping[str, str]) -> bool:
 
 
 def main(seconds: str, *targets: str) -> None:
-    # libFuzzer ends its process at once, so the directory of a target stays.
+    # libFuzzer ends its process at once, which leaves the temporary directory of a target behind.
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         variables = {**environment(), 'TMPDIR': temporary}
         if not all(list(pool.map(lambda target: fuzz(target, float(seconds), variables), targets or TARGETS))):

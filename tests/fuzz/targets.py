@@ -1,7 +1,8 @@
-"""Each reader of bytes that a peer, a file or a person has chosen, with the errors that it may raise.
+"""The targets of fuzzing: the readers of bytes that a peer, a file or a person chooses, with the errors that they may
+raise.
 
-A target is a function of bytes, which returns or raises. Each exception that a reader does not document is a fault, and
-so is an error in the broker's log, and more output than a bound allows.
+A target is a function of bytes. A fault is an exception that the reader does not document, an error in the broker's
+log, or more output than a bound allows.
 """
 from __future__ import annotations
 
@@ -66,13 +67,13 @@ SEED = 17
 MAX_OUTPUT_BYTES = 64 * 1024
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = b'the id of orders'
-"""Stands in the inputs for the id of the topic `orders`, which is another one in each run."""
+"""Inputs contain this in place of the id of the topic `orders`, which differs from run to run."""
 BATCH_CRC = struct.Struct('>I')
 CRC_POSITION, CRC_COVERS_FROM = 17, 21
 
 
 class Target(NamedTuple):
-    """`seeds` are the inputs that a run begins with."""
+    """A target to fuzz. `seeds` yields the inputs with which a run begins."""
 
     run: Callable[[bytes], object]
     seeds: Callable[[], Iterator[bytes]]
@@ -96,7 +97,8 @@ def _directory() -> pathlib.Path:
 # ---- peers
 
 class _Errors(logging.Handler):
-    """Makes an error in the log an error of the target: the dispatcher logs each exception that it does not expect."""
+    """Turns an error in the log into a failure of the target: the dispatcher logs each unexpected exception as an
+    error."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -158,7 +160,7 @@ def _responses() -> list[tuple[type[Any], int]]:
 
 
 def run_response(data: bytes) -> None:
-    """Decode an answer as the client does. What is decoded is encoded, decoded and encoded again, to the same bytes."""
+    """Decode an answer as the client does. Encode the message, decode and encode it again, and compare the bytes."""
     if len(data) < 2:
         return
     response_class, version = _responses()[int.from_bytes(data[:2], 'big') % len(_responses())]
@@ -181,7 +183,8 @@ def _rules() -> ProduceRules:
 
 
 def run_batch(data: bytes) -> None:
-    """Read a batch as the broker and as the consumer do. It gets the right checksum, which few mutations have."""
+    """Read a batch as the broker and as the consumer do. Set its checksum first, because few mutations have the right
+    one."""
     if len(data) >= HEADER_BYTES:
         data = (data[:CRC_POSITION] + BATCH_CRC.pack(crc32c(data[CRC_COVERS_FROM:])) + data[CRC_POSITION + 4:])
     readers: list[Callable[[], object]] = [
@@ -222,7 +225,7 @@ def batches() -> Iterator[bytes]:
 
 
 def run_payload(data: bytes) -> None:
-    """Decompress. The output stays within the bound."""
+    """Decompress the bytes, and check that the output is within the bound."""
     if data:
         with contextlib.suppress(KafkaError):
             assert len(decompress(data[0] % 5, data[1:], MAX_OUTPUT_BYTES)) <= MAX_OUTPUT_BYTES
@@ -235,7 +238,7 @@ def payloads() -> Iterator[bytes]:
 
 
 def run_login(data: bytes) -> None:
-    """Send tokens to each mechanism. No bytes without a password or a signature log in by any but `none`."""
+    """Send the tokens in the bytes to each mechanism, until one logs in or fails."""
     for mechanism in _mechanisms():
         exchange = mechanism.begin()
         with contextlib.suppress(AuthenticationError):
@@ -257,7 +260,7 @@ def logins() -> Iterator[bytes]:
 
 
 def run_name(data: bytes) -> None:
-    """Read the name in a certificate, and map it by a rule that the bytes contain."""
+    """Read the bytes as the name in a certificate. Then map the name in them by the rules in them."""
     with contextlib.suppress(DistinguishedNameError):
         subject_text(data)
     with contextlib.suppress(DistinguishedNameError):
@@ -276,7 +279,8 @@ def names() -> Iterator[bytes]:
 # ---- files
 
 def run_row(data: bytes) -> None:
-    """Read a row of an internal topic: its key until the length in the first bytes, then its value."""
+    """Read a row of an internal topic. The first bytes choose the topic and the length of the key; the value is the
+    rest."""
     if len(data) < 3:
         return
     topic = TOPICS_OF_ROWS[data[0] % len(TOPICS_OF_ROWS)]
@@ -335,7 +339,7 @@ READERS: dict[str, Callable[[str, str], object]] = {
     META_PROPERTIES_FILE: lambda directory, name: read_meta_properties(FileSystem(), directory),
     'quorum-state': lambda directory, name: parse_quorum_state(pathlib.Path(directory, name).read_bytes(), name),
 }
-"""The readers of small files. The first byte of the input chooses one."""
+"""The readers of small files. The first byte of the input chooses the reader."""
 
 
 def run_file(data: bytes) -> None:
@@ -372,7 +376,7 @@ def files() -> Iterator[bytes]:
 # ---- people
 
 def run_settings(data: bytes) -> None:
-    """Read a settings file, and a login module, which is a language within it."""
+    """Read the bytes as a settings file, and as the configuration of a login module, which has its own grammar."""
     text = data.decode('utf-8', 'replace')
     with contextlib.suppress(JaasError):
         parse_jaas(text)

@@ -61,7 +61,7 @@ def test_a_million_damaged_requests(broker, caplog, soak_count, soak_seed, tally
 
 
 def test_damaged_requests_leave_nothing_behind(broker, caplog):
-    # The memory for topics, groups and producers is bounded. Refused frames must not add to it.
+    # The memory for topics, groups and producers is bounded, and refused frames must not increase it.
     frames = Frames(served_apis(), 7, [])
     refused = []
     while len(refused) < 2000:

@@ -1,4 +1,5 @@
-"""Whole and damaged requests of clients that are not logged in: none is served, and each ends no more than its login.
+"""The broker serves no request, whole or damaged, of a client that has not logged in. Each request ends at most its own
+login.
 
 The broker runs in the test's process, without sockets. `make soak` runs 200,000 frames.
 """
@@ -35,7 +36,7 @@ class GuardedConnection(InProcessConnection):
     is_leaving = False
 
     def await_login(self, _: int) -> None:
-        """A frame of any length is sent."""
+        """Ignore the bound on frames before a login: the test sends frames of any length."""
 
     def end_login(self) -> None:
         raise AssertionError('a client without a password is logged in')

@@ -12,7 +12,7 @@ from fuzz.targets import TARGETS, close
 from support.brokers.broker_process import ROOT
 
 FAULTS = pathlib.Path(__file__).parent / 'faults'
-"""Inputs that once were faults: a folder for each target."""
+"""Inputs that once caused faults, in a folder for each target."""
 
 
 def mutated(chance: random.Random, seed: bytes) -> bytes:
@@ -63,7 +63,7 @@ def test_a_reader_of_foreign_bytes_raises_what_it_documents(name, request):
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_fuzzing_that_follows_coverage_finds_no_fault(soak_minutes, tally):
-    """All targets together take the minutes of a soak in processor time, on a build with sanitizers."""
+    """On a build with sanitizers, all targets together take the processor time that the soak allows."""
     seconds = round(soak_minutes * 60 / len(TARGETS))
     done = subprocess.run(['make', 'fuzz', f'FUZZ_SECONDS={seconds}'], cwd=ROOT, capture_output=True, text=True)
     print(done.stdout)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 LIMIT_S = 1500
 HERE = pathlib.Path(__file__).parent
 COUNTS_LATER = '--instr-atstart=no'
-"""The option of callgrind that runs what need not be counted several times as fast."""
+"""An option of callgrind: the program starts uncounted, and runs several times as fast until counting begins."""
 
 
 def run_program(name: str, *arguments: object, under: Sequence[str] = (), bytecode: pathlib.Path) -> str:
@@ -25,7 +25,8 @@ def run_program(name: str, *arguments: object, under: Sequence[str] = (), byteco
 
 
 def callgrind(output: pathlib.Path, *options: str) -> list[str]:
-    """Return the start of a command line. With COUNTS_LATER, the program calls `count_from_now_on`."""
+    """Return the words that run a command under callgrind. With COUNTS_LATER, the program must call
+    `count_from_now_on`."""
     return ['valgrind', '--tool=callgrind', '--dump-line=no', f'--callgrind-out-file={output}', *options]
 
 

@@ -22,7 +22,7 @@ from kbroker.record.batch import encode_batch  # noqa: E402
 
 VALUE = b'x' * 100
 BATCH_BYTES = 16 << 20
-"""No batch of the run is full, so that none is sent."""
+"""The batches are so large that none becomes full and is sent during the run."""
 ROWS_OF_A_BATCH = 100
 POLL_RECORDS = 500
 

@@ -13,7 +13,7 @@ PROPERTY = 'verdict'
 
 
 def pytest_collection_modifyitems(items):
-    """Skip gates on other builds than users run: a module contains the options of its compiler."""
+    """Skip the gates on a debug build. A compiled module contains the options of its compiler."""
     with open(crc32c.__file__, 'rb') as file:
         if b' -O0 ' in file.read():
             skip = pytest.mark.skip('gates: this is a debug build, the bounds are for a release build')
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items):
 def verdict(record_property):
     """Return `verdict(what, found, most=..., least=...)`, which judges a figure by its bound.
 
-    It adds a line to the table of the gates. Raises TooSlow.
+    It adds a line to the table of the gates, and raises TooSlow if the figure exceeds its bound.
     """
     def judge(what, found, *, most=None, least=None):
         is_kept = (most is None or found <= most) and (least is None or found >= least)
@@ -43,7 +43,7 @@ def shown(figure):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print the verdicts of a run that measures, such as `make gates`. The last attempt of a gate counts."""
+    """Print the table of verdicts if the run measures, as `make gates` does. The last attempt of each gate counts."""
     if terminalreporter.config.getoption('benchmark_disable'):
         return
     reports = [report for found in ('passed', 'failed') for report in terminalreporter.getreports(found)]

@@ -20,7 +20,7 @@ Work = Callable[[], object]
 def cpu_ratio(reference: Work, ours: Work) -> float:
     """Return the CPU time of the reference divided by that of `ours`.
 
-    Other processes slow down both sides of a pair equally. The median discards the pairs where they do not.
+    Other processes slow down both sides of most pairs equally. The median discards the other pairs.
     """
     counts = [_calls_per_span(work) for work in (reference, ours)]
     was_enabled = gc.isenabled()

@@ -1,4 +1,4 @@
-"""The requests whose cost is gated. They are the same for a broker in the process and one behind a socket."""
+"""The requests whose cost the gates bound. A broker in the process and one behind a socket get the same requests."""
 from __future__ import annotations
 
 import re
@@ -23,12 +23,12 @@ from kbroker.protocol.messages import (
 )
 
 Ask = Callable[[Any, int], Any]
-"""A function that sends a request in a version and returns the response."""
+"""The type of a function that sends a request in a version and returns the response."""
 Requests = list[tuple[Any, int]]
-"""Requests and their versions."""
+"""Requests, each with its version."""
 
 BATCHES = {300: (1, 220), 16_384: (140, 105)}
-"""The number of records and their size in bytes, by the approximate size of the batch in bytes."""
+"""For the approximate size of a batch in bytes: the number of its records, and the size of each in bytes."""
 GROUP = 'gate'
 NO_EPOCH = -1
 SETTINGS = {'kbroker.durability': 'page-cache', 'transaction.state.log.num.partitions': '1',
@@ -51,23 +51,23 @@ class Work:
         return [(self._produce('produced', size_bytes), 12)] * count
 
     def fetch(self, count: int, size_bytes: int) -> Requests:
-        """Fetch from the beginning of a longer partition."""
+        """Return fetches from the beginning of a longer partition."""
         self._fill(2 * size_bytes)
         return [self._fetch(0, size_bytes)] * count
 
     def fetch_on(self, count: int, size_bytes: int) -> Requests:
-        """Fetch in the middle of a partition. Each request continues at the end of the previous one."""
+        """Return fetches in the middle of a partition. Each request continues at the end of the previous one."""
         end_offset = self._fill((count + 20) * size_bytes)
         each = self._whole_batches(size_bytes)
         return [self._fetch(end_offset - (count + 10 - number) * each, size_bytes) for number in range(count)]
 
     def fetch_last(self, count: int, size_bytes: int) -> Requests:
-        """Fetch the end of a partition."""
+        """Return fetches of the end of a partition."""
         end_offset = self._fill(2 * size_bytes)
         return [self._fetch(end_offset - self._whole_batches(size_bytes), size_bytes)] * count
 
     def _whole_batches(self, size_bytes: int) -> int:
-        """Return the number of offsets in the whole batches that fit."""
+        """Return the number of offsets in the whole batches that fit `size_bytes`."""
         request = self._produce('fetched', 16_384)
         return BATCHES[16_384][0] * (size_bytes // len(request.topic_data[0].partition_data[0].records))
 
@@ -84,11 +84,11 @@ class Work:
         return FetchRequest(max_wait_ms=500, min_bytes=1, session_epoch=-1, topics=[topic]), 12
 
     def begin_transactions(self, count: int) -> Requests:
-        """Begin transactions with Produce, as TV2 does. Each request is from another producer."""
+        """Return requests that begin transactions with Produce, as TV2 does. Each is from another producer."""
         return [(self._transactional_produce(*producer), 12) for producer in self._producers(count)]
 
     def add_partitions(self, count: int) -> Requests:
-        """Begin transactions with AddPartitionsToTxn, as clients did before TV2."""
+        """Return requests that begin transactions with AddPartitionsToTxn, as clients did before TV2."""
         topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name='transacted', partitions=[0])]
         return [(AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=transactional_id, v3_and_below_producer_id=producer_id,
@@ -96,7 +96,7 @@ class Work:
             for transactional_id, producer_id, producer_epoch in self._producers(count)]
 
     def end_transactions(self, count: int) -> Requests:
-        """Commit open transactions of one record."""
+        """Open transactions of one record each. Return the requests that commit them."""
         requests = []
         for transactional_id, producer_id, producer_epoch in self._producers(count):
             assert_sound(self._ask(self._transactional_produce(transactional_id, producer_id, producer_epoch), 12))
@@ -105,13 +105,13 @@ class Work:
         return requests
 
     def commit_offsets(self, count: int) -> Requests:
-        """Commit the offset of one partition, for a group without members."""
+        """Return commits of the offset of one partition, for a group without members."""
         request = OffsetCommitRequest
         return [(request(group_id=GROUP, topics=[request.OffsetCommitRequestTopic(name='transacted', partitions=[
             request.OffsetCommitRequestPartition(committed_offset=number)])]), 9) for number in range(count)]
 
     def commit_offsets_in_transactions(self, count: int) -> Requests:
-        """Commit the offset of one partition in a transaction that a Produce has begun, as TV2 does."""
+        """Begin transactions with Produce, as TV2 does. Return commits of the offset of one partition in each."""
         request = TxnOffsetCommitRequest
         requests = []
         for number, (transactional_id, producer_id, producer_epoch) in enumerate(self._producers(count)):
@@ -124,20 +124,20 @@ class Work:
         return requests
 
     def heartbeats_of_a_consumer(self, count: int) -> Requests:
-        """Heartbeats of a member of a consumer group for which nothing changes."""
+        """Return heartbeats of a member of a consumer group for which nothing changes."""
         request = ConsumerGroupHeartbeatRequest
         join = request(group_id='gate-consumers', member_id='member', rebalance_timeout_ms=60_000,
                        subscribed_topic_names=['produced'], topic_partitions=[])
         return [(request(group_id='gate-consumers', member_id='member', member_epoch=self._settled(join)), 1)] * count
 
     def heartbeats_of_a_share_consumer(self, count: int) -> Requests:
-        """The same for a member of a share group."""
+        """Return heartbeats of a member of a share group for which nothing changes."""
         request = ShareGroupHeartbeatRequest
         join = request(group_id='gate-shares', member_id='member', subscribed_topic_names=['produced'])
         return [(request(group_id='gate-shares', member_id='member', member_epoch=self._settled(join)), 1)] * count
 
     def _settled(self, join: Any) -> int:
-        """Let a member join. Return its epoch once that stays."""
+        """Let a member join, and heartbeat until its epoch no longer changes. Return the epoch."""
         found = self._ask(join, 1)
         epoch = NO_EPOCH
         while epoch != found.member_epoch:

@@ -6,12 +6,13 @@ from callgrind import COUNTS_LATER, LIMIT_S, callgrind, read_total, run_program
 
 RECORDS = 10_000
 INSTRUCTIONS = {(3, 11): {'send': 3_800, 'send_batch': 360, 'consume': 750}}  # 3,411, 325 and 695
-"""The most instructions for a record of 100 bytes, by version of Python."""
+"""The bounds on instructions for a record of 100 bytes, by version of Python."""
 
 
 @pytest.fixture(scope='module')
 def bytecode(tmp_path_factory):
-    """The directory of the compiled modules, which are not compiled while callgrind counts."""
+    """Run the program once, and return the directory with its bytecode, so that callgrind does not count the
+    compilation."""
     directory = tmp_path_factory.mktemp('bytecode')
     run_program('client_work.py', 'send', 0, bytecode=directory)
     return directory

@@ -1,4 +1,4 @@
-"""The compiled paths keep their speed relative to references that run in the same minute on the same processor.
+"""The compiled paths keep their speed relative to references, which run at the same time on the same processor.
 
 `bench/kernels.py` declares them with their bounds. To set a bound again, print the ratios: `make gates`.
 """

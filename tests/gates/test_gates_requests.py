@@ -1,7 +1,7 @@
-"""The cost of a request may not grow, in instructions of the broker's process and in system calls.
+"""The cost of a request is bounded, in instructions of the broker's process and in system calls.
 
-Both are counted, not timed, so a bound is close to the count measured when it was set, which is in the comment next to
-it. To set the bounds again, print the counts: `make gates`.
+Counts vary less than times, so a bound is close to the count that was measured when it was set. The comment next to a
+bound has that count. To set the bounds again, print the counts: `make gates`.
 """
 import itertools
 import signal
@@ -22,10 +22,12 @@ COUNT = 200
 SYSTEM_CALL_COUNT = 200
 BURST = 20
 ATTEMPTS = 3
-"""A turn ends after a millisecond. On a busy machine that cuts a burst in two, which takes more calls."""
+"""The system calls of a burst are counted up to this many times. A turn ends after a millisecond, and on a busy machine
+that can cut a burst in two, which takes more calls."""
 PEER_LIMIT_S = 120
 BETWEEN_MARKS = (COUNTS_LATER, '--dump-before=getsid')
-"""The options of callgrind for `served_in_process.py`, which says when counting begins and where the marks are."""
+"""The options of callgrind for `served_in_process.py`, whose docstring describes the start of counting and the
+marks."""
 
 INSTRUCTIONS = {
     (3, 11): {
@@ -43,7 +45,7 @@ INSTRUCTIONS = {
         'TxnOffsetCommit of one partition': 80_700,  # 73,335
     },
 }
-"""The most instructions of a request without the network, by version of Python, which affects them."""
+"""The bounds on instructions of a request without the network, by version of Python, which affects them."""
 
 MIDDLE_TO_END = 1.15  # 1.06
 """The bound on the instructions of a Fetch from the middle of a partition, divided by those of one from its end."""
@@ -53,9 +55,10 @@ GUARDED = {
     'Fetch of 64 KiB': 2_000,  # 605 to 1,229
     'OffsetCommit of one partition': 1_700,  # 1,243
 }
-"""The most further instructions of a request whose client has its rights from ACLs, among 10,000 of them.
+"""The bounds on additional instructions of a request whose client has its rights from ACLs, among 10,000 ACLs.
 
-A figure is the difference of two runs of COUNT requests, so what happens once in a run moves it by a COUNTth.
+A figure is the difference of two runs of COUNT requests, divided by COUNT. An event that happens once in a run adds a
+COUNTth of its cost.
 """
 
 SYSTEM_CALLS = {
@@ -77,12 +80,13 @@ SYSTEM_CALLS = {
     ('idle heartbeat of a consumer', BURST): 0.5,  # 0.15
     ('TxnOffsetCommit of one partition', BURST): 2.5,  # 2.15
 }
-"""The most system calls of a request that is sent alone (1), or together with BURST - 1 others."""
+"""The bounds on system calls of a request that is sent alone (1), or together with BURST - 1 others."""
 
 
 @pytest.fixture(scope='module')
 def bytecode(tmp_path_factory):
-    """A directory with the bytecode of the program. Under callgrind, to compile it takes longer than to run it."""
+    """Run the program once, and return the directory with its bytecode. Under callgrind, compiling it takes longer than
+    running it."""
     directory = tmp_path_factory.mktemp('bytecode')
     run_program('served_in_process.py', 1, directory / 'data', *GUARDED, bytecode=directory)
     return directory
@@ -90,7 +94,8 @@ def bytecode(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def instructions(bytecode, tmp_path_factory):
-    """The instructions of one request of each kind: a loop of COUNT minus an empty loop, in one run of callgrind."""
+    """Count the instructions of one request of each kind, in one run of callgrind: a loop of COUNT requests minus an
+    empty loop."""
     directory = tmp_path_factory.mktemp('callgrind')
     run_program('served_in_process.py', COUNT, directory / 'data', bytecode=bytecode,
                 under=callgrind(directory / 'out', *BETWEEN_MARKS))
@@ -129,7 +134,7 @@ def test_rights_among_ten_thousand_acls_take_few_instructions(instructions, byte
 
 
 class Peer:
-    """A connection that sends a request and waits for the answer."""
+    """A connection that sends requests and waits for the answers."""
 
     def __init__(self, address):
         host, _, port = address.rpartition(':')
@@ -152,7 +157,8 @@ class Peer:
 
 @pytest.fixture(scope='module')
 def system_calls(tmp_path_factory):
-    """The system calls of one request of each kind, by name, on a broker process: alone, and in bursts."""
+    """Count the system calls of a broker process for one request of each kind, sent alone and in bursts. Return the
+    counts by name of the call."""
     directory = tmp_path_factory.mktemp('strace')
     broker = BrokerProcess(directory / 'data', SETTINGS)
     broker.start()
