@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from support.brokers.broker_fixtures import in_process_broker
 from support.brokers.in_process_broker import InProcessBroker
 from support.messages.message_builder import build
 
@@ -109,10 +110,7 @@ def test_cycles_that_reach_the_oldest_generation_are_freed(serving):
     assert old() is None
 
 
-@pytest.fixture
-def broker(tmp_path):
-    with InProcessBroker(tmp_path) as broker:
-        yield broker
+broker = in_process_broker()
 
 
 def test_errors_that_are_kept_as_results_leave_no_garbage(broker):

@@ -3,6 +3,7 @@
 Covers KIP-11, KIP-140 and KIP-290.
 """
 import pytest
+from support.brokers.broker_fixtures import either_broker
 from support.brokers.broker_process import PROMPT, BrokerProcess
 from support.kafka.apache_kafka import KafkaProcess, dump_log, run_several_tools, run_tools
 from support.kafka.shown_metadata import await_shown_metadata
@@ -56,12 +57,7 @@ WRONG = [
     ('--add', *ALLOW_ALICE, '--producer', '--group', 'x'), ('--add', *ALLOW_ALICE, '--idempotent', '--topic', 'x'),
     ('--add', *ALLOW_ALICE, '--consumer', '--topic', 'x'), ('--remove', '--principal', 'User:a', '--topic', 'x'),
     ('--add', *ALLOW_ALICE, '--consumer', '--topic', 'x', '--group', 'x', '--cluster')]
-
-
-@pytest.fixture(scope='module', params=[BrokerProcess, KafkaProcess], ids=['kbroker', 'apache-kafka'])
-def broker(request, tmp_path_factory):
-    with request.param(tmp_path_factory.mktemp('acls') / 'data', ON) as broker:
-        yield broker
+broker = either_broker(ON, scope='module')
 
 
 def lines(text):

@@ -9,9 +9,9 @@ import streams_histories
 from decoded import kafkas_text, our_text
 from group_histories import Commit
 from streams_histories import Standbys, StreamsBeat, StreamsJoin, StreamsLeave, StreamsSide
-from support.brokers.broker_process import BrokerProcess
+from support.brokers.broker_fixtures import either_broker
 from support.clients.sample_topic import LIMIT_S, sample_topic
-from support.kafka.apache_kafka import KafkaProcess, run_tools
+from support.kafka.apache_kafka import run_tools
 from support.runner.command_runner import run_command
 
 from kbroker.record.records import decode_records
@@ -29,12 +29,7 @@ SETTINGS = {**streams_histories.SETTINGS, 'transaction.state.log.num.partitions'
 STREAMS_ROWS = {f'{name}Key' for name in ('StreamsGroupMetadata', 'StreamsGroupMemberMetadata', 'StreamsGroupTopology',
                                           'StreamsGroupTargetAssignmentMetadata', 'StreamsGroupTargetAssignmentMember',
                                           'StreamsGroupCurrentMemberAssignment')}
-
-
-@pytest.fixture(params=[KafkaProcess, BrokerProcess])
-def broker(request, tmp_path):
-    with request.param(tmp_path / 'data', SETTINGS) as broker:
-        yield broker
+broker = either_broker(SETTINGS)
 
 
 def consume_in_a_group(address):

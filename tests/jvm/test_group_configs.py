@@ -3,8 +3,8 @@
 Covers KIP-848, KIP-932 and KIP-1071.
 """
 import pytest
-from support.brokers.broker_process import BrokerProcess
-from support.kafka.apache_kafka import KafkaProcess, run_tools
+from support.brokers.broker_fixtures import either_broker
+from support.kafka.apache_kafka import run_tools
 from support.kafka.shown_metadata import await_shown_metadata
 from support.runner.command_runner import run_in_process
 
@@ -24,12 +24,7 @@ REFUSED = [
     (*GROUPS, '--entity-name', 'readers', '--add-config', 'no.such.config=1'),
 ]
 DESCRIBED = [GROUPS, ('--group', 'readers'), (*GROUPS, '--entity-name', 'streams'), ('--group', 'readers', '--all')]
-
-
-@pytest.fixture(params=[KafkaProcess, BrokerProcess], ids=['apache-kafka', 'kbroker'])
-def broker(request, tmp_path):
-    with request.param(tmp_path / 'data') as process:
-        yield process
+broker = either_broker()
 
 
 def test_both_commands_set_and_print_the_configs_of_groups(broker):

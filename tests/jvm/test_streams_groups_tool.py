@@ -14,8 +14,8 @@ from streams_histories import (
     internal,
     part,
 )
-from support.brokers.broker_process import BrokerProcess
-from support.kafka.apache_kafka import KafkaProcess, run_tools
+from support.brokers.broker_fixtures import either_broker
+from support.kafka.apache_kafka import run_tools
 from support.runner.command_runner import run_in_process
 
 from kbroker.client.cluster import Cluster
@@ -37,12 +37,7 @@ RESETS = [('--reset-offsets', *GROUP, '--all-input-topics', '--to-earliest', '--
           ('--reset-offsets', *GROUP, '--all-input-topics', '--to-latest', '--execute')]
 NO_MEMBERS = f"Error: Streams group '{NAME}' has no active members."
 """A note, which kbroker-streams-groups prints on stderr."""
-
-
-@pytest.fixture(params=[KafkaProcess, BrokerProcess], ids=['kafka', 'kbroker'])
-def broker(request, tmp_path):
-    with request.param(tmp_path / 'data', SETTINGS) as process:
-        yield process
+broker = either_broker(SETTINGS)
 
 
 def counting(topic):

@@ -15,6 +15,7 @@ A verification that crosses a marker (KAFKA-14884) leaves the bytes of a late wr
 import shutil
 
 import pytest
+from support.brokers.broker_fixtures import in_process_broker
 from support.brokers.in_process_broker import InProcessBroker
 from support.clients.tv1_producer import InProcessPeer, Tv1Producer, create_topics
 from support.disk.handwritten_directory import HandwrittenDirectory
@@ -390,12 +391,7 @@ def test_a_group_whose_offsets_are_in_an_open_transaction_is_held_there(stage):
 SETTINGS = {'transaction.partition.verification.enable': 'false', 'transaction.state.log.num.partitions': '1',
             'transactional.id.expiration.ms': '7200000', 'offsets.topic.num.partitions': '1'}
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def broker(tmp_path):
-    with InProcessBroker(tmp_path / 'broker', SETTINGS) as broker:
-        yield broker
+broker = in_process_broker(SETTINGS)
 
 
 def producer_on(broker, timeout_ms=60_000):
@@ -407,7 +403,7 @@ def producer_on(broker, timeout_ms=60_000):
 def seen_on(broker, tmp_path, monkeypatch, place=ORDERS):
     broker.clock.advance(HELD_MS)       # writes a row that was held back
     broker.turn()
-    view = DirectoryView(tmp_path / 'broker')
+    view = DirectoryView(tmp_path / 'data')
     monkeypatch.setattr(view, 'now_ms', broker.clock.wall_ms)
     return judge(Gatherer(view, COMMAND).facts(*place))
 
@@ -502,7 +498,7 @@ def test_live_the_coordinator_ends_what_is_overdue(broker, tmp_path, monkeypatch
 
 
 def test_live_a_restored_copy_lacks_the_marker(tmp_path, monkeypatch):
-    directory = tmp_path / 'broker'
+    directory = tmp_path / 'data'
     with InProcessBroker(directory, SETTINGS) as broker:
         producer = producer_on(broker)
         producer.add('orders')
@@ -519,7 +515,7 @@ def test_live_a_restored_copy_lacks_the_marker(tmp_path, monkeypatch):
 
 
 def test_live_the_transaction_state_is_lost_with_its_disk(tmp_path, monkeypatch):
-    directory = tmp_path / 'broker'
+    directory = tmp_path / 'data'
     with InProcessBroker(directory, SETTINGS) as broker:
         producer = producer_on(broker)
         producer.add('orders')

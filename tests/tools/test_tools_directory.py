@@ -7,7 +7,7 @@ import shutil
 import tarfile
 
 import pytest
-from support.brokers.in_process_broker import InProcessBroker
+from support.brokers.broker_fixtures import in_process_broker
 from support.clients.promises import GROUP, TRANSACTIONAL_ID, Client, Promises
 from support.messages.message_builder import build
 
@@ -25,10 +25,7 @@ SETTINGS = {'log.index.interval.bytes': '200', 'log.index.size.max.bytes': '48',
 A, B = ('orders', 0), ('orders', 1)
 
 
-@pytest.fixture
-def broker(tmp_path):
-    with InProcessBroker(tmp_path / 'data', SETTINGS) as broker:
-        yield broker
+broker = in_process_broker(SETTINGS)
 
 
 @pytest.fixture

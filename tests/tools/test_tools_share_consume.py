@@ -5,7 +5,7 @@ import signal
 import subprocess
 
 import pytest
-from support.brokers.broker_process import BrokerProcess
+from support.brokers.broker_fixtures import module_broker
 from support.runner.command_runner import ROOT, command_line, run_command, run_in_process, run_until_idle
 
 from kbroker.client.admin import Admin, NewTopic
@@ -18,12 +18,7 @@ SETTINGS = {
     'group.share.heartbeat.interval.ms': '100', 'group.share.min.heartbeat.interval.ms': '100',
     'group.share.assignment.interval.ms': '0', 'share.coordinator.state.topic.num.partitions': '1',
 }
-
-
-@pytest.fixture(scope='module')
-def broker(tmp_path_factory):
-    with BrokerProcess(tmp_path_factory.mktemp('share-consume'), SETTINGS) as broker:
-        yield broker
+broker = module_broker(SETTINGS)
 
 
 @pytest.fixture

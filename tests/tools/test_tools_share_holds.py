@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from support.brokers.broker_process import BrokerProcess
+from support.brokers.broker_fixtures import module_broker
 from support.runner.command_runner import run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
@@ -22,12 +22,7 @@ SETTINGS = {
     'group.share.record.lock.duration.ms': str(LOCK_MS), 'group.share.max.record.lock.duration.ms': str(LOCK_MS),
 }
 WAIT_MS = 120_000
-
-
-@pytest.fixture(scope='module')
-def broker(tmp_path_factory):
-    with BrokerProcess(tmp_path_factory.mktemp('share-holds'), SETTINGS) as broker:
-        yield broker
+broker = module_broker(SETTINGS)
 
 
 @pytest.fixture

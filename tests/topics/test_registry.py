@@ -1,5 +1,6 @@
 """The registry of topics: changes by clients, the join of metadata and files, and restarts."""
 import pytest
+from support.brokers.broker_fixtures import in_process_broker
 from support.brokers.in_process_broker import InProcessBroker
 
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -17,10 +18,7 @@ def record():
     return encode_batch([(1_700_000_000_000, b'k', b'v')])
 
 
-@pytest.fixture
-def broker(tmp_path):
-    with InProcessBroker(tmp_path) as broker:
-        yield broker
+broker = in_process_broker()
 
 
 def test_a_topic_is_found_by_name_and_by_id_until_it_is_deleted(broker):
