@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
+from kbroker.base import lean_dataclasses
 from kbroker.base.errors import ConfigError
 from kbroker.record.compression import Compression
+from kbroker.settings import options
+from kbroker.settings.options import Option
+from kbroker.settings.rows import boolean
+from kbroker.settings.tls import bad_setting
 
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 LEAST_IDLE_MS = 5000
@@ -19,6 +24,7 @@ MOST_IN_FLIGHT = 5
 """A partition remembers this many batches of a producer and could not detect a duplicate of an older one."""
 LEAST_LEVEL = -131_072
 """The lowest level of zstd."""
+STRATEGY = 'partition.assignment.strategy'
 ASSIGNOR_NAMES = {
     'range': 'range', 'org.apache.kafka.clients.consumer.RangeAssignor': 'range',
     'cooperative-sticky': 'cooperative-sticky',
@@ -44,34 +50,37 @@ NOT_WITH_SHARE = (
 AutoOffsetReset = Literal['earliest', 'latest', 'none']
 
 
-class Row(NamedTuple):
+@lean_dataclasses.dataclass(frozen=True, slots=True)
+class Row(Option):
     """The setting of a field."""
 
-    name: str
-    parse: Callable[[str], Any]
-    """Turns a text into the value, or raises ValueError with the text that was found and the expected form."""
     text: str
     """The default as a file has it; '' if the setting is not set."""
 
 
 def _setting(name: str, default: Any, parse: Callable[[str], Any], text: str) -> Any:
-    return field(default=default, metadata={'row': Row(name, parse, text)})
+    return field(default=default, metadata={'row': Row(name, parse, default, text)})
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    parse = options.whole_number(least, most, 'a number')
+    return lambda text: parse(text.strip())
 
 
 def whole_number(name: str, default: int, least: int, most: int = INT32_MAX) -> Any:
     """Declare a field with a setting that is a whole number."""
-    return _setting(name, default, lambda text: _integer(text, least, most), str(default))
+    return _setting(name, default, _number(least, most), str(default))
 
 
 def flag(name: str, default: bool, text: str | None = None) -> Any:
     """Declare a field with a setting that is true or false. `text` is '' if the default depends on other settings."""
-    return _setting(name, default, lambda found: _one_of(found, ('true', 'false')) == 'true',
-                    str(default).lower() if text is None else text)
+    return _setting(name, default, lambda found: boolean(found.strip()), str(default).lower() if text is None else text)
 
 
 def choice(name: str, default: str, values: Sequence[str], made: Callable[[str], Any] = str) -> Any:
     """Declare a field with a setting that is one of some words, in any case of letters. `made` makes its value."""
-    return _setting(name, made(default), lambda text: made(_one_of(text, values)), default)
+    parse = options.choice(*values)
+    return _setting(name, made(default), lambda text: made(parse(text.strip())), default)
 
 
 def optional_text(name: str, made: Callable[[str], str | None] = str) -> Any:
@@ -87,8 +96,8 @@ def _unless_empty(text: str) -> str | None:
 class _Settings:
     """Settings whose fields are declared with their rows."""
 
-    MORE: ClassVar[tuple[str, ...]] = ()
-    """Names of further settings, which `_complete` reads and whose default is not to be set."""
+    MORE: ClassVar[tuple[Option, ...]] = ()
+    """Further settings, which `_complete` reads and whose default is not to be set."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
@@ -97,7 +106,7 @@ class _Settings:
         values: dict[str, Any] = {}
         for each in fields(cls):
             if (row := each.metadata.get('row')) is not None and row.name in properties:
-                values[each.name] = _parsed(row.name, properties[row.name], row.parse)
+                values[each.name] = row.value_of(properties[row.name])
             elif each.default is not MISSING:
                 values[each.name] = each.default
         cls._complete(values, properties)
@@ -107,7 +116,7 @@ class _Settings:
     def defaults(cls) -> dict[str, str]:
         """Return the names of all settings with their defaults; '' is the default of one that is not set."""
         rows = [each.metadata['row'] for each in fields(cls) if 'row' in each.metadata]
-        return {row.name: row.text for row in rows} | dict.fromkeys(cls.MORE, '')
+        return {row.name: row.text for row in rows} | {option.name: '' for option in cls.MORE}
 
     @classmethod
     def _refuse(cls, properties: Mapping[str, str]) -> None:
@@ -116,6 +125,9 @@ class _Settings:
     @classmethod
     def _complete(cls, values: dict[str, Any], properties: Mapping[str, str]) -> None:
         """Check values that depend on each other, and set those that depend on others. ConfigError."""
+
+
+LEVEL = _number(LEAST_LEVEL, INT32_MAX)
 
 
 def _acks(text: str) -> int:
@@ -148,7 +160,8 @@ class ProducerSettings(_Settings):
     two_phase_commit: bool = flag('transaction.two.phase.commit.enable', False)
     """Transactions have no timeout, and `init_transactions` keeps the one that it finds open (KIP-939)."""
 
-    MORE: ClassVar[tuple[str, ...]] = tuple(f'compression.{codec}.level' for codec in ('gzip', 'lz4', 'zstd'))
+    MORE: ClassVar[tuple[Option, ...]] = tuple(
+        Option(f'compression.{codec}.level', LEVEL, None) for codec in ('gzip', 'lz4', 'zstd'))
 
     @classmethod
     def _complete(cls, values: dict[str, Any], properties: Mapping[str, str]) -> None:
@@ -171,16 +184,17 @@ class ProducerSettings(_Settings):
             raise ConfigError('transaction.timeout.ms', 'found transaction.timeout.ms with '
                               'transaction.two.phase.commit.enable=true, expected one of them: a transaction of two '
                               'phases has no timeout')
-        levels = {name: _parsed(name, properties[name], lambda text: _integer(text, LEAST_LEVEL, INT32_MAX))
-                  for name in cls.MORE if name in properties}
+        levels = {level.name: level.value_of(properties[level.name]) for level in cls.MORE if level.name in properties}
         values['compression_level'] = levels.get(f'compression.{values["compression"].name.lower()}.level')
 
 
 def _assignors(text: str) -> tuple[str, ...]:
+    """Return the names of assignors in the protocol. Raise ConfigError, which names the first unknown one."""
     names = [part.strip() for part in text.split(',') if part.strip()]
     unknown = [name for name in names if name not in ASSIGNOR_NAMES]
     if unknown or not names:
-        raise ValueError(f'found {unknown[0] if unknown else "none"}, expected some of {", ".join(ASSIGNOR_NAMES)}')
+        raise bad_setting(STRATEGY, f'found {unknown[0] if unknown else "none"}, expected some of '
+                          f'{", ".join(ASSIGNOR_NAMES)}')
     return tuple(dict.fromkeys(ASSIGNOR_NAMES[name] for name in names))
 
 
@@ -206,7 +220,7 @@ class ConsumerSettings(_Settings):
     group_protocol: str = choice('group.protocol', 'classic', ('classic', 'consumer'))
     group_remote_assignor: str | None = optional_text('group.remote.assignor', _unless_empty)
     """The assignor of the broker, with group_protocol `consumer`."""
-    assignors: tuple[str, ...] = _setting('partition.assignment.strategy', ('range', 'cooperative-sticky'), _assignors,
+    assignors: tuple[str, ...] = _setting(STRATEGY, ('range', 'cooperative-sticky'), _assignors,
                                           'range,cooperative-sticky')
     """The assignors of the members, with group_protocol `classic`, by preference."""
 
@@ -223,7 +237,7 @@ class ConsumerSettings(_Settings):
 
 @dataclass(frozen=True, slots=True)
 class ShareConsumerSettings(_Settings):
-    group_id: str = field(metadata={'row': Row('group.id', str, '')})
+    group_id: str = field(metadata={'row': Row('group.id', str, None, '')})
     is_explicit: bool = choice('share.acknowledgement.mode', 'implicit', ('implicit', 'explicit'),
                                lambda mode: mode == 'explicit')
     """True if the program acknowledges each record; else a poll accepts all records of the one before."""
@@ -242,27 +256,3 @@ class ShareConsumerSettings(_Settings):
         for name in NOT_WITH_SHARE:
             if name in properties:
                 raise ConfigError(name, f'found {name}, which cannot be set for a share consumer')
-
-
-def _parsed(name: str, text: str, parse: Callable[[str], Any]) -> Any:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise ConfigError(name, f'{name}: {error}') from None
-
-
-def _one_of(text: str, values: Sequence[str]) -> str:
-    found = text.strip()
-    if found.lower() not in values:
-        raise ValueError(f'found {found!r}, expected {" or ".join(values)}')
-    return found.lower()
-
-
-def _integer(text: str, least: int, most: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if not least <= value <= most:
-        raise ValueError(f'found {text!r}, expected a number from {least} to {most}')
-    return value

@@ -19,7 +19,7 @@ DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 
 
 class Option:
-    """A row of the table.
+    """An option of the command line. It is no `kbroker.settings.options.Option`, whose import the fast start saves.
 
     A `default` of False makes a flag. `choices` are the allowed texts. `optional` is the value if none is given.
     `decoder` names the decoder that the option selects.

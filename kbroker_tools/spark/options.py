@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kbroker.base import lean_dataclasses
 from kbroker.base.errors import ConfigError
 from kbroker.base.suggestions import did_you_mean
 from kbroker.client.config import read_client_file
 from kbroker.settings.durations import duration_ms
+from kbroker.settings.options import Option, choice, whole_number
 from kbroker.settings.rows import boolean
 from kbroker_tools.spark.times import OVERFLOWS
 
@@ -21,7 +23,7 @@ LATEST = -1
 MIB = 1024 * 1024
 MOST = 2**63 - 1
 """The largest offset and time, and the largest number that Spark has."""
-TIMES = f'milliseconds since the epoch, from 0 to {MOST}'
+TIMES = 'milliseconds since the epoch,'
 
 PROTECTED = {
     'kafka.auto.offset.reset': 'use startingOffsets instead',
@@ -64,40 +66,12 @@ class OptionError(ConfigError):
         super().__init__(name, f'option {name}: {problem}')
 
 
-@dataclass(frozen=True)
-class Row:
-    """One option. `parse` turns its text into a value, or raises ValueError with the expected form."""
+@lean_dataclasses.dataclass(frozen=True, slots=True)
+class Row(Option):
+    """One option of a query."""
 
-    name: str
-    parse: Callable[[str], Any]
-    default: Any
     place: str = ''
     """The only queries that may set it: `path`, `broker`, `stream`, `batch` or `path batch`; '' for all."""
-
-
-def choice(*allowed: str) -> Callable[[str], str]:
-    """Return the parser of an option that takes one of these words, in any case of letters."""
-    def parse(text: str) -> str:
-        for word in allowed:
-            if text.lower() == word.lower():
-                return word
-        raise ValueError(' or '.join(allowed))
-    return parse
-
-
-def up_to(most: int) -> Callable[[str], int]:
-    """Return the parser of an option that takes a whole number from 1 to `most`."""
-    def parse(text: str) -> int:
-        if not re.fullmatch(r'[0-9]{1,19}', text) or not 0 < int(text) <= most:
-            raise ValueError(f'a whole number from 1 to {most}')
-        return int(text)
-    return parse
-
-
-def _timestamp(text: str) -> int:
-    if not re.fullmatch(r'[0-9]{1,19}', text) or int(text) > MOST:
-        raise ValueError(TIMES)
-    return int(text)
 
 
 def parse_bytes(text: str) -> int:
@@ -163,7 +137,7 @@ def _by_timestamp(text: str) -> dict[tuple[str, int], int]:
     found = parse_partition_numbers(text, 'milliseconds since the epoch')
     for value in found.values():
         if not 0 <= value <= MOST:
-            raise ValueError(f'{TIMES}, not {value}')
+            raise ValueError(f'{TIMES} from 0 to {MOST}, not {value}')
     return found
 
 
@@ -212,6 +186,8 @@ def _locations(text: str) -> list[str]:
 
 TABLES = ('records', 'batches', 'transactions', 'transaction_history', 'aborted', 'offsets', 'groups', 'producers',
           'segments')
+POSITIVE = whole_number(1, MOST)
+TIMESTAMP = whole_number(0, MOST, TIMES)
 
 ROWS = (
     Row('path', _names, None),
@@ -221,17 +197,17 @@ ROWS = (
     Row('assign', _assignment, None),
     Row('startingOffsets', _offsets('starting'), None),
     Row('endingOffsets', _offsets('ending'), 'latest', 'batch'),
-    Row('startingTimestamp', _timestamp, None),
-    Row('endingTimestamp', _timestamp, None, 'batch'),
+    Row('startingTimestamp', TIMESTAMP, None),
+    Row('endingTimestamp', TIMESTAMP, None, 'batch'),
     Row('startingOffsetsByTimestamp', _by_timestamp, None),
     Row('endingOffsetsByTimestamp', _by_timestamp, None, 'batch'),
     Row('startingOffsetsByTimestampStrategy', choice('error', 'latest'), 'error'),
     Row('isolation', choice('read_committed', 'read_uncommitted'), 'read_committed'),
     Row('upTo', choice('lso', 'hw', 'recoveryPoint'), 'lso', 'path'),
     Row('splitBytes', parse_bytes, 128 * MIB),
-    Row('minPartitions', up_to(MOST), None),
-    Row('maxRecordsPerPartition', up_to(MOST), None),
-    Row('batchRows', up_to(MOST), 10_000),
+    Row('minPartitions', POSITIVE, None),
+    Row('maxRecordsPerPartition', POSITIVE, None),
+    Row('batchRows', POSITIVE, 10_000),
     Row('batchBytes', parse_bytes, MIB),
     Row('checkCrcs', boolean, True),
     Row('failOnDataLoss', boolean, True),
@@ -243,9 +219,9 @@ ROWS = (
     Row('includeTimestampMillis', boolean, False),
     Row('timestampOverflow', choice(*OVERFLOWS), 'error'),
     Row('table', choice(*TABLES), 'records', 'batch'),
-    Row('maxOffsetsPerTrigger', up_to(MOST), None, 'stream'),
+    Row('maxOffsetsPerTrigger', POSITIVE, None, 'stream'),
     Row('maxBytesPerTrigger', parse_bytes, None, 'stream'),
-    Row('minOffsetsPerTrigger', up_to(MOST), None, 'stream'),
+    Row('minOffsetsPerTrigger', POSITIVE, None, 'stream'),
     Row('maxTriggerDelay', parse_duration_ms, 15 * 60_000, 'stream'),
 )
 """The options. `docs/spark.md` describes them."""
@@ -311,7 +287,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         row = BY_NAME.get(lower)
         if row is None:
             raise OptionError(name, f'no such option{suggestion(lower, [row.name for row in ROWS])}')
-        values[lower] = parsed(row, row.name, text)
+        values[lower] = row.value_of(text, refusal=OptionError)
         names.add(lower)
     _take_isolation(values, names, kafka.pop('isolation.level', None))
     if 'paths' in names:
@@ -322,19 +298,11 @@ def parse_options(given: Mapping[str, str]) -> Options:
     return options
 
 
-def parsed(row: Row, name: str, text: str) -> Any:
-    """Return the value of an option's text, which the user gave under `name`. OptionError."""
-    try:
-        return row.parse(text)
-    except ValueError as error:
-        raise OptionError(name, f'found {text!r}, expected {error}') from None
-
-
 def _take_isolation(values: dict[str, Any], names: set[str], level: str | None) -> None:
     """Apply `kafka.isolation.level`, which means the same as `isolation`."""
     if level is None:
         return
-    found = parsed(BY_NAME['isolation'], 'kafka.isolation.level', level)
+    found = BY_NAME['isolation'].value_of(level, 'kafka.isolation.level', OptionError)
     if 'isolation' in names and values['isolation'] != found:
         raise OptionError('isolation', f'found {values["isolation"]} here, but {found} in kafka.isolation.level')
     values['isolation'] = found

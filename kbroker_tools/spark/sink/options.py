@@ -9,17 +9,15 @@ from typing import Any
 from kbroker.base.errors import ConfigError
 from kbroker.client.config import CONNECTION_SETTINGS, SECURITY_SETTINGS
 from kbroker.client.stream_settings import ProducerSettings
+from kbroker.settings.options import choice, whole_number
 from kbroker_tools.spark.options import (
     IGNORED,
     MIB,
     OptionError,
     Row,
-    choice,
     parse_bytes,
     parse_duration_ms,
-    parsed,
     suggestion,
-    up_to,
 )
 from kbroker_tools.spark.sink.values import Commit
 
@@ -105,7 +103,7 @@ ROWS = (
     Row('commit', _commit, Commit.DRIVER),
     Row('maxDriverBytes', parse_bytes, 256 * MIB),
     Row('maxStagedBytes', parse_bytes, MIB, 'auto'),
-    Row('maxPrepared', up_to(MOST_TASKS), 256, 'tasks'),
+    Row('maxPrepared', whole_number(1, MOST_TASKS), 256, 'tasks'),
     Row('twoPhase', choice(*TWO_PHASE), 'auto', 'tasks'),
     Row('decisionMargin', _margin_ms, 60_000, 'tasks'),
     Row('transactionTimeout', _timeout_ms, None),
@@ -182,7 +180,7 @@ def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOpti
             raise OptionError(name, f'no such option of the sink{suggestion(lower, [row.name for row in ROWS])}')
         if row.place == 'batch' and is_stream:
             raise OptionError(row.name, 'not allowed here: it is for df.write only; a stream counts its micro-batches')
-        values[row.name] = parsed(row, row.name, text)
+        values[row.name] = row.value_of(text, refusal=OptionError)
         names.add(row.name)
     _check_together(values, names, kafka)
     timeout_ms = values['transactionTimeout']
