@@ -1,4 +1,5 @@
-"""Actions named by options (`--list`, `--describe` ...), as in Kafka's older tools, and the options that fit them."""
+"""Commands whose actions are options (`--list`, `--describe` ...), as in Kafka's older tools, and checks of the other
+options."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -11,7 +12,7 @@ F = TypeVar('F', bound=Callable[..., Any])
 
 OFFSET_SPECIFICATIONS = ('to_earliest', 'to_latest', 'to_current', 'to_offset', 'shift_by', 'to_datetime',
                          'by_duration', 'from_file')
-"""The options that say where the offsets of a reset come from: those of `offset_options`."""
+"""The options that say how offsets are reset; `offset_options` declares them."""
 
 
 def spelled(name: str) -> str:
@@ -23,7 +24,7 @@ def is_given(value: Any) -> bool:
 
 
 def chosen_action(options: Mapping[str, Any], actions: Iterable[str]) -> str:
-    """Return the one option of `actions` that is set. click.UsageError unless exactly one is."""
+    """Return the one option of `actions` that is set. Raise click.UsageError unless exactly one is set."""
     actions = list(actions)
     chosen = [name for name in actions if is_given(options[name])]
     if len(chosen) != 1:
@@ -33,7 +34,8 @@ def chosen_action(options: Mapping[str, Any], actions: Iterable[str]) -> str:
 
 
 def check_companions(action: str, options: Mapping[str, Any], goes_with: Mapping[str, Collection[str]]) -> None:
-    """Check that each given option fits the action; `goes_with` maps options to their actions. click.UsageError."""
+    """Raise click.UsageError for a given option that does not fit the action; `goes_with` maps options to their
+    actions."""
     for name, actions in goes_with.items():
         if is_given(options[name]) and action not in actions:
             raise click.UsageError(f'{spelled(name)} goes with {listed(map(spelled, actions), "or")}, '
@@ -52,19 +54,20 @@ def require(options: Mapping[str, Any], name: str, action: str) -> None:
 
 
 def require_broker(options: Mapping[str, Any], action: str) -> None:
-    """click.UsageError for an action that changes something, with --data-dir: only the broker may write there."""
+    """Raise click.UsageError if --data-dir is given for an action that changes something: only the broker may write
+    there."""
     if options['data_dir'] is not None:
         raise click.UsageError(f'{spelled(action)} needs a broker: give --bootstrap-server, not --data-dir')
 
 
 def listed(words: Iterable[str], last: str = 'and') -> str:
-    """Join words: `a, b and c`."""
+    """Join words as in `a, b and c`."""
     *most, end = words
     return f'{", ".join(most)} {last} {end}' if most else end
 
 
 def offset_options(function: F) -> F:
-    """Add the options of OFFSET_SPECIFICATIONS."""
+    """Add the options of OFFSET_SPECIFICATIONS to a command."""
     for option in reversed((
         click.option('--to-earliest', is_flag=True, help='Reset to the start of the log.'),
         click.option('--to-latest', is_flag=True, help='Reset to the end of the log.'),

@@ -1,7 +1,7 @@
 """Parts that all commands share: the options of the output, exit statuses and one-line error messages.
 
-Exit statuses: 0 done, 1 failed or found something wrong, 2 wrong usage. 130 after Ctrl-C and 141 when the reader of the
-output went away, by the shells' numbers for signals.
+Exit statuses: 0 done, 1 failed or found something wrong, 2 wrong usage. As in a shell, 130 after Ctrl-C, and 141 when
+the reader of the output has closed its pipe.
 """
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ToolError(click.ClickException):
 
 
 class _Warnings(logging.Handler):
-    """Shows warnings, in which names of a foreign directory may stand, as lines on stderr."""
+    """Prints each warning as a line on stderr. A warning may contain names that another program chose."""
 
     def emit(self, record: logging.LogRecord) -> None:
         warn(self.format(record))
@@ -92,19 +92,19 @@ def _forget_output() -> None:
 
 
 class Ending:
-    """A mixin for click commands, which then end as `one_line_ending` does."""
+    """A mixin for click commands that makes them end as `one_line_ending` does."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **extra)  # type: ignore[misc]
         with one_line_ending(extra.get('prog_name') or Path(sys.argv[0]).name):
-            # Outside its own main, click returns the code of `Context.exit` instead of ending the program.
+            # Without its standalone mode, click returns the code of `Context.exit` instead of ending the program.
             code = super().main(*args, standalone_mode=False, **extra)  # type: ignore[misc]
         if isinstance(code, int) and code:
             sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Replace two endings of click: an empty line for Ctrl-C, and exit status 1 for a closed pipe."""
+        """Replace what click does after two events: an empty line for Ctrl-C, and exit status 1 for a closed pipe."""
         try:
             return super().invoke(ctx)  # type: ignore[misc]
         except KeyboardInterrupt:
@@ -130,7 +130,7 @@ json_option = click.option('--json', 'as_json', is_flag=True, help='One JSON obj
 
 
 def output_options(function: F) -> F:
-    """Add `--json` and `--raw`, for a command whose lines have names from outside."""
+    """Add `--json` and `--raw`, for a command that prints names which other programs chose."""
     def ask_for_names_as_they_are(context: click.Context, _: click.Parameter, is_raw: bool) -> None:
         if is_raw:
             Output.is_raw = True
@@ -141,7 +141,7 @@ def output_options(function: F) -> F:
 
 
 def command_line(program: str, **options: Any) -> str:
-    """Return a command line to copy: the program and the options that are set."""
+    """Return a command line for the user to copy: the program and the options that are set."""
     given = (f'--{name.replace("_", "-")} {shell_word(str(value))}' for name, value in options.items()
              if value is not None)
     return ' '.join([program, *given])

@@ -1,8 +1,9 @@
-"""All output: rich on a terminal, plain text with tabs (as Kafka's tools print) when piped, JSON rows on demand.
+"""The output of all commands: rich on a terminal, plain text with tabs (as Kafka's tools print) in a pipe, JSON rows
+with `--json`.
 
-rich is imported for a terminal only. Names from outside may contain line feeds, and sequences that a terminal obeys,
-also behind a pipe. Their control characters are escaped in all lines and cells, unless `--raw` asks for the names as
-they are. Bytes that are not UTF-8 become U+FFFD, as in Kafka's tools (`as_utf8`).
+rich is imported for a terminal only. Names that other programs chose may contain line feeds, and sequences that control
+a terminal. Their control characters are escaped in all lines and cells, also in a pipe, unless `--raw` asks for
+unchanged names. Bytes that are not UTF-8 become U+FFFD, as in Kafka's tools (`as_utf8`).
 """
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 PROGRESS_INTERVAL_S = 0.1
 NO_TIMESTAMP = -1
 LEAST_FOLD = 24
-"""The narrowest width to which a cell is folded: wide enough for every number, so that only ids are folded."""
+"""The least width to which the text of a cell is wrapped. Every number fits, so only ids are wrapped."""
 COLUMN_GAP = 3
 
 
 class Column(NamedTuple):
-    """A column of a table: `name` is the key of a JSON row (snake_case, with its unit), `title` the heading."""
+    """A column of a table. `name` is the key in JSON rows, in snake_case and with its unit; `title` is the heading."""
 
     name: str
     title: str
@@ -41,7 +42,7 @@ class Output:
     """The output of a command: tables and lines on stdout, notes and progress on stderr."""
 
     is_raw = False
-    """`--raw`: a pipe gets names as they are."""
+    """True with `--raw`: in a pipe, names are printed unchanged."""
 
     def __init__(self, as_json: bool = False, stream: IO[str] | None = None):
         self.as_json = as_json
@@ -50,7 +51,7 @@ class Output:
         self._noted: set[str] = set()
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-        """Print rows under their columns. A cell of None is `None`, as in Kafka's tools, and null in JSON."""
+        """Print rows under their columns. A None is printed as `None`, as in Kafka's tools, and as null in JSON."""
         if self.as_json:
             for row in rows:
                 self.row(dict(zip((column.name for column in columns), row, strict=True)))
@@ -64,7 +65,7 @@ class Output:
         self.stream.write(json_line(fields) + '\n')
 
     def line(self, text: str = '', style: str | None = None) -> None:
-        """Print a line of text, which may have tabs. `style` is rich's and applies on a terminal only."""
+        """Print a line of text, which may contain tabs. `style` is a style of rich, used on a terminal only."""
         text = self._text(text, but='\t')
         if self.is_terminal and style is not None:
             self.console().print(text, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -145,7 +146,8 @@ class Output:
             self.stream.write(''.join(cells) + '\n')
 
     def _rich_table(self, columns: Sequence[Column], rows: Iterable[Sequence[Any]], title: str | None) -> None:
-        """Print a table if it fits the terminal, with titles folded between words if needed; else a list per row."""
+        """Print a table if it fits the terminal, with its titles wrapped if needed; otherwise print a list for each
+        row."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -183,7 +185,7 @@ class Progress:
         self._restart = restart
 
     def restart(self, description: str, total: int | None) -> None:
-        """Begin another phase, from which the remaining time is estimated."""
+        """Begin another phase; the remaining time is estimated from its start."""
         if self._restart is not None:
             self._restart(description, total)
 
@@ -193,9 +195,9 @@ class Progress:
 
 
 def as_utf8(text: str) -> str:
-    """Replace bytes that are not UTF-8 by U+FFFD, as Java does. In a path or a header key they are surrogate escapes.
+    """Replace bytes that are not UTF-8 by U+FFFD, as Java does. Python holds them as surrogate escapes.
 
-    So is each other half of a surrogate pair, which JSON can name.
+    Also replace all other single surrogates, which JSON can contain.
     """
     if text.isascii():
         return text
@@ -203,7 +205,7 @@ def as_utf8(text: str) -> str:
 
 
 def json_line(fields: dict[str, Any]) -> str:
-    """Return the fields as JSON in one line of valid UTF-8, without characters that a terminal obeys."""
+    """Return the fields as JSON in one line of valid UTF-8, without characters that control a terminal."""
     text = json.dumps(fields, ensure_ascii=False, separators=(',', ':'), default=_to_json)
     return _escaped(as_utf8(text), lambda character: json.dumps(character)[1:-1])
 
@@ -214,7 +216,7 @@ def warn(text: str) -> None:
 
 
 _HALVES = re.compile('[\ud800-\udc7f\udd00-\udfff]')
-"""The surrogates that stand for no byte."""
+"""The surrogates that are not an escaped byte."""
 
 
 def _to_json(value: Any) -> Any:
@@ -226,11 +228,11 @@ def _to_json(value: Any) -> Any:
 
 
 _WORDS = re.compile(r'(?<=[a-z])(?=[A-Z(])|(?<=[-_])')
-"""The boundaries between the words of a title; Kafka's titles have no spaces."""
+"""The boundaries between the words of a title. Kafka's titles are words without spaces."""
 
 
 def _widths(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[int]:
-    """Return the least width of each column."""
+    """Return the least width of each column, in characters."""
     return [max([*map(len, title.split('\n')), *(min(LEAST_FOLD, len(cell)) for cell in cells)])
             for title, *cells in zip(titles, *rows, strict=True)]
 
@@ -282,7 +284,7 @@ def words_for_time(timestamp_ms: int) -> str:
 
 
 def moment_of(timestamp_ms: int) -> datetime | None:
-    """Return a time in UTC, or None for one before the year 1 or after the year 9999."""
+    """Return a time in UTC, or None if its year is not from 1 to 9999."""
     from datetime import UTC, datetime, timedelta
     try:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms)
@@ -291,7 +293,8 @@ def moment_of(timestamp_ms: int) -> datetime | None:
 
 
 def words_for_age(now_ms: int, since_ms: int) -> str:
-    """Return `for 3 h 20 min`. The clock of a program may have been wrong, or the time missing."""
+    """Return an age as words, such as `for 3 h 20 min`. A time that is missing or in the future has words of its
+    own."""
     if since_ms == NO_TIMESTAMP:
         return 'without a timestamp'
     if since_ms > now_ms:
@@ -300,5 +303,5 @@ def words_for_age(now_ms: int, since_ms: int) -> str:
 
 
 def words_for_count(count: int, noun: str) -> str:
-    """Return `1 record`, `2,000 records`."""
+    """Return a number with its noun: `1 record`, `2,000 records`."""
     return f'{count:,} {noun}' + ('' if count == 1 else 's')

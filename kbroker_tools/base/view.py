@@ -1,7 +1,7 @@
 """The interface that a live cluster and a log directory share.
 
-Commands are written against `View`. Offsets are record offsets, times are milliseconds since the epoch. An absent
-value is None: no open transaction, no such id.
+Commands are written against `View`. Offsets are record offsets, times are milliseconds since the epoch. An absent value
+is None, for example the offset of an open transaction if there is none.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PartitionInfo:
     topic: str
     partition: int
     leader: int
-    """The leader's node id; -1 without a leader."""
+    """The leader's node id, or -1 if there is no leader."""
     replicas: tuple[int, ...] = ()
     in_sync_replicas: tuple[int, ...] = ()
 
@@ -57,43 +57,43 @@ class GroupOffset:
 
 
 class Unreadable(NamedTuple):
-    """A partition that cannot be read from here."""
+    """A partition that this view cannot read."""
 
     reason: str
     """A sentence that begins with the name of the partition."""
     command: str | None = None
-    """The command that says more, None if there is none."""
+    """The command that shows more, or None."""
     where: str = ''
-    """The place where to run the command, such as `on the machine of broker 1`."""
+    """The place to run the command, such as `on the machine of broker 1`."""
 
     @property
     def advice(self) -> str | None:
-        """The command and its place as text."""
+        """Return the command and where to run it as text."""
         return None if self.command is None else f'{self.where}{": " if self.where else ""}{self.command}'
 
 
 class View(Protocol):
     """A source of cluster state: a broker or a directory.
 
-    Methods raise KafkaError (UNKNOWN_TOPIC_OR_PARTITION for a missing partition), OSError.
+    Methods raise KafkaError (UNKNOWN_TOPIC_OR_PARTITION for a missing partition) and OSError.
     """
 
     place: str
-    """The address or the directory, for messages."""
+    """The address or the path, for messages."""
     is_live: bool
 
     @property
     def bootstrap_server(self) -> str | None:
-        """The broker's address, offline the one of its last run; None if it is not known."""
+        """The broker's address; for a directory, that of the broker's last run. None if it is not known."""
 
     def now_ms(self) -> int:
-        """Return the time from which ages are counted."""
+        """Return the time from which ages are computed."""
 
     def topics(self) -> dict[str, TopicInfo]:
         """Return every topic by name, sorted; internal topics are included."""
 
     def unreadable(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], Unreadable]:
-        """Return those of the existing partitions that cannot be read from here, at once."""
+        """Return those of the existing partitions that this view cannot read. One call serves all of them."""
 
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets: ...
 
@@ -104,14 +104,14 @@ class View(Protocol):
     def transaction(self, transactional_id: str) -> TransactionInfo | None: ...
 
     def transactions_of(self, transactional_ids: Collection[str]) -> dict[str, TransactionInfo]:
-        """Return the transactions of many ids at the cost of few questions, without the ids that do not exist."""
+        """Return the transactions of many ids with few requests. Ids that do not exist are left out."""
 
     def groups(self) -> list[str]: ...
 
     def group(self, group_id: str) -> GroupInfo | None: ...
 
     def listed_groups(self) -> list[GroupInfo]:
-        """Return all groups, of a broker without their members."""
+        """Return all groups. Those of a broker come without their members."""
 
     def group_offsets(self, group_id: str) -> list[GroupOffset]: ...
 
@@ -122,7 +122,7 @@ class View(Protocol):
 
     def batches(self, topic: str, partition: int, start_offset: int = 0,
                 end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Yield every batch, markers included, that reaches `start_offset` and begins below `end_offset`.
+        """Yield every batch, markers included, that ends at or after `start_offset` and begins below `end_offset`.
 
         The default end is the end of the log. A `start_offset` below the log start is raised to it. A batch's
         memoryview is valid until the next batch is requested.

@@ -1,1 +1,1 @@
-"""Checks of a log directory as a whole, beyond its single partitions."""
+"""Checks of a whole log directory: of each partition, and of the files that must agree with each other."""

@@ -1,4 +1,4 @@
-"""The advice that ends each finding of kbroker-check: what to do, with the command."""
+"""The advice at the end of each finding of kbroker-check: what to do, with the command."""
 from __future__ import annotations
 
 import os
@@ -45,7 +45,7 @@ class Adviser:
         return f'kbroker-check {options} {shell_word(place)}{self._when}'
 
     def _place(self, file: str) -> str:
-        """Return the partition directory of a file, or the log directory for a file beside the partitions."""
+        """Return the partition directory of a file, or the log directory for a file outside the partitions."""
         inside = os.path.relpath(file, self._log_directory).split(os.sep)
         path = os.path.join(self._log_directory, inside[0])
         return path if len(inside) > 1 or os.path.isdir(path) else self._log_directory

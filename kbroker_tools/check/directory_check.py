@@ -1,4 +1,4 @@
-"""The check of a whole log directory: each partition, then the partitions against the rest of the directory.
+"""The check of a whole log directory: each partition, then the partitions against the other files.
 
 Partitions are checked one by one (`check_one`, in any process). Then their contents are compared with the checkpoints,
 the metadata log and the rows of `__transaction_state`.
@@ -51,7 +51,8 @@ CHECKPOINTS = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE, 
 
 LIVE_REPETITIONS = 2
 LIVE_PAUSE_S = 0.2
-"""Longer than a broker takes to rename all files of a segment."""
+"""The pause between two checks of a directory that a broker uses. A broker renames all files of a segment in less
+time."""
 
 
 @dataclass(frozen=True)
@@ -62,20 +63,21 @@ class PartitionTask:
     partition: int
     path: str
     size_bytes: int
-    """The size of its logs, for the progress bar."""
+    """The size of the partition's logs, for the progress bar."""
     recovered_from: int | None
-    """The recovery point, if the next start recovers; None after a clean stop."""
+    """The recovery point if the next start recovers the log; None after a clean stop."""
     is_metadata: bool
     log_start_offset: int
     """The first visible offset according to the checkpoint; 0 if the log begins with its first segment."""
     acknowledged_offset: int
     """The offset below which checkpoints say that everything was acknowledged."""
     is_live: bool
-    """A broker uses the directory: only findings that every repetition confirms are reported."""
+    """True if a broker uses the directory. Then only findings that every repetition confirms are reported."""
 
 
 def check_one(fs: FileSystem, task: PartitionTask) -> PartitionReport | None:
-    """Check one partition. Return None if it was deleted meanwhile. OSError if its directory cannot be listed."""
+    """Check one partition. Return None if it is deleted during the check. Raise OSError if its directory cannot be
+    listed."""
     def run() -> PartitionReport:
         return PartitionCheck(fs, task.path, task.recovered_from, task.is_metadata, task.log_start_offset,
                               task.acknowledged_offset).run()
@@ -100,21 +102,23 @@ def check_one(fs: FileSystem, task: PartitionTask) -> PartitionReport | None:
 class DirectoryCheck:
     """The check of a log directory or of a single partition directory.
 
-    `list_tasks` lists the partitions to check. `conclude` compares them, once `add` has received every report.
+    `list_tasks` lists the partitions to check. `conclude` compares them after `add` has received every report.
     """
 
     fs: FileSystem
     directory: str
     is_locked: bool = False
-    """True if this process holds the lock. It then must not test the lock, and no broker uses the directory."""
+    """True if this process holds the lock, so that no broker uses the directory. The check then must not test the
+    lock."""
     findings: list[Finding] = field(default_factory=list)
     tasks: list[PartitionTask] = field(default_factory=list)
     reports: dict[TopicPartition, PartitionReport] = field(default_factory=dict)
     proof_of_loss: str | None = None
-    """The proof that the metadata log lost records, None without one."""
+    """The proof that the metadata log lost records, or None."""
 
     def list_tasks(self) -> None:
-        """List the partitions, and read the files beside them. LogDirectoryError if this is no log directory."""
+        """List the partitions, and read the other files of the directory. Raise LogDirectoryError if it is no log
+        directory."""
         names = sorted(self.fs.listdir(self.directory))
         self.is_partition = are_of_a_partition(names)
         self.log_directory = os.path.dirname(os.path.abspath(self.directory)) if self.is_partition else self.directory
@@ -126,7 +130,7 @@ class DirectoryCheck:
                 'directories named <topic>-<partition>) or one partition directory (<offset>.log files)')
         self.lock_path = os.path.join(self.log_directory, LOCK_FILE) if has_owner else None
         self.holder = None if self.lock_path is None or self.is_locked else self._find_holder(self.lock_path)
-        """The process id of the broker that uses the directory; 0 if it cannot be seen."""
+        """The process id of the broker that uses the directory; 0 if it is not visible to this process."""
         self._deleted: dict[TopicPartition, str] = {}
         self.is_clean = not has_owner or self.fs.exists(os.path.join(self.log_directory, CLEAN_SHUTDOWN_FILE))
         self._checkpoints = {name: self._read_checkpoint(name) for name in CHECKPOINTS} if has_owner else {}
@@ -202,7 +206,7 @@ class DirectoryCheck:
     # ---- partitions ----
 
     def add(self, task: PartitionTask, report: PartitionReport | OSError | None) -> None:
-        """Add what `check_one` returned or raised."""
+        """Add the report that `check_one` returned, or the error that it raised."""
         if report is None:
             self._warn(task.path, 'was deleted while it was checked', do='nothing')
         elif isinstance(report, OSError):
@@ -226,11 +230,12 @@ class DirectoryCheck:
 
     @property
     def _readable(self) -> set[TopicPartition]:
-        """The partitions whose batches could all be read."""
+        """Return the partitions whose batches could all be read."""
         return {key for key, report in self.reports.items() if report.has_state}
 
     def _add_damage(self) -> None:
-        """Add what starts noted, and what changed since the last clean stop in files without another error."""
+        """Add the damage that a start of the broker noted, and changes since the last clean stop in files without other
+        errors."""
         from kbroker.log.damage_report import new_damage, noted_damage
         found = noted_damage(self.fs, self.log_directory)
         known = {os.path.abspath(finding.file) for finding in [*self.findings, *found]
@@ -265,7 +270,7 @@ class DirectoryCheck:
                            'start serve what is there')
 
     def _is_stale(self, name: str, topic_partition: TopicPartition) -> bool:
-        """Return whether a high watermark may be that of an earlier topic of the name, deleted a moment ago.
+        """Return whether a high watermark may be that of a deleted topic with the same name.
 
         Kafka writes the checkpoint every few seconds, so it may be older than the partition.
         """
@@ -316,7 +321,8 @@ class DirectoryCheck:
         return image if image.metadata_offset >= 0 else None
 
     def _report_missing_metadata(self, directory: str) -> None:
-        """Report a log directory without a metadata log. Only one that kbroker stopped has surely lost it."""
+        """Report a log directory without a metadata log. It is an error if kbroker stopped there: the log must have
+        existed."""
         if self.is_partition or self.lock_path is None:
             return
         from kbroker.metadata.image import MetadataImage
@@ -358,7 +364,7 @@ class DirectoryCheck:
                 continue        # the check of the partition reports it
             if topic_id != expected[topic_partition]:
                 text = 'no topic id' if topic_id is None else f'topic id {format_uuid(topic_id)}'
-                # A broker that was killed may not have removed the directory of a deleted topic of the name.
+                # A broker that was killed may have kept the directory of a deleted topic with this name.
                 report = self._warn if topic_id is None or not self.is_clean else self._error
                 report(os.path.join(path, 'partition.metadata'), f'found {text}, the metadata log says '
                        f'{format_uuid(expected[topic_partition])}')
@@ -372,7 +378,7 @@ class DirectoryCheck:
                            do='nothing')
 
     def _follows_a_deleted(self, topic_partition: TopicPartition, topic_id: bytes | None) -> bool:
-        """Return whether an earlier topic of the name was deleted a moment ago: the checkpoints may still list it."""
+        """Return whether a topic of this name may just have been deleted: the checkpoints may still list it."""
         path = self._deleted.get(topic_partition)
         try:
             return path is not None and read_topic_id(self.fs, path) != topic_id
@@ -427,7 +433,8 @@ class DirectoryCheck:
             return path, -1
 
     def log_config(self, topic: str) -> LogConfig:
-        """Return the topic's settings in the metadata log, which determine how its indexes are built."""
+        """Return the topic's settings according to the metadata log. They determine how the topic's indexes are
+        built."""
         from kbroker.settings.config import Config
         from kbroker.settings.topic_config import LogConfig
         known = self._image.topics.get(topic) if self._image is not None else None

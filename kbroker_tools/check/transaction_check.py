@@ -1,6 +1,6 @@
-"""The comparison of `__transaction_state` with partitions.
+"""The comparison of `__transaction_state` with the data partitions.
 
-Every open transaction must have a coordinator that knows it, and every ended one must have its markers.
+The coordinator's rows must have every open transaction, and every ended one must have its markers.
 """
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Remark(NamedTuple):
     is_error: bool
     topic_partition: TopicPartition
     offset: int
-    """The offset of the batch or row in question."""
+    """The offset of the batch or the row."""
     message: str
 
 
 @dataclass
 class _Life:
-    """The last row of a transactional.id and its last decision."""
+    """The last row of a transactional.id and the last row that decided its end."""
 
     transactional_id: str
     partition: int
     row: TransactionRow
     offset: int
     decision: TransactionRow | None = None
-    """The last Prepare row, kept because the Complete row that follows no longer names the partitions."""
+    """The last Prepare row. It is kept because the Complete row no longer names the partitions."""
 
 
 class TransactionCheck:
@@ -61,7 +61,8 @@ class TransactionCheck:
     def run(self, open_transactions: OpenTransactions, known: set[TopicPartition] | None) -> Iterator[Remark]:
         """Yield the disagreements.
 
-        `open_transactions` has the partitions that were read. `known` has all existing ones, or is None if unknown.
+        `open_transactions` has the partitions that were read. `known` has all existing partitions, or is None if they
+        are unknown.
         """
         by_producer: dict[int, _Life] = {}
         for life in self._lives.values():
@@ -78,7 +79,8 @@ class TransactionCheck:
 
 
 def _judge(topic_partition: TopicPartition, transaction: OpenTransaction, life: _Life | None) -> str | None:
-    """Return the fault of an open transaction, or None if its coordinator has it open too."""
+    """Return the fault of a transaction that is open in a partition, or None if it is open in its coordinator's rows
+    too."""
     what = (f'found an open transaction of producer {transaction.producer_id}, epoch {transaction.producer_epoch}, '
             f'since offset {transaction.first_offset}')
     if life is None:
@@ -95,7 +97,8 @@ def _judge(topic_partition: TopicPartition, transaction: OpenTransaction, life: 
 
 
 def _decided(topic_partition: TopicPartition, transaction: OpenTransaction, decision: TransactionRow) -> bool:
-    """Report whether a decision ends this transaction. A decision that bumps the epoch ends a lower one (KIP-890)."""
+    """Return whether a decision ends this transaction. A decision that bumps the epoch ends a lower epoch too
+    (KIP-890)."""
     if decision.producer_id != transaction.producer_id or topic_partition not in decision.partitions:
         return False
     last_epoch = decision.producer_epoch - 1 if decision.bumps_epoch else decision.producer_epoch

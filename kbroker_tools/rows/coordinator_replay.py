@@ -1,4 +1,4 @@
-"""The coordinators' state, replayed from the batches of their topics without a coordinator.
+"""The coordinators' state, replayed from the batches of their topics. No running coordinator is needed.
 
 An unreadable row is skipped with a warning, so that one damaged row does not hide the others.
 """
@@ -53,13 +53,13 @@ Batches = Iterable[tuple[BatchHeader, memoryview]]
 CONSUMER_PROTOCOL_TYPE = 'consumer'
 SHARE_PROTOCOL_TYPE, SHARE_ASSIGNOR = 'share', 'simple'
 STABLE_MEMBER = 0
-"""The state of a member that has no partition to revoke or to wait for."""
+"""The state of a member that neither revokes partitions nor waits for some."""
 
 logger = logging.getLogger(__name__)
 
 
 def replay_transactions(batches: Batches, only: str | None = None) -> dict[str, TransactionRow]:
-    """Return the last row of each transactional.id (or only of `only`). Deleted ids are left out."""
+    """Return the last row of each transactional.id, or only of `only`. Deleted ids are left out."""
     found: dict[str, TransactionRow] = {}
     for _, transactional_id, row in transaction_rows(batches, only):
         if row is None:
@@ -70,7 +70,8 @@ def replay_transactions(batches: Batches, only: str | None = None) -> dict[str, 
 
 
 def transaction_rows(batches: Batches, only: str | None = None) -> Iterator[tuple[Record, str, TransactionRow | None]]:
-    """Yield (record, transactional.id, row) in log order, for `only` one id if given. A tombstone's row is None."""
+    """Yield (record, transactional.id, row) in log order; if `only` is given, for that id. The row of a tombstone is
+    None."""
     wanted = None if only is None else encode_row_key(TransactionLogKey(transactional_id=only))
     for record in _records(batches):
         if wanted is None or record.key == wanted:
@@ -81,7 +82,7 @@ def transaction_rows(batches: Batches, only: str | None = None) -> Iterator[tupl
 
 
 def replay_groups(batches: Batches, only: str | None = None) -> GroupState:
-    """Return the state of one partition of `__consumer_offsets`, for `only` one group if given."""
+    """Return the state of one partition of `__consumer_offsets`; if `only` is given, of that group."""
     state = GroupState(only)
     for header, batch in batches:
         try:
@@ -92,7 +93,8 @@ def replay_groups(batches: Batches, only: str | None = None) -> GroupState:
 
 
 def replay_share_states(batches: Batches, group_id: str | None, states: dict[ShareKey, ShareState]) -> None:
-    """Replay one partition of `__share_group_state` into the states of a group's share partitions. None: all groups."""
+    """Replay one partition of `__share_group_state` into the states of a group's share partitions. A group_id of None
+    replays all groups."""
     for record in _records(batches):
         try:
             found = read_share_row(states, record)
@@ -201,7 +203,7 @@ class GroupState:
     def replay(self, header: BatchHeader, batch: memoryview) -> None:
         """Apply one batch. Offsets in a transaction stay pending until its marker.
 
-        KafkaError, ProtocolError for an unreadable batch.
+        Raise KafkaError or ProtocolError for an unreadable batch.
         """
         if header.is_control:
             if header.is_transactional and header.records_count:
@@ -277,7 +279,7 @@ class GroupState:
         return self._streams.streams_group(group_id, coordinator_id)
 
     def share_partitions(self, group_id: str) -> list[tuple[bytes, str, int]]:
-        """Return (topic id, topic, partition) of all that a share group has begun to read."""
+        """Return (topic id, topic, partition) of each partition that a share group has begun to read."""
         group = self._share.get(group_id)
         if group is None or group.partitions is None:
             return []
@@ -307,7 +309,7 @@ class GroupState:
 
 
 def _replay(groups: dict[str, Any], group_class: Callable[[], Any], key: Any, value: Any, *, ends: bool) -> None:
-    """Apply a row of a share group. Its tombstone ends the group if `ends`."""
+    """Apply a row of a share group. Its tombstone deletes the group if `ends`."""
     if value is None and (ends or key.group_id not in groups):
         groups.pop(key.group_id, None)
     else:
@@ -325,7 +327,7 @@ def _classic_group(group_id: str, value: Any, coordinator_id: int) -> GroupInfo:
 
 
 def _classic_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions of a member's assignment. One that is damaged is skipped with a warning."""
+    """Return the partitions of a member's assignment, or skip them with a warning if the assignment is damaged."""
     try:
         return tuple(sorted(assigned_partitions(data)))
     except ProtocolError as error:
@@ -361,7 +363,8 @@ def _consumer_group(group_id: str, group: _ConsumerGroup, coordinator_id: int,
             _named(current.assigned_partitions if current is not None else (), topic_name),
             current.member_epoch if current is not None else 0,
             _named(target.topic_partitions if target is not None else (), topic_name)))
-    # The broker uses the assignor that most members name. Its own choice, if none does, is in no row.
+    # The broker uses the assignor that most members name. If no member names one, the broker chooses; no row has its
+    # choice.
     votes = Counter(member.server_assignor for member in group.members.values() if member.server_assignor)
     assignor = max(votes, key=votes.__getitem__, default='')
     return GroupInfo(group_id, group.state, CONSUMER_PROTOCOL_TYPE, assignor, coordinator_id, tuple(members),

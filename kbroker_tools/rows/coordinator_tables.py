@@ -1,4 +1,4 @@
-"""Tables of the current state of each transactional.id, offset or group, newest first."""
+"""Tables of the current state of each transactional.id, committed offset or group, newest first."""
 from __future__ import annotations
 
 import operator
@@ -16,7 +16,7 @@ from kbroker_tools.rows.coordinator_tail import Row, RowBatch
 
 UNFINISHED = PREPARED | {TransactionState.ONGOING}
 MILLISECONDS = '_timestamp_ms'
-"""The suffix of a column name whose cells are times, which are shown as ages."""
+"""The suffix of columns whose cells are times. The table shows such a time as an age."""
 
 
 class Table(Protocol):

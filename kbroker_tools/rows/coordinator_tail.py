@@ -25,7 +25,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """A batch and the rows in it that a formatter shows. A marker has none."""
+    """A batch with those of its rows that a formatter shows. A marker has no rows."""
 
     partition: int
     header: BatchHeader
@@ -34,7 +34,7 @@ class RowBatch:
 
 
 class CoordinatorTail:
-    """A reader that resumes where it stopped. It reports each unreadable batch or row once and skips it."""
+    """A reader that resumes where it stopped. It skips each unreadable batch or row and reports it once."""
 
     def __init__(self, view: View, topic: str, partitions: Sequence[int], formatter: Formatter,
                  report: Callable[[str], None]):
@@ -47,7 +47,7 @@ class CoordinatorTail:
         self._reported: set[str] = set()
 
     def seek_to_end(self) -> None:
-        """Skip all rows that are there now."""
+        """Skip all rows that the topic has now."""
         for partition in self._next_offsets:
             self._next_offsets[partition] = self._view.partition_offsets(self._topic, partition).high_watermark
 
@@ -67,7 +67,7 @@ class CoordinatorTail:
         start = self._next_offsets[partition]
         for header, data in self._view.batches(self._topic, partition, start):
             rows = [] if header.is_control else list(self._rows(partition, header, data, start))
-            # Before the yield: a caller that stops at this batch has already received its rows.
+            # Advance before the yield: a caller that stops at this batch has already received its rows.
             self._next_offsets[partition] = header.last_offset + 1
             yield RowBatch(partition, header, data, rows)
 

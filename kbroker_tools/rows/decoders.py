@@ -46,12 +46,12 @@ NAMED_STATES_FROM = '4.4'
 """The release from which a transaction's status is a name (KAFKA-20712)."""
 
 Texts = tuple[str | None, str | None]
-"""The texts of key and payload; None if nothing is printed for it."""
+"""The texts of key and payload. None prints nothing."""
 
 
 class Decoder(Protocol):
     def decode(self, offset: int, key: bytes | None, value: bytes | None) -> Texts:
-        """Return key and payload as text. CorruptLogError for a record at which Kafka's tool stops."""
+        """Return key and payload as text. Raise CorruptLogError for a record at which Kafka's tool stops."""
 
 
 class RecordLike(Protocol):
@@ -64,7 +64,7 @@ class RecordLike(Protocol):
 
 
 def decoder(name: str, compat: str = '4.3') -> Decoder:
-    """Return the decoder for the name of dump-log's option.
+    """Return the decoder that an option of dump-log names.
 
     The names are offsets, transaction, cluster-metadata, remote-log-metadata, share-group-state and string.
     """
@@ -79,7 +79,7 @@ def formatter(name: str, compat: str = '4.3') -> Formatter:
 # ---- strings
 
 class StringDecoder:
-    """Keys and values as UTF-8."""
+    """A decoder of keys and values in UTF-8."""
 
     def decode(self, offset: int, key: bytes | None, value: bytes | None) -> Texts:
         return None if key is None else java_text(key), None if value is None else java_text(value)
@@ -116,13 +116,13 @@ class UnknownRowType(CorruptLogError):
 
 
 class RowReader:
-    """A reader of a topic's rows. Like Kafka's coordinators, it ignores bytes behind a row."""
+    """A reader of a topic's rows. Like Kafka's coordinators, it ignores bytes after the end of a row."""
 
     def __init__(self, topic: str):
         self._classes = row_classes(topic)
 
     def read(self, key: bytes, value: bytes | None) -> tuple[Message, Message | None, int]:
-        """Return (key, value, version of the value). Raises UnknownRowType, CorruptLogError in Kafka's words."""
+        """Return (key, value, version of the value). Raise UnknownRowType, or CorruptLogError with Kafka's message."""
         row_type = _int16(key, 'key')
         if row_type not in self._classes:
             raise UnknownRowType(row_type)
@@ -152,7 +152,7 @@ def _read(message_class: type[Message], data: bytes, version: int, what: str) ->
 
 
 class RowWriter:
-    """A writer of rows as JSON text. It creates its `JsonWriter`s as versions turn up."""
+    """A writer of rows as JSON text. It creates a `JsonWriter` for each version that occurs."""
 
     def __init__(self, compat: str, *, expand_groups: bool):
         """`expand_groups` shows a consumer group member's subscription and assignment decoded instead of as bytes."""
@@ -178,7 +178,7 @@ class RowWriter:
 
 
 def _member_text(message_class: type[Message], data: bytes) -> str:
-    """Return a versioned message of the consumer protocol as text, or base64 if the bytes are no such message."""
+    """Return a message of the consumer protocol as text, or the bytes in base64 if they are no such message."""
     if len(data) < TYPE_BYTES:
         return bytes_text(data)
     version = int.from_bytes(data[:TYPE_BYTES], 'big', signed=True)
@@ -192,7 +192,8 @@ def _member_text(message_class: type[Message], data: bytes) -> str:
 
 
 def _holds_structs(message: Any) -> bool:
-    """Report whether the message holds structs: of a version that it does not know, Kafka accepts only plain fields."""
+    """Return whether the message contains structs. In a version that it does not know, Kafka accepts only plain
+    fields."""
     return any(getattr(message, field.name) for field in message.schema.struct.fields if field.struct is not None)
 
 
@@ -242,7 +243,8 @@ class Formatter:
         self._writer = RowWriter(compat, expand_groups=False)
 
     def read(self, record: RecordLike) -> tuple[Message, Message | None, int] | None:
-        """Return (key, value, version), or None for a row that is not shown. CorruptLogError in Kafka's words."""
+        """Return (key, value, version), or None for a row that is not shown. Raise CorruptLogError with Kafka's
+        message."""
         if record.key is None:
             return None
         try:
@@ -254,14 +256,15 @@ class Formatter:
         return row if isinstance(row[0], self._key_classes) else None
 
     def text(self, key: Message, value: Message | None, version: int) -> str:
-        """Return a row from `read` as JSON."""
+        """Return a row as JSON; `read` returned its parts."""
         value_text = 'null' if value is None else object_text(
             (('version', str(version)), ('data', self._writer.text(value, version))))
         key_text = object_text((('type', str(_row_type(key))), ('data', self._writer.text(key, 0))))
         return object_text((('key', key_text), ('value', value_text)))
 
     def format(self, record: RecordLike) -> str | None:
-        """Return a record as JSON, or None for a record that is not shown. CorruptLogError in Kafka's words."""
+        """Return a record as JSON, or None for a record that is not shown. Raise CorruptLogError with Kafka's
+        message."""
         row = self.read(record)
         return None if row is None else self.text(*row)
 
@@ -269,7 +272,8 @@ class Formatter:
 # ---- framed records
 
 class FrameReader:
-    """A reader of framed records. A frame is three unsigned varints: its version (1), the record type and version."""
+    """A reader of framed records. A frame begins with three unsigned varints: the frame's version (1), the record's
+    type and its version."""
 
     def __init__(self, topic: str | None):
         """`topic` is None for `__cluster_metadata`."""
@@ -278,9 +282,9 @@ class FrameReader:
             if declaration.kind == 'record' and declaration.topic == topic and declaration.key is not None}
 
     def read(self, data: bytes | None) -> tuple[Message, int]:
-        """Return (record, its version). A record of a later version is read as far as its fields are known.
+        """Return (record, its version). Of a record of a later version, the known fields are read.
 
-        Raises CorruptLogError in Kafka's words.
+        Raise CorruptLogError with Kafka's message.
         """
         frame_version, position = _short(data or b'', 0, 'frame version')
         if frame_version == 0:
@@ -309,7 +313,7 @@ class FrameReader:
 
 
 def _short(data: bytes, position: int, what: str) -> tuple[int, int]:
-    """Return an unsigned varint that fits an int16, and the position behind it."""
+    """Return an unsigned varint that fits an int16, and the position after it."""
     value = 0
     for i, group in enumerate(data[position:position + LONGEST_VARINT_BYTES]):
         value |= (group & 0x7f) << 7 * i
@@ -321,7 +325,7 @@ def _short(data: bytes, position: int, what: str) -> tuple[int, int]:
 
 
 class ClusterMetadataDecoder:
-    """A decoder of records of `__cluster_metadata` and of its snapshots. It does not show their keys."""
+    """A decoder of records of `__cluster_metadata` and of its snapshots. Keys are not shown."""
 
     def __init__(self) -> None:
         self._reader = FrameReader(None)
@@ -340,13 +344,13 @@ class ClusterMetadataDecoder:
 
 
 def _record_type(record_class: type[Message]) -> str:
-    """Return the name of the record type in Kafka: `RemoveTopicRecord` is `REMOVE_TOPIC_RECORD`."""
+    """Return Kafka's name of the record type: `RemoveTopicRecord` is `REMOVE_TOPIC_RECORD`."""
     name = record_class.__name__
     return ''.join('_' + letter if letter.isupper() and i else letter for i, letter in enumerate(name)).upper()
 
 
 class RemoteLogMetadataDecoder:
-    """A decoder of records of `__remote_log_metadata`, as Kafka's own manager writes them. It does not show keys."""
+    """A decoder of records of `__remote_log_metadata`, as Kafka's own manager writes them. Keys are not shown."""
 
     def __init__(self) -> None:
         self._reader = FrameReader(REMOTE_LOG_TOPIC)
@@ -373,7 +377,7 @@ CONTROL_RECORDS: dict[int, tuple[str, type[Message]]] = {
 def quorum_record_text(control_type: int, value: bytes) -> str:
     """Return a control record of the quorum as dump-log prints it: `SnapshotFooter {"version":0}`.
 
-    Raises KeyError for a type without a body, CorruptLogError.
+    Raise KeyError for a type without a body, and CorruptLogError.
     """
     title, message_class = CONTROL_RECORDS[control_type]
     version = int.from_bytes(value[:TYPE_BYTES], 'big', signed=True)

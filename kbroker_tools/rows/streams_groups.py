@@ -34,7 +34,8 @@ class StreamsGroups:
         return set(self._groups)
 
     def group(self, group_id: str, coordinator_id: int) -> GroupInfo | None:
-        """Return what every kind of group has. A member has the source partitions of its active tasks."""
+        """Return the description that every kind of group has. A member has the source partitions of its active
+        tasks."""
         group = self._groups.get(group_id)
         return None if group is None else GroupInfo(
             group_id, group.state_name, PROTOCOL_TYPE, ASSIGNOR, coordinator_id, tuple(

@@ -29,7 +29,7 @@ class StoredRow(NamedTuple):
 
 
 def stored_rows(view: View, partitions: Iterable[int]) -> Iterator[StoredRow]:
-    """Yield the rows of these partitions. Rows of unknown type or version are skipped. KafkaError, OSError."""
+    """Yield the rows of these partitions. Rows of unknown type or version are skipped. Raise KafkaError or OSError."""
     for partition in partitions:
         for header, batch in view.batches(TRANSACTION_STATE, partition):
             if header.is_control:
@@ -44,7 +44,7 @@ def stored_rows(view: View, partitions: Iterable[int]) -> Iterator[StoredRow]:
 
 
 def has_all_partitions(view: View) -> bool:
-    """Report whether every partition of `__transaction_state` can be read. A directory may lack some of them."""
+    """Return whether every partition of `__transaction_state` can be read. A directory may lack some of them."""
     topic = view.topics().get(TRANSACTION_STATE)
     if view.is_live or topic is None:
         return view.is_live
