@@ -1,1 +1,1 @@
-"""ACLs for the command: from its options to rules and filters, and the places that have them."""
+"""The parts of kbroker-acls: from its options to rules and filters, and the places that store ACLs."""

@@ -1,7 +1,7 @@
-"""The places that have ACLs: a live cluster, and the directory of a stopped broker.
+"""The places that store ACLs: a live cluster, and the directory of a stopped broker.
 
-Both have the same methods. A directory is changed by the code with which a broker changes it, under the directory's
-lock. So an operator can create the first ACL, and another one if no user has the right to change ACLs.
+Both have the same methods. A directory is changed under its lock, by the code with which a broker changes it. An
+operator thus can create the first ACL, or another one when no user has the right to change ACLs.
 """
 from __future__ import annotations
 
@@ -85,5 +85,5 @@ def acl_of(entry: Any) -> AclFilter:
 
 
 def write(controller: Any, records: list[Any]) -> None:
-    """Write records as one batch, and sync it."""
+    """Write records as one batch and flush it."""
     controller.at_once(controller.commits.write(records))

@@ -1,4 +1,4 @@
-"""ACLs as the options of kafka-acls name them, and as it prints them."""
+"""ACLs as the options of kafka-acls name them and as its output shows them."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ SUPPORTED = {
     ResourceType.DELEGATION_TOKEN: {Operation.DESCRIBE},
     ResourceType.USER: {Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS},
 }
-"""The operations that make sense for a resource. Brokers do not check this."""
+"""The operations that apply to each type of resource. Brokers do not check this."""
 
 PRODUCE = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
 PRODUCE_IN_TRANSACTIONS = (Operation.WRITE, Operation.DESCRIBE)
@@ -39,7 +39,7 @@ EVERYTHING = AclFilter(ResourceType.ANY, None, PatternType.ANY, None, None, Oper
 
 
 class Resource(NamedTuple):
-    """Resources of a type, by a pattern of their names."""
+    """Resources of one type, selected by a pattern of their names."""
 
     resource_type: ResourceType
     name: str
@@ -51,13 +51,13 @@ class Resource(NamedTuple):
 
     @property
     def filter(self) -> AclFilter:
-        """The filter that matches all ACLs of the resource."""
+        """Return the filter that matches all ACLs of the resource."""
         return EVERYTHING._replace(resource_type=self.resource_type, resource_name=self.name,
                                    pattern_type=self.pattern_type)
 
 
 class Rule(NamedTuple):
-    """The part of an ACL besides its resource."""
+    """An ACL without its resource."""
 
     principal: str
     host: str
@@ -69,7 +69,7 @@ class Rule(NamedTuple):
                 f'permissionType={self.permission.name})')
 
     def of(self, resource: Resource) -> AclFilter:
-        """Return the ACL of this rule for a resource, or the filter of it."""
+        """Return this rule as an ACL of a resource, or as the filter that matches it."""
         return AclFilter(resource.resource_type, resource.name, resource.pattern_type, self.principal, self.host,
                          self.operation, self.permission)
 
@@ -81,7 +81,7 @@ Rules = dict[Resource, list[Rule]]
 
 
 def rules_of(acls: Iterable[AclFilter]) -> Rules:
-    """Return ACLs grouped by resource, sorted. Codes that this version does not know are UNKNOWN."""
+    """Return ACLs grouped by resource, sorted. Codes that this version does not know are shown as UNKNOWN."""
     found: Rules = {}
     for acl in acls:
         assert acl.resource_name is not None and acl.principal is not None and acl.host is not None
@@ -109,7 +109,7 @@ def resources_of(options: Options) -> list[Resource]:
 def wanted_rules(options: Options) -> Rules:
     """Return the rules that --add or --remove concerns. A resource without rules means all of its ACLs.
 
-    click.UsageError for a resource or an operation that is missing or does not fit.
+    Raise click.UsageError for a resource or an operation that is missing or does not fit.
     """
     resources = resources_of(options)
     if not resources:
@@ -137,7 +137,7 @@ def wanted_rules(options: Options) -> Rules:
 
 
 def check_operations(resource: Resource, rules: list[Rule]) -> None:
-    """click.UsageError for an operation that makes no sense for the resource."""
+    """Raise click.UsageError for an operation that does not apply to the resource."""
     supported = SUPPORTED[resource.resource_type] | {Operation.ALL}
     for rule in rules:
         if rule.operation not in supported:
@@ -146,7 +146,7 @@ def check_operations(resource: Resource, rules: list[Rule]) -> None:
 
 
 def rules_for(options: Options, operations: Iterable[Operation]) -> list[Rule]:
-    """Return the rules that the options ask for: each allows or denies an operation to a principal from a host."""
+    """Return the rules that the options describe: each allows or denies an operation to a principal from a host."""
     operations = list(operations)
     return list(dict.fromkeys(
         Rule(principal, host.strip(), operation, permission)
@@ -157,7 +157,7 @@ def rules_for(options: Options, operations: Iterable[Operation]) -> list[Rule]:
 
 
 def principals_of(options: Options, option: str) -> list[str]:
-    """Return the principals of an option. click.BadParameter."""
+    """Return the principals that an option names. Raise click.BadParameter for text that is no principal."""
     principals = [text.strip() for text in options[option]]
     for principal in principals:
         if not principal.partition(':')[1]:
@@ -167,7 +167,8 @@ def principals_of(options: Options, option: str) -> list[str]:
 
 
 def parse_operation(text: str) -> Operation:
-    """Return the operation of a name, as in `DescribeConfigs` or `DESCRIBE_CONFIGS`. click.BadParameter."""
+    """Return the operation with a name such as `DescribeConfigs` or `DESCRIBE_CONFIGS`. Raise click.BadParameter for
+    others."""
     names = {operation.name.replace('_', ''): operation for operation in Operation if operation >= Operation.ALL}
     found = names.get(text.strip().upper().replace('_', ''))
     if found is None:

@@ -1,4 +1,4 @@
-"""Quotas and SCRAM credentials of users, client ids and IP addresses: the part of kbroker-configs for clients."""
+"""The part of kbroker-configs for clients: quotas and SCRAM credentials of users, client ids and IP addresses."""
 from __future__ import annotations
 
 import re
@@ -26,7 +26,7 @@ DEFAULT = ''
 
 
 class ClientType(NamedTuple):
-    """A type of entity: its name in the protocol, and in the output of kafka-configs."""
+    """A type of entity: its name in the protocol and in the output of kafka-configs."""
 
     kind: str
     title: str
@@ -40,14 +40,14 @@ ORDER = [entity_type.kind for entity_type in TYPES.values()]
 PASSWORD = re.compile(r'(?:iterations=(\d{1,9}),)?password=(.*)', re.DOTALL)
 
 Wanted = dict[str, str | None]
-"""Words of TYPES and the names that are asked for: None for any, '' for the default."""
+"""The names of the wanted entities, by words of TYPES: None for any name, '' for the default entity."""
 Entity = tuple[tuple[str, str | None], ...]
 
 
 def wanted_entity(options: dict[str, Any], names: Sequence[str]) -> Wanted | None:
-    """Return the entity that the options name, or None if it is of another type. click.UsageError.
+    """Return the entity that the options name, or None if it is no client. Raise click.UsageError.
 
-    `names` has the values of --entity-name and --entity-default, in their order.
+    `names` has the values of --entity-name and --entity-default, in the order of the command line.
     """
     words = options['entity_type']
     wanted: Wanted = {}
@@ -84,7 +84,7 @@ def describe(view: Any, output: Output, wanted: Wanted) -> None:
 
 
 def components_of(wanted: Wanted) -> list[tuple[str, str | None, bool]]:
-    """Return (type, name, any) for each type; a name of None without `any` means the default."""
+    """Return (type, name, any) for each type. A name of None means the default entity, unless `any` is True."""
     return [(TYPES[word].kind, name or None, name is None) for word, name in wanted.items()]
 
 
@@ -141,7 +141,7 @@ def show_credentials(output: Output, user: str, found: list[ScramCredentialInfo]
 # ---- alter
 
 def alter(view: Any, output: Output, wanted: Wanted, changes: dict[str, str | None]) -> None:
-    """Change SCRAM credentials first, then quotas. click.UsageError, ToolError."""
+    """Change SCRAM credentials first, then quotas. Raise click.UsageError or ToolError."""
     if None in wanted.values():
         raise click.UsageError('--alter needs a name for each type: --entity-name, --entity-default, --user, ...')
     scram = {name: value for name, value in changes.items() if name in MECHANISM_CODES}
@@ -151,7 +151,7 @@ def alter(view: Any, output: Output, wanted: Wanted, changes: dict[str, str | No
     quotas = {name: quota_of(name, value) for name, value in changes.items() if name not in MECHANISM_CODES}
     upsertions = [upsertion(name, value) for name, value in scram.items() if value is not None]
     deletions = [name for name, value in scram.items() if value is None]
-    # Brokers refuse two mechanisms of a user in one request.
+    # Brokers refuse two mechanisms of one user in the same request.
     for mechanism in deletions:
         raise_error(view.admin.alter_scram_credentials(user, deletions=[mechanism]))
     for credential in upsertions:
@@ -180,12 +180,12 @@ def quota_of(name: str, value: str | None) -> float | None:
     try:
         return float(value)
     except ValueError:
-        # Without the value: behind a misspelt mechanism it is a password.
+        # The message omits the value, which may be a password after a misspelt mechanism.
         raise ToolError(f'{name}: found something else, expected a number') from None
 
 
 def upsertion(name: str, value: str) -> ScramCredentialUpsertion:
-    """Salt a password. The value is never quoted in an error: it has the password."""
+    """Return the credential for a salted password. Error messages omit the value, which contains the password."""
     from kbroker.client.admin import ScramCredentialUpsertion
     from kbroker.security.scram import new_salt, salted_password
 
@@ -203,7 +203,7 @@ def upsertion(name: str, value: str) -> ScramCredentialUpsertion:
 
 
 def names_in_order(arguments: Sequence[str]) -> list[str]:
-    """Return the values of --entity-name and --entity-default, in their order: each belongs to one --entity-type."""
+    """Return the values of --entity-name and --entity-default in their order: each belongs to one --entity-type."""
     names = []
     for number, argument in enumerate(arguments):
         if argument == '--entity-default':

@@ -1,7 +1,7 @@
 """The offline `View`: a log directory of Apache Kafka 4 or of kbroker.
 
-It writes nothing and takes no lock, and a broker may use the directory meanwhile. Each query reads only the files that
-it needs: the state of a partition is in the partition's own files.
+It writes nothing and takes no lock, so a broker may use the directory at the same time. Each query reads only the files
+that it needs: the state of a partition is in the partition's own files.
 """
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ METADATA_ATTEMPTS = 5
 
 
 class DirectoryView:
-    """The view of `data_dir`: a log directory, one partition directory, or a directory of copied ones.
+    """The view of `data_dir`: a log directory, one partition directory, or a directory of copied partition directories.
 
-    LogDirectoryError if it is none of these.
+    The constructor raises LogDirectoryError if `data_dir` is none of these.
     """
 
     is_live = False
@@ -60,7 +60,7 @@ class DirectoryView:
         self._fs = fs or ReadOnlyFileSystem()
         self._root = os.path.abspath(data_dir)
         self._only: dict[TopicPartition, str] | None = None
-        """The path by the partition's name, if `data_dir` is itself a partition."""
+        """The path of `data_dir` by the partition's name, if `data_dir` is a partition directory."""
         self._checkpoints: dict[str, tuple[int, CheckpointedOffsets]] = {}
         self._find_partitions()
 
@@ -75,7 +75,7 @@ class DirectoryView:
                 'directories named <topic>-<partition>) or one partition directory (<offset>.log files)')
 
     def _use_partition(self) -> None:
-        """Use the one partition, and the log directory around it if there still is one."""
+        """View the one partition, and the log directory that contains it if there still is one."""
         path = self._root
         parsed = parse_directory_name(os.path.basename(path))
         named = parsed is not None and not parsed.state
@@ -84,12 +84,13 @@ class DirectoryView:
             self._root = os.path.dirname(path)
 
     def now_ms(self) -> int:
-        """Return the current time, so that ages count up to now even in an old directory."""
+        """Return the current time, so that ages are counted up to now even in an old directory."""
         return time.time_ns() // 1_000_000
 
     @property
     def bootstrap_server(self) -> str | None:
-        """The first endpoint that each broker registered. This one, which may not run, is the last."""
+        """Return the first registered endpoint of each broker. The broker of this directory, which may not run, comes
+        last."""
         brokers = sorted(self._image.brokers, key=lambda node_id: (node_id == self._node_id, node_id)
                          ) if self._image is not None else []
         return ','.join(address for node_id in brokers if (address := self._address_of(node_id))) or None
@@ -102,7 +103,7 @@ class DirectoryView:
         return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
 
     def incomplete(self, topic: str) -> str | None:
-        """Return a sentence about a list that comes from an internal topic, if it may lack entries; otherwise None."""
+        """Return a sentence if the list from an internal topic may lack entries, otherwise None."""
         if self._only is not None or not self._fs.exists(os.path.join(self._root, META_PROPERTIES_FILE)):
             return None     # copies, which are what they are
         if self._image is None:
@@ -117,12 +118,13 @@ class DirectoryView:
                 f'--bootstrap-server {self.bootstrap_server or "HOST:PORT"}')
 
     def close(self) -> None:
-        """Do nothing: no file is kept open."""
+        """Do nothing: no file stays open between queries."""
 
     # ---- topics ----
 
     def topics(self) -> dict[str, TopicInfo]:
-        """Return the topics of the metadata log. If that is missing or damaged, the directory names replace it."""
+        """Return the topics of the metadata log. If the log is missing or damaged, return those that the directory
+        names show."""
         image = self._image
         found = self._named_topics() if image is None else {
             topic.name: TopicInfo(topic.name, topic.topic_id, topic.name in INTERNAL_TOPICS, tuple(
@@ -162,11 +164,12 @@ class DirectoryView:
         return found
 
     def unreadable(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Unreadable]:
-        """Return the partitions whose files are elsewhere."""
+        """Return the partitions whose files are in another directory."""
         return {at: Unreadable(self._words_for_missing(*at)) for at in partitions if not self._is_here(*at)}
 
     def kept_offline(self) -> dict[TopicPartition, Unreadable]:
-        """Return the partitions that a start of kbroker on this directory does not serve. LogDirectoryError."""
+        """Return the partitions that kbroker would not serve if it started on this directory. Raise
+        LogDirectoryError."""
         return {note.key: Unreadable(
             f'{note.key[0]}-{note.key[1]} is offline: {note.damages[0] if note.damages else "its files are damaged"}',
             f'kbroker-check {shell_word(os.path.join(self._root, f"{note.key[0]}-{note.key[1]}"))}')
@@ -179,7 +182,7 @@ class DirectoryView:
         return self._fs.is_directory(os.path.join(self._root, f'{topic}-{partition}'))
 
     def _words_for_missing(self, topic: str, partition: int) -> str:
-        """Return a sentence about the place of a partition without a directory here."""
+        """Return a sentence that says where a partition without a directory here may be."""
         found = self._topic_image(topic)
         row = next((each for each in found.partitions if each.index == partition), None) if found is not None else None
         name = f'{topic}-{partition}'
@@ -195,7 +198,7 @@ class DirectoryView:
                 'another of its log directories, or it is lost')
 
     def _path(self, topic: str, partition: int) -> str:
-        """Return the partition's path. KafkaError UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
+        """Return the partition's path. Raise KafkaError UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist."""
         if self._only is not None and (topic, partition) in self._only:
             return self._only[topic, partition]
         if not self._is_here(topic, partition):
@@ -204,7 +207,7 @@ class DirectoryView:
 
     @property
     def metadata(self) -> MetadataImage | None:
-        """The state of `__cluster_metadata-0` at its first use; None if it is missing or unreadable."""
+        """Return the state of `__cluster_metadata-0` when it was first needed; None if it is missing or unreadable."""
         return self._image
 
     @cached_property
@@ -219,7 +222,7 @@ class DirectoryView:
                 QuorumLog(self._fs, self._root, 0).load(image)
                 return image if image.metadata_offset >= 0 else None
             except FileNotFoundError:
-                # A live controller replaced listed segments by a snapshot.
+                # A live controller replaced segments by a snapshot after they were listed.
                 if attempt + 1 == METADATA_ATTEMPTS:
                     raise
             except CorruptLogError as error:
@@ -229,7 +232,7 @@ class DirectoryView:
 
     @cached_property
     def _node_id(self) -> int:
-        """The id of the broker that owns the directory; -1 if unknown."""
+        """Return the id of the broker that owns the directory; -1 if it is not known."""
         from kbroker.metadata.directory import read_meta_properties
         try:
             return read_meta_properties(self._fs, self._root).node_id
@@ -274,7 +277,8 @@ class DirectoryView:
         return found is not None and any(each.index == partition and len(each.isr) > 1 for each in found.partitions)
 
     def _checkpoint(self, name: str) -> CheckpointedOffsets:
-        """Return the rows of a checkpoint, reread if it was replaced. A damaged one counts as empty, as in a broker."""
+        """Return the rows of a checkpoint, which is read again if it was replaced. A damaged checkpoint counts as
+        empty, as in a broker."""
         path = os.path.join(self._root, name)
         try:
             modified_ms = self._fs.modified_ms(path)
@@ -288,7 +292,7 @@ class DirectoryView:
         return self._checkpoints[name][1]
 
     def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
-        """Return the producers of the newest snapshot and of the batches behind it, expired ones included."""
+        """Return the producers of the newest snapshot and of the batches after it, expired producers included."""
         found = self._reader(topic, partition).producer_state().active_producers()
         return [ProducerInfo(producer.producer_id, producer.producer_epoch, producer.last_sequence,
                              producer.last_timestamp_ms, producer.coordinator_epoch,
@@ -334,13 +338,13 @@ class DirectoryView:
         return found
 
     def groups(self) -> list[str]:
-        """Return the groups that have a row, and those that have only offsets."""
+        """Return the groups that have a row, and those that have only committed offsets."""
         return sorted(group_id for _, state in self._group_states(None) for group_id in state.group_ids())
 
     def group(self, group_id: str) -> GroupInfo | None:
-        """Return the group with the state that its last rows imply: Stable with members, Empty without.
+        """Return the group with the state that its last rows imply: Stable if it has members, otherwise Empty.
 
-        A classic rebalance leaves no row until it ends. The consumer protocol (KIP-848) writes rows for each step.
+        A classic rebalance writes no row until it ends. The consumer protocol (KIP-848) writes rows for each step.
         """
         for partition, state in self._group_states(group_id):
             found = state.group(group_id, self._leader(CONSUMER_OFFSETS, partition), self._topic_name)
@@ -392,7 +396,8 @@ class DirectoryView:
             yield partition, replay_groups(reader.batches(), group_id)
 
     def _readers(self, topic: str, key: str | None) -> Iterator[tuple[int, PartitionReader]]:
-        """Yield the partitions of a coordinator's topic; only that of `key`, if the partition count is known."""
+        """Yield the partitions of a coordinator's topic. If the partition count is known, yield only the one of
+        `key`."""
         known = self._topic_image(topic)
         owner = None
         if key is not None and known is not None:

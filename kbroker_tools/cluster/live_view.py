@@ -1,4 +1,4 @@
-"""The view of a live cluster of Kafka or kbroker, read over the network."""
+"""The view of a live cluster of Kafka or kbroker, which is read over the network."""
 from __future__ import annotations
 
 import os
@@ -27,13 +27,13 @@ from kbroker_tools.base.view import GroupOffset, PartitionInfo, PartitionOffsets
 
 DEAD = 'Dead'
 MOST_REASONS = 20
-"""The most partitions whose reason is asked for."""
+"""The reasons of at most this many partitions are requested."""
 
 Described = TypeVar('Described')
 
 
 class LiveView:
-    """The `view.View` of a cluster. Raises KafkaError, and ClientError (an OSError) for network failures."""
+    """The `view.View` of a cluster. Its methods raise KafkaError, and for network failures ClientError (an OSError)."""
 
     is_live = True
 
@@ -81,7 +81,7 @@ class LiveView:
 
     def producers_of(self, partitions: Collection[tuple[str, int]],
                      broker_id: int | None = None) -> dict[tuple[str, int], list[ProducerInfo]]:
-        """Return the producers of many partitions, from their leaders or from the replicas on one broker."""
+        """Return the producers of many partitions. Their leaders are asked, or only the replicas on one broker."""
         return self.admin.describe_producers(partitions, broker_id)
 
     def batches(self, topic: str, partition: int, start_offset: int = 0,
@@ -112,7 +112,7 @@ class LiveView:
         return sorted({row.group_id for row in self.admin.list_groups()})
 
     def group(self, group_id: str) -> GroupInfo | None:
-        """Return a classic, consumer or share group. Groups of other types have only their list entry."""
+        """Return a classic, consumer or share group. For groups of other types, return only what ListGroups says."""
         return (self._classic_group(group_id) or self._consumer_group(group_id) or self._share_group(group_id)
                 or self._listed_group(group_id))
 
@@ -147,7 +147,7 @@ class LiveView:
 def reasons_of(cluster: Cluster, errors: Mapping[TopicPartition, KafkaError]) -> dict[TopicPartition, Unreadable]:
     """Return why partitions without a leader are offline.
 
-    The metadata has no reason. A broker that runs says it in its answer to DescribeProducers, with the file that is
+    The metadata has no reason. A running broker states it in its response to DescribeProducers, with the file that is
     damaged. DescribeLogDirs has the directory to check.
     """
     found, directories = {}, dict[int, str | None]()
@@ -172,7 +172,7 @@ def _running_replica(cluster: Cluster, at: TopicPartition) -> int | None:
 
 
 def _reason_at(cluster: Cluster, node_id: int, at: TopicPartition) -> str | None:
-    """Return the reason that a broker states, None if it has none or denies the request."""
+    """Return the reason that a broker states. Return None if it states none or denies the request."""
     topic, partition = at
     try:
         answer = cluster.node(node_id).call(DescribeProducersRequest(
@@ -184,7 +184,7 @@ def _reason_at(cluster: Cluster, node_id: int, at: TopicPartition) -> str | None
 
 
 def _log_directory_of(cluster: Cluster, node_id: int) -> str | None:
-    """Return the log directory of a broker, None if it has several, or if this user may not know it."""
+    """Return the log directory of a broker. Return None if it has several, or if this user may not see it."""
     try:
         answer = cluster.node(node_id).call(DescribeLogDirsRequest(topics=[]))
     except (KafkaError, ClientError):
@@ -193,7 +193,8 @@ def _log_directory_of(cluster: Cluster, node_id: int) -> str | None:
 
 
 def _if_served(describe: Callable[[list[str]], dict[str, Described | KafkaError]], group_id: str) -> Described | None:
-    """Return a described group. None if it does not exist, or if the broker does not serve groups of this type."""
+    """Return a described group. Return None if it does not exist, or if the broker does not serve groups of this
+    type."""
     try:
         return _unless_missing(describe([group_id])[group_id])
     except KafkaError as error:

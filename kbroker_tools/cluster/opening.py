@@ -1,4 +1,4 @@
-"""Options that name a cluster or a directory, and functions that open it and note what it lacks."""
+"""Options that name a cluster or a directory, and functions that open it and report what it lacks."""
 from __future__ import annotations
 
 import dataclasses
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 F = TypeVar('F', bound=Callable[..., Any])
 
 MOST_NAMED = 20
-"""The most unreadable partitions that are named; the rest is counted."""
+"""The most unreadable partitions that are named; the remaining ones are counted."""
 
 
 def cluster_options(function: F) -> F:
-    """Add `--bootstrap-server`, `--data-dir` and `--command-config`, which `open_view` takes."""
+    """Add `--bootstrap-server`, `--data-dir` and `--command-config`, the parameters of `open_view`."""
     return _options_of_place(function, can_read=True)
 
 
 def broker_options(function: F) -> F:
-    """Add the same options to a command that writes through a broker. Its help leaves out `--data-dir`."""
+    """Add the same options to a command that writes through a broker. The help of the command omits `--data-dir`."""
     return _options_of_place(function, can_read=False)
 
 
@@ -47,9 +47,9 @@ def _options_of_place(function: F, *, can_read: bool) -> F:
 
 def open_view(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None,
               stack: ExitStack | None = None) -> View:
-    """Open the cluster or directory that the common options name. It is closed when the command ends.
+    """Open the cluster or the directory that the common options name. It is closed when the command ends.
 
-    click.UsageError unless exactly one of broker and directory is given; OSError, KafkaError.
+    Raise click.UsageError unless exactly one of broker and directory is given, and OSError or KafkaError.
     """
     if (bootstrap_server is None) == (data_dir is None):
         raise click.UsageError('give one of --bootstrap-server HOST:PORT (a live broker) and --data-dir DIR (offline)')
@@ -69,26 +69,27 @@ def open_view(bootstrap_server: str | None, data_dir: Path | None, command_confi
 
 
 def live(view: View, command: str = '') -> LiveView:
-    """Return the view of a cluster. Raise click.UsageError, which names the command, for one of a directory."""
+    """Return the view as that of a cluster. Raise click.UsageError, which names the command, for the view of a
+    directory."""
     if not view.is_live:
         raise click.UsageError(f'`{command}` writes through a broker: give --bootstrap-server, not --data-dir')
     return view  # type: ignore[return-value]
 
 
 def command_here(program: str, view: View, command_config: Any) -> str:
-    """Return the beginning of a command line for the cluster of the view."""
+    """Return the beginning of a command line for the same cluster as the view's."""
     return command_line(program, bootstrap_server=view.bootstrap_server or 'HOST:PORT', command_config=command_config)
 
 
 def existing_topic(view: View, topics: Mapping[str, TopicInfo], topic: str) -> TopicInfo:
-    """Return a topic of the view. KafkaError UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
+    """Return a topic of the view. Raise KafkaError UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
     if topic not in topics:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{view.place}: found no topic {topic}')
     return topics[topic]
 
 
 def note_unreadable(output: Output, found: Mapping[Any, Unreadable]) -> None:
-    """Name partitions that cannot be read, with the reason and what to do, on stderr."""
+    """Print on stderr each partition that cannot be read, the reason, and what to do."""
     for each in list(found.values())[:MOST_NAMED]:
         output.note_once(each.reason)
         if each.advice is not None:
@@ -98,14 +99,15 @@ def note_unreadable(output: Output, found: Mapping[Any, Unreadable]) -> None:
 
 
 def note_incomplete(output: Output, view: View, topic: str) -> None:
-    """Say that a list from an internal topic lacks entries, if a directory lacks partitions of it, on stderr."""
+    """Print on stderr if a list from an internal topic lacks entries because the directory lacks some of its
+    partitions."""
     text = None if view.is_live else view.incomplete(topic)     # type: ignore[attr-defined]
     if text is not None:
         output.note_once(text)
 
 
 def limit_retries(view: View, timeout_ms: int | None) -> None:
-    """Give requests to a broker this time in all, retries included, as `--timeout` says."""
+    """Bound the time of each request to a broker, retries included, as `--timeout` says."""
     if timeout_ms is not None and view.is_live:
         cluster = view.cluster  # type: ignore[attr-defined]
         cluster.config = dataclasses.replace(cluster.config, default_api_timeout_ms=timeout_ms)

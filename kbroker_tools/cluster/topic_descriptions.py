@@ -18,7 +18,7 @@ from kbroker_tools.cluster.directory_view import DirectoryView
 T = TypeVar('T')
 
 DEFAULT_CONFIG = 'DEFAULT_CONFIG'
-"""The source of a setting that has its default value."""
+"""The source of a setting whose value is the default."""
 TOPIC_SETTINGS = sum(setting.topic_name is not None for setting in SETTINGS.values())
 MIN_IN_SYNC_REPLICAS = 'min.insync.replicas'
 
@@ -27,12 +27,12 @@ MIN_IN_SYNC_REPLICAS = 'min.insync.replicas'
 class PartitionDescription:
     partition: int
     leader: int
-    """The leader's node id; -1 without a leader."""
+    """The leader's node id, or -1 if there is no leader."""
     leader_is_available: bool
     replicas: tuple[int, ...]
     in_sync_replicas: tuple[int, ...]
     eligible_leader_replicas: tuple[int, ...] | None
-    """Replicas that may lead though not in sync (KIP-966); None if not known."""
+    """Replicas that may lead although they are not in sync (KIP-966); None if they are not known."""
     last_known_eligible_leader_replicas: tuple[int, ...] | None
 
 
@@ -43,12 +43,13 @@ class TopicDescription:
     is_internal: bool
     partitions: tuple[PartitionDescription, ...]
     configs: tuple[tuple[str, str | None], ...]
-    """The settings of the topic and of all topics. Defaults are left out."""
+    """The settings of the topic, and those of the broker that apply to all topics. Default values are left out."""
     min_in_sync_replicas: int
 
 
 def in_java_order(entries: Collection[T], name_of: Callable[[T], str], count: int = 0) -> list[T]:
-    """Sort entries as a Java HashMap of `count` names (by default, of these) iterates; Kafka prints settings so.
+    """Sort entries as a Java HashMap of `count` names (by default, of these names) iterates: Kafka prints settings in
+    that order.
 
     The map has enough buckets to be at most three quarters full. A name's hash selects its bucket. Names in one bucket
     keep their order of insertion.
@@ -69,7 +70,8 @@ def _spread_hash(name: str) -> int:
 # ---- live
 
 def live_descriptions(admin: Admin, names: Collection[str], partition_limit: int) -> Iterator[TopicDescription]:
-    """Yield the named topics, at most `partition_limit` partitions per response. KafkaError for a missing topic."""
+    """Yield the named topics, with at most `partition_limit` partitions per response. Raise KafkaError for a missing
+    topic."""
     configs = admin.describe_configs([(ResourceType.TOPIC, name) for name in names])
     try:
         partitions = _described_in_pages(admin, names, partition_limit)
@@ -113,7 +115,7 @@ def _described_in_pages(admin: Admin, names: Collection[str], limit: int) -> dic
 
 
 def _described_by_metadata(admin: Admin, names: Collection[str]) -> dict[str, tuple[bytes, bool, list[Any]]]:
-    """Read the topics with Metadata requests, for brokers before 3.7."""
+    """Return the topics as Metadata responses describe them, for brokers before 3.7."""
     return {name: (topic.topic_id, topic.is_internal, [
         PartitionDescription(row.partition, row.leader_id, row.leader_id in admin.cluster.nodes, row.replicas,
                              row.in_sync_replicas, None, None) for row in topic.partitions.values()])
@@ -123,7 +125,7 @@ def _described_by_metadata(admin: Admin, names: Collection[str]) -> dict[str, tu
 # ---- offline
 
 def offline_descriptions(view: DirectoryView, names: Collection[str]) -> Iterator[TopicDescription]:
-    """Yield the topics as the metadata log has them. Without one, only the directories describe them."""
+    """Yield the topics as the metadata log has them. Without a metadata log, the names of directories describe them."""
     image = view.metadata
     topics = view.topics()
     for name in names:

@@ -22,7 +22,7 @@ class LineError(ToolError):
 
 
 class LineReader:
-    """A reader of lines as records. ToolError for unknown or contradictory properties."""
+    """A reader of lines as records. The constructor raises ToolError for unknown or contradictory properties."""
 
     def __init__(self, properties: Mapping[str, str]):
         for name in properties:
@@ -43,7 +43,7 @@ class LineReader:
         except re.error as error:
             raise ToolError(f'headers.separator must be a regular expression: {error}') from None
         self.is_plain = not (self._parses_key or self._parses_headers or self._null_marker is not None)
-        """True if a whole line is always a value."""
+        """True if the whole line is always the value."""
 
     def _check_differences(self) -> None:
         named = {'headers.delimiter': self._headers_delimiter, 'headers.separator': self._headers_separator,
@@ -102,7 +102,7 @@ class LineReader:
         return headers
 
     def _split(self, text: bytes) -> list[bytes]:
-        """Split as Java does: trailing empty parts are dropped, text without a separator stays whole."""
+        """Split as Java does: trailing empty parts are dropped, and text without a separator is one part."""
         parts, start = [], 0
         for match in self._headers_pattern.finditer(text):
             if match.end() > 0:
@@ -143,7 +143,8 @@ class LineSplitter:
 
 
 def parse_properties(option: str, pairs: tuple[str, ...]) -> dict[str, str]:
-    """Return `NAME=VALUE` options as a dictionary. Without `=` the value is empty. ToolError without a name."""
+    """Return `NAME=VALUE` options as a dictionary. Without `=`, the value is empty. Raise ToolError if a name is
+    empty."""
     properties = {}
     for pair in pairs:
         name, _, value = pair.partition('=')

@@ -1,4 +1,4 @@
-"""The printer of kbroker-consume and kbroker-share-consume: records of a source to standard output."""
+"""The printer of kbroker-consume and kbroker-share-consume. It prints the records of a source to standard output."""
 from __future__ import annotations
 
 import sys
@@ -26,14 +26,15 @@ class Printer:
     """A printer of records. `count` is the number of records processed, shown or not."""
 
     def __init__(self, shown: BatchFormatter, max_messages: int | None, on_error: OnError | None = None):
-        """`on_error` is called with each record that cannot be shown. Without it, such a record ends the printing."""
+        """`on_error` is called with each record that cannot be shown. Without it, that record's error ends the
+        printing."""
         self.count = 0
         self._shown = shown
         self._on_error = on_error
         self._left = max_messages
 
     def print_all(self, source: Source) -> None:
-        """Print records until the source ends or enough are shown. Return unshown records to the source."""
+        """Print records until the source ends or enough are shown. Return the records not shown to the source."""
         if self._left == 0:
             return
         for batches in source.batches():
@@ -48,7 +49,7 @@ class Printer:
                 return
 
     def print_and_close(self, source: Source) -> None:
-        """Print all, close the source, and say how many records were processed."""
+        """Print all records, close the source, and report how many records were processed."""
         try:
             self.print_all(source)
         finally:

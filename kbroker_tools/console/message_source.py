@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 IDLE_POLL_MS = 60_000
 LOOK_MS = 1000
-"""The longest time until a partition that went offline is named."""
+"""The most milliseconds until a partition that went offline is reported."""
 MOST_NAMED = 10
 
 
@@ -45,16 +45,16 @@ class Source(Protocol):
         """Yield lists of batches until the source ends."""
 
     def unread(self, batch: DeliveredRecords) -> None:
-        """Take back records that were not shown."""
+        """Return records to the source that were not shown."""
 
     def close(self) -> None:
-        """Commit or acknowledge what was shown, and leave the group."""
+        """Commit or acknowledge the shown records, and leave the group."""
 
 
 def matching_topics(wanted: Wanted, topics: Mapping[str, bool]) -> list[str]:
     """Return the wanted names in `topics`, which maps each name to True if the topic is internal.
 
-    ToolError if the topic does not exist, or if `include` is not a regular expression.
+    Raise ToolError if the topic does not exist, or if `include` is not a regular expression.
     """
     if wanted.topic is not None:
         if wanted.topic not in topics:
@@ -65,7 +65,7 @@ def matching_topics(wanted: Wanted, topics: Mapping[str, bool]) -> list[str]:
 
 
 def include_pattern(text: str) -> re.Pattern[str]:
-    """Compile `--include`, in which `a,b` means `a|b`. ToolError."""
+    """Compile `--include`, in which `a,b` means `a|b`. Raise ToolError if it is not a regular expression."""
     try:
         return re.compile(text.strip().replace(',', '|').strip('"\''))
     except re.error as error:
@@ -78,7 +78,7 @@ def check_partition(topic: str, partition: int, partitions: int) -> None:
 
 
 class OfflineNotes:
-    """Names the partitions that a consumer cannot read, once each, on stderr."""
+    """Reports each partition that a consumer cannot read, once, on stderr."""
 
     def __init__(self, cluster: Cluster, consumer: Consumer | ShareConsumer):
         self._cluster = cluster
@@ -87,7 +87,7 @@ class OfflineNotes:
         self._named: set[tuple[str, int]] = set()
 
     def poll(self, timeout_ms: int) -> list[Any]:
-        """Poll the consumer, in parts, and name partitions meanwhile."""
+        """Poll the consumer in several steps, and report offline partitions between them."""
         end_s = time.monotonic() + timeout_ms / 1000
         while True:
             left_ms = max(round((end_s - time.monotonic()) * 1000), 0)
@@ -105,7 +105,7 @@ class OfflineNotes:
             note_unreadable(self._output, reasons_of(self._cluster, new))
 
     def end(self) -> None:
-        """Raise ToolError if partitions are still offline: not all that was wanted has been read."""
+        """Raise ToolError if partitions are still offline: their records have not been read."""
         if self._named:
             names = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(self._named)[:MOST_NAMED])
             raise ToolError(f'not all was read: {words_for_count(len(self._named), "partition")} without a leader: '
@@ -148,7 +148,7 @@ class BrokerSource:
 
 def open_broker(bootstrap_server: str, command_config: Path | None, overrides: Mapping[str, str],
                 wanted: Wanted) -> BrokerSource:
-    """Open a consumer for the wanted topics. ToolError, ConfigError, KafkaError, ClientError."""
+    """Open a consumer of the wanted topics. Raise ToolError, ConfigError, KafkaError or ClientError."""
     from kbroker.client.cluster import Cluster
     from kbroker.client.config import ClientConfig
     from kbroker.client.consumer import Consumer
@@ -177,15 +177,15 @@ def open_broker(bootstrap_server: str, command_config: Path | None, overrides: M
 
 
 def opening_ms(timeout_ms: int | None) -> int | None:
-    """Return how long the topics may be awaited for `--timeout-ms`: at least as long as the opening of a connection."""
+    """Return how long to wait for the topics with `--timeout-ms`: at least as long as a connection may take to open."""
     from kbroker.client.time_limit import OPENING_MS
     return None if timeout_ms is None else max(timeout_ms, OPENING_MS)
 
 
 class DirectorySource:
-    """The partitions of a log directory, one after another, each to its end.
+    """The partitions of a log directory, each read to its end, one after another.
 
-    Aborted transactions are found by the markers in the log itself.
+    The markers in the log itself show which transactions are aborted.
     """
 
     def __init__(self, view: View, wanted: Wanted):
@@ -200,9 +200,9 @@ class DirectorySource:
         self._output = Output()
 
     def batches(self) -> Iterator[list[DeliveredRecords]]:
-        """Yield the batches of one partition after another. A partition that cannot be read on does not end the others.
+        """Yield the batches of one partition after another. If one cannot be read further, the next one is read.
 
-        ToolError at the end if there was one.
+        Raise ToolError at the end if a partition could not be read.
         """
         unreadable = self._view.unreadable(self._partitions)
         note_unreadable(self._output, unreadable)
@@ -227,7 +227,7 @@ class DirectorySource:
         if self._wanted.isolation_level == 'read_committed':
             end_offset = self._view.partition_offsets(topic, partition).last_stable_offset
             aborted = AbortFilter(aborted_transactions(self._view, topic, partition, end_offset))
-        # From the log start: the filter needs the markers before the first wanted record.
+        # Read from the log start: the filter needs the markers before the first wanted record.
         found = self._view.batches(topic, partition, 0 if end_offset is not None else start, end_offset)
         for batch in _delivered(topic, partition, found, start, aborted):
             yield [batch]
@@ -241,9 +241,9 @@ class DirectorySource:
 
 def _delivered(topic: str, partition: int, batches: Iterable[tuple[BatchHeader, memoryview]], start_offset: int,
                aborted: AbortFilter) -> Iterator[DeliveredRecords]:
-    """Yield the records at and after `start_offset`, without markers and without those that `aborted` hides.
+    """Yield the records from `start_offset` on, without markers and without the records that `aborted` hides.
 
-    Raises KafkaError(CORRUPT_MESSAGE), which names the partition and the offset.
+    Raise KafkaError(CORRUPT_MESSAGE), which names the partition and the offset.
     """
     from kbroker.client.consumed import DeliveredRecords
     from kbroker.record.batch import check_crc

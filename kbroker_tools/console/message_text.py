@@ -26,17 +26,17 @@ FORMATTERS = ('default', 'none', 'offsets', 'group-metadata', 'transaction')
 
 SWITCHES = ('print.timestamp', 'print.partition', 'print.offset', 'print.delivery', 'print.epoch', 'print.headers',
             'print.key', 'print.value')
-"""The switches, in the order of the printed parts."""
+"""The properties that print a part of the record, in the order of the printed parts."""
 TEXTS = ('key.separator', 'line.separator', 'headers.separator', 'null.literal')
 
 
 class BatchFormatter(Protocol):
     def text(self, batch: DeliveredRecords, record: Record) -> bytes:
-        """Return the output for a record. CorruptLogError for a record that cannot be shown."""
+        """Return the output for a record. Raise CorruptLogError for a record that cannot be shown."""
 
 
 def make_formatter(name: str, properties: Mapping[str, str], as_json: bool) -> BatchFormatter:
-    """Return the formatter with this short name or Kafka class name. ToolError for unknown names."""
+    """Return the formatter with this short name or Kafka class name. Raise ToolError for unknown names."""
     name = FORMATTER_OF_CLASS.get(name, name)
     if name not in FORMATTERS:
         raise ToolError(f'--formatter: found {name}, expected one of {", ".join(FORMATTERS)}, or its class in Kafka')

@@ -1,4 +1,4 @@
-"""The source of kbroker-share-consume: a member of a share group, which acknowledges what was shown."""
+"""The source of kbroker-share-consume: a member of a share group, which acknowledges the records that were shown."""
 from __future__ import annotations
 
 import dataclasses
@@ -27,7 +27,8 @@ RecordPlace = tuple[str, int, int]
 
 
 class ShareSource:
-    """A share consumer. Shown records get `outcome`, records that cannot be shown are rejected, others are released."""
+    """A share consumer. It acknowledges shown records with `outcome`, rejects those that cannot be shown, and releases
+    all others."""
 
     def __init__(self, cluster: Cluster, consumer: ShareConsumer, outcome: AcknowledgeType, timeout_ms: int | None):
         self._cluster = cluster
@@ -36,7 +37,7 @@ class ShareSource:
         self._outcome = outcome
         self._timeout_ms = timeout_ms
         self._outcomes: dict[RecordPlace, AcknowledgeType] = {}
-        """The outcomes of the last batches, except those of records that were not shown."""
+        """The outcomes of the records of the last batches. A record that was not shown has none."""
 
     def batches(self) -> Iterator[list[DeliveredRecords]]:
         while True:
@@ -76,7 +77,7 @@ class ShareSource:
 
 def open_share_group(bootstrap_server: str, command_config: Path | None, overrides: Mapping[str, str], topic: str,
                      outcome: AcknowledgeType, timeout_ms: int | None) -> ShareSource:
-    """Open a member of a share group. ConfigError, KafkaError, ClientError."""
+    """Open a member of a share group. Raise ConfigError, KafkaError or ClientError."""
     from kbroker.client.cluster import Cluster
     from kbroker.client.config import ClientConfig
     from kbroker.client.share_consumer import ShareConsumer

@@ -30,7 +30,7 @@ from kbroker_tools.groups.tables import cell, consumer_groups, show
 INACTIVE = ('Empty', 'Dead')
 KINDS = {'to_datetime': 'to_time', 'by_duration': 'to_time'}
 Check = Callable[[str, Collection[TopicPartition], Collection[TopicPartition]], None]
-"""A check of a group, the partitions to reset, and those with an offset. It raises ToolError."""
+"""A check of a group, the partitions to reset, and the partitions with a committed offset. It raises ToolError."""
 NEITHER = 'No offset is changed without --execute; --dry-run silences this note.'
 
 
@@ -62,7 +62,7 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: Sequence[str],
                  check: Check | None = None) -> None:
-    """Reset these groups, after `check` of the partitions that the options name."""
+    """Reset these groups. `check` first judges the partitions that the options name."""
     reset = specification(view, options)
     from_file = _read_file(options, group_ids) if options['from_file'] is not None else None
     active, rows, left_out = [], [], set()
@@ -82,7 +82,7 @@ def reset_groups(view: Any, output: Output, options: dict[str, Any], group_ids: 
 
 
 def raise_left_out(problems: list[str], left_out: Collection[TopicPartition]) -> None:
-    """Raise ToolError if there are problems, or partitions whose offsets stay because they cannot be read."""
+    """Raise ToolError if there are problems, or partitions that keep their offsets because they cannot be read."""
     if left_out:
         problems = [*problems, f'the offsets of {", ".join(f"{topic}-{number}" for topic, number in sorted(left_out))} '
                                'stay as they are']
@@ -93,7 +93,8 @@ def raise_left_out(problems: list[str], left_out: Collection[TopicPartition]) ->
 def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, reset: Reset | None,
              from_file: dict[str, dict[TopicPartition, int]] | None,
              check: Check | None) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-    """Return the new offsets of one group, and the partitions that cannot be read. With --execute, commit them."""
+    """Return the new offsets of one group, and the partitions that cannot be read. With --execute, commit the
+    offsets."""
     offsets = LiveOffsets(view.admin)
     if from_file is not None:
         wanted = from_file.get(group_id, {})
@@ -122,14 +123,14 @@ def _planned(view: Any, output: Output, options: dict[str, Any], group_id: str, 
 
 def split_readable(view: Any, output: Output,
                    partitions: Collection[TopicPartition]) -> tuple[list[TopicPartition], set[TopicPartition]]:
-    """Return the partitions that can be read, and those that cannot, which are named."""
+    """Return the partitions that can be read and those that cannot. Report the latter on stderr."""
     unreadable = view.unreadable(partitions)
     note_unreadable(output, unreadable)
     return [at for at in partitions if at not in unreadable], set(unreadable)
 
 
 def specification(view: Any, options: dict[str, Any]) -> Reset | None:
-    """Return the reset that the options specify, or None with --from-file. click.BadParameter."""
+    """Return the reset that the options specify, or None with --from-file. Raise click.BadParameter."""
     kind = actions.chosen_action(options, [name for name in options if name.startswith('to_')
                                            or name in ('shift_by', 'by_duration', 'from_file')])
     value = options[kind]
@@ -146,7 +147,7 @@ def specification(view: Any, options: dict[str, Any]) -> Reset | None:
 
 
 def in_scope(view: Any, texts: Collection[str], option: str) -> list[TopicPartition]:
-    """Return the partitions of `TOPIC[:N,...]`. ToolError for a missing one."""
+    """Return the partitions that `TOPIC[:N,...]` names. Raise ToolError for a missing partition."""
     try:
         scope = parse_scope(texts)
     except ValueError as error:
@@ -186,7 +187,7 @@ def _export_plan(output: Output, rows: list[tuple[str, str, int, int]], with_gro
 
 
 def show_plan(output: Output, rows: list[tuple[str, str, int, int]]) -> None:
-    """Show (group, topic, partition, new offset)."""
+    """Print rows of group, topic, partition and new offset."""
     if not (output.as_json or output.is_terminal):
         output.line()
     show(output, [cell('GROUP'), cell('TOPIC'), cell('PARTITION', 10), cell('NEW-OFFSET', None)], rows)

@@ -1,4 +1,4 @@
-"""The common part of the commands for groups: the options of all of them, the checks of options, and the actions."""
+"""The common part of the commands for groups: their common options, the checks of options, and the actions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
@@ -21,15 +21,16 @@ COMMON: Mapping[str, Collection[str]] = {
     'offsets': ('describe',), 'state': READING_ACTIONS, 'verbose': ('describe',), 'dry_run': ('reset_offsets',),
     'execute': ('reset_offsets',),
 }
-"""The actions that the options of all commands go with."""
+"""The actions that each common option goes with."""
 
 
 class GroupCommand(NamedTuple):
     """A command for one kind of groups.
 
-    `goes_with` maps options to the actions that they go with. `tables` and `changes` are modules of this package, with
-    the actions that read and the others; they are imported when an action needs them. `check_change` raises
-    click.UsageError for the options of an action that changes something, `check_description` for those of --describe.
+    `goes_with` maps options to the actions that they go with. `tables` and `changes` are modules of this package.
+    `tables` has the actions that only read, `changes` the other ones. A module is imported when an action needs it.
+    `check_change` raises click.UsageError for the options of an action that changes something, `check_description` for
+    those of --describe.
     """
 
     goes_with: Mapping[str, Collection[str]]
@@ -39,7 +40,7 @@ class GroupCommand(NamedTuple):
     check_description: Callable[[Mapping[str, Any]], None] = lambda options: None
 
     def run(self, as_json: bool, options: dict[str, Any]) -> None:
-        """Do what the options say. click.UsageError, ToolError, KafkaError, OSError."""
+        """Run the action that the options name. Raise click.UsageError, ToolError, KafkaError or OSError."""
         action = actions.chosen_action(options, ACTIONS)
         self.check_options(action, options)
         view = open_view(options['bootstrap_server'], options['data_dir'], options['command_config'])
@@ -48,7 +49,7 @@ class GroupCommand(NamedTuple):
         getattr(import_module(f'{__package__}.{module}'), name)(view, Output(as_json), options)
 
     def check_options(self, action: str, options: Mapping[str, Any]) -> None:
-        """click.UsageError for options that do not go together."""
+        """Raise click.UsageError for options that do not go together."""
         actions.check_companions(action, options, self.goes_with)
         actions.check_at_most_one(options, ('group', 'all_groups'))
         if action == 'list':
@@ -70,7 +71,7 @@ class GroupCommand(NamedTuple):
 # ---- options that several commands have, with the same text
 
 def action_options(kind: str, **texts: str) -> Callable[[F], F]:
-    """Return a decorator that adds the options of ACTIONS. `texts` has the help of all but --list."""
+    """Return a decorator that adds the options of ACTIONS. `texts` has the help of each one except --list."""
     helps = {'list': f'Print the names of all {kind} groups.'} | texts
 
     def decorate(function: F) -> F:
@@ -82,7 +83,7 @@ def action_options(kind: str, **texts: str) -> Callable[[F], F]:
 
 
 def chosen_groups(all_groups: str, group: str = 'The group') -> Callable[[F], F]:
-    """Return the decorator of --group and --all-groups, whose help begins with these words."""
+    """Return the decorator of --group and --all-groups. Their help texts begin with `all_groups` and `group`."""
     def decorate(function: F) -> F:
         function = click.option('--all-groups', is_flag=True, help=f'{all_groups}.')(function)
         return click.option('--group', multiple=True, metavar='GROUP', help=f'{group}; may be repeated.')(function)
@@ -91,7 +92,7 @@ def chosen_groups(all_groups: str, group: str = 'The group') -> Callable[[F], F]
 
 
 def execution_options(more: str = '') -> Callable[[F], F]:
-    """Return the decorator of --dry-run and --execute. `more` ends the help of the former."""
+    """Return the decorator of --dry-run and --execute. `more` is the end of the help of --dry-run."""
     def decorate(function: F) -> F:
         function = click.option('--execute', is_flag=True, help='Change the offsets.')(function)
         return click.option('--dry-run', is_flag=True, help=f'Print the new offsets and change nothing.{more}')(
@@ -106,14 +107,14 @@ export_option = click.option('--export', is_flag=True, help='Print the new offse
 
 
 def state_option(states: str = '') -> Callable[[F], F]:
-    """Return the decorator of --state. `states` names the states, or is empty."""
+    """Return the decorator of --state. `states` names the states for the help, or is empty."""
     return click.option(
         '--state', is_flag=False, flag_value='', metavar='[STATE,...]', help='Describe the state of the groups. With '
         f'--list, print states, or only the groups in these states{states and ": "}{states}.')
 
 
 def last_options(function: F) -> F:
-    """Add the options that come last in each command: the time, the cluster, the form of the output."""
+    """Add the options that come last in each command: the timeout, the cluster, the form of the output."""
     for option in (
         version_option,
         output_options,

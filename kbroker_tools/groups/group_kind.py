@@ -1,4 +1,4 @@
-"""The kinds of groups that have a command of their own, and the common work of these commands."""
+"""The kinds of groups with a command of their own, and the work that these commands share."""
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -13,18 +13,18 @@ from kbroker_tools.groups.tables import cell, show, state_words
 
 
 class GroupKind(NamedTuple):
-    """A kind of groups: its protocol type, which is its name in messages too, and the states of its groups."""
+    """A kind of groups: its protocol type, which is also its name in messages, and the states of its groups."""
 
     protocol_type: str
     states: tuple[str, ...]
 
     def groups(self, view: View) -> list[GroupInfo]:
-        """Return the groups by name. Those of a broker are as ListGroups lists them, without members."""
+        """Return the groups by name. A broker's groups are as ListGroups returns them, without members."""
         return sorted((group for group in view.listed_groups() if group.protocol_type == self.protocol_type),
                       key=lambda group: group.group_id)
 
     def wanted(self, view: View, options: dict[str, Any]) -> list[str]:
-        """Return the groups of --group, or all of them. ToolError if there are none."""
+        """Return the groups of --group, or all of them. Raise ToolError if there are none."""
         wanted = sorted(set(options['group'])) or [group.group_id for group in self.groups(view)]
         if not wanted:
             raise ToolError(f'{view.place}: there are no {self.protocol_type} groups')
@@ -49,7 +49,7 @@ class GroupKind(NamedTuple):
                 output.line(group_id)
 
     def delete(self, view: Any, output: Output, options: dict[str, Any]) -> None:
-        """Delete groups. ToolError names those that were not deleted."""
+        """Delete groups. Raise ToolError, which names the groups that were not deleted."""
         known = {group.group_id for group in self.groups(view)}
         wanted = sorted(set(options['group'])) or sorted(known)
         errors = [f'there is no {self.protocol_type} group {group_id}' for group_id in wanted if group_id not in known]

@@ -1,4 +1,4 @@
-"""Lag in records that a read_committed consumer has yet to read, without markers and aborted records."""
+"""Lag as the number of records that a read_committed consumer has yet to read, without markers and aborted records."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -14,9 +14,10 @@ class RecordsLeft:
     """The records from a consumer's position to the end of the log."""
 
     committed: int = 0
-    """Records below the last stable offset, which the consumer can read now."""
+    """Records below the last stable offset. The consumer can read them now."""
     held: int = 0
-    """Committed or non-transactional records above the last stable offset, delivered once it moves."""
+    """Records above the last stable offset that are committed or non-transactional. They are delivered when it
+    advances."""
     undecided: int = 0
     """Records of open transactions."""
 
@@ -26,7 +27,7 @@ def count_records_left(batches: Iterable[tuple[BatchHeader, memoryview]], positi
     """Count the records from `position` on by their outcome.
 
     `batches` reach from the position to the end of the log. A transaction is everything that a producer id wrote before
-    its next marker, so a marker anywhere in `batches` decides it. Without a marker it is open. KafkaError for an
+    its next marker, so a marker anywhere in `batches` decides it. Without a marker it is open. Raise KafkaError for an
     unreadable batch or marker.
     """
     left = RecordsLeft()
@@ -52,7 +53,8 @@ def count_records_left(batches: Iterable[tuple[BatchHeader, memoryview]], positi
 
 
 def _records_from(header: BatchHeader, batch: memoryview, position: int) -> int:
-    """Count a batch's records from `position` on. Compaction leaves gaps, so a batch around it is decoded."""
+    """Count a batch's records from `position` on. Decode the batch if it begins before: compaction may have left
+    gaps."""
     if header.base_offset >= position:
         return header.records_count
     if header.last_offset < position:

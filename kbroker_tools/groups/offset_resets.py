@@ -22,7 +22,7 @@ class Offsets(Protocol):
     def latest(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]: ...
 
     def at_time(self, partitions: Collection[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
-        """Return each partition's first offset at or after the time; -1 if there is none."""
+        """Return each partition's first offset at or after the time; -1 if there is no such offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Reset:
 
 
 class CannotReset(ValueError):
-    """The specification does not fit the group."""
+    """A reset specification that does not fit the group."""
 
 
 def plan(reset: Reset, partitions: Collection[TopicPartition], committed: Mapping[TopicPartition, int],
          offsets: Offsets) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the new offset of each partition, limited to its log, and notes for the user. CannotReset."""
+    """Return the new offset of each partition, limited to its log, and notes for the user. Raise CannotReset."""
     partitions = sorted(partitions)
     if reset.kind == 'to_earliest':
         return dict(offsets.earliest(partitions)), []
@@ -69,7 +69,7 @@ def _at_time(partitions: list[TopicPartition], timestamp_ms: int,
 
 
 def within_log(wanted: Mapping[TopicPartition, int], offsets: Offsets) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the offsets, moved to the nearest one in the log, and a note for each moved one."""
+    """Return the offsets, each moved to the nearest offset in the log, and a note for each one that was moved."""
     starts, ends = offsets.earliest(list(wanted)), offsets.latest(list(wanted))
     found, notes = {}, []
     for (topic, partition), offset in wanted.items():
@@ -84,7 +84,7 @@ def within_log(wanted: Mapping[TopicPartition, int], offsets: Offsets) -> tuple[
 # ---- values on the command line
 
 def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
-    """Parse `orders` or `orders:0,2` to partitions by topic; None means all. ValueError."""
+    """Parse `orders` or `orders:0,2` to partitions by topic; None means all partitions. Raise ValueError."""
     found: dict[str, list[int] | None] = {}
     for text in texts:
         topic, separator, numbers = text.rpartition(':')
@@ -102,7 +102,7 @@ def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Parse an ISO 8601 duration of days and smaller units: `PT1H30M`, `P2D`, `PT0.5S`. ValueError."""
+    """Parse an ISO 8601 duration of days and smaller units: `PT1H30M`, `P2D`, `PT0.5S`. Raise ValueError."""
     try:
         return java_duration_ms(text)
     except ValueError:
@@ -110,7 +110,8 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_datetime_ms(text: str) -> int:
-    """Parse a time such as `2026-01-31T23:59:59.000`: UTC unless it ends with an offset such as +02:00. ValueError."""
+    """Parse a time such as `2026-01-31T23:59:59.000`: UTC unless it ends with an offset such as +02:00. Raise
+    ValueError."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -125,9 +126,9 @@ def parse_datetime_ms(text: str) -> int:
 
 
 def read_plan(text: str, groups: Collection[str]) -> dict[str, dict[TopicPartition, int]]:
-    """Parse the output of --export: rows of topic, partition and offset, preceded by the group if there are several.
+    """Parse the output of --export: rows of topic, partition and offset. The group comes first if there are several.
 
-    ValueError names the line.
+    Raise ValueError, which names the line.
     """
     found: dict[str, dict[TopicPartition, int]] = {}
     only = next(iter(groups)) if len(groups) == 1 else None
@@ -149,7 +150,7 @@ def read_plan(text: str, groups: Collection[str]) -> dict[str, dict[TopicPartiti
 
 
 def csv_row(cells: Iterable[str | int]) -> str:
-    """Return a row as --export prints it, with quotes around long cells and those with special characters."""
+    """Return a row as --export prints it: long cells and cells with special characters are in quotes."""
     return ','.join('"' + str(cell).replace('"', '""') + '"' if _needs_quotes(str(cell)) else str(cell)
                     for cell in cells)
 

@@ -1,4 +1,4 @@
-"""The changes of kbroker-streams-groups: resets and deletions, also of the topics that an application made."""
+"""The changes of kbroker-streams-groups: offset resets, and deletion of offsets, groups and internal topics."""
 from __future__ import annotations
 
 import re
@@ -15,7 +15,7 @@ from kbroker_tools.groups.streams_tables import STREAMS
 
 INTERNAL = re.compile(r'.+-(changelog|repartition|subscription-registration-topic|subscription-response-topic'
                       r'|KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic)')
-"""The names that Kafka Streams gives its internal topics, after the name of the group and a hyphen."""
+"""The names that Kafka Streams gives its internal topics. The name of the group and a hyphen precede them."""
 
 
 # ---- reset
@@ -38,7 +38,7 @@ def reset_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 
 def described(view: Any, group_id: str) -> StreamsGroupInfo:
-    """Return a group. ToolError if it does not exist or is of another kind."""
+    """Return a group. Raise ToolError if it does not exist or is of another kind."""
     found: StreamsGroupInfo | None = view.streams_group(group_id)
     if found is None:
         raise ToolError(f'{view.place}: there is no streams group {group_id}; --list shows the existing ones')
@@ -59,7 +59,7 @@ def check_inputs(group: StreamsGroupInfo, topics: Collection[str]) -> None:
 
 def check_committed(group_id: str, partitions: Collection[TopicPartition],
                     committed: Collection[TopicPartition]) -> None:
-    """Raise ToolError for a partition in which the group has no offset, as Kafka's tool refuses it."""
+    """Raise ToolError for a partition in which the group has no offset, as Kafka's tool does."""
     missing = sorted(set(partitions) - set(committed))
     if missing:
         names = ', '.join(f'{topic}-{partition}' for topic, partition in missing)
@@ -68,7 +68,7 @@ def check_committed(group_id: str, partitions: Collection[TopicPartition],
 
 
 def offsets_of_inputs(view: Any, group: StreamsGroupInfo) -> list[str]:
-    """Return the partitions of the input topics in which the group has offsets, as options name them."""
+    """Return the partitions of the input topics in which the group has offsets, written as on the command line."""
     return [f'{offset.topic}:{offset.partition}' for offset in view.group_offsets(group.group_id)
             if offset.topic in inputs(group)]
 
@@ -83,7 +83,7 @@ def delete_offsets(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 
 def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
-    """Delete groups, then the internal topics of those that were deleted."""
+    """Delete groups, then the internal topics of the deleted groups."""
     found = [view.streams_group(group_id) for group_id in STREAMS.wanted(view, options)]
     internal = {group.group_id: internal_topics(group, options) for group in found if group is not None}
     try:
@@ -96,7 +96,8 @@ def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 
 def internal_topics(group: StreamsGroupInfo, options: dict[str, Any]) -> list[str]:
-    """Return the internal topics to delete: all, or the named ones. ToolError for a topic that is not internal."""
+    """Return the internal topics to delete: all, or the named ones. Raise ToolError for a topic that is not
+    internal."""
     known = {topic for part in group.subtopologies for topic in (*part.repartition_sources, *part.changelogs)
              if topic.startswith(f'{group.group_id}-') and INTERNAL.fullmatch(topic)}
     if options['delete_all_internal_topics']:
@@ -108,7 +109,7 @@ def internal_topics(group: StreamsGroupInfo, options: dict[str, Any]) -> list[st
 
 
 def delete_topics(view: Any, output: Output, group_id: str, topics: list[str]) -> None:
-    """Delete topics. ToolError names those that were not deleted."""
+    """Delete topics. Raise ToolError, which names the topics that were not deleted."""
     errors = {topic: error for topic, error in view.admin.delete_topics(topics).items() if error is not None}
     deleted = "', '".join(topic for topic in topics if topic not in errors)
     if deleted and not output.as_json:

@@ -72,8 +72,8 @@ def tasks_text(tasks: Mapping[str, Mapping[str, Sequence[int]]], prefix: str = '
 
 
 def show_offsets(view: View, output: Output, group: StreamsGroupInfo, verbose: bool) -> None:
-    """Show the partitions that the active tasks of the members read. OFFSET-LAG counts from the start of the log
-    where the group has no offset."""
+    """Print the partitions that the active tasks of the members read. Without a committed offset, OFFSET-LAG counts
+    from the log start."""
     sources = {part.subtopology_id: (*part.sources, *part.repartition_sources) for part in group.subtopologies}
     read = {(topic, number) for member in group.members
             for subtopology, numbers in member.tasks.get('active', {}).items()

@@ -1,4 +1,4 @@
-"""The tables of kbroker-groups: Kafka's, and additional columns for read_committed consumers."""
+"""The tables of kbroker-groups: Kafka's tables, with additional columns for read_committed consumers."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
@@ -26,7 +26,8 @@ CONSUMER_PROTOCOL_TYPES = ('consumer', '')
 
 
 class Cell(NamedTuple):
-    """A column as Kafka's tools lay it out: at least `width` wide, or unpadded at the end of a line if None."""
+    """A column as Kafka's tools lay it out: padded to `width`. A width of None is an unpadded column at the end of the
+    line."""
 
     column: Column
     width: int | None = 15
@@ -37,7 +38,7 @@ def cell(title: str, width: int | None = 15, name: str | None = None) -> Cell:
 
 
 def show(output: Output, cells: Sequence[Cell], rows: Sequence[Sequence[Any]], ending: str = '') -> None:
-    """Print rows as JSON, on a terminal without empty columns, or in a pipe as Kafka's tools do."""
+    """Print rows: as JSON, in a pipe as Kafka's tools do, or on a terminal without the empty columns."""
     if output.is_terminal:
         filled = [index for index in range(len(cells)) if not rows or any(row[index] is not None for row in rows)]
         output.table([cells[index].column for index in filled], [[row[index] for index in filled] for row in rows])
@@ -74,12 +75,12 @@ def list_groups(view: View, output: Output, options: dict[str, Any]) -> None:
 
 
 def state_words(text: str | None, known: Collection[str]) -> list[str]:
-    """Return the states that `--state` names. click.BadParameter for an unknown one."""
+    """Return the states that `--state` names. Raise click.BadParameter for an unknown state."""
     return _words('state', text, known)
 
 
 def _words(name: str, text: str | None, known: Collection[str]) -> list[str]:
-    """Parse a list of known words in any case. click.BadParameter for an unknown one."""
+    """Parse a list of known words in any case. Raise click.BadParameter for an unknown word."""
     found = []
     for word in (text or '').split(','):
         match = next((each for each in known if each.lower() == word.strip().lower()), None)
@@ -105,7 +106,7 @@ def _listed(view: Any, states: Collection[str] = (), types: Collection[str] = ()
 
 
 def consumer_groups(view: View) -> list[str]:
-    """Return the groups of `--all-groups`, which leaves out Kafka Connect, share and streams groups."""
+    """Return the groups of `--all-groups`. Groups of Kafka Connect, share and streams groups are left out."""
     return sorted({group_id for group_id, _, _ in _listed(view)})
 
 
@@ -195,7 +196,7 @@ def assignment_text(partitions: Sequence[tuple[str, int]]) -> str:
 
 def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, holders: Holders | None,
                  command_config: Any = None) -> None:
-    """Show each partition with an offset of the group or a member, then the members without a partition."""
+    """Print each partition with an offset of the group or with a member, then the members without a partition."""
     begins = {program: command_here(f'kbroker-{program}', view, command_config)
               for program in ('groups', 'transactions')}
     offsets = {(offset.topic, offset.partition): offset for offset in view.group_offsets(group.group_id)}
@@ -226,7 +227,8 @@ def show_offsets(view: View, output: Output, group: GroupInfo, verbose: bool, ho
 
 def note_offset(output: Output, group_id: str, committed: GroupOffset, log: PartitionOffsets,
                 begins: dict[str, str]) -> None:
-    """Say what the lag does not show: that the log ends below an offset, or that a transaction holds consumers there.
+    """Print what the lag does not show: an offset beyond the end of the log, or a transaction that holds consumers
+    there.
 
     `begins` has the beginnings of command lines.
     """
@@ -252,9 +254,9 @@ HELD_CELLS = (cell('LAST-STABLE-OFFSET'), cell('RECORDS-LEFT'), cell('HELD'), ce
 
 def log_offsets(view: Any, partitions: list[tuple[str, int]],
                 output: Output) -> dict[tuple[str, int], PartitionOffsets]:
-    """Return the offsets of the existing partitions: a group may have offsets in deleted topics.
+    """Return the log offsets of the existing partitions. A group may have offsets in deleted topics.
 
-    Partitions that cannot be read from here are left out, and named.
+    Report the partitions that cannot be read from here, and leave them out.
     """
     topics = view.topics()
     there = [(topic, partition) for topic, partition in partitions
@@ -272,7 +274,7 @@ def log_offsets(view: Any, partitions: list[tuple[str, int]],
 
 
 class Holders:
-    """The columns about the transactions that hold last stable offsets, and what read_committed consumers wait for."""
+    """The columns that show which transactions hold last stable offsets, and what read_committed consumers wait for."""
 
     def __init__(self, view: View):
         self._view = view
@@ -280,7 +282,7 @@ class Holders:
         self._names: dict[tuple[str, int], str] = {}
 
     def row(self, at: tuple[str, int], log: PartitionOffsets, position: int) -> list[Any]:
-        """Return the cells for HELD_CELLS."""
+        """Return the cells of HELD_CELLS."""
         left = count_records_left(self._view.batches(at[0], at[1], position, log.high_watermark), position,
                                   log.last_stable_offset)
         holder = self._holder(at) if log.last_stable_offset < log.high_watermark else None
