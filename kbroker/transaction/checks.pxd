@@ -2,14 +2,12 @@
 from libc.stdint cimport int16_t, int64_t
 
 from kbroker.transaction.state cimport TransactionMetadata
-from kbroker.transaction.store cimport StatePartition
 
 
 cdef enum:
     MOST_PARTITIONS = 10000     # of one transaction
 
 
-cdef TransactionMetadata known(StatePartition owned, str transactional_id)
 cdef object busy(TransactionMetadata metadata)
 cdef int check_not_busy(TransactionMetadata metadata) except -1
 cdef int check_producer_id(TransactionMetadata metadata, int64_t producer_id) except -1

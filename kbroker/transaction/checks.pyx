@@ -2,19 +2,10 @@
 from libc.stdint cimport int16_t, int64_t
 
 from kbroker.transaction.state cimport TransactionMetadata
-from kbroker.transaction.store cimport StatePartition
 
 from kbroker.base.errors import ErrorCode, KafkaError
 
 cdef object CONCURRENT_TRANSACTIONS = ErrorCode.CONCURRENT_TRANSACTIONS
-
-
-cdef TransactionMetadata known(StatePartition owned, str transactional_id):
-    """Return the metadata of an id. Raise INVALID_PRODUCER_ID_MAPPING unless it ever had a row in force."""
-    cdef TransactionMetadata metadata = owned.transactions.get(transactional_id)
-    if metadata is None or not metadata.was_born():
-        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f'{transactional_id!r} is not known')
-    return metadata
 
 
 cdef object busy(TransactionMetadata metadata):

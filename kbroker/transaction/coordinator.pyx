@@ -12,7 +12,6 @@ from kbroker.base.completion cimport Completion
 from kbroker.base.long_work cimport LongWork
 from kbroker.transaction.checks cimport (
     busy, check_epoch, check_not_busy, check_not_kept, check_partitions_count, check_producer_id, check_row_can_hold,
-    known,
 )
 from kbroker.transaction.end_transaction cimport TransactionEnder
 from kbroker.transaction.state cimport (
@@ -297,7 +296,7 @@ cdef class TransactionCoordinator:
         cdef TransactionRow current
         try:
             owned = self.store.owner(adding.transactional_id)
-            metadata = known(owned, adding.transactional_id)
+            metadata = owned.known(adding.transactional_id)
             check_not_busy(metadata)
             check_producer_id(metadata, adding.producer_id)
             check_epoch(metadata, adding.producer_epoch)
@@ -326,7 +325,7 @@ cdef class TransactionCoordinator:
         cdef TransactionMetadata metadata
         wanted = list(partitions)
         try:
-            metadata = known(self.store.owner(transactional_id), transactional_id)
+            metadata = self.store.owner(transactional_id).known(transactional_id)
             check_producer_id(metadata, producer_id)
             check_epoch(metadata, producer_epoch)
             if is_prepared(metadata.current.fields.state):

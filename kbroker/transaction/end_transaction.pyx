@@ -23,8 +23,7 @@ from kbroker.base.clock cimport Clock, Timer, Timers
 from kbroker.base.completion cimport Completion
 from kbroker.base.long_work cimport LongWork
 from kbroker.topics.partition cimport Partition
-from kbroker.transaction.checks cimport check_epoch, check_not_busy, check_producer_id, check_row_can_hold, known
-from kbroker.transaction.endings cimport claimed, decide_with_bump, decide_without_bump, is_overflow_retry
+from kbroker.transaction.endings cimport judge_with_bump, judge_without_bump
 from kbroker.transaction.markers cimport MARKER_BYTES, write_marker
 from kbroker.transaction.state cimport (
     EPOCH_BUMPS_FROM, NO_PRODUCER_ID, STATUS_ONGOING, STATUS_PREPARE_ABORT, TransactionMetadata, TransactionRow,
@@ -83,14 +82,12 @@ cdef class TransactionEnder:
         cdef TransactionMetadata metadata
         try:
             owned = self.store.owner(transactional_id)
-            metadata = known(owned, transactional_id)
-            check_row_can_hold(client_transaction_version, self.transaction_version)
+            metadata = owned.known(transactional_id)
             if client_transaction_version >= EPOCH_BUMPS_FROM:
-                decision = ending_with_bump(metadata, producer_id, producer_epoch, committed)
+                decision = judge_with_bump(metadata, producer_id, producer_epoch, committed, self.transaction_version)
             else:
-                check_pair(metadata, producer_id, producer_epoch)
-                self.store.stale_requests.check(metadata, connection, 'an EndTxn')
-                decision = decide_without_bump(metadata.current.fields.state, committed)
+                decision = judge_without_bump(metadata, producer_id, producer_epoch, committed,
+                                              self.store.stale_requests, connection)
             if type(decision) is not ErrorCode:
                 self.prepare(metadata, decision, client_transaction_version)
             elif decision is not NONE:
@@ -192,23 +189,6 @@ cdef class TransactionEnder:
         self.found.clear()
         for ending in list(self.under_way):
             (<Ending>ending).drop_topic(topic.name)
-
-
-cdef int check_pair(TransactionMetadata metadata, int64_t producer_id, int16_t producer_epoch) except -1:
-    """Let a TV0 or TV1 client end a transaction if no row is pending."""
-    check_producer_id(metadata, producer_id)
-    check_epoch(metadata, producer_epoch)
-    return check_not_busy(metadata)
-
-
-cdef object ending_with_bump(TransactionMetadata metadata, int64_t producer_id, int16_t producer_epoch,
-                             bint committed):
-    """Return the decision for a TV2 client. A pending row comes first: see `check_not_busy`."""
-    check_not_busy(metadata)
-    if not is_overflow_retry(metadata.current, producer_id, producer_epoch):
-        check_producer_id(metadata, producer_id)
-    return decide_with_bump(metadata.current.fields.state, claimed(metadata.current, producer_id, producer_epoch),
-                            committed)
 
 
 cdef class Ending(Completion):

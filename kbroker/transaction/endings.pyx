@@ -1,7 +1,7 @@
-"""The decision tables of EndTxn, without the code that carries out a decision.
+"""The decision about a client's EndTxn: the checks of its producer, then a table. Other code carries the decision out.
 
-Only a client's request needs them. The coordinator's own aborts, by fence or timeout, end an Ongoing transaction at or
-above its epoch, and always lead to PrepareAbort.
+The coordinator's own aborts, by fence or timeout, need no table. They end an Ongoing transaction at or above its
+epoch, and always lead to PrepareAbort.
 
 A decision is a state to prepare (the transaction ends, or for TV2 an empty one does), or an error code to reply with.
 NONE means that the transaction has already ended as requested, and that the first reply was lost.
@@ -11,7 +11,9 @@ import enum
 from libc.stdint cimport int16_t, int64_t
 
 from kbroker.base.errors import ErrorCode
-from kbroker.transaction.state cimport EXHAUSTED_PRODUCER_EPOCH, TransactionRow
+from kbroker.transaction.checks cimport check_epoch, check_not_busy, check_producer_id, check_row_can_hold
+from kbroker.transaction.stale_requests cimport StaleRequests
+from kbroker.transaction.state cimport EPOCH_BUMPS_FROM, EXHAUSTED_PRODUCER_EPOCH, TransactionMetadata, TransactionRow
 from kbroker.transaction.state import TransactionState
 
 Decision = TransactionState | ErrorCode
@@ -71,6 +73,28 @@ cdef enum:
 
 cdef list without_bump = [_WITHOUT_BUMP.get(state) for state in TransactionState]
 cdef list with_bump = [_WITH_BUMP.get(state) for state in TransactionState]
+
+
+cdef object judge_without_bump(TransactionMetadata metadata, int64_t producer_id, int16_t producer_epoch,
+                               bint committed, StaleRequests stale_requests, object connection):
+    """Return the decision about a request of TV0 or TV1, which came on `connection`. Raise KafkaError to refuse it."""
+    check_producer_id(metadata, producer_id)
+    check_epoch(metadata, producer_epoch)
+    check_not_busy(metadata)
+    stale_requests.check(metadata, connection, 'an EndTxn')
+    return decide_without_bump(metadata.current.fields.state, committed)
+
+
+cdef object judge_with_bump(TransactionMetadata metadata, int64_t producer_id, int16_t producer_epoch, bint committed,
+                            int transaction_version):
+    """Return the decision about a request of TV2. Raise KafkaError to refuse it."""
+    cdef int claim
+    check_row_can_hold(EPOCH_BUMPS_FROM, transaction_version)
+    check_not_busy(metadata)
+    claim = claimed(metadata.current, producer_id, producer_epoch)
+    if claim != OVERFLOWED:
+        check_producer_id(metadata, producer_id)
+    return decide_with_bump(metadata.current.fields.state, claim, committed)
 
 
 cpdef decide_without_bump(int state, bint committed):

@@ -20,6 +20,8 @@ cdef class StatePartition:
     cdef readonly dict open         # those of `transactions` in a state that is not idle
     cdef RowBatch held              # Complete rows that are in force and not in the log yet
 
+    cdef TransactionMetadata known(self, str transactional_id)
+
 
 cdef class RowAppend(Completion):
     cdef TransactionStore store

@@ -60,6 +60,13 @@ cdef class StatePartition:
         self.open = {}
         self.held = RowBatch.__new__(RowBatch)
 
+    cdef TransactionMetadata known(self, str transactional_id):
+        """Return the metadata of an id. Raise INVALID_PRODUCER_ID_MAPPING unless the id ever had a row in force."""
+        cdef TransactionMetadata metadata = self.transactions.get(transactional_id)
+        if metadata is None or not metadata.was_born():
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f'{transactional_id!r} is not known')
+        return metadata
+
 
 cdef class RowAppend(Completion):
     """A pending row on its way to the disk. `then` completes once the row is adopted or abandoned."""
