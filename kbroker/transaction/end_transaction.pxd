@@ -48,8 +48,8 @@ cdef class Ending(Completion):
     cdef bint is_over
 
     cdef int append_prepare(self) except -1
-    cdef int prepare_appended(self, object error, TransactionRow prepared) except -1
-    cdef int write_markers(self, TransactionRow prepared) except -1
+    cdef int prepare_appended(self, object error) except -1
+    cdef int write_markers(self) except -1
     cdef int write_markers_of(self, list numbers) except -1
     cdef int write_some(self, list numbers, Py_ssize_t first, Py_ssize_t end) except -1
     cdef int marker_appended(self, Py_ssize_t number, object error) except -1

@@ -141,12 +141,9 @@ cdef class TransactionEnder:
     cdef int resume(self, StatePartition owned) except -1:
         """After a load: carry out again, from step 4 on, each decision whose Complete row is not in the log."""
         cdef TransactionMetadata metadata
-        cdef TransactionRow prepared
         for metadata in tuple(owned.open.values()):
             if is_prepared(metadata.current.fields.state):
-                prepared = metadata.current
-                metadata.prepare_complete(self.clock.wall_ms())
-                self.ending(owned, metadata, None).write_markers(prepared)
+                self.ending(owned, metadata, None).write_markers()
         return 0
 
     cdef int wait(self, str transactional_id, attempt) except -1:
@@ -200,7 +197,7 @@ cdef class Ending(Completion):
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         if part == PREPARE_ROW:
-            return self.prepare_appended(error, result)
+            return self.prepare_appended(error)
         return self.marker_appended(part, error)
 
     # -- 2: append the Prepare row -------------------------------------------------------------------------------
@@ -210,26 +207,25 @@ cdef class Ending(Completion):
 
     # -- 3: reply ------------------------------------------------------------------------------------------------
 
-    cdef int prepare_appended(self, object error, TransactionRow prepared) except -1:
-        """The decision is durable, or was abandoned. Reply, and go on with the markers.
+    cdef int prepare_appended(self, object error) except -1:
+        """Reply, then write the markers if the decision is durable. It was abandoned if there is an `error`.
 
-        The Complete row becomes pending here, so that nothing else can happen to the id before it is adopted.
+        The Complete row is pending now. Its producer id and epoch are those of the client's next transaction.
         """
         if error is not None:
             if self.is_unstored_fence:
                 self.metadata.has_failed_epoch_fence = True
             return 0 if self.done is None else self.done.complete(error, 0, None)
-        self.metadata.prepare_complete(self.ender.clock.wall_ms())
         if self.done is not None:
             self.done.complete(None, 0, self.metadata.pending)
-        return self.write_markers(prepared)
+        return self.write_markers()
 
     # -- 4: write the markers ------------------------------------------------------------------------------------
 
-    cdef int write_markers(self, TransactionRow prepared) except -1:
-        """Append the marker of `prepared`, which is durable, to each of its partitions."""
-        self.prepared = prepared
-        self.partitions = prepared.partition_set.in_order()
+    cdef int write_markers(self) except -1:
+        """Append the marker of the Prepare row, which is durable and in force, to each of its partitions."""
+        self.prepared = self.metadata.current
+        self.partitions = self.prepared.partition_set.in_order()
         self.unmarked = len(self.partitions)
         self.is_marked = PyByteArray_FromStringAndSize(NULL, self.unmarked)
         memset(PyByteArray_AS_STRING(self.is_marked), 0, self.unmarked)

@@ -18,7 +18,7 @@ from kbroker.transaction.row_encoder cimport RowBatch
 from kbroker.transaction.stale_requests cimport StaleRequests
 from kbroker.transaction.state cimport (
     NO_PRODUCER_EPOCH, STATUS_COMPLETE_ABORT, STATUS_COMPLETE_COMMIT, PartitionSet, TransactionMetadata, TransactionRow,
-    is_idle,
+    is_idle, is_prepared,
 )
 
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -218,9 +218,14 @@ cdef class TransactionStore:
         return self.count(owned, metadata)
 
     cdef int adopt(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Adopt the pending row, and keep the index of open transactions."""
+        """Adopt the pending row, and keep the index of open transactions.
+
+        After a Prepare row, the Complete row becomes pending at once: nothing else can happen to the id before it.
+        """
         cdef bint was_idle = is_idle(metadata.current.fields.state)
         metadata.adopt()
+        if is_prepared(metadata.current.fields.state):
+            metadata.prepare_complete(self._clock.wall_ms())
         if metadata.open_bytes != metadata.current.partition_set.held_bytes:
             self.count(owned, metadata)
         if is_idle(metadata.current.fields.state) != was_idle:
@@ -428,7 +433,10 @@ cdef class TransactionStore:
                 logger.error('%s-%d cannot be loaded: %s', TRANSACTION_STATE, owned.partition.partition, error)
                 return
             for transactional_id, row in state_log.read_all(owned.partition).items():
-                self.keep(owned, TransactionMetadata(transactional_id, row))
+                metadata = TransactionMetadata(transactional_id, row)
+                self.keep(owned, metadata)
+                if is_prepared((<TransactionRow?>row).fields.state):
+                    (<TransactionMetadata>metadata).prepare_complete(self._clock.wall_ms())
                 if (<TransactionRow?>row).keeps():
                     self.seal(row)
             owned.is_loading = False
