@@ -9,9 +9,8 @@ import base64
 import uuid
 from typing import Any
 
-from kbroker.apis.serving.heartbeat_calls import call_of, check_given, check_rights, invalid, read_names, reply_to
-from kbroker.apis.serving.idle_heartbeat import IdleHeartbeatHandler
-from kbroker.apis.serving.long_answers import Steps
+from kbroker.apis.serving.heartbeat_calls import HeartbeatKind, check_given, invalid
+from kbroker.apis.serving.idle_heartbeat import HeartbeatHandler
 from kbroker.apis.serving.request import Api, Request
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH
@@ -20,17 +19,11 @@ from kbroker.protocol.api_keys import ApiKey
 NO_TIMEOUT = -1
 
 
-def handle(request: Request, body: Any) -> Steps:
-    check_rights(request, body, 'consumer')
-    return submit(request, body)
-
-
-def submit(request: Request, body: Any) -> Steps:
-    names = yield from read_names(request, body)
+def check(request: Request, body: Any) -> None:
+    """Check the fields. Make the member id of a client that does not make its own."""
     check_fields(body, request.version, request.node.config.group_consumer_assignors)
     if not body.member_id and body.member_epoch == JOIN_EPOCH:
         body.member_id = new_member_id()
-    request.node.groups.consumer_heartbeat(call_of(request, body, names), reply_to(request, body))
 
 
 def new_member_id() -> str:
@@ -65,5 +58,5 @@ def check_join(body: Any) -> None:
         raise invalid('expected topics or a regular expression of a member that joins, found neither')
 
 
-API = Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1,
-          IdleHeartbeatHandler('consumer', handle, 'ConsumerGroupHeartbeatRequest'))
+KIND = HeartbeatKind('consumer', check)
+API = Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, HeartbeatHandler(KIND, 'ConsumerGroupHeartbeatRequest'))

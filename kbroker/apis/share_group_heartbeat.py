@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.apis.serving.heartbeat_calls import call_of, check_given, check_rights, invalid, read_names, reply_to
-from kbroker.apis.serving.idle_heartbeat import IdleHeartbeatHandler
-from kbroker.apis.serving.long_answers import Steps
+from kbroker.apis.serving.heartbeat_calls import HeartbeatKind, check_given, invalid
+from kbroker.apis.serving.idle_heartbeat import HeartbeatHandler
 from kbroker.apis.serving.request import Api, Request
 from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH
 from kbroker.protocol.api_keys import ApiKey
@@ -17,18 +16,7 @@ LONGEST_MEMBER_ID = 36
 """The length of a UUID as most libraries write it."""
 
 
-def handle(request: Request, body: Any) -> Steps:
-    check_rights(request, body, 'share')
-    return submit(request, body)
-
-
-def submit(request: Request, body: Any) -> Steps:
-    names = yield from read_names(request, body)
-    check_fields(body)
-    request.node.groups.share_heartbeat(call_of(request, body, names), reply_to(request, body))
-
-
-def check_fields(body: Any) -> None:
+def check(_request: Request, body: Any) -> None:
     """Raise INVALID_REQUEST for fields that contradict each other."""
     check_given(MemberId=body.member_id)
     if len(body.member_id) > LONGEST_MEMBER_ID:
@@ -40,4 +28,5 @@ def check_fields(body: Any) -> None:
         raise invalid(f'found member epoch {body.member_epoch}, expected {LEAVE_EPOCH} or more')
 
 
-API = Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, IdleHeartbeatHandler('share', handle, 'ShareGroupHeartbeatRequest'))
+KIND = HeartbeatKind('share', check)
+API = Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, HeartbeatHandler(KIND, 'ShareGroupHeartbeatRequest'))

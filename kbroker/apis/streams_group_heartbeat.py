@@ -13,11 +13,10 @@ from typing import Any
 
 from kbroker.apis.create_topics import check_replication_factor
 from kbroker.apis.serving.authorization import may_on_cluster, refusal
-from kbroker.apis.serving.heartbeat_calls import call_of, check_rights, invalid
-from kbroker.apis.serving.idle_heartbeat import IdleHeartbeatHandler
+from kbroker.apis.serving.heartbeat_calls import HeartbeatKind, invalid
+from kbroker.apis.serving.idle_heartbeat import HeartbeatHandler
 from kbroker.apis.serving.long_answers import Pace, Steps
 from kbroker.apis.serving.request import Api, Request
-from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import INTERNAL_TOPICS
 from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH
@@ -25,7 +24,6 @@ from kbroker.group.streams.heartbeat import StreamsReply
 from kbroker.group.streams.topology import InternalTopic, Status
 from kbroker.metadata.topic_names import check_topic_name
 from kbroker.metadata.topic_operations import NewTopic
-from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acl_codes import Operation, ResourceType
 
@@ -40,20 +38,17 @@ MOST_FAILURES = 3
 CREATE, DESCRIBE, TOPIC = Operation.CREATE, Operation.DESCRIBE, ResourceType.TOPIC
 
 
-def handle(request: Request, body: Any) -> Steps:
-    check_rights(request, body, 'streams')
+def check(request: Request, body: Any) -> Steps:
+    """Check the fields, and the topology if there is one."""
     check_fields(body)
     if body.topology is not None:
         yield from check_topology(request, body.topology)
 
-    def done(error: KafkaError | None, reply: StreamsReply) -> None:
-        if error is not None:
-            request.reply(error_response(body, error.code, str(error), request.version))
-            return
-        create_missing(request, body.group_id, reply)
-        request.reply(reply.response)
 
-    request.node.groups.streams_heartbeat(call_of(request, body, None), Callback(done))
+def response(request: Request, body: Any, reply: StreamsReply) -> Any:
+    """Return the response. Begin to create the missing internal topics."""
+    create_missing(request, body.group_id, reply)
+    return reply.response
 
 
 def check_fields(body: Any) -> None:
@@ -196,9 +191,5 @@ def invalid_topology(message: str) -> KafkaError:
     return KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, message)
 
 
-def error_response(_body: Any, code: ErrorCode, message: str, _version: int) -> Any:
-    return messages.StreamsGroupHeartbeatResponse(error_code=code, error_message=message)
-
-
-API = Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, IdleHeartbeatHandler('streams', handle, 'StreamsGroupHeartbeatRequest'),
-          error_response)
+KIND = HeartbeatKind('streams', check, response)
+API = Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, HeartbeatHandler(KIND, 'StreamsGroupHeartbeatRequest'))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.base.clock import Clock, Timers
-from kbroker.base.completion import Callback, Completion, complete
+from kbroker.base.completion import Callback, Completion
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS
 from kbroker.base.lean_dataclasses import dataclass
@@ -32,7 +32,7 @@ from kbroker.group.kinds import Kinds
 from kbroker.group.memory import GroupMemory
 from kbroker.group.modern.group import ModernGroup
 from kbroker.group.modern.group import apply_row as apply_modern_row
-from kbroker.group.modern.heartbeat import JOIN_EPOCH, Call, Heartbeats, Place, not_found
+from kbroker.group.modern.heartbeat import Heartbeats, Place, not_found
 from kbroker.group.modern.idle_members import IdleMembers
 from kbroker.group.modern.topic_changes import TopicChanges
 from kbroker.group.offset_operations import FetchedOffset, Offsets
@@ -113,19 +113,6 @@ class Coordinated:
         self.turns.stop()
         self.deadlines.cancel_all()
         self.membership.stop_sessions()
-
-    def heartbeat(self, kind: str, call: Call, done: Completion) -> None:
-        """Serve a heartbeat in a group of this kind. `done` completes with the reply, or with the error."""
-        self.turns.submit(call.request.group_id, partial(self.heartbeats[kind].serve, call), done)
-
-    def consumer_join(self, call: Call, done: Completion) -> None:
-        """Serve the heartbeat with which a consumer joins. A classic group continues if its upgrade was not stored."""
-        def ended(error: KafkaError | None, response: Any) -> None:
-            if error is not None:
-                self.membership.revive(call.request.group_id)
-            complete(done, error, response)
-
-        self.heartbeat('consumer', call, Callback(ended))
 
 
 class GroupCoordinator:
@@ -286,13 +273,11 @@ class GroupCoordinator:
     def leave(self, request: Any) -> Generator[object, None, Any]:
         return self._member_part(request.group_id).classic_members.leave_classic(request)
 
-    def consumer_heartbeat(self, call: Call, done: Completion) -> None:
-        """Serve a ConsumerGroupHeartbeat. `done` completes with the response, or with the error."""
-        part = self._member_part(call.request.group_id)
-        if call.request.member_epoch == JOIN_EPOCH:
-            part.consumer_join(call, done)
-        else:
-            part.heartbeat('consumer', call, done)
+    # Members of consumer, share and streams groups
+
+    def heartbeats(self, kind: str, group_id: str) -> Heartbeats:
+        """Return the heartbeats of a kind in the partition of the group. Raise INVALID_GROUP_ID, NOT_COORDINATOR."""
+        return self._member_part(group_id).heartbeats[kind]
 
     def idle_members(self, kind: str, group_id: str) -> IdleMembers | None:
         """Return the idle members of a kind in the partition of the group; None if this broker is not the
@@ -303,14 +288,6 @@ class GroupCoordinator:
     def consumer_assignor(self, group: ConsumerGroup) -> str:
         """Return the assignor that a consumer group uses."""
         return preferred_assignor(group.members.values(), self._config.group_consumer_assignors)
-
-    def share_heartbeat(self, call: Call, done: Completion) -> None:
-        """Serve a ShareGroupHeartbeat. `done` completes with the response, or with the error."""
-        self._member_part(call.request.group_id).heartbeat('share', call, done)
-
-    def streams_heartbeat(self, call: Call, done: Completion) -> None:
-        """Serve a StreamsGroupHeartbeat. `done` completes with a StreamsReply, or with the error."""
-        self._member_part(call.request.group_id).heartbeat('streams', call, done)
 
     def max_message_bytes(self, group_id: str) -> int:
         """Return the largest batch of the group's partition in bytes. Raise NOT_COORDINATOR."""

@@ -1,5 +1,6 @@
 """The short way of heartbeats that change nothing: it answers what the whole way would have answered."""
 import itertools
+from functools import partial
 
 import pytest
 from api_client import ApiClient
@@ -10,6 +11,7 @@ from support.messages.message_builder import build
 
 from kbroker.apis import consumer_group_heartbeat, share_group_heartbeat, streams_group_heartbeat
 from kbroker.apis.serving.dispatch import Dispatcher
+from kbroker.apis.serving.heartbeat_calls import serve
 from kbroker.apis.serving.request import Api
 from kbroker.apis.serving.served import served_apis
 from kbroker.base.errors import ErrorCode
@@ -21,10 +23,10 @@ SETTINGS = {'offsets.topic.num.partitions': '1', 'group.consumer.assignment.inte
             'group.streams.assignment.interval.ms': '0', 'group.streams.min.assignment.interval.ms': '0',
             'group.streams.initial.rebalance.delay.ms': '0'}
 WHOLE = {
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_heartbeat.handle),
-    ApiKey.SHARE_GROUP_HEARTBEAT: Api(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_heartbeat.handle),
-    ApiKey.STREAMS_GROUP_HEARTBEAT: Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, streams_group_heartbeat.handle,
-                                        streams_group_heartbeat.error_response),
+    key: Api(key, first, last, partial(serve, api.KIND)) for key, first, last, api in (
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer_group_heartbeat),
+        (ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_heartbeat),
+        (ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, streams_group_heartbeat))
 }
 """The APIs without a short way."""
 REQUESTS = {'consumer': 'ConsumerGroupHeartbeatRequest', 'share': 'ShareGroupHeartbeatRequest',

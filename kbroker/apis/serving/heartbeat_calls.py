@@ -1,13 +1,17 @@
-"""The common part of the heartbeats of members: the rights, the topics in the request, the client, and the reply."""
+"""The common way of the heartbeats that may change something: from the decoded request to the reply.
+
+`idle_heartbeat` answers all other heartbeats. A `HeartbeatKind` has the parts that differ between the kinds of groups.
+"""
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from kbroker.apis.serving.authorization import refusal, require
 from kbroker.apis.serving.group_protocols import require_group_protocol
-from kbroker.apis.serving.long_answers import Pace, Steps
+from kbroker.apis.serving.long_answers import Pace, Steps, call_handler
 from kbroker.apis.serving.request import Request
-from kbroker.base.completion import Callback, Completion
+from kbroker.base.completion import Callback
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.group.modern.heartbeat import Call
 from kbroker.security.acl_codes import Operation, ResourceType
@@ -17,48 +21,63 @@ MOST_NAMES = 10_000
 DESCRIBE, TOPIC = Operation.DESCRIBE, ResourceType.TOPIC
 
 
-def check_rights(request: Request, body: Any, kind: str) -> None:
-    """Raise UNSUPPORTED_VERSION unless groups of this kind are served, GROUP_AUTHORIZATION_FAILED without a right."""
-    require_group_protocol(request, kind)
+def unchanged(_request: Request, _body: Any, reply: Any) -> Any:
+    """Return the coordinator's reply, which is the response."""
+    return reply
+
+
+class HeartbeatKind(NamedTuple):
+    """The parts of a heartbeat that depend on the kind of group."""
+
+    group_type: str
+    check: Callable[[Request, Any], Steps | None]
+    """Raises KafkaError for fields that contradict each other. A generator checks them in parts."""
+    response: Callable[[Request, Any, Any], Any] = unchanged
+    """Returns the response, made from the coordinator's reply."""
+
+
+def serve(kind: HeartbeatKind, request: Request, body: Any) -> Steps:
+    """Check a heartbeat and pass it to the coordinator. Reply when the change is durable.
+
+    Raises UNSUPPORTED_VERSION, GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_REQUEST, the errors of
+    the kind, and INVALID_GROUP_ID or NOT_COORDINATOR.
+    """
+    require_group_protocol(request, kind.group_type)
     require(request, Operation.READ, ResourceType.GROUP, body.group_id)
+    names = yield from read_names(request, getattr(body, 'subscribed_topic_names', None))
+    yield from call_handler(kind.check, request, body)
+
+    def may_describe(name: str) -> bool:
+        return request.may(DESCRIBE, TOPIC, name, quiet=True)
+
+    def done(error: KafkaError | None, reply: Any) -> None:
+        if error is None:
+            request.reply(kind.response(request, body, reply))
+        else:
+            request.reply(request.api.failure(body, error.code, str(error), request.version))
+
+    # The slash is how Java writes an address without a host name: members carry it in answers and in the offsets topic.
+    call = Call(body, names, request.client_id or '', f'/{request.client_host}', may_describe)
+    request.node.groups.heartbeats(kind.group_type, body.group_id).submit(call, Callback(done))
 
 
-def read_names(request: Request, body: Any) -> Steps:
-    """Return the topics in the request, None without a list of them. Check the client's right to each, in parts.
+def read_names(request: Request, listed: list[str] | None) -> Steps:
+    """Return the topics that the request lists, None without a list. Check the client's right to each, in parts.
 
     Raises INVALID_REQUEST, TOPIC_AUTHORIZATION_FAILED.
     """
-    if body.subscribed_topic_names is None:
+    if listed is None:
         return None
-    if len(body.subscribed_topic_names) > MOST_NAMES:
-        raise invalid(f'found {len(body.subscribed_topic_names)} topics, expected at most {MOST_NAMES}')
+    if len(listed) > MOST_NAMES:
+        raise invalid(f'found {len(listed)} topics, expected at most {MOST_NAMES}')
     pace, names = Pace(), set()
-    for name in body.subscribed_topic_names:
+    for name in listed:
         if name not in names and request.access is not None and not request.may(DESCRIBE, TOPIC, name):
             raise refusal(TOPIC)
         names.add(name)
         if pace.spend():
             yield
     return frozenset(names)
-
-
-def call_of(request: Request, body: Any, names: frozenset[str] | None) -> Call:
-    """Return the heartbeat of this request, with its client."""
-    def may_describe(name: str) -> bool:
-        return request.may(DESCRIBE, TOPIC, name, quiet=True)
-
-    # The slash is how Java writes an address without a host name: members carry it in answers and in the offsets topic.
-    return Call(body, names, request.client_id or '', f'/{request.client_host}', may_describe)
-
-
-def reply_to(request: Request, body: Any) -> Completion:
-    """Return a completion that replies to the request with a response or with an error."""
-    def done(error: KafkaError | None, response: Any) -> None:
-        if error is not None:
-            response = request.api.failure(body, error.code, str(error), request.version)
-        request.reply(response)
-
-    return Callback(done)
 
 
 def check_given(**values: str | None) -> None:

@@ -4,6 +4,8 @@ Most heartbeats name only the group, the member and its epoch, and change nothin
 also names its instance, and a member of a streams group the endpoints that it knows. `group/modern/idle_members` finds
 out whether a heartbeat changes nothing. All other heartbeats are decoded, and become operations of turns.
 """
+from functools import partial
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, uint8_t
@@ -16,6 +18,7 @@ from kbroker.wire.bytes cimport Cursor, put_unsigned_varint, read_int32, take, w
 
 from kbroker.apis.serving.authorization import refusal
 from kbroker.apis.serving.group_protocols import is_served
+from kbroker.apis.serving.heartbeat_calls import serve
 from kbroker.base.errors import ProtocolError
 from kbroker.protocol import messages
 from kbroker.protocol.codec import encode
@@ -40,25 +43,25 @@ cdef int READ = Operation.READ
 cdef int GROUP = ResourceType.GROUP
 
 
-cdef class IdleHeartbeatHandler(Handler):
-    """Replies to heartbeats of idle members. Decodes all others and passes them to `handle`.
+cdef class HeartbeatHandler(Handler):
+    """Replies to heartbeats of idle members. Decodes all others, which `heartbeat_calls.serve` checks and passes on.
 
     A request begins with the group, the member and the epoch. Then follows, in a streams group, the epoch of the
     endpoints that the member knows, and in a consumer group the instance id. All versions of the messages are flexible.
     """
     cdef DecodingHandler whole
-    cdef object kind
+    cdef str kind
     cdef str request_name
     cdef bint has_instance_id
     cdef bint has_endpoints
     cdef list tails         # by version: the encoded fields behind these, when none of them is given
 
-    def __init__(self, str kind, handle, str request_name):
-        self.whole = DecodingHandler(handle, request_name)
-        self.kind = kind
+    def __init__(self, kind, str request_name):
+        self.whole = DecodingHandler(partial(serve, kind), request_name)
+        self.kind = kind.group_type
         self.request_name = request_name
-        self.has_instance_id = kind == 'consumer'
-        self.has_endpoints = kind == 'streams'
+        self.has_instance_id = self.kind == 'consumer'
+        self.has_endpoints = self.kind == 'streams'
         self.tails = []
 
     cdef int serve(self, Request request, Cursor *body) except -1:

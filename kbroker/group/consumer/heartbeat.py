@@ -58,7 +58,7 @@ class ConsumerSteps:
             ConsumerGroup, Draft, rows, max_size=max_size, find=find_member, changed=changed, owned=owned_partitions,
             subscribe=subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
             is_idle=is_idle, replace_other=self.replace_other, downgrade=self.migration.downgrade_without,
-            after=self.after)
+            after=self.after, after_failed_join=self.migration.abandon_upgrade)
 
     def replace_other(self, found: Group) -> Steps[tuple[ConsumerGroup, list[Row]]]:
         """Replace a classic group without members. Upgrade one with members: they stay in the group."""

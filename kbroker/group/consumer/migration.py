@@ -76,6 +76,10 @@ class Migration:
             group.apply(key, value)
         return group, [*classic.tombstones(), *found]
 
+    def abandon_upgrade(self, group_id: str) -> None:
+        """Continue the classic group if its upgrade was not stored."""
+        self._membership.revive(group_id)
+
     def _upgraded_members(self, classic: ClassicGroup) -> Steps[list[ConsumerMember]]:
         """Return the members as members of a consumer group. Raise GROUP_ID_NOT_FOUND if one cannot be read."""
         pace, owned, members = Pace(), set[tuple[bytes, int]](), []

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kbroker.base.clock import Clock, is_over
-from kbroker.base.completion import Callback
+from kbroker.base.completion import Callback, Completion, complete
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.lean_dataclasses import dataclass, field, replace
 from kbroker.base.long_work import LongWork, Pace
@@ -184,6 +184,8 @@ class Kind:
     """Makes a classic group when members are removed. Returns None if the group keeps its kind."""
     after: Callable[[Any, Call], None] | None = None
     """Called when the rows of a heartbeat are adopted. Must not raise."""
+    after_failed_join: Callable[[str], None] | None = None
+    """Called with the group id when the heartbeat of a member that joins has failed. Must not raise."""
 
 
 class Heartbeats:
@@ -192,6 +194,18 @@ class Heartbeats:
     def __init__(self, place: Place, kind: Kind):
         self.place = place
         self.kind = kind
+
+    def submit(self, call: Call, done: Completion) -> None:
+        """Serve a heartbeat in the next turn of its group. `done` completes with the reply, or with the error."""
+        group_id = call.request.group_id
+        if call.request.member_epoch == JOIN_EPOCH and self.kind.after_failed_join is not None:
+            done = Callback(partial(self._end_join, group_id, done))
+        self.place.turns.submit(group_id, partial(self.serve, call), done)
+
+    def _end_join(self, group_id: str, done: Completion, error: KafkaError | None, reply: object) -> None:
+        if error is not None and self.kind.after_failed_join is not None:
+            self.kind.after_failed_join(group_id)
+        complete(done, error, reply)
 
     def serve(self, call: Call, group: Group | None) -> Steps[Outcome] | Outcome:
         """Serve a heartbeat of any epoch: an operation."""

@@ -47,7 +47,7 @@ class Consumer:
             if error is None:
                 self.epoch = response.member_epoch
 
-        answer.attempt(lambda: self.world.groups.consumer_heartbeat(call, Callback(done)))
+        answer.attempt(lambda: self.world.groups.heartbeats('consumer', request.group_id).submit(call, Callback(done)))
         if self.world.topics.immediate:
             self.world.run_due()
         return answer

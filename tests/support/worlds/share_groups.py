@@ -33,7 +33,7 @@ class Sharer:
             if error is None:
                 self.epoch = response.member_epoch
 
-        answer.attempt(lambda: self.world.groups.share_heartbeat(call, Callback(done)))
+        answer.attempt(lambda: self.world.groups.heartbeats('share', request.group_id).submit(call, Callback(done)))
         if self.world.topics.immediate:
             self.world.run_due()
         return answer

@@ -48,7 +48,7 @@ class StreamsClient:
             if error is None:
                 self.epoch = reply.response.member_epoch
 
-        answer.attempt(lambda: self.world.groups.streams_heartbeat(call, Callback(done)))
+        answer.attempt(lambda: self.world.groups.heartbeats('streams', request.group_id).submit(call, Callback(done)))
         if self.world.topics.immediate:
             self.world.run_due()
         return answer
