@@ -21,18 +21,18 @@ from libc.string cimport memcpy
 
 from kbroker.apis.serving.answer_bytes cimport put_count, put_no_tags
 from kbroker.apis.serving.request cimport Api, Handler, Request
-from kbroker.apis.serving.request_bytes cimport MOST_REQUEST_TAGS, skip_counted_tags, skip_tags, take_count, take_string
+from kbroker.apis.serving.request_fields cimport (
+    FieldReader, RequestFields, end_struct, fields_of, pull_count, pull_int16, pull_int64, pull_string,
+)
 from kbroker.base.completion cimport Callback, Completion
 from kbroker.base.long_work cimport ELEMENTS_OF_A_PART, LongWork
 from kbroker.transaction.coordinator cimport TransactionCoordinator
-from kbroker.wire.bytes cimport (
-    Cursor, put_unsigned_varint, read_int16, read_int32, read_int64, take, write_int16, write_int32,
-)
+from kbroker.wire.bytes cimport Cursor, put_unsigned_varint, read_int32, take, write_int16, write_int32
 
 from kbroker.apis.serving.authorization import refusal, require
 from kbroker.apis.serving.long_answers import Pace, each_topic
 from kbroker.apis.serving.producer_fencing import fencing_code
-from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import INTERNAL_TOPICS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import AddPartitionsToTxnResponse
@@ -56,12 +56,20 @@ cdef enum:
     MOST_OF_A_TRANSACTION = 10_000  # the same of one of many transactions
     TRANSACTION_COST = 4            # the elements that a transaction counts for
 
-cdef int FLEXIBLE_VERSION = flexible_from('AddPartitionsToTxnRequest')
+cdef RequestFields REQUEST = fields_of('AddPartitionsToTxnRequest')
+cdef Py_ssize_t TRANSACTIONAL_ID = REQUEST.field('v3_and_below_transactional_id', 'string')
+cdef Py_ssize_t PRODUCER_ID = REQUEST.field('v3_and_below_producer_id', 'int64')
+cdef Py_ssize_t PRODUCER_EPOCH = REQUEST.field('v3_and_below_producer_epoch', 'int16')
+cdef Py_ssize_t TOPICS = REQUEST.field('v3_and_below_topics', '[]struct')
+cdef Py_ssize_t NAME = REQUEST.field('v3_and_below_topics.name', 'string')
+cdef Py_ssize_t PARTITIONS = REQUEST.field('v3_and_below_topics.partitions', '[]int32')
+
+cdef int FLEXIBLE_VERSION = flexible_from('AddPartitionsToTxnResponse')
 cdef int FIRST_BATCHED = first_version('AddPartitionsToTxnRequest', 'transactions')
 cdef object NONE = ErrorCode.NONE
 cdef int WRITE = Operation.WRITE
 cdef int TOPIC = ResourceType.TOPIC
-cdef int TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
+cdef int TRANSACTIONAL_ID_RESOURCE = ResourceType.TRANSACTIONAL_ID
 
 
 # ---- versions 0-3
@@ -75,6 +83,7 @@ cdef class AddingUnderWay(Completion):
     """
     cdef Request request
     cdef bytes topics               # as they came
+    cdef FieldReader reader         # of the request at its topics
     cdef list wanted                # (topic, partition) of each partition
     cdef str transactional_id
     cdef int64_t producer_id
@@ -82,25 +91,20 @@ cdef class AddingUnderWay(Completion):
     cdef list partitions            # the Partition objects
     cdef dict refused               # the error codes of those that the producer may not add
 
-    cdef int read_topics(self, Cursor *cursor) except -1:
-        cdef bint flexible = self.request.version >= FLEXIBLE_VERSION
-        cdef const uint8_t *start = cursor.at
+    cdef int read_topics(self, FieldReader *reader) except -1:
+        cdef const uint8_t *start = reader.cursor.at
         cdef const uint8_t *text = NULL
-        cdef Py_ssize_t length, partitions, tags_left = MOST_REQUEST_TAGS
-        cdef Py_ssize_t topics = take_count(cursor, flexible, 3 if flexible else 6), named = topics
-        check_count(named)
+        cdef Py_ssize_t length, topics
+        self.reader = reader[0]
         self.wanted = []
+        topics = pull_count(reader, TOPICS)
         for _ in range(topics):
-            length = take_string(cursor, flexible, False, &text)
+            length = pull_string(reader, NAME, &text)
             topic = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
-            partitions = take_count(cursor, flexible, 4)
-            named += partitions
-            check_count(named)
-            for _ in range(partitions):
-                self.wanted.append((topic, read_int32(take(cursor, 4))))
-            if flexible:
-                skip_counted_tags(cursor, &tags_left)
-        self.topics = PyBytes_FromStringAndSize(<const char *>start, cursor.at - start)
+            for _ in range(pull_count(reader, PARTITIONS)):
+                self.wanted.append((topic, read_int32(take(&reader.cursor, 4))))
+            end_struct(reader, TOPICS)
+        self.topics = PyBytes_FromStringAndSize(<const char *>start, reader.cursor.at - start)
         return 0
 
     cdef int resolve(self, Py_ssize_t first, Py_ssize_t end) except -1:
@@ -178,61 +182,56 @@ cdef class AddingUnderWay(Completion):
         cdef int16_t sent = 0 if code is NONE else self.code_to_send(code)
         cdef const uint8_t *text = NULL
         cdef Py_ssize_t length, topics, partitions, number = 0
-        cdef Cursor cursor
-        cursor.at = <const uint8_t *>PyBytes_AS_STRING(self.topics)
-        cursor.end = cursor.at + PyBytes_GET_SIZE(self.topics)
+        cdef FieldReader reader = self.reader
+        reader.cursor.at = <const uint8_t *>PyBytes_AS_STRING(self.topics)
+        reader.cursor.end = reader.cursor.at + PyBytes_GET_SIZE(self.topics)
         at = self.request.put_header(at)
         write_int32(at, self.request.throttle_ms)
-        topics = take_count(&cursor, flexible, 1)
+        topics = pull_count(&reader, TOPICS)
         at = put_count(at + 4, topics, flexible)
         for _ in range(topics):
-            length = take_string(&cursor, flexible, False, &text)
+            length = pull_string(&reader, NAME, &text)
             if flexible:
                 at = put_unsigned_varint(at, length + 1)
             else:
                 write_int16(at, <int16_t>length)
                 at += 2
             memcpy(at, text, length)
-            partitions = take_count(&cursor, flexible, 4)
+            partitions = pull_count(&reader, PARTITIONS)
             at = put_count(at + length, partitions, flexible)
             for _ in range(partitions):
-                memcpy(at, take(&cursor, 4), 4)
+                memcpy(at, take(&reader.cursor, 4), 4)
                 write_int16(at + 4, sent if results is None else self.code_to_send(results[self.wanted[number]]))
                 at = put_no_tags(at + 6, flexible)
                 number += 1
-            if flexible:
-                skip_tags(&cursor)
-                at = put_no_tags(at, True)
+            end_struct(&reader, TOPICS)
+            at = put_no_tags(at, flexible)
         return put_no_tags(at, flexible)
 
     cdef int16_t code_to_send(self, object code) except? -2:
         return fencing_code(code, self.request.version, FIRST_VERSION_WITH_FENCED)
 
 
-cdef int check_count(Py_ssize_t named) except -1:
-    """Raise ProtocolError for a request that names more than any transaction may have."""
-    if named > MOST_NAMED:
-        raise ProtocolError(f'found {named} topics and partitions or more, expected {MOST_NAMED} at most')
-    return 0
-
-
 cdef class AddPartitionsHandler(Handler):
 
     cdef int serve(self, Request request, Cursor *body) except -1:
-        """Add the partitions. Tagged fields behind the body are ignored: none is known."""
+        """Add the partitions."""
         cdef AddingUnderWay under_way = AddingUnderWay.__new__(AddingUnderWay)
+        cdef FieldReader reader
         cdef const uint8_t *text = NULL
         cdef Py_ssize_t length
         under_way.request = request
         under_way.partitions = []
         under_way.refused = {}
-        length = take_string(body, request.version >= FLEXIBLE_VERSION, False, &text)
-        under_way.producer_id = read_int64(take(body, 8))
-        under_way.producer_epoch = read_int16(take(body, 2))
-        under_way.read_topics(body)
+        REQUEST.begin(&reader, body, request.version)
+        length = pull_string(&reader, TRANSACTIONAL_ID, &text)
+        under_way.producer_id = pull_int64(&reader, PRODUCER_ID)
+        under_way.producer_epoch = pull_int16(&reader, PRODUCER_EPOCH)
+        under_way.read_topics(&reader)
+        end_struct(&reader, 0)
         under_way.transactional_id = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
-        if request.access is not None and not request.may(WRITE, TRANSACTIONAL_ID, under_way.transactional_id):
-            raise refusal(TRANSACTIONAL_ID)
+        if request.access is not None and not request.may(WRITE, TRANSACTIONAL_ID_RESOURCE, under_way.transactional_id):
+            raise refusal(TRANSACTIONAL_ID_RESOURCE)
         if len(under_way.wanted) > ELEMENTS_OF_A_PART:
             (<LongWork?>request.node.long_work).start(under_way.resolve_in_parts(), under_way.resolved)
             return 0
@@ -351,4 +350,5 @@ def error_response(body, code, _message, version):
 
 
 API = Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5,
-          {(0, FIRST_BATCHED - 1): AddPartitionsHandler(), (FIRST_BATCHED, 5): handle_batched}, error_response)
+          {(0, FIRST_BATCHED - 1): AddPartitionsHandler(), (FIRST_BATCHED, 5): handle_batched}, error_response,
+          bounds={'topics and partitions': (MOST_NAMED, 'v3_and_below_topics', 'v3_and_below_topics.partitions')})

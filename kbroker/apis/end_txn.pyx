@@ -13,11 +13,13 @@ from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from kbroker.apis.serving.answer_bytes cimport put_no_tags
 from kbroker.apis.serving.request cimport Api, Handler, Request
-from kbroker.apis.serving.request_bytes cimport take_string
+from kbroker.apis.serving.request_fields cimport (
+    FieldReader, RequestFields, end_struct, fields_of, pull_bool, pull_int16, pull_int64, pull_string,
+)
 from kbroker.base.completion cimport Completion
 from kbroker.transaction.coordinator cimport TransactionCoordinator
 from kbroker.transaction.state cimport EPOCH_BUMPS_FROM, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionRow
-from kbroker.wire.bytes cimport Cursor, read_int16, read_int64, take, write_int16, write_int32, write_int64
+from kbroker.wire.bytes cimport Cursor, write_int16, write_int32, write_int64
 
 from kbroker.apis.serving.authorization import refusal
 from kbroker.apis.serving.producer_fencing import fencing_code
@@ -31,9 +33,15 @@ cdef enum:
     VERSION_WITH_FENCED = 2
     MOST_ANSWER_BYTES = 32
 
-cdef int FLEXIBLE_VERSION = flexible_from('EndTxnRequest')
+cdef RequestFields REQUEST = fields_of('EndTxnRequest')
+cdef Py_ssize_t TRANSACTIONAL_ID = REQUEST.field('transactional_id', 'string')
+cdef Py_ssize_t PRODUCER_ID = REQUEST.field('producer_id', 'int64')
+cdef Py_ssize_t PRODUCER_EPOCH = REQUEST.field('producer_epoch', 'int16')
+cdef Py_ssize_t COMMITTED = REQUEST.field('committed', 'bool')
+
+cdef int FLEXIBLE_VERSION = flexible_from('EndTxnResponse')
 cdef int WRITE = Operation.WRITE
-cdef int TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
+cdef int TRANSACTIONAL_ID_RESOURCE = ResourceType.TRANSACTIONAL_ID
 cdef int VERSION_WITH_BUMP = first_version('EndTxnResponse', 'producer_epoch')
 
 
@@ -58,13 +66,17 @@ cdef class EndTxnUnderWay(Completion):
         return self.request.send(encoded(self.request, 0, row.fields.producer_id, row.fields.producer_epoch))
 
 
-cdef str read_request(Cursor *cursor, int version, EndTxnFields *fields):
+cdef str read_request(const Cursor *body, int version, EndTxnFields *fields):
     """Read the body into `fields`. Return the transactional.id. Raises ProtocolError."""
-    cdef const uint8_t *text
-    cdef Py_ssize_t length = take_string(cursor, version >= FLEXIBLE_VERSION, False, &text)
-    fields.producer_id = read_int64(take(cursor, 8))
-    fields.producer_epoch = read_int16(take(cursor, 2))
-    fields.committed = take(cursor, 1)[0] != 0
+    cdef FieldReader reader
+    cdef const uint8_t *text = NULL
+    cdef Py_ssize_t length
+    REQUEST.begin(&reader, body, version)
+    length = pull_string(&reader, TRANSACTIONAL_ID, &text)
+    fields.producer_id = pull_int64(&reader, PRODUCER_ID)
+    fields.producer_epoch = pull_int16(&reader, PRODUCER_EPOCH)
+    fields.committed = pull_bool(&reader, COMMITTED)
+    end_struct(&reader, 0)
     return PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
 
 
@@ -86,13 +98,13 @@ cdef bytes encoded(Request request, int16_t code, int64_t producer_id, int16_t p
 cdef class EndTxnHandler(Handler):
 
     cdef int serve(self, Request request, Cursor *body) except -1:
-        """End the transaction. Tagged fields behind the body are ignored: none is known."""
+        """End the transaction."""
         cdef TransactionCoordinator coordinator = request.node.transactions
         cdef EndTxnUnderWay under_way = EndTxnUnderWay.__new__(EndTxnUnderWay)
         cdef EndTxnFields fields
         transactional_id = read_request(body, request.version, &fields)
-        if request.access is not None and not request.may(WRITE, TRANSACTIONAL_ID, transactional_id):
-            raise refusal(TRANSACTIONAL_ID)
+        if request.access is not None and not request.may(WRITE, TRANSACTIONAL_ID_RESOURCE, transactional_id):
+            raise refusal(TRANSACTIONAL_ID_RESOURCE)
         under_way.request = request
         coordinator.ender.end_txn(transactional_id, fields.producer_id, fields.producer_epoch, fields.committed,
                                   EPOCH_BUMPS_FROM if request.version >= VERSION_WITH_BUMP else 0, request.connection,

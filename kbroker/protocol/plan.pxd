@@ -80,6 +80,7 @@ cdef class Plan:
         Py_ssize_t step_count, tag_count, absent_count
 
     cdef str name_of(self, Step *step)
+    cdef Py_ssize_t place_of_field(self, str name) except -2
     cdef Py_ssize_t fill(self, Step *step, tuple row) except -1
 
 

@@ -186,6 +186,14 @@ cdef class Plan:
                 return self.layout.names[i]
         raise SystemError(f'{self.cls.__name__} has no field at {step.slot}')
 
+    cdef Py_ssize_t place_of_field(self, str name) except -2:
+        """Return the index of a field's step, -1 if the version lacks the field."""
+        cdef Py_ssize_t i, slot = self.layout.slots[self.layout.place_of(name, 0)]
+        for i in range(self.step_count + self.tag_count):
+            if self.steps[i].slot == slot:
+                return i
+        return -1
+
     cdef Py_ssize_t fill(self, Step *step, tuple row) except -1:
         """Set a step. Returns the fewest bytes that it reads."""
         cdef Py_ssize_t least

@@ -31,6 +31,7 @@ from kbroker.wire.bytes cimport Cursor
 
 from kbroker.apis.serving.audited_changes import CHANGES, with_audit
 from kbroker.apis.serving.long_answers import call_handler
+from kbroker.apis.serving.request_fields import fields_of
 from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.base.long_work import charge_nothing
 from kbroker.protocol import messages
@@ -393,10 +394,11 @@ cdef class Api:
     `advertised_min_version`: the lowest version that ApiVersions names, if it differs from the lowest that is served.
     `with_setting`: the name of a setting, and the last version that is served where the setting is on.
     `is_slow`: a worker may have to read for seconds until the response is complete.
+    `bounds`: the most elements of the arrays that a handler in C pulls, as `RequestFields.set_bounds` takes them.
     """
 
     def __init__(self, key, int min_version, int max_version, handle, error_response=None, advertised_min_version=None,
-                 with_setting=None, *, bint is_slow=False):
+                 with_setting=None, *, bint is_slow=False, bounds=None):
         name = key.name.title().replace('_', '')
         versions = range(min_version, max_version + 1)
         self.key = key
@@ -409,6 +411,8 @@ cdef class Api:
         self.is_slow = is_slow
         self.handle = handle
         self.name = name
+        if bounds is not None:
+            fields_of(f'{name}Request').set_bounds(bounds)
         self.tags_from = next(
             (version for version in versions if request_header_version(key, version) >= 2), max_version + 1)
         self.answer_tags_from = next(
