@@ -1,4 +1,5 @@
-"""Handlers that build large responses, in a whole broker in the process, against encoding the same response alone.
+"""Handlers that build large responses, in a whole broker in the process, compared with the encoding of the same
+response.
 
 python -m pytest bench/bench_apis.py --benchmark-group-by=group --benchmark-columns=median,iqr,rounds
 """

@@ -1,4 +1,4 @@
-"""Compaction of a segment against the reference model, and the map of keys against a dict.
+"""Compaction of a segment compared with the reference model, and the map of keys compared with a dict.
 
 Run: python -m pytest bench/bench_cleaner.py --benchmark-only (--quick only shows that they run).
 """
@@ -29,7 +29,7 @@ WINDOW_BYTES = 1 << 18
 
 @pytest.fixture(params=[0, 3], ids=['uncompressed', 'lz4'])
 def log(request, tmp_path):
-    """A log in which each key is written five times."""
+    """Return a log with five records of each key."""
     log = Log(
         FileSystem(),
         str(tmp_path / 'bench-0'),

@@ -1,4 +1,5 @@
-"""The commands' client against other clients, on the same broker: the first response. `clients.py` has the rest.
+"""The time to the first response of the commands' client and of other clients, on the same broker. `clients.py`
+measures produce and consume.
 
 python -m pytest bench/bench_client.py --benchmark-group-by=group --benchmark-columns=median,iqr,rounds
 """

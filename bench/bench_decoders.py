@@ -1,4 +1,5 @@
-"""Rows and records as text, against the reference codec with json.dumps; and indexes against their log.
+"""Rows and records as text, compared with the reference codec with json.dumps; the check of indexes, compared with a
+walk over their log.
 
     python -m pytest bench/bench_decoders.py -o python_files=bench_*.py --benchmark-group-by=group
 """

@@ -1,4 +1,4 @@
-"""Append, read and index search of the log, each against the slow code that it replaces.
+"""Append, read and index search of the log, each compared with the slow code that it replaces.
 
 Run: python -m pytest bench/bench_log.py --benchmark-only (--quick only shows that they run).
 """
@@ -66,7 +66,7 @@ def test_append_idempotent(benchmark, log):
 @pytest.mark.parametrize('size_bytes', [300, 16_384])
 @pytest.mark.benchmark(group='append')
 def test_reference_pwrite(benchmark, tmp_path, size_bytes):
-    """The system call alone, the lower bound of an append."""
+    """Measure the system call alone, which is the lower bound of an append."""
     descriptor = os.open(tmp_path / 'plain', os.O_RDWR | os.O_CREAT)
     batch = batch_of(size_bytes)
     position = 0
@@ -105,6 +105,6 @@ def test_index_lookup(benchmark, index):
 
 @pytest.mark.benchmark(group='index search')
 def test_reference_bisect(benchmark, index):
-    """A search for the same entries in a list, with the standard library."""
+    """Measure a search for the same entries in a list, with the standard library."""
     entries = [key for key, _ in index]
     benchmark(bisect.bisect_right, entries, 350_003)

@@ -1,9 +1,10 @@
-"""An echo of frames: the network room against an asyncio.Protocol, each in its own process, grouped by size.
+"""An echo of frames by the network room and by an asyncio.Protocol, each in its own process, grouped by size.
 
     python -m pytest bench/bench_reactor.py --benchmark-columns=min,median,ops
 
-The time is that of one burst: `depth` frames sent at once and their answers read. `server_cpu_us` under each result
-(--benchmark-json) is the server's CPU time per request, the better measure where the client is slower.
+The time is that of one burst: sending `depth` frames at once and reading the answers. `server_cpu_us` under each result
+(--benchmark-json) is the server's CPU time per request. It is the better measure where the client is slower than the
+server.
 """
 import asyncio
 import os
@@ -24,7 +25,7 @@ CASES = [(60, 1), (60, 64), (16 * 1024, 1), (16 * 1024, 16)]
 
 
 class AsyncioEcho(asyncio.Protocol):
-    """A straightforward server without the network room: cuts frames from a bytearray."""
+    """A straightforward server without the network room. It cuts frames from a bytearray."""
 
     def connection_made(self, transport):
         self.transport = transport
@@ -89,7 +90,7 @@ class Served:
         self.requests += depth
 
     def close(self):
-        """Stop the server. Returns its CPU time per request, in microseconds."""
+        """Stop the server. Return its CPU time per request, in microseconds."""
         self.socket.close()
         cpu_seconds, _ = self.process.communicate('end\n')
         return float(cpu_seconds) / self.requests * 1e6

@@ -1,4 +1,4 @@
-"""The transactions of a partition of 20,000 batches, against a bare walk over the same headers."""
+"""Listing the transactions of a partition of 20,000 batches, compared with a bare walk over the same headers."""
 from collections import deque
 
 import pytest

@@ -1,7 +1,7 @@
 """A transaction of one record on one partition, from begin to end, in a whole broker without sockets and syncs.
 
 The reference only writes the same bytes to disk: the batch, the marker and three rows of the transaction's state. The
-time is CPU time of this process; only the ratio between the two groups carries over to other machines.
+time is CPU time of this process. Only the ratio between the two groups is comparable between machines.
 """
 import os
 import time
@@ -15,7 +15,8 @@ from kbroker.record.batch import encode_batch
 
 TRANSACTIONS = 50
 WRITES_BYTES = (100, 78, 150, 150, 150)
-"""The sizes of the writes of one transaction: batch, marker, ONGOING, PREPARE and COMPLETE row."""
+"""The sizes in bytes of the writes of one transaction: the batch, the marker, and the ONGOING, PREPARE and COMPLETE
+rows."""
 
 pytestmark = pytest.mark.benchmark(group=f'{TRANSACTIONS} transactions of one record', timer=time.process_time)
 

@@ -1,11 +1,12 @@
-"""An end-to-end benchmark with the figures that a user sees: kbroker and confluent-kafka as processes on this machine.
+"""An end-to-end benchmark of the figures that a user sees, with kbroker and confluent-kafka as processes on this
+machine.
 
     python bench/broker.py [--quick]
 
 It needs a quiet machine: broker and client share its processors, so all other work affects every figure. The last
-column shows how much there was. Records are 1 KiB, in one partition, written by an idempotent producer. CPU is the
-broker's own time, which noise affects least. With --quick everything runs once, in a few seconds, and the figures are
-meaningless.
+column shows how much other work there was. Records are 1 KiB, in one partition, written by an idempotent producer. CPU
+is the broker's own time, which noise affects least. With --quick everything runs once, in a few seconds, and the
+figures are meaningless.
 """
 import os
 import pathlib
@@ -47,7 +48,7 @@ class Row:
 
 @dataclass
 class Span:
-    """The time and CPU between two readings of the clocks. Shares are of all processors' time."""
+    """The time and the CPU time between two readings of the clocks. A share is a part of the time of all processors."""
 
     seconds: float
     broker_cpu_s: float
@@ -59,9 +60,10 @@ class Span:
 
 
 class Stopwatch:
-    """Measures wall time, the CPU time of the broker with this process id, and the CPU time of unrelated processes.
+    """Measures wall time, the CPU time of the broker with the given process id, and the CPU time of unrelated
+    processes.
 
-    Without an id, brokers that end during the measurement count as part of the bench.
+    Without a process id, brokers that end during the measurement count as part of the bench.
     """
 
     def __init__(self, pid: int | None = None):
@@ -163,7 +165,7 @@ def produce_all(producer: Producer, topic: str, records: int) -> None:
 
 
 def measure_consume(broker: BrokerProcess, durability: str, records: int) -> Row:
-    """Measure consumption from the first record on: before it, librdkafka waits half a second."""
+    """Measure consumption from the first record on, because librdkafka waits half a second before it."""
     consumer = Consumer({'bootstrap.servers': broker.address, 'group.id': 'bench', 'enable.auto.commit': False,
                          'fetch.message.max.bytes': 10_485_760, 'queued.max.messages.kbytes': 262_144})
     consumer.assign([TopicPartition('produced', 0, OFFSET_BEGINNING)])

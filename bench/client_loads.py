@@ -1,10 +1,10 @@
-"""One client that works at full speed for short slices; `bench/clients.py` starts it and names the slices.
+"""One client that works at full speed for short times. `bench/clients.py` starts it and sends it commands.
 
     python bench/client_loads.py CLIENT BATCH_BYTES HOST:PORT
 
-Each line of the input is `produce TOPIC BYTES SECONDS` or `consume TOPIC RECORDS`. The answer is a line with the
-records, the seconds and the CPU seconds of this process with all its threads. The clients have the same settings:
-acks=all, an idempotent producer, linger.ms=5, checksums verified, no compression.
+Each line of the input is `produce TOPIC BYTES SECONDS` or `consume TOPIC RECORDS`. The answer to each is a line with
+the number of records, the seconds and the CPU seconds of this process with all its threads. The clients have the same
+settings: acks=all, an idempotent producer, linger.ms=5, checksums verified, no compression.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
 LINGER_MS = 5
 CHUNK = 1000
-"""The records between two looks at the clock, and those of a call that takes many."""
+"""The number of records between two readings of the clock, and in one call of `send_batch` or `produce_batch`."""
 POLL_RECORDS = 500
 LIMIT_S = 60
 
@@ -37,7 +37,7 @@ class Client(Protocol):
 
 
 def chunks(seconds: float) -> Iterator[int]:
-    """Yield the number of a chunk until the time is over."""
+    """Yield 0, 1, 2 ... until the time is over."""
     end, number = time.perf_counter() + seconds, 0
     while time.perf_counter() < end:
         yield number
@@ -45,7 +45,7 @@ def chunks(seconds: float) -> Iterator[int]:
 
 
 def send_one_by_one(producer: Any, topic: str, value: bytes, seconds: float) -> int:
-    """Call `send` for each record, as kbroker's client and kafka-python spell it. Return the number of records."""
+    """Call `send` for each record, which kbroker's client and kafka-python both have. Return the number of records."""
     send, count = producer.send, 0
     for _ in chunks(seconds):
         for _ in range(CHUNK):
@@ -56,7 +56,7 @@ def send_one_by_one(producer: Any, topic: str, value: bytes, seconds: float) -> 
 
 
 class Kbroker:
-    """`send`, and columns whose values are not taken."""
+    """kbroker.client with `send`, and columns whose values the program does not read."""
 
     def __init__(self, address: str, batch_bytes: int):
         from kbroker.client import Consumer, Producer
@@ -82,7 +82,7 @@ class Kbroker:
 
 
 class KbrokerBatches(Kbroker):
-    """`send_batch`, and columns whose values are made objects."""
+    """kbroker.client with `send_batch`, and columns of which the program reads each value as an object."""
 
     def produce(self, topic: str, value: bytes, seconds: float) -> int:
         values, count = [value] * CHUNK, 0
@@ -97,14 +97,14 @@ class KbrokerBatches(Kbroker):
 
 
 class KbrokerRecords(Kbroker):
-    """`records()`: an object for each record."""
+    """kbroker.client with `records()`, which returns an object for each record."""
 
     def read(self, batch: object) -> int:
         return sum(1 for record in batch.records() if record.value is not None)  # type: ignore[attr-defined]
 
 
 class Confluent:
-    """`produce`, and `consume` with the value of each message."""
+    """confluent-kafka with `produce`, and `consume` with the value of each message."""
 
     def __init__(self, address: str, batch_bytes: int):
         from confluent_kafka import Consumer, Producer
@@ -141,7 +141,8 @@ class Confluent:
 
 
 class ConfluentBatches(Confluent):
-    """`produce_batch`, whose messages are dicts. It marks those for which the queue has no room."""
+    """confluent-kafka with `produce_batch`, whose messages are dicts. It marks the messages for which its queue has no
+    room."""
 
     def produce(self, topic: str, value: bytes, seconds: float) -> int:
         count = 0
@@ -236,7 +237,7 @@ def measured(work: Callable[[], int]) -> Work:
 
 
 def answered(client: Client, line: str) -> Work:
-    """Do what a line of the input says."""
+    """Execute a line of the input, and return the figures."""
     what, topic, *numbers = line.split()
     if what == 'produce':
         return measured(lambda: client.produce(topic, b'x' * int(numbers[0]), float(numbers[1])))

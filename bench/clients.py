@@ -1,10 +1,10 @@
-"""kbroker.client beside other clients in Python: records per CPU second of the client, and records per second.
+"""kbroker.client compared with other clients in Python: records per CPU second of the client, and records per second.
 
     python bench/clients.py [--quick] [--rounds N] [--seconds S]
 
 Every client is a process that stays connected to one kbroker, which answers from the page cache. In each round each
-client produces for S seconds into a partition of its own, and reads a partition that was filled before. The order
-changes from round to round, so that other load on the machine affects all alike. CPU is user and system time of the
+client produces for S seconds to its own partition, and reads a partition that was filled before. The order changes from
+round to round, so that other load on the machine affects all clients equally. CPU is user and system time of the
 client's process, with its threads. Each round gives a ratio to confluent-kafka; the tables show the median, with the
 least and the most. `bench/client_loads.py` has the programs and their settings. Takes about three minutes. With --quick
 the figures are meaningless.
@@ -33,7 +33,7 @@ from kbroker.client import Admin, Producer  # noqa: E402
 SIZES = (100, 1024)
 FILL_BYTES = 60_000_000
 SLOW = {'kafka-python': 10, 'aiokafka': 10}
-"""These read a part of the partition, one in so many of its records."""
+"""The slow clients read only a part of the partition: its records divided by this number."""
 
 
 class Load(NamedTuple):
@@ -63,7 +63,7 @@ Round = dict[Load, Work]
 
 
 class Process:
-    """A client that works on command."""
+    """The process of a client, which the bench commands."""
 
     def __init__(self, load: Load, address: str):
         self._name = load.label
@@ -94,7 +94,7 @@ class Process:
 
 
 def filled(address: str, size: int, fill_bytes: int) -> int:
-    """Fill a partition to be read. Return its records."""
+    """Fill the partition that the consumers read. Return the number of its records."""
     records = fill_bytes // size
     with Admin(address) as admin:
         admin.create_topics({f'read-{size}': 1})
@@ -121,7 +121,7 @@ def consumed(clients: Clients, loads: Sequence[Load], size: int, records: int) -
 
 def rounds_of(clients: Clients, address: str, size: int, rounds: int, seconds: float,
               fill_bytes: int) -> tuple[list[Round], list[Round]]:
-    """Return the rounds of producing and of consuming."""
+    """Run the rounds. Return those of producing and those of consuming."""
     records = filled(address, size, fill_bytes)
     consumed(clients, CONSUMERS, size, records)    # the first connection, and the page cache
     both: tuple[list[Round], list[Round]] = [], []
@@ -137,7 +137,7 @@ def per_cpu_second(work: Work) -> float:
 
 
 def ratios(rounds: Sequence[Round], load: Load) -> list[float]:
-    """Return the ratio to the best of confluent-kafka with the same batch.size in each round."""
+    """Return for each round the ratio of `load` to the best load of confluent-kafka with the same batch.size."""
     return [per_cpu_second(found[load]) / max(per_cpu_second(work) for rival, work in found.items()
                                               if rival.is_rival and rival.batch_bytes == load.batch_bytes)
             for found in rounds]

@@ -1,4 +1,4 @@
-"""Adds --quick, and the path of the reference implementations in tests/ ."""
+"""Adds the option --quick, and the path of the reference implementations in tests/."""
 import pathlib
 import sys
 

@@ -1,4 +1,4 @@
-"""kbroker-dump-log against Apache Kafka's own tool, as processes on this machine, on the same files.
+"""kbroker-dump-log compared with Apache Kafka's own tool, as processes on this machine, on the same files.
 
     python bench/dump_log.py [--quick] [--large-bytes N] [--runs N]
 
@@ -66,7 +66,7 @@ def batches(size_bytes: int) -> Iterator[bytearray]:
 
 
 def a_segment(directory: pathlib.Path, size_bytes: int) -> tuple[pathlib.Path, int]:
-    """Write a segment. Returns its path and number of records."""
+    """Write a segment. Return its path and the number of its records."""
     directory.mkdir()
     path = directory / f'{0:020d}.log'
     records = 0
@@ -78,7 +78,7 @@ def a_segment(directory: pathlib.Path, size_bytes: int) -> tuple[pathlib.Path, i
 
 
 class Taken(NamedTuple):
-    """The time that a process took from start to end."""
+    """The wall time and the CPU time of a process from start to end."""
 
     wall_s: float
     cpu_s: float

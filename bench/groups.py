@@ -10,7 +10,7 @@ assignment. The broker's CPU time is that of this span.
 **idle**: 10,000 members of one group on 20 connections. Each sends the heartbeat of a member for which nothing changes.
 The figure is the broker's CPU time per heartbeat.
 
-In each round every broker runs once, on a directory of its own, in the opposite order of the round before. Figures are
+Each round runs every broker once, on its own directory, in the opposite order of the previous round. Figures are
 medians over the rounds, with their ranges.
 """
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Peer:
         self.socket.sendall(b''.join(len(frame).to_bytes(4, 'big') + frame for frame in frames))
 
     def replies(self) -> Iterator[bytes]:
-        """Receive once and yield the replies that are complete."""
+        """Receive once, and yield the complete replies."""
         part = self.socket.recv(1 << 20)
         if not part:
             raise GroupError('the broker closed a connection')
@@ -122,7 +122,7 @@ class Member:
         self.peer.send([frame_of(request, VERSION)])
 
     def take(self, reply: bytes) -> bool:
-        """Take the answer to a heartbeat. Return whether the next one has to follow at once."""
+        """Adopt the answer to a heartbeat. Return whether the next heartbeat is due at once."""
         answer = read_answer(ConsumerGroupHeartbeatRequest(), VERSION, reply)
         check(answer)
         self.epoch, self.interval_s = answer.member_epoch, answer.heartbeat_interval_ms / 1000
@@ -140,7 +140,7 @@ def check(answer: object) -> None:
 
 
 def find_coordinator(address: str, group: str) -> None:
-    """Let the broker create its offsets topic, and wait until it coordinates the group."""
+    """Ask for the group's coordinator until the broker has created its offsets topic and coordinates the group."""
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
     heartbeat = ConsumerGroupHeartbeatRequest(group_id=group, member_id='probe', member_epoch=7)
     peer = Peer(address)
@@ -247,7 +247,7 @@ def exchange(peer: Peer, requests: list[ConsumerGroupHeartbeatRequest]) -> list[
 
 
 def settle(group: str, peers: list[Peer], epochs: list[dict[str, int]]) -> None:
-    """Heartbeat, owning nothing, until all members are at the same epoch twice in a row."""
+    """Send heartbeats without owned partitions until all members are at the same epoch twice in a row."""
     deadline, agreed = time.monotonic() + LIMIT_S, 0
     while agreed < 2:
         for peer, own in zip(peers, epochs, strict=True):
@@ -284,7 +284,7 @@ class Figures:
 
 
 def measure(site: Site, sizes: Sizes, number: int, figures: Figures) -> None:
-    """Measure a broker once. Raises GroupError, LoadError, OSError."""
+    """Measure a broker once. Raise GroupError, LoadError or OSError if it fails."""
     site.create_topic(TOPIC, sizes.partitions)
     rebalance(site, sizes, f'warm-{number}')    # a JVM compiles meanwhile
     seconds, cpu_s = rebalance(site, sizes, f'rebalance-{number}')

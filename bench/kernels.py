@@ -1,8 +1,8 @@
 """The compiled paths that are measured, each with a reference that does the same work in the same run.
 
-`bench_kernels.py` shows the times of both. `tests/gates` judges their ratio by the bound: the least CPU time of the
-reference divided by ours. A bound is about half of the ratio that was measured when it was set, which is in the comment
-next to it. Differences between machines, and between versions of Python and of the references, are far smaller.
+`bench_kernels.py` shows the times of both. `tests/gates` judges their ratio, the CPU time of the reference divided by
+ours. A bound is the least ratio. A bound is about half of the ratio that was measured when it was set. The comment next
+to it has that ratio. Ratios differ far less between machines, versions of Python and versions of the references.
 """
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ T = 1_700_000_000_000
 
 
 class Kernel(NamedTuple):
-    """Two functions that do the same work."""
+    """A compiled function and its reference, which does the same work."""
 
     ours: Callable[[], Any]
     reference: Callable[[], Any]
 
 
 class Case(NamedTuple):
-    """A kernel, made with an empty directory, and its bound."""
+    """A kernel and its bound. `make` gets an empty directory and returns the kernel."""
 
     make: Callable[[pathlib.Path], Kernel]
     bound: float
@@ -109,7 +109,8 @@ def header_and_crc() -> Kernel:
 
 
 def validate(library: Any, records_count: int) -> Kernel:
-    """Full validation of a Produce request. The reference only checks the CRC and reads the records."""
+    """Return the kernel of a Produce request's full validation. The reference only checks the CRC and reads the
+    records."""
     batch = encode_batch(rows(records_count))
     data = bytearray(batch)
 
@@ -142,14 +143,15 @@ def read(library: Any, records_count: int) -> Kernel:
 
 
 def read_by_the_slow_reader() -> Kernel:
-    """The slow reader does without its CRC check, which dominates its time."""
+    """Return the kernel of reading records. The slow reader omits its CRC check, which would dominate its time."""
     data = bytes(encode_batch(rows(140)))
     records = data[reference.HEADER.size:]
     return Kernel(lambda: decode_records(data), lambda: reference.decode_records(records, 140))
 
 
 def columns() -> Kernel:
-    """The rows of a batch as Arrow arrays. The reference builds them from the slow reader's records."""
+    """Return the kernel that reads a batch as Arrow arrays. The reference builds them from the slow reader's
+    records."""
     data = bytes(encode_batch(rows(1000)))
     encoded = data[reference.HEADER.size:]
 
@@ -194,7 +196,7 @@ def fetched() -> tuple[list[bytes], list[tuple[int, int]]]:
 
 
 def abort_filter() -> Kernel:
-    """Both sides get headers that are parsed before."""
+    """Return the kernel of the abort filter. Both sides get parsed headers."""
     batches, aborted = fetched()
     headers = [(read_header(batch), batch) for batch in batches]
     decoded = [reference.decode_batch(batch) for batch in batches]
@@ -263,7 +265,7 @@ BASE_SEQUENCE = slice(53, 57)
 
 
 def producer_state() -> Kernel:
-    """Replay of producer state: 200 transactional batches of 20 producers."""
+    """Return the kernel of replaying producer state: 200 transactional batches of 20 producers."""
     batches = [encode_batch([(T, None, b'v')], base_offset=number, producer_id=number % PRODUCERS, producer_epoch=0,
                             base_sequence=number // PRODUCERS, transactional=True)
                for number in range(PRODUCERS * TRANSACTIONS)]
@@ -281,7 +283,7 @@ def producer_state() -> Kernel:
 
 
 def index_search(directory: pathlib.Path) -> Kernel:
-    """A search among 100,000 entries. The reference searches the same offsets in a list."""
+    """Return the kernel of a search among 100,000 index entries. The reference searches the same offsets in a list."""
     index = OffsetIndex(FileSystem(), str(directory / 'x.index'), 0, 10_485_760)
     for number in range(1, 100_001):
         index.add(number * 7, number * 4096)
@@ -290,7 +292,8 @@ def index_search(directory: pathlib.Path) -> Kernel:
 
 
 def checked_append(directory: pathlib.Path) -> Kernel:
-    """A log appends a batch with a checked sequence number. The reference is its append of one without a producer."""
+    """Return the kernel of appending a batch with a checked sequence number. The reference appends a batch without a
+    producer."""
     log = Log(FileSystem(), str(directory / 'gate-0'), 'gate', 0, LogConfig(Config({}), {}), Clock())
     plain = encode_batch([(T, None, b'x' * 225)])
     checked = encode_batch([(T, None, b'x' * 225)], producer_id=1, producer_epoch=0, base_sequence=0)
@@ -306,7 +309,7 @@ def checked_append(directory: pathlib.Path) -> Kernel:
 # ---- rights
 
 def rights() -> Kernel:
-    """Remembered rights, with 10,000 ACLs in force. The reference looks the names up in a dict."""
+    """Return the kernel of remembered rights, with 10,000 ACLs in force. The reference looks the names up in a dict."""
     authorizer = Authorizer()
     for number in range(10_000):
         authorizer.put(AccessControlEntryRecord(
@@ -342,7 +345,7 @@ CRC_BOUNDS = {
 
 
 def case(bound: float, make: Callable[..., Kernel], *arguments: Any) -> Case:
-    """Return the case of a kernel that needs no directory."""
+    """Return the case of a kernel that does not need a directory."""
     return Case(lambda directory: make(*arguments), bound)
 
 
@@ -384,4 +387,4 @@ CASES = {
     'append with a producer, without': Case(checked_append, 0.5),  # 0.95
     'remembered right, dict': case(0.2, rights),  # 0.4
 }
-"""The cases by name: the kernel and its reference."""
+"""The cases by name. A name says what the kernel does, and what its reference is."""

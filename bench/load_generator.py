@@ -33,12 +33,12 @@ DRAIN_LIMIT_S = 90
 
 
 class LoadError(Exception):
-    """The load did not finish, or the broker returned errors."""
+    """Raised if the load did not finish, or the broker returned errors."""
 
 
 @dataclass
 class Figures:
-    """The figures of one load; bytes include the frames."""
+    """The figures of one load. The bytes that were sent and received are those of whole frames."""
 
     kind: str
     requests: int
@@ -58,13 +58,13 @@ class Figures:
 
     @property
     def count(self) -> int:
-        """The number of transactions if the load has them, else of requests."""
+        """The number of transactions if the load has transactions, otherwise of requests."""
         return self.transactions if self.kind == 'transaction' else self.requests
 
 
 @dataclass
 class Measurement:
-    """The result of a run. CPU times are those of the processes, steal is over all processors."""
+    """The result of a run. CPU times are those of the single processes; `steal` is that of all processors."""
 
     seconds: float
     client_cpu_s: float
@@ -76,14 +76,15 @@ class Measurement:
 
 @functools.cache
 def build() -> pathlib.Path:
-    """Compile the program, with TLS if OpenSSL's headers exist. Raises LoadError with the compiler's output."""
+    """Compile the program, with TLS if OpenSSL's headers exist. If that fails, raise LoadError with the compiler's
+    output."""
     sources = [path for path in sorted(SOURCES.glob('*.c')) if path.name != 'floor.c']
     return _compiled('load', sources, TLS_FLAGS if has_tls() else ())
 
 
 @functools.cache
 def build_floor() -> pathlib.Path:
-    """Compile the floor server, which does almost nothing. Raises LoadError if it does not compile."""
+    """Compile the floor server, which does almost nothing. Raise LoadError if it does not compile."""
     return _compiled('floor', [SOURCES / name for name in FLOOR_SOURCES], ())
 
 
@@ -106,7 +107,7 @@ def _compiled(name: str, sources: list[pathlib.Path], more_flags: tuple[str, ...
 
 @functools.cache
 def has_tls() -> bool:
-    """Return whether a program can be compiled and linked with OpenSSL here."""
+    """Return whether this machine can compile and link a program with OpenSSL."""
     done = subprocess.run(['cc', '-x', 'c', '-', '-o', '/dev/null', *TLS_FLAGS[1:]], text=True, capture_output=True,
                           input='#include <openssl/ssl.h>\nint main(void) { return !TLS_client_method(); }\n',
                           timeout=BUILD_LIMIT_S, check=False)
@@ -114,7 +115,7 @@ def has_tls() -> bool:
 
 
 def run(address: str, loads: list[str], seconds: float, warm_up_s: float | None = None, pid: int = 0) -> Measurement:
-    """Run loads concurrently, after a warm-up of a tenth of the time. Raises LoadError if the broker failed.
+    """Run loads concurrently, after a warm-up of a tenth of the time. Raise LoadError if the broker fails.
 
     A load with a bounded count may end during the warm-up; its figures then cover the whole run.
     """

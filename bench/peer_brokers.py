@@ -32,11 +32,11 @@ from support.kafka.apache_kafka import KafkaProcess, classpath  # noqa: E402
 ADMIN_LIMIT_S = 300
 READY_LIMIT_S = 120
 TRANSIENT = ('UNKNOWN_TOPIC_OR_PARTITION', 'NOT_LEADER_OR_FOLLOWER', 'LEADER_NOT_AVAILABLE')
-"""The errors of a broker for a topic that is not completely created yet."""
+"""The errors that a broker returns for a topic while it creates it."""
 MOST_AT_ONCE = 5000  # partitions; Kafka rejects a change of more than 10,000 metadata records
 GO_LIMIT_S = 600
 DELETE_AT_ONCE = {'log.segment.delete.delay.ms': '100'}
-"""Removes the files of one cell before the next one is measured."""
+"""With this setting, a broker removes the files of one cell before the next cell is measured."""
 
 # The Java options of kafka-run-class.sh, and those that kafka-server-start.sh adds.
 KAFKA_JAVA = ('-server', '-XX:+UseG1GC', '-XX:MaxGCPauseMillis=20',
@@ -47,7 +47,7 @@ SERVER_HEAP, TOOL_HEAP = ('-Xmx1G', '-Xms1G'), ('-Xmx512M',)
 
 
 class Unavailable(Exception):
-    """A program that a peer needs is missing on this machine."""
+    """Raised if a program that a peer needs is missing on this machine."""
 
 
 class Broker(Protocol):
@@ -70,7 +70,7 @@ class Broker(Protocol):
 
 
 class WithTls:
-    """The TLS address of a broker: in addition to `address`, or the only one."""
+    """The TLS address of a broker, in addition to `address` or as its only address."""
 
     tls_address: str | None = None
     has_only_tls = False
@@ -105,7 +105,7 @@ class BenchServer(WithTls, Process):
 
 
 class Kfake(BenchServer):
-    """kfake from bench/kfake, on its directory."""
+    """The fake broker of bench/kfake, with its data in a directory."""
 
     def start(self) -> None:
         port = self.address.rpartition(':')[2]
@@ -117,7 +117,7 @@ class Kfake(BenchServer):
 
 
 class Floor(BenchServer):
-    """bench/load/floor.c: not a broker, but the upper bound for every broker here."""
+    """The server of bench/load/floor.c. It is not a broker, but the upper bound for every broker on this machine."""
 
     def start(self) -> None:
         self.launch([str(build_floor()), self.address.rpartition(':')[2], *self._options])
@@ -137,7 +137,7 @@ def kafka_tool(main_class: str, *arguments: str) -> list[str]:
 
 
 def java_tool(main: str, *arguments: str) -> list[str]:
-    """Return the same for a class or a source file with a main method."""
+    """Return the command that runs a class or a source file with a main method, with the options of Kafka's tools."""
     quiet = '-Dorg.slf4j.simpleLogger.defaultLogLevel=error'
     return ['java', *TOOL_HEAP, *KAFKA_JAVA, quiet, '-cp', classpath(), main, *arguments]
 
@@ -176,7 +176,8 @@ def _kbroker(durability: str) -> Callable[[pathlib.Path], Broker]:
     return lambda directory: Kbroker(directory, {'kbroker.durability': durability, **DELETE_AT_ONCE})
 
 
-# With TLS, brokers with two listeners create topics through the plaintext one. No client presents a certificate.
+# With TLS, the bench creates topics through the plaintext listener of a broker that has two. No client presents a
+# certificate.
 
 def _kafka_with_tls(directory: pathlib.Path) -> Broker:
     controller, plain, tls = (f'127.0.0.1:{free_port()}' for _ in range(3))
@@ -206,7 +207,7 @@ def _kfake_with_tls(directory: pathlib.Path) -> Broker:
 
 
 def certificate(directory: pathlib.Path) -> str:
-    """Return a file with a key and its certificate, beside a broker's directory."""
+    """Make a file with a key and its certificate next to a broker's directory, and return its path."""
     if shutil.which('openssl') is None or not has_tls():
         raise Unavailable('openssl and its headers were not found')
     place = directory.parent / f'certificate-{directory.name}'
@@ -221,7 +222,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Peer:
-    """One of the brokers under comparison; peers of the same division are compared."""
+    """One of the compared brokers. Peers of the same division are compared with each other."""
 
     name: str
     division: str
@@ -265,7 +266,7 @@ class Site:
                             **(security if self.broker.has_only_tls else {})})
 
     def load(self, loads: list[str], seconds: float, warm_up_s: float | None = None) -> Measurement:
-        """Run loads on this peer, with TLS if it is a TLS peer. Raises LoadError."""
+        """Run loads on this peer, with TLS if it is a TLS peer. Raise LoadError if a load fails."""
         if self._tls_address is not None:
             loads = [f'{load},tls=1' for load in loads]
         return run(self._tls_address or self.broker.address, loads, seconds, warm_up_s, self.broker.pid)
@@ -285,7 +286,7 @@ class Site:
         self.delete_topic(name)
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic. Raises LoadError if it does not exist or accepts no records afterwards."""
+        """Create a topic. Raise LoadError if it does not exist or accepts no records afterwards."""
         try:
             self._admin.create_topics([NewTopic(name, min(partitions, MOST_AT_ONCE))], request_timeout=ADMIN_LIMIT_S,
                                       operation_timeout=ADMIN_LIMIT_S)[name].result(ADMIN_LIMIT_S)
@@ -303,7 +304,7 @@ class Site:
             raise LoadError(f'topic {name} is not deleted: {fault}') from None
 
     def wait_until_taken(self, topic: str, partitions: int) -> None:
-        """Wait until every partition has accepted a record. Raises LoadError if that does not happen."""
+        """Wait until every partition has accepted a record. Raise LoadError after READY_LIMIT_S."""
         each = min(partitions, 1000)
         count = -(-partitions // each)
         deadline = time.monotonic() + READY_LIMIT_S
@@ -322,7 +323,7 @@ class Site:
 
 
 class FloorSite(Site):
-    """The floor server, which has no topics: any name works. With files, a topic is all of them."""
+    """The floor server, which has no topics: any name works. With files, deleting a topic removes all files."""
 
     def create_topic(self, name: str, partitions: int) -> None:
         self.wait_until_taken(name, partitions)
@@ -332,7 +333,7 @@ class FloorSite(Site):
 
 
 def site_of(peer: Peer, work: pathlib.Path) -> Site:
-    """Start the peer. Raises AssertionError, LoadError or Unavailable if it does not start."""
+    """Start the peer. Raise AssertionError, LoadError or Unavailable if it does not start."""
     return (FloorSite if peer.is_floor else Site)(peer, work)
 
 
@@ -363,7 +364,8 @@ def drop_from_page_cache(directory: pathlib.Path, topic: str) -> None:
 
 
 def system_calls(pid: int, action: Callable[[], int]) -> float | None:
-    """Return the system calls of a process and its threads per unit counted by `action`; None without strace."""
+    """Run `action`, which returns a count. Return the system calls of a process and its threads, divided by the count,
+    or None without strace."""
     if shutil.which('strace') is None:
         return None
     with subprocess.Popen(['strace', '-c', '-f', '-p', str(pid)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -382,7 +384,7 @@ def system_calls(pid: int, action: Callable[[], int]) -> float | None:
 
 
 def versions() -> str:
-    """Return the versions of the software under comparison, where they are known."""
+    """Return the versions of the compared software, as far as they are known."""
     pom = (ROOT / 'tests' / 'jvm' / 'pom.xml').read_text()
     kafka = re.search('<kafka.version>(.*)</kafka.version>', pom)
     found = [f'Apache Kafka {kafka[1] if kafka else "?"} on {_first_line(["java", "-version"])}'

@@ -1,4 +1,4 @@
-"""The measurements to compare: a cell is one or more concurrent loads on a topic of its own."""
+"""The measurements that are compared. A cell is one or more concurrent loads on their own topic."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from typing import Any
 SMALL_RECORD, BATCH, LARGE = 'record=190,size=300', 'record=100,size=16384', 'record=1024,size=1048576'
 ON_DISK, BOTH = ('disk',), ('page-cache', 'disk')
 MOST_BYTES = 2 << 30
-"""The most bytes that a cell writes, so that the page cache holds them."""
+"""The most bytes that a cell writes. The page cache can hold them."""
 DIVISIONS = {'TLS': ' (TLS)', 'disk': ' (disk)', 'page-cache': ''}
-"""The divisions whose peers are compared, and the suffix of their cells' names. TLS uses the page cache."""
+"""The divisions of peers, each with the suffix of its cells' names. Peers with TLS answer from the page cache."""
 MANY_PARTITIONS = 1000  # more of them take some brokers longer to create and delete than to measure
 FILES_A_PARTITION, OTHER_FILES = 1, 2000
 WINDOW_BATCHES, RECORDS_A_BATCH = 8192, 148  # the part of the large partition that is read, which the page cache holds
@@ -18,7 +18,7 @@ WINDOW_BATCHES, RECORDS_A_BATCH = 8192, 148  # the part of the large partition t
 
 @dataclass(frozen=True)
 class Fill:
-    """Records written before a cell is measured; cells with the same fill read the same topic."""
+    """Records that are written before a cell is measured. Cells with the same fill read the same topic."""
 
     name: str
     partitions: int
@@ -31,9 +31,9 @@ class Fill:
 
 @dataclass(frozen=True)
 class Cell:
-    """`loads` without their topic; the first one is the subject of the cell. Or a real `client`.
+    """One measurement: either `loads` without their topic, of which the first is the subject, or a real `client`.
 
-    `rounds`: the default number of rounds; comparisons need three. `warm_up_s`: longer than usual where each of many
+    `rounds` is the default number of rounds; comparisons need three. `warm_up_s` is longer than usual if each of many
     partitions must first create files.
     """
 
@@ -49,7 +49,8 @@ class Cell:
     warm_up_s: float | None = None
 
     def bound_loads(self, topic: str, count: int | None = None) -> list[str]:
-        """Return the loads with their topic, bounded by the bytes that they write or by the count of the first one."""
+        """Return the loads with their topic and a bound: the first load ends after `count` requests if given, others by
+        the bytes that they write."""
         bounds = [bound(load) for load in self.loads]
         if count is not None:
             bounds[0] = f',count={count}'
@@ -59,7 +60,7 @@ class Cell:
         return self.name + DIVISIONS[division]
 
     def name_of(self, kind: str, name: str) -> str:
-        """Return the row name of one load among several, from the cell's name."""
+        """Return the name of a load's row. It has the load's kind if the cell has several loads."""
         active = [load for load in self.loads if not load.startswith('idle')]
         return f'{name} ({kind})' if len(active) > 1 else name
 
@@ -81,7 +82,7 @@ class Cell:
 
     @property
     def is_traced(self) -> bool:
-        """True if its system calls are counted, which takes another run, a long one with transactions."""
+        """True if the system calls of the cell are counted. That takes another run, which is long with transactions."""
         return self.is_core
 
     @property
@@ -95,7 +96,7 @@ def option(load: str, name: str, default: int) -> int:
 
 
 def bound(load: str) -> str:
-    """Return the option that keeps a writing load from filling the disk."""
+    """Return the option that bounds the bytes of a writing load."""
     if load.startswith('produce'):
         return f',count={MOST_BYTES // option(load, "size", 16384)}'
     if load.startswith('transaction'):
@@ -144,7 +145,8 @@ def fills(quick: bool, large_gb: float) -> dict[str, Fill]:
 
 
 def cells(quick: bool, most_files: int, large_gb: float) -> Iterator[Cell]:
-    """Yield all cells, on as many partitions as a broker may have files for; `is_core` marks those with targets."""
+    """Yield all cells, with at most as many partitions as a broker may open files. `is_core` marks the cells with
+    targets."""
     filled = fills(quick, large_gb)
     yield from (replace(cell, is_core=True, rounds=3) for cell in core(filled))
     yield from (replace(cell, divisions=('TLS',)) for cell in (
@@ -223,10 +225,10 @@ def real_clients(filled: dict[str, Fill]) -> Iterator[Cell]:
 
 
 def curves(quick: bool, most_files: int) -> Iterator[Cell]:
-    """Yield cells whose cost should not depend on what exists besides their own requests.
+    """Yield cells whose cost should not depend on other partitions, connections and requests.
 
-    Requests go to random partitions, like those of many clients. A connection whose requests all go to one partition
-    would let a broker write several at once, which would bend the start of the curve.
+    Requests go to random partitions, like those of many clients. If all requests of a connection went to one partition,
+    a broker could write several at once, which would bend the start of the curve.
     """
     most = 100 if quick else 10_000
     most_partitions = min(most, max(1000, (most_files - OTHER_FILES) // FILES_A_PARTITION // 1000 * 1000))
@@ -248,7 +250,7 @@ def curves(quick: bool, most_files: int) -> Iterator[Cell]:
 
 
 def places(large: Fill, large_gb: float) -> Iterator[Cell]:
-    """Yield reads of a small window, over and over, so that only its place in the log matters, not the disk."""
+    """Yield cells that read a small window repeatedly, so that only its place in the log matters, not the disk."""
     batches = option(large.load, 'count', 0)
     window = min(WINDOW_BATCHES, batches // 3)
     for place, first in (('end', batches - window), ('middle', batches // 2), ('beginning', 0)):

@@ -1,4 +1,4 @@
-"""Real clients working on a peer, for the figures that their users see. Figures are named with their unit."""
+"""Real clients that work on a peer, with the figures that their users see. The name of a figure has its unit."""
 from __future__ import annotations
 
 import re
@@ -50,7 +50,7 @@ def end_to_end_latency(site: Site, topic: str, seconds: float) -> dict[str, floa
 
 
 def run_tool(name: str, *arguments: str) -> str:
-    """Run one of Kafka's tools and return its output. Raises LoadError if it fails."""
+    """Run one of Kafka's tools and return its output. Raise LoadError if it fails."""
     done = subprocess.run(kafka_tool(name, *arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=TOOL_LIMIT_S, check=False)
     if done.returncode:

@@ -16,7 +16,7 @@ FLOOR, FLOOR_WITH_FILES = 'floor', 'floor-files'
 
 @dataclass
 class Row:
-    """One measurement of a cell on a peer, or the reason for a failure; figures are named with their unit."""
+    """One measurement of a cell on a peer, or the reason for a failure. The name of a figure has its unit."""
 
     cell: str
     peer: str
@@ -54,7 +54,8 @@ class Results:
         return statistics.median(values) if values else None
 
     def ratio(self, cell: str, ours: str, theirs: str, figure: str) -> float | None:
-        """Return the median over the rounds of the ratio within a round, where both had the same noise."""
+        """Return the median of the rounds' ratios. A ratio is taken within a round, in which both peers had the same
+        noise."""
         by_round = [{row.round: row.figures[figure] for row in self.runs(cell, peer) if row.figures.get(figure)}
                     for peer in (ours, theirs)]
         ratios = [value / by_round[1][number] for number, value in by_round[0].items() if number in by_round[1]]
@@ -111,7 +112,8 @@ def _one_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """A target for kbroker against another family, or for kbroker alone; a minimum if `is_least`, else a maximum."""
+    """A target for kbroker, relative to another family or absolute. It is a minimum if `is_least`, otherwise a
+    maximum."""
 
     cells: tuple[str, ...]
     figure: str
@@ -156,7 +158,7 @@ NAMES = {'rate': 'per second', 'cpu_us': 'broker CPU each', 'cpu_s_gb': 'broker 
 
 
 def verdicts(results: Results) -> Iterator[str]:
-    """Yield each target for each of its cells that was measured."""
+    """Yield a line with the verdict of each target for each of its measured cells."""
     recovery = next((cell for cell in results.cells() if cell.startswith('recovery') and cell.endswith(' GB')), '')
     yield '| cell | figure | against | target | found | |'
     yield '|---|---|---|--:|--:|---|'
@@ -178,7 +180,8 @@ def wanted(target: Target) -> str:
 
 
 def judged(results: Results, target: Target, cell: str, theirs: str | None, found: float) -> str:
-    """Judge a ratio. If the floor misses the target too, the limit is the client's, or for CPU the kernel's."""
+    """Return the verdict on a ratio. If the floor misses the target, too, the limit is the client's, or for CPU the
+    kernel's."""
     if reaches(target, found):
         return 'met'
     for floor in (FLOOR_WITH_FILES, FLOOR):
@@ -205,7 +208,7 @@ FLAT = 1.2
 
 
 def curves(results: Results) -> Iterator[str]:
-    """Yield the broker's CPU per request along dimensions that should not matter, and the largest rise."""
+    """Yield the broker's CPU per request for growing dimensions that should not matter, and its largest rise."""
     yield f'| what grows | peer | broker CPU us each | most rise, at most {FLAT} x | |'
     yield '|---|---|---|--:|---|'
     for what, pattern in CURVES.items():

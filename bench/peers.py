@@ -1,17 +1,17 @@
-"""kbroker, Apache Kafka and kfake compared: the same loads on each, one after the other, in several rounds.
+"""Compares kbroker, Apache Kafka and kfake: the same loads on each, one after the other, in several rounds.
 
     python bench/peers.py [--set core|rest|all] [--cells PATTERN] [--peers NAMES] [--rounds N] [--seconds S] [--quick]
     python bench/peers.py --report
 
-Peers of the page cache (kafka, kfake, kbroker: the defaults of the first two), peers that sync before they answer
-(kafka-flush: log.flush.interval.messages=1, kfake-sync, kbroker-disk), and peers over TLS (-tls). Loads come from the
-generator in bench/load. In each round every peer runs once, in a different order each time. Figures are medians over
-the rounds; ratios are taken within a round. Broker CPU is that of the broker's process. "Others" is the CPU time of all
-other processes, including the idle peers. "Each" is a request, or a transaction in cells with transactions;
-microseconds each equal seconds per million.
+There are peers that answer from the page cache (kafka, kfake, kbroker), as Kafka and kfake do by default, peers that
+sync before they answer (kafka-flush with log.flush.interval.messages=1, kfake-sync, kbroker-disk), and peers over TLS
+(-tls). Loads come from the generator in bench/load. In each round every peer runs once, in a different order each time.
+Figures are medians over the rounds; ratios are taken within a round. Broker CPU is that of the broker's process.
+"Others" is the CPU time of all other processes, including the idle peers. "Each" is a request, or a transaction in
+cells with transactions; microseconds each equal seconds per million.
 
-Rows are written to bench/out/peers.jsonl as they are measured, and are not measured again: a cell is complete when the
-file holds enough rounds in which each peer ran. So the same command, after a signal stopped it, continues where it was.
+Rows are written to bench/out/peers.jsonl as they are measured. A cell is complete when the file has enough rounds in
+which each peer ran, and is not measured again. If a signal stops the command, the same command continues from there.
 Partial runs (--cells, --peers) are combined in one table, which `--report` prints and writes to peers.md and peers.svg.
 --list shows the cells; --discard discards the rows of the selected cells.
 
@@ -88,7 +88,7 @@ class Plan:
 
 
 class Notebook:
-    """The rows of this and earlier runs, written to disk as they come, and used by the report."""
+    """The rows of this run and of earlier runs. It writes each new row to disk at once, and the report reads it."""
 
     def __init__(self, place: pathlib.Path):
         self._place = place
@@ -96,7 +96,7 @@ class Notebook:
         self.results = Results([Row(**line) for line in self._lines if 'head' not in line])
 
     def begin(self, head: str) -> None:
-        """Start a run, to which the following rows belong."""
+        """Start a run. Rows that are added from now on belong to it."""
         self._write({'head': head, 'began': time.strftime('%Y-%m-%d %H:%M', time.gmtime()),
                      'load': round(os.getloadavg()[0], 2)})
 
@@ -161,7 +161,7 @@ def figures_of(measured: Measurement, load: Figures, pid: int) -> dict[str, floa
 
 
 class CellRun:
-    """A cell on the running peers: topics that it reads are kept, those that it writes are recreated each time."""
+    """Runs cells on the running peers. It retains topics that cells read, and recreates topics that cells write."""
 
     def __init__(self, notebook: Notebook, plan: Plan):
         self._notebook = notebook
@@ -195,7 +195,7 @@ class CellRun:
                                    figures_of(measured, load, site.broker.pid)))
 
     def trace(self, cell: Cell, site: Site) -> None:
-        """Count system calls in a separate run: tracing changes every other figure."""
+        """Count system calls in a separate run, because tracing changes every other figure."""
         name = cell.name_in(site.peer.division)
         if self._notebook.results.has_round(cell.names_in(site.peer.division), site.peer.name, TRACED):
             return
@@ -232,7 +232,7 @@ class CellRun:
 # ---- start, warm-up and recovery
 
 def warm_up(site: Site, seconds: float) -> None:
-    """Run a mix of requests, so that a JVM compiles its hot code."""
+    """Run various requests, so that a JVM compiles its hot code."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         with site.topic('warm', 8) as topic:
@@ -328,7 +328,7 @@ def started(notebook: Notebook, plan: Plan, stack: ExitStack, work: pathlib.Path
 
 def measure_cell(cell_run: CellRun, notebook: Notebook, plan: Plan, cell: Cell, sites: list[Site],
                  is_traced: bool) -> None:
-    """Run rounds until there are enough; the first peer changes each time."""
+    """Run rounds until the cell has enough. Each round begins with another peer."""
     peers = [site.peer for site in sites]
     missing = plan.rounds_of(cell) - rounds_of(notebook, cell, peers)
     first_number = 1 + max((row.round for row in notebook.results.rows), default=0)  # never continue a round

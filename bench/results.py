@@ -1,4 +1,4 @@
-"""The results that are kept: bench/results.json, and the page and the charts that are made from it.
+"""The stored results: bench/results.json, and the page and the charts that are made from it.
 
     python bench/results.py                write RESULTS.md and its charts from results.json
     python bench/results.py --take REPORT  first put the tables of a report into results.json
@@ -26,7 +26,7 @@ import svg  # noqa: E402
 DATA, PAGE = HERE / 'results.json', HERE / 'RESULTS.md'
 
 Value = float | str | list[float] | None
-"""A figure; text; a median with the least and the most of the rounds; nothing."""
+"""A figure, a text, a median with the least and the most of the rounds, or None."""
 Row = dict[str, Value]
 Data = dict[str, Any]
 
@@ -54,7 +54,7 @@ SOURCES = ('connector, Kafka', 'ours, broker', 'ours, files', 'transport')
 # ---- reports into data
 
 def take(data: Data, report: str) -> None:
-    """Put the tables of a report into `data`. The line about the machine before a table is kept with it."""
+    """Put the tables of a report into `data`, each with the line about the machine that precedes it."""
     machine = ''
     for block in report.split('\n\n'):
         lines = block.strip().splitlines()
@@ -87,7 +87,7 @@ def key_of(row: Row, keys: int) -> tuple[Value, ...]:
 
 
 def parse(text: str) -> Value:
-    """Return a number for one, a list for a median with a spread, else the text."""
+    """Return a number, a list for a median with a spread, or otherwise the text itself."""
     number = r'[+-]?[\d,]+(?:\.\d+)?'
     if re.fullmatch(number, text):
         return _number(text)
@@ -128,7 +128,7 @@ def find(data: Data, table: str, **wanted: str) -> Row | None:
 
 
 def peers_table(data: Data, division: str, cells: Iterable[str]) -> Iterator[str]:
-    """Rate, broker CPU and p99 of the three brokers."""
+    """Yield the table of rate, broker CPU and p99 of the three brokers."""
     figures = (('per s', ',.0f'), ('broker us each', ',.1f'), ('p99 us', ',.0f'))
     names = {'per s': 'requests/s', 'broker us each': 'CPU us', 'p99 us': 'p99 us'}
     heads = ['load', *(f'{peer}, {names[figure]}' for figure, _ in figures for peer in PEERS)]
@@ -144,7 +144,7 @@ def cells_in(data: Data, division: str) -> list[str]:
 
 
 def life_table(data: Data) -> Iterator[str]:
-    """Start, memory and recovery."""
+    """Yield the table of start, memory and recovery."""
     cells = [(cell, 'RSS MB' if cell == 'idle' else 'ms')
              for cell in cells_in(data, '') if cell.startswith(('start', 'idle', 'recovery'))]
     yield from table_of(['', *PEERS], (
@@ -153,7 +153,7 @@ def life_table(data: Data) -> Iterator[str]:
 
 
 def targets_table(data: Data) -> Iterator[str]:
-    """Targets that were not met."""
+    """Yield the table of targets that were not met."""
     yield from table_of(['load', 'figure', 'against', 'target', 'found', 'what limits it'], (
         [str(row['cell']), str(row['figure']), str(row['against']), str(row['target']), str(row['found']),
          'kbroker' if row['column 5'] == '**short**' else str(row['column 5'])]
@@ -209,7 +209,8 @@ NAME_WIDTH, BAR_WIDTH, WIDTH = 320, 380, 800
 
 
 def chart(title: str, series: Sequence[str], groups: dict[str, list[float | None]], form: str) -> str:
-    """Return bars as SVG: a group for each name, with a bar for each of `series`. The longest of a group is full."""
+    """Return bars as SVG: a group for each name, with a bar for each of `series`. The longest bar of a group has the
+    full width."""
     parts, y = [svg.text(10, 20, title, 'font-weight="bold"')], 60
     for number, name in enumerate(series):
         parts += [svg.key(10 + 160 * number, 32, COLOURS[number]), svg.text(28 + 160 * number, 42, name)]
@@ -237,7 +238,7 @@ def charts(data: Data) -> dict[str, str]:
 # ---- files
 
 def as_text(data: Data) -> str:
-    """Return `data` as JSON with a row a line, so that a change is a line of a diff."""
+    """Return `data` as JSON with one row on a line, so that a change of a row is one line of a diff."""
     return '{\n' + ',\n'.join(f'{json.dumps(name)}: {_table_text(table)}' for name, table in data.items()) + '\n}\n'
 
 

@@ -1,4 +1,4 @@
-"""Rounds of a bench: in each one every broker is measured once, on a directory of its own, in alternating order."""
+"""Rounds of a bench. Each round measures every broker once, on its own directory, in alternating order."""
 from __future__ import annotations
 
 import contextlib
@@ -14,16 +14,16 @@ from peer_brokers import PEERS, Site, Unavailable, site_of, versions
 from stopping import workplace
 
 F = TypeVar('F')
-"""The figures of a broker."""
+"""The type of a bench's figures of one broker."""
 
 
 class GroupError(Exception):
-    """A broker answered with an error, or a group did not become stable in time."""
+    """Raised if a broker answers with an error, or a group does not become stable in time."""
 
 
 @contextlib.contextmanager
 def new_site(name: str) -> Iterator[Site]:
-    """Start a peer on a directory of its own. Raises LoadError, OSError, Unavailable."""
+    """Start a peer on its own directory. Raise LoadError, OSError or Unavailable if it does not start."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         site = site_of(PEERS[name], pathlib.Path(work))
         try:
@@ -36,7 +36,7 @@ def play(names: str, rounds: int, found: Callable[[], F], measure: Callable[[Sit
          report: Callable[[Mapping[str, F]], Iterable[str]]) -> None:
     """Measure the named peers in each round, then print the report and the faults.
 
-    `found` returns empty figures. `measure` adds those of a round with this number.
+    `found` returns empty figures. `measure` gets the number of a round, and adds the figures of the round to them.
     """
     if unknown := {*names.split(',')} - {*PEERS}:
         raise click.ClickException(f'no such peers: {", ".join(sorted(unknown))}')
@@ -57,6 +57,6 @@ def play(names: str, rounds: int, found: Callable[[], F], measure: Callable[[Sit
 
 
 def spread(values: list[float], digits: int) -> str:
-    """Return the median, and the range in parentheses."""
+    """Return the median with the range in parentheses."""
     low, middle, high = (f'{value:.{digits}f}' for value in (min(values), statistics.median(values), max(values)))
     return f'{middle} ({low} to {high})'

@@ -56,7 +56,7 @@ from kbroker.security.scram import keys_of_salted_password, proof_of, salted_pas
 USER, MECHANISM, MECHANISM_CODE, ITERATIONS, SALT = 'load', 'SCRAM-SHA-512', 2, 4096, b'salt of the bench'
 LOGINS_A_SECOND = 200
 OTHER_ACLS = 200
-"""Lists of other users and topics, in which those of the load have to be found."""
+"""The number of ACLs of other users and topics, among which the broker has to find those of the load."""
 FILL = Fill('plain', 8, f'produce:{BATCH},connections=8,depth=5,partitions=8,count=8000')
 CELLS = (produce('16 KiB', BATCH, 8, 5), produce('300 B', SMALL_RECORD, 8, 5), fetch('64 KiB', 65_536, 8, FILL),
          transactions(64))
@@ -64,7 +64,7 @@ ONE_CLIENT = f'produce:{SMALL_RECORD},topic=one,connections=1,depth=1,partitions
 
 
 class Target(NamedTuple):
-    """A broker, the address of its loads, and what each load says to log in."""
+    """A broker, the address of its loads, and the option with which each load logs in."""
 
     broker: BrokerProcess
     address: str
@@ -107,7 +107,7 @@ def targets() -> Iterator[tuple[Target, Target]]:
 
 
 def give_rights(address: str) -> None:
-    """Create the ACLs of the load, and many others."""
+    """Create the ACLs of the load, and OTHER_ACLS of other users."""
     cluster = Cluster(ClientConfig.load(address))
     own = [(ResourceType.TOPIC, Operation.ALL), (ResourceType.TRANSACTIONAL_ID, Operation.ALL)]
     others = [(ResourceType.TOPIC, f'other-{number}', f'User:other-{number}') for number in range(OTHER_ACLS)]
@@ -123,7 +123,7 @@ def give_rights(address: str) -> None:
 
 def pairs(rounds: int, first: Callable[[int], Measurement],
           second: Callable[[int], Measurement]) -> Iterator[tuple[Measurement, Measurement]]:
-    """Yield the measurements of both in each round; who begins changes from round to round."""
+    """Yield the measurements of both functions in each round. They take turns in beginning a round."""
     for number in range(rounds):
         if number % 2:
             later = second(number)
@@ -134,7 +134,7 @@ def pairs(rounds: int, first: Callable[[int], Measurement],
 
 
 def measured(target: Target, cell: Cell, number: int, seconds: float) -> Measurement:
-    """Measure a cell on a topic of its own, which is filled before if the cell reads."""
+    """Measure a cell on its own topic. If the cell reads, fill the topic first."""
     topic = f'cell-{number}'
     target.create(topic, cell.partitions)
     try:
@@ -161,7 +161,7 @@ def broker_us(found: Measurement) -> float:
 # ---- logins
 
 def log_in(address: str, salted: bytes) -> None:
-    """Log in once by SCRAM. The password is salted already: that is the client's work."""
+    """Log in once by SCRAM. The caller salts the password, so that a login takes the client little time."""
     host, _, port = address.rpartition(':')
     keys = keys_of_salted_password(MECHANISM, salted)
     bare = f'n={USER},r={secrets.token_hex(12)}'.encode()
@@ -175,7 +175,7 @@ def log_in(address: str, salted: bytes) -> None:
 
 
 class Logins:
-    """Logs in again and again on a thread, so many times a second."""
+    """Logs in repeatedly in a thread, LOGINS_A_SECOND times a second."""
 
     def __init__(self, address: str, salted: bytes):
         self.count = 0
@@ -201,7 +201,7 @@ class Logins:
 
 
 def measure_logins(target: Target, rounds: int, seconds: float) -> Iterator[str]:
-    """Yield the lines about the client beside whom others log in."""
+    """Yield the table of a client's latency, alone and while others log in."""
     salted = salted_password(MECHANISM, 'password', SALT, ITERATIONS)
     request = AlterUserScramCredentialsRequest
     target.ask(request(deletions=[], upsertions=[request.ScramCredentialUpsertion(

@@ -7,8 +7,8 @@ connection, read it from the start to the end. Every member behaves as Kafka's s
 for 500 records at most, and the next fetch accepts them. The time counts from the first fetch until all records are
 accepted. The broker's CPU time is that of this span.
 
-In each round every broker runs once, on a directory of its own, in the opposite order of the round before. A first
-group reads everything before the measured one. Figures are medians over the rounds, with their ranges.
+Each round runs every broker once, on its own directory, in the opposite order of the previous round. A first group
+reads everything before the measured one. Figures are medians over the rounds, with their ranges.
 """
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NOT_READY = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_
 
 
 class Member:
-    """A member that fetches, and accepts with its next fetch what it has got."""
+    """A member that fetches. Each fetch accepts the records of the previous one."""
 
     def __init__(self, group: str, address: str):
         self.peer = Peer(address)
@@ -66,7 +66,7 @@ class Member:
         self._request: object = None
 
     def heartbeat(self) -> None:
-        """Join, or stay in the group. Adopt what is assigned."""
+        """Send a heartbeat, with which the member joins the group or stays in it. Adopt the assignment."""
         self._last_beat_s = time.monotonic()
         request = build('ShareGroupHeartbeatRequest', group_id=self.group, member_id=self.member_id,
                         member_epoch=self.member_epoch,
@@ -80,7 +80,7 @@ class Member:
             self.assigned = {each.topic_id: list(each.partitions) for each in answer.assignment.topic_partitions}
 
     def fetch(self) -> None:
-        """Send a fetch that accepts the records of the one before."""
+        """Send a fetch that accepts the records of the previous fetch."""
         if time.monotonic() - self._last_beat_s > HEARTBEAT_S:
             self.heartbeat()
         said: dict[bytes, list[object]] = {}
@@ -135,7 +135,7 @@ def count_records(address: str) -> int:
 
 
 def join(members: list[Member]) -> None:
-    """Heartbeat until all partitions are assigned, as evenly as they can be."""
+    """Send heartbeats until all partitions are assigned as evenly as possible."""
     deadline = time.monotonic() + LIMIT_S
     wanted = PARTITIONS * -(-len(members) // PARTITIONS)
     while not all(member.assigned for member in members) or (
@@ -183,7 +183,7 @@ class Figures:
 
 
 def measure(site: Site, members: int, records: int, number: int, figures: Figures) -> None:
-    """Measure a broker once. Raises GroupError, LoadError, OSError."""
+    """Measure a broker once. Raise GroupError, LoadError or OSError if it fails."""
     site.create_topic(TOPIC, PARTITIONS)
     batches = -(-records * RECORD_BYTES // BATCH_BYTES)
     site.load([f'produce:topic={TOPIC},partitions={PARTITIONS},connections={PARTITIONS},depth=5,'

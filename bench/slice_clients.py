@@ -24,7 +24,7 @@ RAW_RECORDS_S = 1e6  # the assumed rate of the generator when it reads
 
 
 class Slice(NamedTuple):
-    """The figures of a short time of full work; broker CPU is in microseconds per record."""
+    """The figures of a short time at full speed. Broker CPU is in microseconds per record."""
 
     rate: float
     broker_us: float
@@ -43,12 +43,13 @@ def mark(records: int, pid: int) -> Mark:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of all threads of a process, in ns resolution; the clock id is clock_getcpuclockid's."""
+    """Return the CPU time of all threads of a process, with a resolution of ns. The clock id is the one of
+    clock_getcpuclockid."""
     return time.clock_gettime(~pid << 3 | 2)
 
 
 def between(first: Mark, last: Mark) -> Slice:
-    """Return the slice between two marks. Raises LoadError if nothing was delivered or no broker CPU was used."""
+    """Return the slice between two marks. Raise LoadError if no record was delivered or no broker CPU was used."""
     records, broker_s = last.records - first.records, last.broker_cpu_s - first.broker_cpu_s
     if records <= 0 or broker_s <= 0:
         raise LoadError(f'a slice is too short: {records} records, {broker_s:.6f} s of the broker')
@@ -60,7 +61,7 @@ def between(first: Mark, last: Mark) -> Slice:
 class Client(Protocol):
     """A client that stays connected. `strict` enables the feature whose cost is measured: transactions, read_committed.
 
-    `pid` is the client's own process, if it has one.
+    `pid` is the client's process if it is not this one.
     """
 
     pid: int | None
@@ -108,7 +109,7 @@ class Confluent:
         return between(marks[0], marks[-1])
 
     def consume(self, topic: str, strict: bool, records: int) -> Slice:
-        """Measure from the first record on: before it, librdkafka waits."""
+        """Measure from the first record on, because librdkafka waits before it."""
         consumer = self._consumers[strict]
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         try:
@@ -130,7 +131,7 @@ class Confluent:
 
 
 def put(producer: Producer, topic: str) -> None:
-    """Produce one record. Raises LoadError if the queue has no room for LIMIT_S: nothing is delivered."""
+    """Produce one record. Raise LoadError if the queue has had no room for LIMIT_S, because nothing was delivered."""
     waiting_since = None
     while True:
         try:
@@ -144,7 +145,7 @@ def put(producer: Producer, topic: str) -> None:
 
 
 class Java:
-    """bench/SliceClient.java in a JVM that keeps running."""
+    """The client of bench/SliceClient.java, in a JVM that keeps running."""
 
     def __init__(self, site: Site):
         self._pid = site.broker.pid
@@ -185,7 +186,7 @@ class Java:
 
 
 class Raw:
-    """The load generator. It reconnects for each slice, but needs no warm-up."""
+    """The load generator as a client. It reconnects for each slice, but needs no warm-up."""
 
     pid: int | None = None
 
@@ -198,7 +199,8 @@ class Raw:
                           seconds, COMMIT_MS / 1e3)
 
     def consume(self, topic: str, strict: bool, records: int) -> Slice:
-        """Read repeatedly, long enough to measure: it reads faster than the other clients."""
+        """Read the topic repeatedly, because the generator reads faster than the other clients and one read is too
+        short to measure."""
         return self._load(f'fetch:topic={topic},size=1048576,committed={strict:d}', records / RAW_RECORDS_S, 0.05)
 
     def _load(self, load: str, seconds: float, warm_up_s: float) -> Slice:

@@ -1,4 +1,4 @@
-"""Reading into Spark and writing from it: Spark's own connector against `format("kbroker")`.
+"""Reading into Spark and writing from Spark: Spark's own connector compared with `format("kbroker")`.
 
     python bench/spark.py [--what reading|writing] [--quick] [--rounds N] [--cells PATTERN] [--markdown FILE]
 
@@ -48,7 +48,7 @@ from kbroker.record.compression import Compression  # noqa: E402
 
 TRANSPORT_ROWS = 10_000
 TRANSPORT_BYTES = 1024 * 1024
-"""An Arrow batch has as many rows or bytes of values as those of format("kbroker")."""
+"""An Arrow batch of `transport` has as many rows or bytes of values as one of format("kbroker")."""
 ACTIONS = ('count', 'noop', 'parquet')
 SOURCES = ('connector, Kafka', 'connector, kbroker', 'ours, broker', 'ours, files', 'transport')
 TARGETS = (('ours, files', 'connector, Kafka', 3.0), ('ours, files', 'transport', 0.8),
@@ -84,7 +84,7 @@ class Result:
 
 
 def cells(small_records: int, large_records: int) -> list[Cell]:
-    """Return all cells: the actions, codecs and aborted topics are each compared with the plain topics."""
+    """Return all cells. Those with other actions, codecs and aborted transactions compare with the plain topics."""
     found = []
     for record_bytes, records in ((100, small_records), (1024, large_records)):
         plain = Topic(record_bytes, records=records)
@@ -97,7 +97,7 @@ def cells(small_records: int, large_records: int) -> list[Cell]:
 # ---- sources
 
 def transport_source() -> type:
-    """Return the class, created locally so that it is pickled by value."""
+    """Return the class of the source `transport`. It is created in a function so that it is pickled by value."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class TransportReader(DataSourceReader):
@@ -140,7 +140,7 @@ def transport_source() -> type:
 
 
 class Reading(Bench):
-    """Reads from the brokers and their files."""
+    """Measures reads from the brokers and from their files."""
 
     @contextmanager
     def filled(self, topic: Topic) -> Iterator[None]:
@@ -190,7 +190,8 @@ class Reading(Bench):
 # ---- running and reporting
 
 def measure_all(bench: Reading, wanted: list[Cell], rounds: int, say: Callable[[Result], None]) -> None:
-    """Measure in rounds, in each the sources of a cell back to back; `say` is called with each cell's result."""
+    """Measure in rounds. Each round measures the sources of a cell one after the other. Call `say` with each cell's
+    result."""
     for topic in dict.fromkeys(cell.topic for cell in wanted):
         with bench.filled(topic):
             bench.check(topic)  # a warm-up too
@@ -242,7 +243,7 @@ def verdicts(results: list[Result]) -> Iterator[str]:
 
 
 def verdict(ratio: float, least: float, bound: float) -> str:
-    """Judge a ratio; `bound` is the ratio that no Python source can exceed."""
+    """Return a ratio with its verdict. `bound` is the ratio that no source in Python can exceed."""
     return f'{ratio:.2f}' + ('' if ratio >= least else ' **short**' if bound >= least else ' **bound**')
 
 
@@ -259,14 +260,14 @@ def machine() -> str:
 
 @dataclass
 class Report:
-    """The lines of the report so far, which a file gets after each result."""
+    """The lines of the report so far. It writes them to the file `path`, if given, after each result."""
 
     path: pathlib.Path | None
     began: float = field(default_factory=time.monotonic)
     parts: dict[str, list[str]] = field(default_factory=dict)
 
     def put(self, part: str, lines: list[str], said: str) -> None:
-        """Replace a part of the report, and say on stderr what it has more."""
+        """Replace a part of the report, and print `said` to stderr."""
         self.parts[part] = lines
         click.echo(f'{time.monotonic() - self.began:.0f} s: {said}', err=True)
         if self.path is not None:

@@ -1,4 +1,4 @@
-"""A Spark session beside its brokers, and what a job takes: its time, and processor time of each kind of process."""
+"""A Spark session with its brokers, and the cost of a job: its time, and the processor time of each kind of process."""
 from __future__ import annotations
 
 import importlib.util
@@ -34,7 +34,7 @@ class Bench:
     """One Spark session and its brokers: kbroker, and Apache Kafka if it is compared."""
 
     def __init__(self, stack: ExitStack, work: pathlib.Path, with_kafka: bool, sources: Sequence[type]):
-        """Start all. `sources` are the data sources in Python that the session gets."""
+        """Start the brokers and the session. `sources` are the data sources in Python to register in the session."""
         self.work = work
         self.spark = session(work, sources)
         stack.callback(self.spark.stop)
@@ -88,7 +88,7 @@ def session(work: pathlib.Path, sources: Sequence[type]) -> Any:
 
 
 def connector_jars() -> list[str]:
-    """Return the connector's jars, which the tests of the room download."""
+    """Return the connector's jars, which the tests in tests/spark download."""
     place = ROOT / 'tests' / 'spark' / 'conftest.py'
     spec = importlib.util.spec_from_file_location('spark_conftest', place)
     assert spec is not None and spec.loader is not None

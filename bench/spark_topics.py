@@ -1,4 +1,4 @@
-"""Topics for the Spark bench: batches encoded once and produced unchanged, the same bytes to every broker."""
+"""Topics for the Spark bench. Batches are encoded once, and produced with the same bytes to every broker."""
 from __future__ import annotations
 
 import random
@@ -22,13 +22,14 @@ TEMPLATES = 16
 IN_FLIGHT = 32
 BATCHES_OF_A_TRANSACTION = 50
 PRODUCE_VERSION = 11
-"""The last version in which Produce does not add partitions to the transaction."""
+"""The last version of Produce that does not add partitions to the transaction."""
 TIMESTAMP_MS = 1_700_000_000_000
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic of `records` records; `aborted_percent` of its transactions are aborted; 0: no transactions."""
+    """A topic of `records` records, of whose transactions `aborted_percent` percent are aborted. With 0, it has no
+    transactions."""
 
     record_bytes: int
     codec: Compression = Compression.NONE
@@ -96,7 +97,8 @@ class Filler:
         assert errors == {topic.name: None}, errors
 
     def _lead(self, topic: Topic) -> None:
-        """Raise KafkaError while a partition is not ready; Apache Kafka reveals that only in a request to it."""
+        """Raise KafkaError if a partition is not ready, which Apache Kafka reveals only in the answer to a request for
+        the partition."""
         Admin(self._cluster).list_offsets({(topic.name, partition): LATEST for partition in range(topic.partitions)})
 
     def _transact(self, topic: Topic, templates: list[list[tuple[int, bytes, bytes]]]) -> None:
@@ -120,7 +122,7 @@ class Filler:
             self._ask(transactional_id, messages.EndTxnRequest(
                 transactional_id=transactional_id, producer_id=producer.producer_id,
                 producer_epoch=producer.producer_epoch, committed=is_committed), 4)
-        # Answered when the markers of the previous transaction are written.
+        # The broker answers InitProducerId when the markers of the previous transaction are written.
         self._ask(transactional_id, messages.InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=60_000), 4)
 

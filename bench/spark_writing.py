@@ -1,8 +1,8 @@
-"""Writing from Spark: Spark's own Kafka sink against the sink of `format("kbroker")`, with the same settings.
+"""Writing from Spark: Spark's own Kafka sink compared with the sink of `format("kbroker")`, with the same settings.
 
-The rows are made by Spark in memory. A job of the sink `noop` shows what that takes. One of `noop, Python` shows what
-it takes to bring them to Python, where they are discarded: no sink in Python costs less. The overhead of a sink in a
-micro-batch is what a stream of few rows takes with it, less what the same stream takes with `noop`.
+Spark makes the rows in memory. A job with the sink `noop` shows the time of that. A job with `noop, Python` also brings
+the rows to Python, where they are discarded: no sink in Python takes less time. The overhead of a sink in a micro-batch
+is the time of a stream of few rows with the sink, minus the time of the same stream with `noop`.
 """
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _names = itertools.count(1)
 
 @dataclass(frozen=True)
 class Job:
-    """Rows of one size, and the settings of the producers that all sinks get."""
+    """Rows of one size, and the producer settings that all sinks get."""
 
     record_bytes: int
     rows: int
     has_keys: bool = False
     codec: str = 'none'
     batch_bytes: int | None = 16_384
-    """None: each sink has its default."""
+    """The batch.size of all sinks. With None, each sink has its default."""
 
     @property
     def name(self) -> str:
@@ -83,14 +83,15 @@ def jobs(small_rows: int, large_rows: int) -> list[Job]:
 
 
 class Writing:
-    """The jobs and the streams, on the session and the brokers of a bench."""
+    """Measures jobs and streams on the session and the brokers of a bench."""
 
     def __init__(self, bench: Bench):
         self._bench = bench
         self._sinks = list(SINKS)
 
     def measure(self, wanted: list[Job], rounds: int, say: Callable[[Written], None]) -> None:
-        """Measure in rounds, in each all sinks one after the other. A round before them is a warm-up."""
+        """Measure in rounds. Each round measures all sinks one after the other. A further round before them is the
+        warm-up."""
         for job in wanted:
             written = Written(job, {sink: [] for sink in self._sinks})
             for number in range(-1, rounds):
@@ -118,7 +119,8 @@ class Writing:
         assert found == job.rows, f'{sink}, {job.name}: found {found} rows, expected {job.rows}'
 
     def micro_batches(self, batches: int) -> dict[str, list[int]]:
-        """Return the milliseconds of the micro-batches of a stream of few rows by sink, without the first ones."""
+        """Run a stream of few rows with each sink. Return the milliseconds of its micro-batches by sink, without the
+        first ones."""
         found: dict[str, list[int]] = {}
         for sink in self._sinks:
             with Admin(self._bench.kbroker.address) as admin:
@@ -145,7 +147,7 @@ class Writing:
 
 
 def discarding_source() -> type:
-    """Return the class, created locally so that it is pickled by value."""
+    """Return the class of a sink that discards its rows. It is created in a function so that it is pickled by value."""
     from pyspark.sql.datasource import (
         DataSource,
         DataSourceArrowWriter,

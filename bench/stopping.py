@@ -16,11 +16,13 @@ from typing import NoReturn
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 GRACE_S = 5
-"""The time for the bench to end by itself. A call into a client library may prevent it: one waits for a minute."""
+"""The time for the main thread to end the bench. A call into a client library may prevent that: one blocks for a
+minute."""
 
 
 class Stopped(BaseException):
-    """A signal arrived. Not an Exception, so that it is not mistaken for a fault of the measured broker."""
+    """Raised if a signal arrives. It is not an Exception, so that it is not mistaken for a fault of the measured
+    broker."""
 
     def __init__(self, number: int):
         super().__init__(f'stopped by {signal.Signals(number).name}')
@@ -28,7 +30,7 @@ class Stopped(BaseException):
 
 
 class Report:
-    """The results, which the thread that ends the bench prints. They are printed once."""
+    """The results of a bench. The thread that ends the bench prints them, and they are printed only once."""
 
     def __init__(self, text: Callable[[], str]):
         self._text = text
@@ -45,19 +47,20 @@ class Report:
 
 @contextlib.contextmanager
 def workplace(directory: str | None = None, report: Callable[[], str] = str) -> Iterator[None]:
-    """Create all temporary directories inside one that is removed at the end, under `directory` if given.
+    """Create a directory, under `directory` if given, in which all temporary directories are created. Remove it at the
+    end.
 
-    Meanwhile SIGTERM, SIGINT and SIGHUP raise Stopped. However the bench ends, the text that `report` returns is
-    printed, and no child process and no directory remains. After a signal the process exits at once, since a client
-    would wait for its stopped broker. Only for the main thread; `report` may be called in another one.
+    During the block, SIGTERM, SIGINT and SIGHUP raise Stopped. However the bench ends, the text that `report` returns
+    is printed, and no child process and no directory remains. After a signal the process exits at once, because a
+    client would wait for its stopped broker. Only the main thread may call this; another thread may call `report`.
     """
     work = pathlib.Path(tempfile.mkdtemp(prefix='bench-', dir=directory))
     tempfile.tempdir = str(work)
-    told, tell = os.pipe()
-    os.set_blocking(tell, False)
-    signal.set_wakeup_fd(tell)
+    signalled, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup)
     results = Report(report)
-    threading.Thread(target=_end_after_grace, args=(told, work, results), daemon=True).start()
+    threading.Thread(target=_end_after_grace, args=(signalled, work, results), daemon=True).start()
     arrived: list[Stopped] = []
 
     def stop(number: int, _frame: object) -> NoReturn:
@@ -70,7 +73,8 @@ def workplace(directory: str | None = None, report: Callable[[], str] = str) -> 
     try:
         yield
     finally:
-        # Not `except Stopped`: a callback or a destructor may have dropped it, or a library have raised another error.
+        # `except Stopped` would not do: a callback or a destructor may have dropped the exception, or a library may
+        # have raised another one.
         _ignore_signals()
         if arrived:
             _leave(work, results, arrived[0].number)
@@ -85,9 +89,9 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _end_after_grace(told: int, work: pathlib.Path, results: Report) -> None:
+def _end_after_grace(signalled: int, work: pathlib.Path, results: Report) -> None:
     """Wait for a signal in a thread, which runs even while the main thread blocks in a library."""
-    number = os.read(told, 1)[0]
+    number = os.read(signalled, 1)[0]
     time.sleep(GRACE_S)     # the main thread ends the process before, unless a library holds it
     _leave(work, results, number)
 

@@ -9,12 +9,12 @@ BAR, GAP = 14, 10
 
 
 def text(x: float, y: float, content: str, more: str = '') -> str:
-    """Return a text; `more` has further attributes."""
+    """Return a text element. `more` has further attributes."""
     return f'<text x="{x:.0f}" y="{y:.0f}" {more}>{html.escape(content)}</text>'
 
 
 def key(x: float, y: float, colour: str) -> str:
-    """Return the square that names a colour in the legend."""
+    """Return the square of a colour in the legend."""
     return f'<rect x="{x}" y="{y}" width="12" height="12" fill="{colour}"/>'
 
 

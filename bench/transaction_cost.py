@@ -1,4 +1,4 @@
-"""The cost of transactions for a client, against the claim of the literature, on Apache Kafka, kfake and kbroker.
+"""The cost of transactions for a client on Apache Kafka, kfake and kbroker, compared with the claim of the literature.
 
     python bench/transaction_cost.py [--quick] [--blocks N] [--slice S] [--peers NAMES] [--clients NAMES]
 
@@ -23,8 +23,8 @@ Three other costs are kept out of the figures:
 Client and broker still share processors. If the client needs most of them, its rate shows the loss of the client; the
 broker's CPU time per record shows the cost for the broker.
 
-Takes about five minutes per broker. Needs a quiet machine. Without Java or Go, what needs them is omitted. With --quick
-the figures are meaningless.
+The bench takes about five minutes per broker, and needs a quiet machine. Without Java or Go, the brokers and clients
+that need them are omitted. With --quick the figures are meaningless.
 """
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ FAULTS = (LoadError, AssertionError, OSError, KafkaException, subprocess.Subproc
 
 @dataclasses.dataclass
 class Block:
-    """Four slices: two without the measured feature, two with it."""
+    """Four slices: two without the measured feature, and two with it."""
 
     plain: list[Slice] = dataclasses.field(default_factory=list)
     strict: list[Slice] = dataclasses.field(default_factory=list)
@@ -78,7 +78,7 @@ class Block:
 
     @property
     def more_broker_cpu(self) -> float:
-        """The additional broker CPU per record, as a share of the plain cost."""
+        """The additional broker CPU per record, as a share of the cost without the feature."""
         return sum(slice_.broker_us for slice_ in self.strict) / sum(slice_.broker_us for slice_ in self.plain) - 1
 
 
@@ -157,7 +157,7 @@ class Bench:
         return text + '\n'.join([*self.table(), '', *(f'**failed** {fault}' for fault in self.faults), ''])
 
     def _measured(self) -> str:
-        """Return the number of blocks in each row. A run that was stopped has fewer than it was to have."""
+        """Return the number of blocks in each row. A stopped run has fewer blocks than were requested."""
         fewest = min(map(len, list(self.blocks.values())), default=0)
         return str(self.sizes.blocks) if fewest >= self.sizes.blocks else f'{fewest} or more of {self.sizes.blocks}'
 
@@ -170,9 +170,9 @@ def fill(site: Site, topic: str, records: int) -> None:
 
 
 def wait_until_gone(directory: pathlib.Path, topic: str) -> None:
-    """Wait until the files of a deleted topic are gone. Raises LoadError after GONE_LIMIT_S.
+    """Wait until the files of a deleted topic are gone. Raise LoadError after GONE_LIMIT_S.
 
-    Another process removes them without a notification, so this polls.
+    Another process removes the files without a notification, so this function polls.
     """
     deadline = time.monotonic() + GONE_LIMIT_S
     while any(topic in name for _, directories, files in os.walk(directory) for name in (*directories, *files)):
@@ -189,7 +189,8 @@ def in_turns(number: int, work: Callable[[bool], Slice]) -> Block:
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """Return the 95 percent interval of the median, by order statistics; weaker below LEAST_BLOCKS values."""
+    """Return the 95 percent interval of the median, by order statistics. Below LEAST_BLOCKS values its confidence is
+    lower."""
     ordered = sorted(values)
     rank = max(0, math.floor((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2))
     return ordered[rank], ordered[-1 - rank]
@@ -213,7 +214,7 @@ def spread(rates: list[float]) -> str:
 
 
 def measure_peer(bench: Bench, peer: str, clients: list[str]) -> None:
-    """Measure one peer, with no other broker running."""
+    """Measure one peer while no other broker runs."""
     with ExitStack() as stack:
         work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         try:
@@ -228,7 +229,7 @@ def measure_peer(bench: Bench, peer: str, clients: list[str]) -> None:
 
 
 def in_memory() -> str | None:
-    """Return a directory in memory with room for a block, or None."""
+    """Return the path of a directory in memory with room for a block, or None."""
     return MEMORY if os.path.isdir(MEMORY) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES else None
 
 
