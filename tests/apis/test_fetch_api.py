@@ -293,7 +293,7 @@ class Session:
         return sent
 
 
-def told(answer):
+def returned(answer):
     assert answer.error_code == 0
     return {
         partition.partition_index: values_of(partition.records)
@@ -308,16 +308,16 @@ def wide(client):
     return client
 
 
-def test_a_session_tells_only_what_is_new(wide):
+def test_a_session_returns_only_what_is_new(wide):
     session = Session(wide, (0, 0), (1, 0))
     assert session.session_id != 0
-    assert told(session.ask()) == {}
+    assert returned(session.ask()) == {}
     fill(wide, b'a', topic='wide', partition=1)
-    assert told(session.ask()) == {1: [b'a']}
-    assert told(session.ask((1, 1))) == {}
-    assert told(session.ask((2, 0))) == {2: []}, 'a new partition is included'
+    assert returned(session.ask()) == {1: [b'a']}
+    assert returned(session.ask((1, 1))) == {}
+    assert returned(session.ask((2, 0))) == {2: []}, 'a new partition is included'
     fill(wide, b'b', topic='wide', partition=0)
-    assert told(session.ask(forget=[0])) == {}
+    assert returned(session.ask(forget=[0])) == {}
 
 
 def test_an_incremental_fetch_waits_too(wide):
@@ -325,10 +325,10 @@ def test_an_incremental_fetch_waits_too(wide):
     waiting = session.begin(max_wait_ms=500)
     assert not waiting.is_answered
     fill(wide, b'a', topic='wide', partition=1)
-    assert told(waiting.answer) == {1: [b'a']}
+    assert returned(waiting.answer) == {1: [b'a']}
 
 
-def test_a_session_tells_that_a_topic_was_deleted_each_time(wide):
+def test_a_session_reports_that_a_topic_was_deleted_each_time(wide):
     session = Session(wide, (0, 0))
     wide.ask('DeleteTopics', topics=[{'name': 'wide'}], timeout_ms=1000)
     for _ in range(2):

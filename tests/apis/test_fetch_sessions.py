@@ -222,8 +222,8 @@ def test_a_session_that_waits_for_more_is_woken_each_time(wide, session):
     fill(wide, 1, b'b')
     assert not session.is_answered
     fill(wide, 0, b'c')
-    told = session.answer.responses[0].partitions
-    assert [(each.partition_index, values_of(each.records)) for each in told] == [(0, [b'a', b'c']), (1, [b'b'])]
+    returned = session.answer.responses[0].partitions
+    assert [(each.partition_index, values_of(each.records)) for each in returned] == [(0, [b'a', b'c']), (1, [b'b'])]
 
 
 def test_a_change_between_two_requests_is_reported(wide, session):

@@ -88,7 +88,7 @@ def statuses(answer):
     pytest.param(internal('log', no_such='1'), 'no.such', id='a config that does not exist'),
     pytest.param(internal('log', 0, 3), 'replication factor 3', id='more replicas than brokers'),
 ])
-def test_a_creation_that_fails_is_told_with_the_next_heartbeat_and_tried_again(beat, topic, reason):
+def test_a_creation_that_fails_is_reported_with_the_next_heartbeat_and_tried_again(beat, topic, reason):
     send = beat(kbroker_replication_factor_accept='strict')
     missing = 'Internal topics are missing: log'
     joined = send(**JOIN, topology=topology(part(state_changelog_topics=[topic])))

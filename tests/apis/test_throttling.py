@@ -122,16 +122,16 @@ def test_a_fetch_asks_for_no_more_than_the_quota_allows(client, node):
     assert len(fetch(client).answer.responses[0].partitions[0].records) < 1200
 
 
-@pytest.mark.parametrize(('api', 'version', 'fields', 'is_told'), [
+@pytest.mark.parametrize(('api', 'version', 'fields', 'has_throttle_time'), [
     ('Metadata', 12, {'topics': []}, True), ('Metadata', 2, {'topics': []}, False),
     ('ApiVersions', 4, {'client_software_name': 'a', 'client_software_version': '1'}, True),
     ('ApiVersions', 0, {}, False), ('ListOffsets', 1, {'replica_id': -1, 'topics': []}, False),
     ('ListGroups', 5, {}, True), ('DescribeCluster', 2, {}, True), ('ListGroups', 0, {}, False)])
-def test_the_time_of_any_request_may_throttle(client, node, api, version, fields, is_told):
+def test_the_time_of_any_request_may_throttle(client, node, api, version, fields, has_throttle_time):
     node.quotas.put(CLIENT, TIME, TINY)
     parked = done(node, client.begin(api, version, **fields))
     assert parked.connection.muted_ms == 1000
-    assert parked.answer.throttle_time_ms == (1000 if is_told else 0)
+    assert parked.answer.throttle_time_ms == (1000 if has_throttle_time else 0)
 
 
 def test_the_time_of_receiving_and_sending_counts(client, node):

@@ -193,8 +193,8 @@ def test_after_the_deadline_the_last_error_is_reported():
     with running(ScriptedBroker()) as broker:
         routes = Routes(broker.port, default_api_timeout_ms='5000')
         broker.answers['FindCoordinator'] = coordinators(*[15] * 100)
-        told = r'finding: .*COORDINATOR_NOT_AVAILABLE.*tried \d+ times'
-        with routes as cluster, pytest.raises(KafkaError, match=told) as caught:
+        message = r'finding: .*COORDINATOR_NOT_AVAILABLE.*tried \d+ times'
+        with routes as cluster, pytest.raises(KafkaError, match=message) as caught:
             cluster.retrying(lambda: cluster.coordinator(KeyType.GROUP, 'g'), 'finding')
         assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert 3800 < sum(routes.slept_ms) <= 5200, "the last pause is at most 1,000 ms, and a fifth more by jitter"

@@ -20,8 +20,9 @@ HEADERS = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size
 BLOBS = st.none() | st.binary(max_size=60)
 
 
-def started(cluster, told=None, **options):
-    return Producer(cluster, ProducerSettings(**options), told.append if told is not None else None, ManualClock())
+def started(cluster, reports=None, **options):
+    report = None if reports is None else reports.append
+    return Producer(cluster, ProducerSettings(**options), report, ManualClock())
 
 
 def sliced(values):
@@ -73,27 +74,27 @@ def test_keyed_rows_go_to_the_partitions_of_their_keys_in_order(rows, partitions
 
 
 def test_rows_without_keys_fill_one_batch_after_the_other():
-    cluster, told = FakeCluster(3), []
+    cluster, reports = FakeCluster(3), []
     rows = [b'%02d' % number * 45 for number in range(40)]
-    with started(cluster, told, batch_size_bytes=1000) as producer:
+    with started(cluster, reports, batch_size_bytes=1000) as producer:
         producer.send_batch('t', rows)
     batches = sorted((values, partition) for partition, _, _, values in cluster.broker.sent)
     assert [value for values, _ in batches for value in values] == rows
     assert [len(values) for values, _ in batches] == [9, 9, 9, 9, 4]
     assert all(before != after for (_, before), (_, after) in pairwise(batches))
-    assert sum(delivery.records_count for delivery in told) == 40
+    assert sum(delivery.records_count for delivery in reports) == 40
 
 
 def test_rows_with_headers_and_a_context_come_back_with_it():
-    cluster, told = FakeCluster(), []
-    with started(cluster, told) as producer:
+    cluster, reports = FakeCluster(), []
+    with started(cluster, reports) as producer:
         producer.send_batch('t', pa.array(['a', None]), headers=[[('h', b'1')], []], timestamps=[5, 6], context='c')
     each = FakeCluster()
     with started(each) as producer:
         producer.send('t', b'a', headers=[('h', b'1')], timestamp_ms=5)
         producer.send('t', None, timestamp_ms=6)
     assert cluster.broker.sent_bytes == each.broker.sent_bytes
-    assert [delivery.contexts for delivery in told] == [['c', 'c']]
+    assert [delivery.contexts for delivery in reports] == [['c', 'c']]
 
 
 @settings(max_examples=40)

@@ -13,14 +13,14 @@ from kbroker.client.transaction_state import FatalProducerError, IllegalProducer
 
 def started(cluster, **settings):
     """Return a producer that sends each record in its own batch, and the list of its reported deliveries."""
-    told = []
-    producer = Producer(cluster, ProducerSettings(batch_size_bytes=0, linger_ms=0, **settings), told.append,
+    reports = []
+    producer = Producer(cluster, ProducerSettings(batch_size_bytes=0, linger_ms=0, **settings), reports.append,
                         ManualClock(), sleep=lambda seconds: None)
-    return producer, told
+    return producer, reports
 
 
-def outcome(told):
-    return [(delivery.contexts[0], delivery.error and delivery.error.code) for delivery in told]
+def outcome(reports):
+    return [(delivery.contexts[0], delivery.error and delivery.error.code) for delivery in reports]
 
 
 def send_all(producer, values):
@@ -30,24 +30,24 @@ def send_all(producer, values):
 
 def test_batches_are_numbered_in_the_order_of_their_records():
     cluster = FakeCluster()
-    producer, told = started(cluster)
+    producer, reports = started(cluster)
     send_all(producer, [b'a', b'b', b'c'])
     producer.flush()
     assert cluster.broker.sent == [(0, 0, 0, [b'a']), (0, 0, 1, [b'b']), (0, 0, 2, [b'c'])]
-    assert outcome(told) == [(b'a', None), (b'b', None), (b'c', None)]
+    assert outcome(reports) == [(b'a', None), (b'b', None), (b'c', None)]
 
 
 def test_what_was_refused_behind_a_batch_goes_out_again_behind_it():
     cluster = FakeCluster()
     moved, out_of_order = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     cluster.codes[0] = [moved, out_of_order, out_of_order, out_of_order]
-    producer, told = started(cluster)
+    producer, reports = started(cluster)
     cluster.answers_flow = False
     send_all(producer, [b'a', b'b', b'c', b'd'])
     cluster.answers_flow = True
     producer.flush()
     assert [sent[2:] for sent in cluster.broker.sent[4:]] == [(0, [b'a']), (1, [b'b']), (2, [b'c']), (3, [b'd'])]
-    assert [value for value, error in outcome(told)] == [b'a', b'b', b'c', b'd']
+    assert [value for value, error in outcome(reports)] == [b'a', b'b', b'c', b'd']
     assert cluster.forgotten == 1
 
 
@@ -65,44 +65,44 @@ def test_at_most_five_requests_wait_at_a_broker():
 def test_a_batch_that_was_written_before_counts_as_written():
     cluster = FakeCluster()
     cluster.codes[0] = [ErrorCode.DUPLICATE_SEQUENCE_NUMBER]
-    producer, told = started(cluster)
+    producer, reports = started(cluster)
     send_all(producer, [b'a'])
     producer.flush()
-    assert outcome(told) == [(b'a', None)]
+    assert outcome(reports) == [(b'a', None)]
 
 
 def test_a_batch_that_is_too_large_is_halved_under_the_same_numbers():
     cluster = FakeCluster()
     cluster.codes[0] = [ErrorCode.MESSAGE_TOO_LARGE]
-    told = []
-    producer = Producer(cluster, ProducerSettings(), told.append, ManualClock())
+    reports = []
+    producer = Producer(cluster, ProducerSettings(), reports.append, ManualClock())
     send_all(producer, [b'a', b'b', b'c'])
     producer.flush()
     assert cluster.broker.sent == [(0, 0, 0, [b'a', b'b', b'c']), (0, 0, 0, [b'a']), (0, 0, 1, [b'b', b'c'])]
-    assert all(delivery.error is None for delivery in told)
+    assert all(delivery.error is None for delivery in reports)
 
 
 def test_after_a_lost_batch_the_rest_is_renumbered_under_the_next_epoch():
     cluster = FakeCluster()
     cluster.codes[0] = [ErrorCode.INVALID_RECORD] + [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2
-    producer, told = started(cluster)
+    producer, reports = started(cluster)
     cluster.answers_flow = False
     send_all(producer, [b'a', b'b', b'c'])
     cluster.answers_flow = True
     producer.flush()
-    assert outcome(told) == [(b'a', ErrorCode.INVALID_RECORD), (b'b', None), (b'c', None)]
+    assert outcome(reports) == [(b'a', ErrorCode.INVALID_RECORD), (b'b', None), (b'c', None)]
     assert [sent[1:] for sent in cluster.broker.sent[3:]] == [(1, 0, [b'b']), (1, 1, [b'c'])]
 
 
 def test_a_partition_that_forgot_the_producer_gets_the_batch_again_under_the_next_epoch():
     cluster = FakeCluster()
     cluster.codes[0] = [ErrorCode.NONE, ErrorCode.UNKNOWN_PRODUCER_ID]
-    producer, told = started(cluster)
+    producer, reports = started(cluster)
     for value in (b'a', b'b'):
         send_all(producer, [value])
         producer.flush()
     assert cluster.broker.sent == [(0, 0, 0, [b'a']), (0, 0, 1, [b'b']), (0, 1, 0, [b'b'])]
-    assert outcome(told) == [(b'a', None), (b'b', None)]
+    assert outcome(reports) == [(b'a', None), (b'b', None)]
 
 
 def test_a_first_batch_that_a_later_one_overtook_is_sent_again_under_the_next_epoch():
@@ -110,41 +110,41 @@ def test_a_first_batch_that_a_later_one_overtook_is_sent_again_under_the_next_ep
     number."""
     cluster = FakeCluster()
     cluster.codes[0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
-    producer, told = started(cluster)
+    producer, reports = started(cluster)
     cluster.answers_flow = False
     send_all(producer, [b'a', b'b'])
     cluster.answers_flow = True
     producer.flush()
     assert cluster.broker.sent[2:] == [(0, 0, 0, [b'a']), (0, 1, 0, [b'a'])]
-    assert outcome(told) == [(b'b', None), (b'a', None)]
+    assert outcome(reports) == [(b'b', None), (b'a', None)]
 
 
 def test_a_broken_connection_is_reopened_and_the_batch_sent_again():
     cluster = FakeCluster()
     cluster.breaks = 1
-    producer, told = started(cluster)
+    producer, reports = started(cluster)
     send_all(producer, [b'a'])
     producer.flush()
-    assert outcome(told) == [(b'a', None)]
+    assert outcome(reports) == [(b'a', None)]
 
 
 def test_after_so_many_retries_a_batch_fails():
     cluster = FakeCluster()
     cluster.codes[0] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 3
-    producer, told = started(cluster, retries=2)
+    producer, reports = started(cluster, retries=2)
     send_all(producer, [b'a'])
     producer.flush()
-    assert outcome(told) == [(b'a', ErrorCode.NOT_ENOUGH_REPLICAS)]
+    assert outcome(reports) == [(b'a', ErrorCode.NOT_ENOUGH_REPLICAS)]
     assert len(cluster.broker.sent) == 3
 
 
 def test_with_acks_0_nothing_is_waited_for_and_nothing_numbered():
     cluster = FakeCluster()
-    producer, told = started(cluster, acks=0, enable_idempotence=False)
+    producer, reports = started(cluster, acks=0, enable_idempotence=False)
     send_all(producer, [b'a', b'b'])
     producer.flush()
     assert [sent[2] for sent in cluster.broker.sent] == [-1, -1]
-    assert outcome(told) == [(b'a', None), (b'b', None)]
+    assert outcome(reports) == [(b'a', None), (b'b', None)]
 
 
 def test_without_anybody_to_tell_a_failure_is_raised_by_the_next_call():
@@ -160,11 +160,11 @@ def test_without_anybody_to_tell_a_failure_is_raised_by_the_next_call():
 @pytest.mark.parametrize('error', [ZeroDivisionError, KeyboardInterrupt])
 def test_an_error_of_a_report_is_raised_and_loses_no_other_batch_of_the_answer(error):
     """A batch that was never reported would count as in flight, and the producer's close would wait for it for ever."""
-    cluster, told = FakeCluster(partitions=3), []
+    cluster, reports = FakeCluster(partitions=3), []
 
     def on_delivery(delivery):
-        told.append(delivery.contexts)
-        if len(told) == 1:
+        reports.append(delivery.contexts)
+        if len(reports) == 1:
             raise error
 
     producer = Producer(cluster, ProducerSettings(linger_ms=60_000), on_delivery, ManualClock())
@@ -174,7 +174,7 @@ def test_an_error_of_a_report_is_raised_and_loses_no_other_batch_of_the_answer(e
         producer.flush()
     assert producer.stats()['requests_in_flight'] == 0
     producer.close()
-    assert sorted(told) == [[0], [1], [2]]
+    assert sorted(reports) == [[0], [1], [2]]
     assert len(cluster.broker.sent) == 3 and producer._is_idle()
 
 
@@ -224,10 +224,10 @@ def test_a_partition_that_does_not_exist_is_refused():
 
 def begun(cluster, version=2):
     cluster.broker.finalized_features['transaction.version'] = version
-    producer, told = started(cluster, transactional_id='x')
+    producer, reports = started(cluster, transactional_id='x')
     producer.init_transactions()
     producer.begin_transaction()
-    return producer, told
+    return producer, reports
 
 
 def called(cluster):
@@ -337,14 +337,14 @@ def test_records_need_a_transaction():
 def test_an_abort_drops_what_was_not_sent():
     cluster = FakeCluster()
     cluster.broker.finalized_features['transaction.version'] = 2
-    told = []
-    producer = Producer(cluster, ProducerSettings(transactional_id='x', linger_ms=1000), told.append, ManualClock())
+    reports = []
+    producer = Producer(cluster, ProducerSettings(transactional_id='x', linger_ms=1000), reports.append, ManualClock())
     producer.init_transactions()
     producer.begin_transaction()
     producer.send('t', b'a', context=b'a')
     producer.abort_transaction()
     assert cluster.broker.sent == []
-    assert outcome(told) == [(b'a', ErrorCode.OPERATION_NOT_ATTEMPTED)]
+    assert outcome(reports) == [(b'a', ErrorCode.OPERATION_NOT_ATTEMPTED)]
     assert called(cluster) == ['InitProducerId']
 
 
@@ -352,9 +352,9 @@ def test_a_batch_whose_answer_was_lost_is_asked_about_before_the_others_are_renu
     """The partition has the second batch already. With a new sequence number the broker would append it again."""
     cluster = FakeCluster()
     clock = ManualClock()
-    told = []
+    reports = []
     producer = Producer(cluster, ProducerSettings(batch_size_bytes=0, linger_ms=0, delivery_timeout_ms=1000),
-                        told.append, clock, sleep=lambda seconds: None)
+                        reports.append, clock, sleep=lambda seconds: None)
     cluster.codes[0] = [LOST, LOST]
     cluster.answers_flow = False
     producer.send('t', b'a', context=b'a')
@@ -365,7 +365,7 @@ def test_a_batch_whose_answer_was_lost_is_asked_about_before_the_others_are_renu
     cluster.codes[0] = [ErrorCode.DUPLICATE_SEQUENCE_NUMBER]
     cluster.answers_flow = True
     producer.flush()
-    assert outcome(told) == [(b'a', ErrorCode.REQUEST_TIMED_OUT), (b'b', None), (b'c', None)]
+    assert outcome(reports) == [(b'a', ErrorCode.REQUEST_TIMED_OUT), (b'b', None), (b'c', None)]
     send_all(producer, [b'd'])
     producer.flush()
     assert [sent[1:] for sent in cluster.broker.sent[-3:]] == [(0, 1, [b'b']), (0, 2, [b'c']), (1, 0, [b'd'])]
@@ -373,7 +373,7 @@ def test_a_batch_whose_answer_was_lost_is_asked_about_before_the_others_are_renu
 
 def test_a_batch_of_a_request_that_could_not_be_sent_is_sent_by_a_later_turn():
     cluster = FakeCluster()
-    producer, told = started(cluster)
+    producer, reports = started(cluster)
     node, cluster.node = cluster.node, raising(ClientError('the host name cannot be resolved', is_lasting=True))
     with pytest.raises(ClientError, match='host name'):
         send_all(producer, [b'a'])
@@ -382,7 +382,7 @@ def test_a_batch_of_a_request_that_could_not_be_sent_is_sent_by_a_later_turn():
         producer.flush()
     cluster.node = node
     producer.flush()
-    assert outcome(told) == [(b'a', None)]
+    assert outcome(reports) == [(b'a', None)]
 
 
 def test_a_producer_whose_request_cannot_be_sent_ends():
@@ -401,14 +401,14 @@ def raising(error):
 def test_a_connection_that_was_closed_elsewhere_is_reopened_and_the_batch_sent_again():
     """An interrupt during an answer closes the connection in the same way."""
     cluster = FakeCluster()
-    producer, told = started(cluster)
+    producer, reports = started(cluster)
     cluster.answers_flow = False
     send_all(producer, [b'a'])
     producer.poll(0)
     cluster.broker.close()
     cluster.answers_flow = True
     producer.flush()
-    assert outcome(told) == [(b'a', None)]
+    assert outcome(reports) == [(b'a', None)]
 
 
 @pytest.mark.parametrize('level', [1, 2])
@@ -426,11 +426,11 @@ def test_after_a_failure_a_transaction_takes_no_more_rows(level):
 
 def test_the_batches_of_several_partitions_that_fill_in_one_turn_share_a_request():
     cluster = FakeCluster(partitions=3)
-    producer, told = started(cluster)
+    producer, reports = started(cluster)
     rows = [b'%d' % number for number in range(9)]
     producer.send_batch('t', rows, keys=rows)
     producer.flush()
-    assert len(told) == 9 and producer.stats()['request_total'] < 9
+    assert len(reports) == 9 and producer.stats()['request_total'] < 9
 
 
 def test_without_a_report_the_commit_of_a_record_that_was_not_written_is_a_transaction_error():

@@ -32,7 +32,7 @@ def create_topic(address):
     admin.create_topics([NewTopic('orders', 1)])['orders'].result()
 
 
-def test_a_producer_above_its_quota_is_told_and_loses_nothing(broker):
+def test_a_producer_above_its_quota_is_notified_and_loses_nothing(broker):
     create_topic(broker.address)
     limit(broker.address, 'greedy', producer_byte_rate=RATE)
     events, failures = [], []
@@ -48,7 +48,7 @@ def test_a_producer_above_its_quota_is_told_and_loses_nothing(broker):
     assert read_all(broker.address, 'modest')[0] == EXPECTED
 
 
-def test_a_consumer_above_its_quota_is_told_and_loses_nothing(broker):
+def test_a_consumer_above_its_quota_is_notified_and_loses_nothing(broker):
     create_topic(broker.address)
     limit(broker.address, 'greedy', consumer_byte_rate=RATE)
     producer = confluent_kafka.Producer({'bootstrap.servers': broker.address, 'batch.size': 200_000})

@@ -164,7 +164,7 @@ def test_an_error_of_a_thread_counts_also_after_a_change_at_once(changes: Change
         create_topic(changes.controller, 'u', 1)
 
 
-def test_a_change_at_once_does_not_miss_an_error_that_a_thread_was_told(
+def test_a_change_at_once_does_not_miss_an_error_that_a_thread_got(
     tmp_path: pathlib.Path, disk: HeldDisk
 ) -> None:
     """The sync in the thread failed, but the loop did not know yet. The next sync, of the change at once, succeeds."""

@@ -313,7 +313,7 @@ def test_a_peer_that_takes_the_answers_at_last_is_read_again(reactor, updating):
 
 
 @pytest.mark.filterwarnings('error::pytest.PytestUnraisableExceptionWarning')
-def test_a_peer_that_resets_while_it_is_told_why_is_forgotten_in_silence(reactor, settings, certificates):
+def test_a_peer_that_resets_while_it_gets_an_alert_is_forgotten_in_silence(reactor, settings, certificates):
     """Once, the broken pipe on sending the alert was printed as "Exception ignored" on stderr."""
     peer = TlsPeer(reactor, settings, certificates)
     peer.shake_hands()

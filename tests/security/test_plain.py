@@ -32,7 +32,7 @@ def test_our_client_logs_in():
     assert exchange.outcome == Login('alice')
 
 
-@pytest.mark.parametrize(('token', 'told'), [
+@pytest.mark.parametrize(('token', 'client_text'), [
     (b'', 'Invalid SASL/PLAIN response: expected 3 tokens, got 1'),
     (b'alice\0horse', 'Invalid SASL/PLAIN response: expected 3 tokens, got 2'),
     (b'\0alice\0horse\0', 'Invalid SASL/PLAIN response: expected 3 tokens, got 4'),
@@ -50,8 +50,8 @@ def test_our_client_logs_in():
     (b'\0' + b'n' * (LARGEST_NAME_BYTES + 1) + b'\0horse', None),
     (b'\0alice\0' + b'x' * LARGEST_TOKEN_BYTES, None),
 ])
-def test_a_refusal_has_kafkas_text(token, told):
-    assert refused(token) == told
+def test_a_refusal_has_kafkas_text(token, client_text):
+    assert refused(token) == client_text
 
 
 def test_a_listener_without_users_is_reported():
