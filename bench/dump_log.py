@@ -48,7 +48,7 @@ KIB, GIB = 1024, 1024 ** 3
 
 
 def batches(size_bytes: int) -> Iterator[bytearray]:
-    """Yield batches of records of 100 bytes with a key of 10, as many as fit."""
+    """Yield batches of records of 100 bytes with a key of 10 bytes, as many as fit `size_bytes`."""
     generator = random.Random(1)
     letters = b'abcdefghijklmnopqrstuvwxyz0123456789'
     templates = [

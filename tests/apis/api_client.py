@@ -134,7 +134,7 @@ class ApiClient:
         )
 
     def produce(self, records: bytes | None, version: int = 12, **options: Any) -> Any:
-        """The answer for the one partition."""
+        """Produce to one partition, and return its part of the answer."""
         return self.begin_produce(records, version, **options).answer.responses[0].partition_responses[0]
 
     def begin_fetch(
@@ -176,7 +176,7 @@ class ApiClient:
         )
 
     def fetch(self, version: int = 12, **options: Any) -> Any:
-        """The answer for the one partition."""
+        """Fetch from one partition, and return its part of the answer."""
         return self.begin_fetch(version, **options).answer.responses[0].partitions[0]
 
     def list_offset(self, timestamp: int, version: int = 9, *, topic: str = 'orders', isolation_level: int = 0) -> Any:

@@ -1,4 +1,4 @@
-"""Each API checks the rights of its client: every request with all rights, with none, and with some of them.
+"""Each API checks the rights of its client. Each request is sent with all rights, without rights, and with some rights.
 
 Covers KIP-679.
 """

@@ -134,7 +134,7 @@ def test_a_partition_that_moves_while_others_are_looked_at_ends_the_wait(many, v
             yield
         partition.append_batch(bytearray(many.batch(b'a')))
 
-    # The first 16 of 48 parts adopt the partitions of the request, the next 16 look at them, and the last 16 wait.
+    # The first 16 of 48 parts adopt the partitions of the request, the next 16 read them, and the last 16 wait.
     for parts in range(1, 60, 6):
         connection = broker.connect()
         request = fetch_of(set(range(MANY)) - moved, max_wait_ms=500)

@@ -43,7 +43,7 @@ class KilledProcess(ABC):
 
 
 class Application(KilledProcess):
-    """A copying application in a process of its own."""
+    """An application that copies records, in its own process."""
 
     @abstractmethod
     def feed(self, numbers):

@@ -20,8 +20,8 @@ from kbroker.client.admin import NewTopic
 
 RECORDS = 80
 STUCK_S = 4 * LIMIT_MS / 1000
-"""The test calls a group stuck that commits nothing for this long: the sessions and transactions of dead members have
-timed out by then."""
+"""A group that has committed no offset for this long is stuck: the sessions and transactions of dead members have timed
+out by then."""
 
 
 @pytest.fixture

@@ -190,7 +190,7 @@ def test_a_member_that_gave_up_its_place_neither_commits_nor_reads_again_what_an
 def poll_until(consumers, condition):
     """Poll until the condition holds, and return (consumer, partition, value) of each record.
 
-    A join waits for the other members, so each consumer polls in a thread of its own.
+    A join waits for the other members, so each consumer polls in its own thread.
     """
     ended, errors, found = threading.Event(), [], []
 

@@ -63,7 +63,7 @@ def poll_until(consumer, condition):
 
 @contextmanager
 def member(address, topic, group):
-    """A consumer in a thread of its own. Yield it; its assignment changes while it polls."""
+    """Yield a consumer that polls in its own thread. Its assignment changes while it polls."""
     ended, errors, ready = threading.Event(), [], []
     is_ready = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Records that are encoded one by one give the batch that the encoder makes of all of them."""
+"""A queue that encodes records one by one makes the same batch as the encoder that gets all records at once."""
 import tracemalloc
 import zlib
 

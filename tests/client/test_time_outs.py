@@ -198,7 +198,7 @@ GROUPS = {'classic': GROUP, 'consumer': {'group_protocol': 'consumer', 'auto_off
 
 @pytest.mark.parametrize('protocol', GROUPS)
 def test_a_poll_ends_at_each_step_whose_answer_is_late_and_the_next_ones_take_all_steps(late, protocol):
-    """Each answer is held until a poll has returned without it. The client asks for none of them twice."""
+    """The proxy holds each answer until a poll has returned without it. The client sends no request twice."""
     consumer = Consumer(late.address, group_id=protocol, topics=['t'], enable_auto_commit=False, **GROUPS[protocol])
     late.keys.clear()
     found = []

@@ -1,4 +1,4 @@
-"""A proxy randomly cuts the connections of clients from before KIP-890. The broker refuses none but late requests."""
+"""A proxy randomly cuts the connections of clients from before KIP-890. The broker refuses only late requests."""
 import signal
 import subprocess
 import sys

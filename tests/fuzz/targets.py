@@ -136,7 +136,7 @@ def _orders_id() -> bytes:
 
 
 def run_request(data: bytes) -> None:
-    """Send a frame to a whole broker."""
+    """Send the bytes as a frame to a complete broker."""
     errors, broker = _errors(), _broker()
     connection = broker.connect()
     broker.send(connection, data.replace(TOPIC_ID, _orders_id()))
@@ -343,7 +343,7 @@ READERS: dict[str, Callable[[str, str], object]] = {
 
 
 def run_file(data: bytes) -> None:
-    """Read a file of a log directory."""
+    """Read the bytes as a file of a log directory."""
     if not data:
         return
     name = list(READERS)[data[0] % len(READERS)]

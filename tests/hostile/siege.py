@@ -210,7 +210,7 @@ def replies_to(client: RawClient, frames: Iterable[bytes], at_once: int = 64) ->
 
 
 def create(client: RawClient, name: str, partitions: int, **configs: str) -> None:
-    """Create a topic. In the names of configs an underscore stands for a dot."""
+    """Create a topic. The names of configs have underscores instead of dots."""
     topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=[
         CreateTopicsRequest.CreatableTopicConfig(name=key.replace('_', '.'), value=value)
         for key, value in configs.items()])
