@@ -1,4 +1,4 @@
-"""Fetch: the returned batches, waiting requests and their wake-ups, and complete sessions."""
+"""Fetch: the returned batches, and waiting requests and their wake-ups."""
 
 import pytest
 from api_client import ApiClient, TransactionalClient, values_of
@@ -255,105 +255,7 @@ def test_two_producers_on_a_partition_are_distinguished(client, producer, node):
     assert (aborted.producer_id, aborted.first_offset) == (producer.producer_id, 0)
 
 
-# -- sessions
-
-
-class Session:
-    """The client's side of a fetch session over partitions of the topic `wide`."""
-
-    def __init__(self, client, *offsets):
-        self.client = client
-        self.session_id = self.epoch = 0
-        self.session_id = self.ask(*offsets).session_id
-
-    def ask(self, *offsets, forget=(), max_wait_ms=0):
-        return self.begin(*offsets, forget=forget, max_wait_ms=max_wait_ms).answer
-
-    def begin(self, *offsets, forget=(), max_wait_ms=0):
-        sent = self.client.begin(
-            'Fetch',
-            12,
-            max_wait_ms=max_wait_ms,
-            min_bytes=1,
-            max_bytes=10_000,
-            session_id=self.session_id,
-            session_epoch=self.epoch,
-            topics=[
-                {
-                    'topic': 'wide',
-                    'partitions': [
-                        {'partition': partition, 'fetch_offset': offset, 'partition_max_bytes': 1000}
-                        for partition, offset in offsets
-                    ],
-                }
-            ],
-            forgotten_topics_data=[{'topic': 'wide', 'partitions': list(forget)}],
-        )
-        self.epoch += 1
-        return sent
-
-
-def returned(answer):
-    assert answer.error_code == 0
-    return {
-        partition.partition_index: values_of(partition.records)
-        for topic in answer.responses
-        for partition in topic.partitions
-    }
-
-
-@pytest.fixture
-def wide(client):
-    client.create_topic('wide', 3)
-    return client
-
-
-def test_a_session_returns_only_what_is_new(wide):
-    session = Session(wide, (0, 0), (1, 0))
-    assert session.session_id != 0
-    assert returned(session.ask()) == {}
-    fill(wide, b'a', topic='wide', partition=1)
-    assert returned(session.ask()) == {1: [b'a']}
-    assert returned(session.ask((1, 1))) == {}
-    assert returned(session.ask((2, 0))) == {2: []}, 'a new partition is included'
-    fill(wide, b'b', topic='wide', partition=0)
-    assert returned(session.ask(forget=[0])) == {}
-
-
-def test_an_incremental_fetch_waits_too(wide):
-    session = Session(wide, (0, 0), (1, 0))
-    waiting = session.begin(max_wait_ms=500)
-    assert not waiting.is_answered
-    fill(wide, b'a', topic='wide', partition=1)
-    assert returned(waiting.answer) == {1: [b'a']}
-
-
-def test_a_session_reports_that_a_topic_was_deleted_each_time(wide):
-    session = Session(wide, (0, 0))
-    wide.ask('DeleteTopics', topics=[{'name': 'wide'}], timeout_ms=1000)
-    for _ in range(2):
-        answer = session.ask()
-        assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def test_a_session_of_nothing_is_a_session(wide):
-    """Apache Kafka creates a session for a client without partitions. kbroker once answered with session 0."""
-    assert Session(wide).session_id != 0
-
-
-def test_a_session_ends_when_the_client_says_so(wide):
-    session = Session(wide, (0, 0))
-    session.epoch = -1
-    assert session.ask((0, 0)).session_id == 0
-    assert len(wide.broker.fetch_sessions) == 0
-    session.epoch = 1
-    assert session.ask().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-
-def test_a_step_that_is_missing_is_noticed(wide):
-    session = Session(wide, (0, 0))
-    session.epoch = 2
-    assert session.ask().error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+# -- waits over several partitions
 
 
 def begin_fetch_of(client, *places, version=12, **options):

@@ -80,6 +80,28 @@ def test_a_full_request_opens_a_session_that_an_incremental_one_continues(wide, 
     assert session.ask({0: 2, 1: 1}) == {}
 
 
+def test_a_session_returns_only_what_is_new(wide, session):
+    session.ask({0: 0, 1: 0})
+    assert session.ask() == {}
+    fill(wide, 1, b'a')
+    assert session.ask() == {1: [b'a']}
+    assert session.ask({2: 0}) == {1: [b'a'], 2: []}, 'a new partition is included'
+
+
+@pytest.mark.parametrize('topics', [[], [{'topic': 'wide', 'partitions': []}]])
+def test_a_session_of_nothing_is_a_session(wide, topics):
+    """Apache Kafka creates a session for a client without partitions. kbroker once answered with session 0."""
+    assert wide.ask('Fetch', VERSION, max_wait_ms=0, session_epoch=0, topics=topics).session_id != 0
+
+
+def test_a_session_reports_that_a_topic_was_deleted_each_time(wide, session):
+    session.ask({0: 0})
+    wide.ask('DeleteTopics', topics=[{'name': 'wide'}], timeout_ms=1000)
+    for _ in range(2):
+        (partition,) = session.begin().answer.responses[0].partitions
+        assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def test_forgotten_partitions_leave_and_an_empty_session_ends(wide, session):
     session.ask({0: 0, 1: 0})
     fill(wide, 0, b'a')
@@ -104,6 +126,8 @@ def test_the_final_epoch_closes_the_session_and_serves_once(wide, session):
     session.epoch = -1
     assert session.ask({0: 0}) == {0: [b'a']}
     assert session.answer.session_id == 0 and len(wide.broker.fetch_sessions) == 0
+    session.epoch = 1
+    assert session.refusal() == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_a_full_request_of_a_session_ends_it_and_opens_another(wide, session):
