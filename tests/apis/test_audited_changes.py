@@ -2,39 +2,20 @@
 import json
 
 import pytest
-from support.brokers.in_process_broker import InProcessBroker
+from login_broker import audited
 from support.runner.pages import blocks
 
 from kbroker.apis.serving.audited_changes import CHANGES
 from kbroker.protocol import messages
-from kbroker.security.audit import AuditLog
 from kbroker.security.principal import Principal
 from kbroker.security.session import Session
 
 MARKER = 'marker-secret'
 
 
-class Lines:
-    waiting_bytes = 0
-
-    def __init__(self):
-        self.lines = []
-
-    def put(self, line):
-        assert MARKER not in line
-        self.lines.append(json.loads(line))
-
-    def close(self):
-        pass
-
-
 @pytest.fixture
-def broker(tmp_path):
-    with InProcessBroker(tmp_path / 'data') as broker:
-        broker.lines = Lines()
-        broker.audit = AuditLog(broker.lines, broker.clock)
-        broker.lines.lines.clear()
-        yield broker
+def broker(node):
+    return audited(node)
 
 
 @pytest.fixture
@@ -53,8 +34,9 @@ def ask(broker):
         answer = broker.answer_to(connection, request, version)
         for _ in range(10):
             broker.turn()
-        lines, broker.lines.lines = broker.lines.lines, []
-        return answer, lines
+        texts, broker.lines.texts = broker.lines.texts, []
+        assert MARKER not in ''.join(texts)
+        return answer, [json.loads(text) for text in texts]
 
     return ask
 
@@ -161,4 +143,4 @@ def test_an_audit_that_is_off_costs_no_line(broker):
     from kbroker.security.audit import Audit
     broker.audit = Audit()
     broker.ask(messages.CreateTopicsRequest(topics=[create('orders')]))
-    assert broker.lines.lines == []
+    assert broker.lines.texts == []

@@ -2,45 +2,20 @@
 import json
 
 import pytest
-from support.brokers.in_process_broker import InProcessBroker
-from support.brokers.secured_broker import MECHANISMS, OAUTH_JAAS, PASSWORD, PLAIN_JAAS, unsecured_token
+from login_broker import LISTENER, audited, login_broker
+from support.brokers.secured_broker import PASSWORD, unsecured_token
 from support.clients.login_client import LoginClient
 
 from kbroker.client.sasl import conversation
-from kbroker.security.audit import MOST_OF_A_FIELD, AuditLog
-from kbroker.security.surroundings import Background
+from kbroker.security.audit import MOST_OF_A_FIELD
 
-LISTENER = 'listener.name.sasl_plaintext'
 LIFETIME_MS = 60_000
-
-
-class Lines:
-    waiting_bytes = 0
-
-    def __init__(self):
-        self.texts = []
-
-    def put(self, line):
-        self.texts.append(line)
-
-    def close(self):
-        pass
 
 
 @pytest.fixture
 def broker(tmp_path):
-    settings = {'listeners': 'SASL_PLAINTEXT://127.0.0.1:1', 'sasl.enabled.mechanisms': ','.join(MECHANISMS),
-                f'{LISTENER}.plain.sasl.jaas.config': PLAIN_JAAS,
-                f'{LISTENER}.oauthbearer.sasl.jaas.config': OAUTH_JAAS,
-                f'{LISTENER}.plain.connections.max.reauth.ms': str(LIFETIME_MS)}
-
-    def submit(job, done):
-        done(job())
-    with InProcessBroker(tmp_path, settings) as broker:
-        broker.lines = Lines()
-        broker.audit = AuditLog(broker.lines, broker.clock)
-        broker.authentication.start(Background(broker.timers, submit), submit)
-        yield broker
+    with login_broker(tmp_path, {f'{LISTENER}.plain.connections.max.reauth.ms': str(LIFETIME_MS)}) as broker:
+        yield audited(broker)
 
 
 def failure(broker, mechanism, *tokens):

@@ -9,16 +9,13 @@ import sys
 from collections import Counter
 
 import pytest
-from support.brokers.in_process_broker import InProcessBroker
-from support.brokers.secured_broker import PLAIN_JAAS
+from login_broker import audited, login_broker
 from support.clients.login_client import LoginClient
 
 import kbroker
 from kbroker.base.errors import ErrorCode
 from kbroker.client.sasl import conversation
 from kbroker.protocol import messages
-from kbroker.security.audit import AuditLog
-from kbroker.security.surroundings import Background
 
 BROKER = str(pathlib.Path(kbroker.__file__).parent)
 CODES = {'SCRAM-SHA-256': 1, 'SCRAM-SHA-512': 2}
@@ -27,23 +24,10 @@ KNOWN, UNKNOWN = 'alice', 'malio'
 DELAY_MS = 100
 
 
-class Sink:
-    waiting_bytes = 0
-
-    def put(self, line):
-        pass
-
-    def close(self):
-        pass
-
-
 @pytest.fixture
 def broker(tmp_path):
-    settings = {'listeners': 'SASL_PLAINTEXT://127.0.0.1:1', 'sasl.enabled.mechanisms': ','.join(('PLAIN', *CODES)),
-                'listener.name.sasl_plaintext.plain.sasl.jaas.config': PLAIN_JAAS}
-    with InProcessBroker(tmp_path, settings) as broker:
-        broker.audit = AuditLog(Sink(), broker.clock)
-        broker.authentication.start(Background(broker.timers, lambda job, done: None), lambda job, done: None)
+    with login_broker(tmp_path, {}) as broker:
+        audited(broker)
         request = messages.AlterUserScramCredentialsRequest
         for mechanism, code in CODES.items():
             salted = hashlib.pbkdf2_hmac(mechanism[6:].replace('-', '').lower(), b'secret', SALT, 4096)

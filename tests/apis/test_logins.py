@@ -2,8 +2,9 @@
 import hashlib
 
 import pytest
-from support.brokers.in_process_broker import InProcessBroker, frame_of
-from support.brokers.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS, unsecured_token
+from login_broker import LISTENER, login_broker
+from support.brokers.in_process_broker import frame_of
+from support.brokers.secured_broker import MECHANISMS, OAUTH_JAAS, PASSWORD, PLAIN_JAAS, unsecured_token
 from support.clients.login_client import LoginClient, versions
 
 from kbroker.apis.serving.served import served_apis
@@ -14,7 +15,6 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.failed_logins import MOST_AT_ONCE, PACE_MS
 from kbroker.security.principal import ANONYMOUS, Principal
 from kbroker.security.session import LoginState
-from kbroker.security.surroundings import Background
 
 ALICE = Principal('User', 'alice')
 GOOD = b'\0alice\0' + PASSWORD.encode()
@@ -22,8 +22,6 @@ WRONG = b'\0alice\0nonsense'
 WRONG_TEXT = 'Authentication failed: Invalid username or password'
 DELAY_MS = 100
 LIFETIME_MS = 60_000
-LISTENER = 'listener.name.sasl_plaintext'
-OAUTH_JAAS = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;'
 
 
 class Client(LoginClient):
@@ -35,10 +33,6 @@ def metadata():
     return messages.MetadataRequest(topics=None)
 
 
-def submit(job, done):
-    done(job())
-
-
 @pytest.fixture
 def settings():
     return {}
@@ -46,11 +40,7 @@ def settings():
 
 @pytest.fixture
 def broker(tmp_path, settings):
-    given = {'listeners': 'SASL_PLAINTEXT://127.0.0.1:1,PLAINTEXT://127.0.0.1:2',
-             'sasl.enabled.mechanisms': ','.join(MECHANISMS), f'{LISTENER}.plain.sasl.jaas.config': PLAIN_JAAS,
-             f'{LISTENER}.oauthbearer.sasl.jaas.config': OAUTH_JAAS}
-    with InProcessBroker(tmp_path, given | settings) as broker:
-        broker.authentication.start(Background(broker.timers, submit), submit)
+    with login_broker(tmp_path, settings) as broker:
         yield broker
 
 

@@ -4,7 +4,8 @@ import json
 import pytest
 from joserfc import jws
 from joserfc.jwk import ECKey
-from support.brokers.in_process_broker import InProcessBroker
+from login_broker import LISTENER, login_broker
+from support.brokers.secured_broker import MODULES
 from support.clients.login_client import LoginClient
 from support.clients.socket_peers import LateWorker
 
@@ -14,10 +15,9 @@ from kbroker.protocol import messages
 from kbroker.security.mechanisms import VALIDATOR
 from kbroker.security.principal import Principal
 from kbroker.security.session import LoginState
-from kbroker.security.surroundings import Background
 
 KEY = ECKey.generate_key('P-256')
-PREFIX = 'listener.name.sasl_plaintext.oauthbearer'
+PREFIX = f'{LISTENER}.oauthbearer'
 REFUSAL = b'{"status":"invalid_token"}'
 DELAY_MS = 100
 
@@ -31,14 +31,11 @@ def worker():
 def broker(tmp_path, worker):
     keys = tmp_path / 'keys.json'
     keys.write_text(json.dumps({'keys': [KEY.as_dict(private=False)]}))
-    settings = {'listeners': 'SASL_PLAINTEXT://127.0.0.1:1', 'sasl.enabled.mechanisms': 'OAUTHBEARER',
-                f'{PREFIX}.sasl.server.callback.handler.class': VALIDATOR,
+    settings = {f'{PREFIX}.sasl.server.callback.handler.class': VALIDATOR,
                 f'{PREFIX}.sasl.oauthbearer.jwks.endpoint.url': f'file://{keys}',
                 f'{PREFIX}.sasl.oauthbearer.expected.audience': 'kafka',
-                f'{PREFIX}.sasl.jaas.config': 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule '
-                                              'required;'}
-    with InProcessBroker(tmp_path / 'data', settings) as broker:
-        broker.authentication.start(Background(broker.timers, lambda job, done: None), worker.submit)
+                f'{PREFIX}.sasl.jaas.config': f'{MODULES}.oauthbearer.OAuthBearerLoginModule required;'}
+    with login_broker(tmp_path / 'data', settings, worker.submit) as broker:
         yield broker
 
 
