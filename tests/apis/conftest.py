@@ -1,6 +1,9 @@
 """Fixtures: an in-process broker for each test, a disk whose syncs the test may hold, and a client."""
+import gc
+
 import pytest
 from api_client import ApiClient, TransactionalClient
+from share_client import ShareClient
 from support.brokers.in_process_broker import InProcessBroker
 from support.disk.held_disk import HeldDisk
 
@@ -46,3 +49,20 @@ def client(node):
 @pytest.fixture
 def producer(node, client):
     return TransactionalClient(node)
+
+
+@pytest.fixture
+def member(node, client):
+    """Return a member of a share group whose only share partition, of `orders`, begins at offset 0."""
+    member = ShareClient(node, node.topics.topic('orders').topic_id)
+    member.initialize()
+    return member
+
+
+@pytest.fixture
+def no_collector():
+    """Turn Python's garbage collector off for the test."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

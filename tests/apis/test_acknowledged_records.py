@@ -205,13 +205,6 @@ def test_an_acknowledgement_does_not_wake_a_session_that_waits(client, held):
 # ---- share groups
 
 
-@pytest.fixture
-def member(node, client):
-    member = ShareClient(node, node.topics.topic('orders').topic_id)
-    member.initialize()
-    return member
-
-
 @pytest.mark.parametrize('reset', ['latest', 'by_duration:PT1H'])
 def test_a_share_group_begins_behind_what_was_acknowledged(node, client, disk, reset):
     client.produce(client.batch(b'durable'))

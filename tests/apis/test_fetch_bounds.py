@@ -36,15 +36,6 @@ def many(client):
     return client
 
 
-@pytest.fixture
-def no_collector():
-    """Turn Python's garbage collector off for the test."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def wanted_partitions():
     gc.collect()
     return sum(type(each).__name__ == 'WantedPartition' for each in gc.get_objects())

@@ -1,5 +1,4 @@
 """Requests that name many resources, or one many times: the answer has each once, is built in parts and has a bound."""
-import gc
 import time
 
 import pytest
@@ -15,14 +14,6 @@ from kbroker.base.long_work import run_to_end
 TOPIC, BROKER = 2, 4
 TIMES = 200
 SLICE_S = 0.010
-
-
-@pytest.fixture
-def no_collector():
-    """Turn Python's garbage collector off for the test."""
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.fixture

@@ -23,14 +23,6 @@ def topic_id(client):
     return client.broker.topics.topic('orders').topic_id
 
 
-@pytest.fixture
-def member(node, client, topic_id):
-    """A member of a group whose only share partition begins at offset 0."""
-    member = ShareClient(node, topic_id)
-    member.initialize()
-    return member
-
-
 def other(member, name='m2'):
     return ShareClient(member.broker, member.topic_id, name)
 

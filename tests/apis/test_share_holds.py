@@ -13,10 +13,8 @@ LOCK_MS = 30_000
 
 
 @pytest.fixture
-def member(node, client):
-    """A member of a group whose only share partition begins at offset 0. Four batches of a record are there."""
-    member = ShareClient(node, node.topics.topic('orders').topic_id)
-    member.initialize()
+def member(client, member):
+    """Return the member, after the topic has got four batches of one record."""
     produce(client, 4)
     return member
 

@@ -18,14 +18,9 @@ GROUP_RESOURCE = 32
 
 
 @pytest.fixture
-def member(client):
+def member(client, member):
     """Return a member that has acquired the greatest number of records that may be in flight."""
-    member = ShareClient(client.broker, client.broker.topics.topic('orders').topic_id)
-    answer = client.ask('IncrementalAlterConfigs', 1, resources=[{
-        'resource_type': GROUP_RESOURCE, 'resource_name': 'g1', 'configs': [
-            {'name': 'share.partition.max.record.locks', 'config_operation': 0, 'value': str(LOCKS)}]}])
-    assert answer.responses[0].error_code == 0, answer
-    member.initialize()
+    assert client.alter(GROUP_RESOURCE, 'g1', share_partition_max_record_locks=str(LOCKS)) == 0
     for _ in range(10):
         client.produce(client.batch(*[b'v'] * (LOCKS // 10)))
     assert sum(last - first + 1 for first, last, _ in ranges(

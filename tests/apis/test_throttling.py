@@ -3,7 +3,7 @@
 Covers KIP-599.
 """
 import pytest
-from share_client import ACCEPT, ShareClient, ranges
+from share_client import ACCEPT, ranges
 from support.messages.message_builder import build
 
 from kbroker.base.errors import ErrorCode
@@ -215,13 +215,6 @@ def test_auto_created_topics_are_counted_and_not_refused(client, node):
             {'name': f'{name}{number}'} for number in range(20)], allow_auto_topic_creation=True))
         assert {topic.error_code for topic in parked.answer.topics} == {0}
     assert parked.answer.throttle_time_ms == 31000
-
-
-@pytest.fixture
-def member(client, node):
-    member = ShareClient(node, node.topics.topic('orders').topic_id)
-    member.initialize()
-    return member
 
 
 def test_a_share_fetch_above_the_quota_has_its_records_and_is_throttled_afterwards(client, member, node):
