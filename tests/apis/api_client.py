@@ -90,23 +90,19 @@ class ApiClient:
         topic_id: bytes = answer.topic_id
         return topic_id
 
+    def change(
+        self, resource_type: int, name: str, *changes: tuple[str, int, str | None], version: int = 1, **options: Any
+    ) -> Any:
+        """Send changes of one resource, (config, operation, value). Return its part of the answer."""
+        configs = [{'name': key, 'config_operation': operation, 'value': value} for key, operation, value in changes]
+        resource = {'resource_type': resource_type, 'resource_name': name, 'configs': configs}
+        (answer,) = self.ask('IncrementalAlterConfigs', version, resources=[resource], **options).responses
+        return answer
+
     def alter(self, resource_type: int, name: str, **configs: str | None) -> int:
-        """Set configs, and delete those whose value is None. Return the error code. The names have _ instead of
-        dots."""
-        (answer,) = self.ask(
-            'IncrementalAlterConfigs',
-            resources=[
-                {
-                    'resource_type': resource_type,
-                    'resource_name': name,
-                    'configs': [
-                        {'name': key.replace('_', '.'), 'config_operation': int(value is None), 'value': value}
-                        for key, value in configs.items()
-                    ],
-                }
-            ],
-        ).responses
-        code: int = answer.error_code
+        """Set configs, whose names have _ instead of dots. Delete those whose value is None. Return the error code."""
+        changes = ((key.replace('_', '.'), int(value is None), value) for key, value in configs.items())
+        code: int = self.change(resource_type, name, *changes).error_code
         return code
 
     def batch(self, *values: Any, **options: Any) -> bytes:

@@ -2,6 +2,7 @@
 import hashlib
 
 import pytest
+from api_client import ApiClient
 from login_broker import LISTENER, login_broker
 from support.brokers.in_process_broker import frame_of
 from support.brokers.secured_broker import MECHANISMS, OAUTH_JAAS, PASSWORD, PLAIN_JAAS, unsecured_token
@@ -22,6 +23,7 @@ WRONG = b'\0alice\0nonsense'
 WRONG_TEXT = 'Authentication failed: Invalid username or password'
 DELAY_MS = 100
 LIFETIME_MS = 60_000
+BROKER = 4
 
 
 class Client(LoginClient):
@@ -289,14 +291,20 @@ def test_secrets_are_in_no_representation(broker):
     assert 'wonder' not in repr(broker.config.describe())
 
 
+def change_broker(broker, configs, **options):
+    changes = [(f'{LISTENER}.{name}', int(value is None), value) for name, value in configs.items()]
+    return ApiClient(broker).change(BROKER, '1', *changes, **options)
+
+
+def rename_alice(broker):
+    users = PLAIN_JAAS.replace('user_alice', 'user_carol')
+    assert change_broker(broker, {'plain.sasl.jaas.config': users}).error_code == 0
+
+
 def test_users_that_change_at_run_time_count_from_the_next_login(broker):
-    logged_in, name = Client(broker), f'{LISTENER}.plain.sasl.jaas.config'
+    logged_in = Client(broker)
     logged_in.log_in()
-    broker.ask(messages.IncrementalAlterConfigsRequest(resources=[
-        messages.IncrementalAlterConfigsRequest.AlterConfigsResource(
-            resource_type=4, resource_name='1', configs=[
-                messages.IncrementalAlterConfigsRequest.AlterableConfig(
-                    name=name, config_operation=0, value=PLAIN_JAAS.replace('user_alice', 'user_carol'))])]))
+    rename_alice(broker)
     assert logged_in.ask(metadata(), 12) is not None
     client = Client(broker)
     assert client.log_in(GOOD.replace(b'alice', b'carol')).error_code == 0
@@ -306,12 +314,7 @@ def test_users_that_change_at_run_time_count_from_the_next_login(broker):
 def test_a_login_fails_if_the_users_of_its_mechanism_changed_since_it_began(broker):
     client = Client(broker)
     client.handshake()
-    broker.ask(messages.IncrementalAlterConfigsRequest(resources=[
-        messages.IncrementalAlterConfigsRequest.AlterConfigsResource(
-            resource_type=4, resource_name='1', configs=[
-                messages.IncrementalAlterConfigsRequest.AlterableConfig(
-                    name=f'{LISTENER}.plain.sasl.jaas.config', config_operation=0,
-                    value=PLAIN_JAAS.replace('user_alice', 'user_carol'))])]))
+    rename_alice(broker)
     assert client.token(GOOD) is None
     client.wait(DELAY_MS)
     answer = client.answer(messages.SaslAuthenticateRequest(), 2)
@@ -330,18 +333,9 @@ UNFIT = [
 @pytest.mark.parametrize('validate_only', [False, True])
 @pytest.mark.parametrize(('configs', 'reason'), UNFIT)
 def test_settings_that_do_not_fit_their_mechanism_are_refused_at_run_time(broker, configs, reason, validate_only):
-    request = messages.IncrementalAlterConfigsRequest
-
-    def alter(configs, validate_only):
-        (response,) = broker.ask(request(validate_only=validate_only, resources=[request.AlterConfigsResource(
-            resource_type=4, resource_name='1', configs=[request.AlterableConfig(
-                name=f'{LISTENER}.{name}', config_operation=int(value is None), value=value)
-                for name, value in configs.items()])])).responses
-        return response
-
-    assert alter({'plain.sasl.jaas.config': PLAIN_JAAS.replace('bob', 'bert')}, False).error_code == 0
+    assert change_broker(broker, {'plain.sasl.jaas.config': PLAIN_JAAS.replace('bob', 'bert')}).error_code == 0
     stored, logins = dict(broker.metadata.image.configs), broker.authentication.listeners['SASL_PLAINTEXT']
-    refusal = alter(configs, validate_only)
+    refusal = change_broker(broker, configs, validate_only=validate_only)
     assert refusal.error_code == ErrorCode.INVALID_REQUEST
     assert reason in refusal.error_message and 'wonder' not in refusal.error_message
     assert broker.metadata.image.configs == stored

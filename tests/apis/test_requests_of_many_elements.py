@@ -287,14 +287,9 @@ def test_long_lists_are_appended_and_subtracted_without_comparing_each_pair(clie
     stored, given = (','.join(f'{partition}:{broker}' for partition in partitions for broker in range(100))
                      for partitions in (range(50), range(50, 100)))
 
-    def alter(operation, value):
-        resource = dict(resource_type=TOPIC, resource_name='orders', configs=[
-            dict(name=name, config_operation=operation, value=value)])
-        return client.ask('IncrementalAlterConfigs', resources=[resource]).responses[0].error_code
-
-    assert alter(0, stored) == ErrorCode.NONE
+    assert client.change(TOPIC, 'orders', (name, 0, stored)).error_code == ErrorCode.NONE
     began_s = time.thread_time()
-    alter(operation, given)
+    client.change(TOPIC, 'orders', (name, operation, given))
     assert_within(time.thread_time() - began_s, 0.1)
 
 

@@ -99,9 +99,7 @@ def test_eligible_leaders_bring_the_setting_that_they_need(tmp_path):
         client = ApiClient(node)
         feature = 'eligible.leader.replicas.version'
         assert update(client, (feature, 0, SAFE)).error_code == 0
-        client.ask('IncrementalAlterConfigs', 1, validate_only=False, resources=[
-            {'resource_type': 4, 'resource_name': '', 'configs': [
-                {'name': 'min.insync.replicas', 'config_operation': 1, 'value': None}]}])
+        client.alter(4, '', min_insync_replicas=None)
         assert 'min.insync.replicas' not in node.metadata.image.configs.get((4, ''), {})
         assert update(client, (feature, 1, UPGRADE)).error_code == 0
         assert node.metadata.image.configs[4, '']['min.insync.replicas'] == '1'
