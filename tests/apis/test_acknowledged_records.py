@@ -9,6 +9,7 @@ Covers promise 3 of docs/design.md.
 
 import pytest
 from api_client import values_of
+from fetch_session import Session
 from share_client import ShareClient
 
 from kbroker.base.errors import ErrorCode
@@ -54,9 +55,17 @@ def answer_of(parked):
     return partition
 
 
-def release(client, disk):
+def after_the_sync(client, disk, parked):
+    """Check that a request waits for the disk. Let the disk finish its syncs, and return the request."""
+    settle(client)
+    assert not parked.is_answered
     disk.release()
     settle(client)
+    return parked
+
+
+def fetched(parked):
+    return values_of(parked.answer.responses[0].partitions[0].records)
 
 
 # ---- requests that wait for the disk
@@ -67,10 +76,7 @@ def release(client, disk):
 def test_the_latest_offset_counts_what_was_acknowledged_once_the_disk_has_it(client, held, acks, isolation_level):
     client.begin_produce(client.batch(), acks=acks)
     asked = begin_list(client, isolation_level=isolation_level)
-    settle(client)
-    assert not asked.is_answered
-    release(client, held)
-    assert answer_of(asked).offset == 2
+    assert answer_of(after_the_sync(client, held, asked)).offset == 2
 
 
 def test_the_latest_offset_does_not_wait_for_what_is_not_acknowledged(client, held):
@@ -87,20 +93,14 @@ def test_a_batch_that_is_sent_again_is_acknowledged_again(client, held):
     assert not first.is_answered
     client.produce(batch, acks=1)
     asked = begin_list(client)
-    settle(client)
-    assert not asked.is_answered
-    release(client, held)
-    assert answer_of(asked).offset == 2
+    assert answer_of(after_the_sync(client, held, asked)).offset == 2
 
 
 @pytest.mark.parametrize('offset', [-1, 2])
 def test_records_that_were_acknowledged_are_deleted(client, held, offset):
     client.begin_produce(client.batch(), acks=1)
     asked = begin_delete(client, offset)
-    settle(client)
-    assert not asked.is_answered
-    release(client, held)
-    answer = answer_of(asked)
+    answer = answer_of(after_the_sync(client, held, asked))
     assert (answer.error_code, answer.low_watermark) == (0, 2)
 
 
@@ -109,10 +109,7 @@ def test_a_time_finds_a_record_once_the_disk_has_it(client, held, acks):
     client.broker.clock.advance(10)
     client.begin_produce(client.batch(), acks=acks)
     asked = begin_list(client, client.now_ms)
-    settle(client)
-    assert not asked.is_answered
-    release(client, held)
-    assert answer_of(asked).offset == 1
+    assert answer_of(after_the_sync(client, held, asked)).offset == 1
 
 
 def test_the_greatest_timestamp_is_found_while_producers_write(client, held):
@@ -136,10 +133,7 @@ def test_a_fetch_without_records_waits_for_those_that_were_acknowledged(client, 
     client.begin_produce(client.batch(b'acknowledged'), acks=1)
     fetching = client.begin_fetch(offset=1, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
     client.broker.clock.advance(max_wait_ms)
-    settle(client)
-    assert not fetching.is_answered
-    release(client, held)
-    assert values_of(fetching.answer.responses[0].partitions[0].records) == [b'acknowledged']
+    assert fetched(after_the_sync(client, held, fetching)) == [b'acknowledged']
 
 
 def test_a_fetch_does_not_wait_for_what_is_not_acknowledged(client, held):
@@ -163,43 +157,21 @@ def test_a_committed_fetch_does_not_wait_behind_an_open_transaction(client, prod
     assert values_of(client.fetch(offset=1, isolation_level=1).records) == []
 
 
-def session_fetch(client, session_id, epoch, topics=(), max_wait_ms=0):
-    named = [
-        {'topic': 'orders', 'partitions': [{'partition': 0, 'fetch_offset': offset, 'partition_max_bytes': 1 << 20}]}
-        for offset in topics
-    ]
-    return client.begin(
-        'Fetch',
-        12,
-        max_wait_ms=max_wait_ms,
-        min_bytes=1,
-        max_bytes=1 << 20,
-        session_id=session_id,
-        session_epoch=epoch,
-        topics=named,
-    )
-
-
 def test_a_session_asks_a_quiet_partition_again_after_an_acknowledgement(client, held):
     """The partition's high watermark has not moved, so without the acknowledgement the session would skip it."""
-    session_id = session_fetch(client, 0, 0, topics=[1]).answer.session_id
-    assert session_fetch(client, session_id, 1).answer.responses == []
+    session = Session(client, 'orders')
+    assert session.ask({0: 1}) == {0: []}
+    assert session.ask() == {}
     client.begin_produce(client.batch(b'acknowledged'), acks=1)
-    fetching = session_fetch(client, session_id, 2)
-    settle(client)
-    assert not fetching.is_answered
-    release(client, held)
-    assert values_of(fetching.answer.responses[0].partitions[0].records) == [b'acknowledged']
+    assert fetched(after_the_sync(client, held, session.begin())) == [b'acknowledged']
 
 
 def test_an_acknowledgement_does_not_wake_a_session_that_waits(client, held):
-    session_id = session_fetch(client, 0, 0, topics=[1]).answer.session_id
-    fetching = session_fetch(client, session_id, 1, max_wait_ms=500)
+    session = Session(client, 'orders')
+    session.ask({0: 1})
+    waiting = session.begin(max_wait_ms=500)
     client.begin_produce(client.batch(b'acknowledged'), acks=1)
-    settle(client)
-    assert not fetching.is_answered
-    release(client, held)
-    assert values_of(fetching.answer.responses[0].partitions[0].records) == [b'acknowledged']
+    assert fetched(after_the_sync(client, held, waiting)) == [b'acknowledged']
 
 
 # ---- share groups
@@ -245,11 +217,7 @@ def test_the_lag_of_a_share_group_counts_what_was_acknowledged(client, member, d
     client.begin_produce(client.batch(), acks=1)
     asked = client.begin('DescribeShareGroupOffsets', groups=[
         {'group_id': 'g1', 'topics': [{'topic_name': 'orders', 'partitions': [0]}]}])
-    settle(client)
-    assert not asked.is_answered
-    disk.release()
-    settle(client)
-    assert asked.answer.groups[0].topics[0].partitions[0].lag == 1
+    assert after_the_sync(client, disk, asked).answer.groups[0].topics[0].partitions[0].lag == 1
 
 
 # ---- requests that do not wait: their answers promise nothing about the disk
