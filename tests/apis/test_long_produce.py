@@ -27,6 +27,13 @@ def code_of(parked):
     return parked.answer.responses[0].partition_responses[0].error_code
 
 
+def code_after(worker, node, parked):
+    """Let the worker validate the batch, and return the error code of the answer."""
+    worker.work()
+    node.turn()
+    return code_of(parked)
+
+
 def produce_to(client, partitions, records, version=12, **fields):
     """Produce the same batch to (topic, partition) pairs, in one request. Return [(topic, [partition answer])]."""
     topic_data = []
@@ -48,9 +55,7 @@ def test_a_batch_that_expands_far_is_validated_by_a_worker(node, client, worker,
     parked = client.begin_produce(client.batch(LONG, compression=codec))
     assert not parked.is_answered and len(worker.jobs) == 1
     assert client.list_offset(-1).offset == 1, 'nothing is appended before its validation'
-    worker.work()
-    node.turn()
-    assert code_of(parked) == 0
+    assert code_after(worker, node, parked) == 0
     assert values_of(client.fetch(offset=1).records) == [LONG]
 
 
@@ -136,18 +141,14 @@ def delete_topic(client):
 def test_the_topic_is_deleted_meanwhile(node, client, worker):
     parked = begin_long(client, worker)
     delete_topic(client)
-    worker.work()
-    node.turn()
-    assert code_of(parked) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert code_after(worker, node, parked) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_the_topic_is_created_again_meanwhile(node, client, worker):
     parked = begin_long(client, worker)
     delete_topic(client)
     client.create_topic()
-    worker.work()
-    node.turn()
-    assert code_of(parked) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert code_after(worker, node, parked) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert client.list_offset(-1).offset == 0
 
 
@@ -155,55 +156,41 @@ def test_the_log_directory_fails_meanwhile(node, client, worker):
     parked = begin_long(client, worker)
     node.logs.fail('a test')
     node.turn()
-    worker.work()
-    node.turn()
-    assert code_of(parked) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert code_after(worker, node, parked) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_the_rules_of_the_topic_change_meanwhile(node, client, worker):
     """The broker appends the batch under the rules that were in force when it arrived."""
     parked = begin_long(client, worker)
     assert client.alter(2, 'orders', max_message_bytes='10') == 0
-    worker.work()
-    node.turn()
-    assert code_of(parked) == 0
+    assert code_after(worker, node, parked) == 0
 
 
 def test_the_producer_is_fenced_meanwhile(node, client, worker):
     batch = client.batch(LONG, compression=Compression.ZSTD, **IDEMPOTENT, base_sequence=0)
     parked = client.begin_produce(batch)
     assert client.produce(client.batch(producer_id=4000, producer_epoch=1, base_sequence=0)).error_code == 0
-    worker.work()
-    node.turn()
-    assert code_of(parked) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert code_after(worker, node, parked) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_the_transaction_ends_meanwhile(node, producer):
-    worker = LateWorker()
-    node.validate = worker.submit
+def test_the_transaction_ends_meanwhile(node, producer, worker):
     assert producer.produce(producer.batch(b'first')).error_code == 0
     parked = producer.begin_produce(producer.batch(LONG, base_sequence=1, compression=Compression.ZSTD))
     assert len(worker.jobs) == 1
     producer.end(committed=False)
-    worker.work()
-    node.turn()
-    assert code_of(parked) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert code_after(worker, node, parked) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert producer.list_offset(-1, isolation_level=1).offset == 2
 
 
-def test_the_transaction_of_a_client_before_tv2_ends_meanwhile(node, producer):
+def test_the_transaction_of_a_client_before_tv2_ends_meanwhile(node, producer, worker):
     """The next transaction has the same epoch as the batch. The batch must not open a transaction that no coordinator
     knows."""
-    worker = LateWorker()
-    node.validate = worker.submit
     assert producer.add_partition() == 0
     assert producer.produce(producer.batch(b'first'), 11).error_code == 0
     parked = producer.begin_produce(producer.batch(LONG, base_sequence=1, compression=Compression.ZSTD), 11)
     assert len(worker.jobs) == 1
     producer.end(committed=False, version=4)
-    worker.work()
-    node.turn()
-    assert code_of(parked) == ErrorCode.INVALID_TXN_STATE
+    assert code_after(worker, node, parked) == ErrorCode.INVALID_TXN_STATE
     assert producer.list_offset(-1, isolation_level=1).offset == 2
 
 
@@ -214,13 +201,7 @@ def test_a_bug_in_a_validation_closes_the_connection(node, client, caplog):
     assert parked.connection.closed and 'a bug' in caplog.text
 
 
-def test_the_broker_stops_meanwhile(start_node):
-    from api_client import ApiClient
-    node = start_node()
-    client = ApiClient(node)
-    client.create_topic()
-    worker = LateWorker()
-    node.validate = worker.submit
+def test_the_broker_stops_meanwhile(node, client, worker):
     begin_long(client, worker)
     node.close()
     worker.work()
