@@ -43,11 +43,6 @@ def start(tmp_path):
         assert broker.tracebacks() == []
 
 
-def connect(broker: BrokerProcess) -> RawClient:
-    host, _, port = broker.address.rpartition(':')
-    return RawClient(host, int(port))
-
-
 def create(client: RawClient, partitions: int = 1, **configs: str) -> None:
     topic = CreateTopicsRequest.CreatableTopic(name='t', num_partitions=partitions, replication_factor=1, configs=[
         CreateTopicsRequest.CreatableTopicConfig(name=key.replace('_', '.'), value=value)
@@ -103,7 +98,7 @@ def test_pipelined_batches_keep_their_order_and_their_bytes(start):
         frames.append(len(frame).to_bytes(4, 'big') + frame)
     broker = start()
     with contextlib.ExitStack() as opened:
-        client, sender = (opened.enter_context(connect(broker)) for _ in range(2))
+        client, sender = (opened.enter_context(RawClient.at(broker.address)) for _ in range(2))
         create(client)
         stream = b''.join(frames)
         sender.socket.setblocking(False)
@@ -133,9 +128,9 @@ def test_a_client_that_leaves_does_not_take_its_batch_along(start):
     """With acks=0 a client may close as soon as everything is sent."""
     broker = start()
     batch = batch_of(int(time.time() * 1000), bytes(60 * MIB), compression=ZSTD)
-    with connect(broker) as client:
+    with RawClient.at(broker.address) as client:
         create(client)
-        with connect(broker) as sender:
+        with RawClient.at(broker.address) as sender:
             for _ in range(3):
                 sender.send(frame_of(produce(batch, acks=0), 9))
             sender.socket.shutdown(socket.SHUT_WR)
@@ -148,14 +143,14 @@ def test_a_stop_does_not_wait_for_the_batches_of_a_worker(start):
     broker = start()
     batch = batch_of(int(time.time() * 1000), *[bytes(30_000)] * 1000, compression=GZIP)
     with contextlib.ExitStack() as opened:
-        client = opened.enter_context(connect(broker))
+        client = opened.enter_context(RawClient.at(broker.address))
         create(client)
         for _ in range(20):
-            opened.enter_context(connect(broker)).send(frame_of(produce(batch), 9))
+            opened.enter_context(RawClient.at(broker.address)).send(frame_of(produce(batch), 9))
         assert end_offset(client) >= 0
         broker.stop()
     broker.start()
-    with connect(broker) as client:
+    with RawClient.at(broker.address) as client:
         assert len(values(client)) == end_offset(client)
     broker.stop()
 
@@ -163,13 +158,13 @@ def test_a_stop_does_not_wait_for_the_batches_of_a_worker(start):
 def test_without_a_free_descriptor_produce_is_answered_in_time(start):
     """The batch is written, but its sync needs more descriptors than there are. It once waited for ever."""
     broker = start()
-    with connect(broker) as client, contextlib.ExitStack() as idle:
+    with RawClient.at(broker.address) as client, contextlib.ExitStack() as idle:
         create(client, partitions=30)
         batch = batch_of(int(time.time() * 1000), b'v')
         request = produce(batch, timeout_ms=1500)
         assert partition_answer(request, client.exchange(frame_of(request, 9))).error_code == 0
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (descriptors(broker) + 2, 4096))
-        idle.enter_context(connect(broker))
+        idle.enter_context(RawClient.at(broker.address))
         codes = set()
         for partition in range(1, 6):
             request = produce(batch, partition, timeout_ms=1500)

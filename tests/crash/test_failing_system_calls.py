@@ -14,7 +14,9 @@ from collections.abc import Iterator
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 from support.brokers.broker_process import BrokerProcess
+from support.clients.librdkafka import values_of
 from support.disk.crash_points import findings_of_check
 
 pytestmark = pytest.mark.strace
@@ -105,30 +107,14 @@ class Work:
 
     def check(self) -> None:
         """Check that each acknowledged record is there, and each record once at most."""
-        found = list(self._read())
+        found = self._read()
         assert set(self.acknowledged) <= set(found) <= set(self.sent)
         assert len(found) == len(set(found))
 
-    def _read(self) -> Iterator[str]:
-        consumer = confluent_kafka.Consumer({'bootstrap.servers': self.broker.address, 'group.id': 'unused',
-                                             'enable.partition.eof': True, 'log_level': 0})
-        try:
-            topics = {value.split(' ')[0] for value in self.sent}
-            known = consumer.list_topics(timeout=LIMIT_S).topics
-            places = [confluent_kafka.TopicPartition(topic, partition, 0) for topic in sorted(topics & known.keys())
-                      for partition in known[topic].partitions]
-            consumer.assign(places)
-            ended = 0
-            while ended < len(places):
-                message = consumer.poll(LIMIT_S)
-                assert message is not None, 'no answer'
-                if message.error() is None:
-                    yield message.value().decode()
-                else:
-                    assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
-                    ended += 1
-        finally:
-            consumer.close()
+    def _read(self) -> list[str]:
+        known = AdminClient({'bootstrap.servers': self.broker.address}).list_topics(timeout=LIMIT_S).topics
+        return [value for topic in {value.split(' ')[0] for value in self.sent} & known.keys()
+                for value in values_of(self.broker.address, topic, known[topic].partitions)]
 
 
 @pytest.fixture(scope='module')

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 from support.brokers.broker_process import BrokerProcess
 from support.brokers.in_process_broker import InProcessBroker
+from support.clients.librdkafka import read_to_the_end
 from support.clients.promises import GROUP, TOPIC, TRANSACTIONAL_ID, Client, Promises, findings_in
 from support.disk.faulty_file_systems import FailingFileSystem
 
@@ -323,16 +324,7 @@ def test_a_disk_that_fills_up_and_gets_room_again(small_disk):
         assert len(lines) == 1 and 'No space left on device' in lines[0]
         filler.unlink()
         broker.start()
-        consumer = confluent_kafka.Consumer({'bootstrap.servers': broker.address, 'group.id': 'g',
-                                             'auto.offset.reset': 'earliest', 'enable.partition.eof': True})
-        consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, 0)])
-        found = []
-        while (message := consumer.poll(120)) is not None:
-            if message.error():
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
-                break
-            found.append(message.value())
-        consumer.close()
+        found = [message.value() for message in read_to_the_end(broker.address, [(TOPIC, 0)])]
         assert set(acknowledged) <= set(found) and len(found) == len(set(found))
         broker.stop()
     finally:

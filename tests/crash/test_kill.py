@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from support.brokers.broker_process import BrokerProcess
+from support.clients.librdkafka import LIMIT_S, committed_offset, create_topics, values_of
 from support.clients.promises import findings_in
 
 DEFAULT_ROUNDS = 25
@@ -26,7 +25,6 @@ PARTITIONS = 3
 OUTPUT, PLAIN, INPUT = 'output', 'plain', 'input'
 SETTINGS = {'offsets.topic.num.partitions': '2', 'transaction.state.log.num.partitions': '2',
             'transaction.abort.timed.out.transaction.cleanup.interval.ms': '500', 'log.roll.ms': '2000'}
-LIMIT_S = 120
 CLIENT = {'reconnect.backoff.ms': 20, 'reconnect.backoff.max.ms': 100, 'retry.backoff.ms': 20, 'log_level': 0,
           # After a new bootstrap, librdkafka 2.16 waits forever for the group coordinator that it knew before.
           'metadata.recovery.strategy': 'none'}
@@ -167,28 +165,6 @@ class IdempotentApplication:
         self.acknowledged.append(int(message.value()))  # type: ignore[attr-defined]
 
 
-def read_committed(address: str, topic: str) -> list[str]:
-    """Return all values that a read_committed consumer sees, up to the high watermark of each partition."""
-    consumer = Consumer({'bootstrap.servers': address, 'group.id': 'judge', 'isolation.level': 'read_committed',
-                         'auto.offset.reset': 'earliest', 'enable.partition.eof': True, 'enable.auto.commit': False})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    found: list[str] = []
-    ended: set[int] = set()
-    deadline = time.monotonic() + LIMIT_S
-    while len(ended) < PARTITIONS:
-        assert time.monotonic() < deadline, f'{topic}: the end was not reached in {LIMIT_S} s'
-        message = consumer.poll(1)
-        if message is None:
-            continue
-        if message.error():
-            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-            ended.add(message.partition())
-        else:
-            found.append(message.value().decode())
-    consumer.close()
-    return found
-
-
 def check_transactions(found: list[str], applications: list[TransactionalApplication], offsets: dict[str, int]) -> None:
     assert len(found) == len(set(found)), 'duplicate records'
     for application in applications:
@@ -211,10 +187,7 @@ def run_rounds(directory, rounds: int, settings: dict[str, str]) -> None:
     stop = threading.Event()
     threads: list[threading.Thread] = []
     try:
-        admin = AdminClient({'bootstrap.servers': broker.address})
-        topics = [NewTopic(OUTPUT, PARTITIONS, 1), NewTopic(PLAIN, PARTITIONS, 1), NewTopic(INPUT, 1, 1)]
-        for created in admin.create_topics(topics).values():
-            created.result(LIMIT_S)
+        create_topics(broker.address, **{OUTPUT: PARTITIONS, PLAIN: PARTITIONS, INPUT: 1})
         progress = Progress()
         applications = [TransactionalApplication(f'app-{number}', broker.address, stop, progress)
                         for number in range(2)]
@@ -242,9 +215,10 @@ def run_rounds(directory, rounds: int, settings: dict[str, str]) -> None:
         for application in applications:    # a new instance aborts what the previous one left open
             successor = Producer({'bootstrap.servers': broker.address, 'transactional.id': application.name})
             successor.init_transactions(LIMIT_S)
-        offsets = {application.name: committed_offset(broker.address, application.name) for application in applications}
-        check_transactions(read_committed(broker.address, OUTPUT), applications, offsets)
-        found = read_committed(broker.address, PLAIN)
+        offsets = {application.name: committed_offset(broker.address, application.name, INPUT)
+                   for application in applications}
+        check_transactions(values_of(broker.address, OUTPUT, range(PARTITIONS)), applications, offsets)
+        found = values_of(broker.address, PLAIN, range(PARTITIONS))
         assert len(found) == len(set(found)) and {int(value) for value in found} >= set(plain.acknowledged)
         broker.stop()
     finally:
@@ -258,14 +232,6 @@ def run_rounds(directory, rounds: int, settings: dict[str, str]) -> None:
 
 def commits(applications: list[TransactionalApplication]) -> int:
     return sum(len(application.committed) for application in applications)
-
-
-def committed_offset(address: str, group: str) -> int:
-    consumer = Consumer({'bootstrap.servers': address, 'group.id': group})
-    try:
-        return consumer.committed([TopicPartition(INPUT, 0)], timeout=LIMIT_S)[0].offset
-    finally:
-        consumer.close()
 
 
 @pytest.mark.parametrize('durability', ['disk', 'page-cache'])

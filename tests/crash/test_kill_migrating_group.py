@@ -49,8 +49,7 @@ class RolledGroup:
         self.connect()
 
     def connect(self) -> None:
-        host, port = self.broker.address.split(':')
-        self.client = RawClient(host, int(port))
+        self.client = RawClient.at(self.broker.address)
         while self.ask('FindCoordinator', 4, coordinator_keys=[GROUP], key_type=0).coordinators[0].error_code:
             pass
 

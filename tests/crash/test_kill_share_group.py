@@ -81,8 +81,7 @@ class Member:
 
     def __init__(self, name: str, address: str, topic_id: bytes, ledger: Ledger, accepts: float, seed: int = 7):
         self.name, self.topic_id, self.ledger, self.accepts = name, topic_id, ledger, accepts
-        self.host, port = address.split(':')
-        self.port = int(port)
+        self.address = address
         self.stop = threading.Event()
         self.rng = random.Random(f'{name} {seed}')
         self.error: BaseException | None = None
@@ -92,7 +91,7 @@ class Member:
         try:
             while not self.stop.is_set():
                 try:
-                    with RawClient(self.host, self.port, 10) as client:
+                    with RawClient.at(self.address, 10) as client:
                         self._work(client)
                 except OSError:
                     self.stop.wait(0.02)

@@ -141,8 +141,7 @@ class Place:
             find_coordinators(client)
 
     def connected(self) -> RawClient:
-        host, port = self.broker.address.split(':')
-        return RawClient(host, int(port), LIMIT_S)
+        return RawClient.at(self.broker.address, LIMIT_S)
 
     def check_recovery(self, story: Story) -> None:
         with Admin(self.broker.address, **TIMELY) as admin:

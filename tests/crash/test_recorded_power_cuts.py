@@ -15,10 +15,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import confluent_kafka.admin
+import confluent_kafka
 import pytest
 from support.brokers.broker_process import BrokerProcess
 from support.brokers.in_process_broker import InProcessBroker
+from support.clients.librdkafka import create_topics
 from support.clients.promises import READ_COMMITTED, READ_UNCOMMITTED, TRANSACTIONAL_ID, Client, Promises
 from support.disk.crash_points import findings_of_check
 from traced_disk import TracedDisk, strace_of
@@ -86,7 +87,7 @@ class History:
     def work(self, address: str, count: int) -> None:
         """Write records without and within transactions, and commit offsets in these."""
         if not self.transactions:
-            create_topics(address)
+            create_topics(address, **dict.fromkeys(TOPICS, PARTITIONS))
         common = {'bootstrap.servers': address, 'linger.ms': 0}
         plain = confluent_kafka.Producer(common | {'enable.idempotence': True})
         producer = confluent_kafka.Producer(common | {'transactional.id': TRANSACTIONAL_ID})
@@ -114,13 +115,6 @@ class History:
             assert plain.flush(LIMIT_S) == 0
         finally:
             group.close()
-
-
-def create_topics(address: str) -> None:
-    admin = confluent_kafka.admin.AdminClient({'bootstrap.servers': address})
-    created = admin.create_topics([confluent_kafka.admin.NewTopic(topic, PARTITIONS) for topic in TOPICS])
-    for future in created.values():
-        future.result(LIMIT_S)
 
 
 @pytest.fixture

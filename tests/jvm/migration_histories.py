@@ -177,8 +177,7 @@ class MixedSide(GroupSide):
 
     def member(self, slot: str) -> ClassicMember:
         if slot not in self.classic:
-            host, _, port = self.peer.address.rpartition(':')
-            self.classic[slot] = ClassicMember(slot, RawClient(host, int(port)))
+            self.classic[slot] = ClassicMember(slot, RawClient.at(self.peer.address))
         return self.classic[slot]
 
     def join_request(self, member: ClassicMember) -> Any:
@@ -364,8 +363,7 @@ class AskForId:
     def run(self, side: MixedSide) -> Any:
         if not side.is_consumer_group():
             return None
-        host, _, port = side.peer.address.rpartition(':')
-        member = ClassicMember(self.slot, RawClient(host, int(port)), 'a')
+        member = ClassicMember(self.slot, RawClient.at(side.peer.address), 'a')
         member.send(side.join_request(member), JOIN_VERSION)
         answer = member.receive()
         member.client.close()

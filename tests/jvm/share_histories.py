@@ -42,8 +42,7 @@ class Session:
     """The knowledge of a member: its epoch, and the ranges that it has acquired and not given back."""
 
     def __init__(self, address: str):
-        host, port = address.split(':')
-        self.client = RawClient(host, int(port))
+        self.client = RawClient.at(address)
         self.epoch = 0
         self.held: list[tuple[int, int]] = []
 

@@ -3,8 +3,8 @@
 Covers KIP-848.
 """
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 from support.brokers.broker_process import BrokerProcess
+from support.clients.librdkafka import create_topics
 from support.clients.raw_client import RawClient
 from support.kafka.apache_kafka import KafkaProcess
 
@@ -14,7 +14,6 @@ from kbroker.protocol import messages
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 GROUP = 'consumers'
-LIMIT_S = 120
 HEARTBEAT_VERSION, DESCRIBE_VERSION, COMMIT_VERSION, FETCH_VERSION, FIND_VERSION = 1, 1, 9, 9, 4
 TRANSIENT = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 
@@ -23,8 +22,7 @@ class Peer:
     """A client of one broker, which speaks for all members."""
 
     def __init__(self, address):
-        host, _, port = address.partition(':')
-        self.client = RawClient(host, int(port))
+        self.client = RawClient.at(address)
         while self.ask(messages.FindCoordinatorRequest(coordinator_keys=[GROUP]), FIND_VERSION
                        ).coordinators[0].error_code in TRANSIENT:
             pass
@@ -96,8 +94,7 @@ def test_members_go_on_with_their_epochs_and_partitions_at_the_other_broker(tmp_
     first, second = first_type(tmp_path / 'data'), second_type(tmp_path / 'data')
     try:
         first.start()
-        admin = AdminClient({'bootstrap.servers': first.address})
-        admin.create_topics([NewTopic('orders', 6, 1)])['orders'].result(LIMIT_S)
+        create_topics(first.address, orders=6)
         peer = Peer(first.address)
         epochs = {}
         for member_id, fields in {'a': {}, 'b': {'instance_id': 'one', 'rack_id': 'r'},

@@ -53,8 +53,7 @@ class Peer:
         self.seen: list[Any] = []
 
     def connect(self) -> RawClient:
-        host, port = self.address.split(':')
-        return RawClient(host, int(port))
+        return RawClient.at(self.address)
 
     def member(self, name: str) -> Member:
         if name not in self.members:
@@ -415,8 +414,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[
     process = KafkaProcess(tmp_path_factory.mktemp('kafka') / 'data', SETTINGS)
     process.start()
     try:
-        host, port = process.address.split(':')
-        with RawClient(host, int(port)) as client:
+        with RawClient.at(process.address) as client:
             ids = create_topics(lambda request, version: client.ask(request, version))
             for name in ids:
                 deadline = time.monotonic() + LIMIT_S

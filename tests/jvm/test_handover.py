@@ -5,11 +5,11 @@ import time
 
 import confluent_kafka
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from support.brokers.broker_process import BrokerProcess
+from support.clients.librdkafka import LIMIT_S, committed_offset, create_topics, values_of
 from support.clients.raw_client import RawClient
-from support.clients.sample_topic import LIMIT_S, sample_topic
+from support.clients.sample_topic import sample_topic
 from support.kafka.apache_kafka import KafkaProcess, dump_log
 from support.messages.message_builder import build
 
@@ -21,27 +21,6 @@ from kbroker.record.batch import encode_batch
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 PLAIN = {f'plain {number}' for number in range(20)}
-
-
-def committed_values(address):
-    """Return the values that a read_committed consumer of `orders` sees, by partition."""
-    consumer = confluent_kafka.Consumer({
-        'bootstrap.servers': address, 'group.id': 'inspector', 'isolation.level': 'read_committed',
-        'enable.partition.eof': True, 'enable.auto.commit': False})
-    consumer.assign([TopicPartition('orders', partition, OFFSET_BEGINNING) for partition in (0, 1)])
-    values, ended = ([], []), set()
-    while ended != {0, 1}:
-        message = consumer.poll(LIMIT_S)
-        assert message is not None
-        if message.error() is None:
-            values[message.partition()].append(message.value().decode())
-        else:
-            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
-            ended.add(message.partition())
-    consumer.close()
-    return values[0] + values[1]
-
-
 QUOTAS = {(('client-id', 'app'), ('user', 'alice')): {'producer_byte_rate': 1048576.0, 'request_percentage': 25.5},
           (('user', None),): {'controller_mutation_rate': 0.5},
           (('ip', '10.0.0.1'),): {'connection_creation_rate': 5.0}}
@@ -59,13 +38,6 @@ def quotas_of(address):
     found = Admin(cluster).describe_client_quotas()
     cluster.close()
     return {tuple(sorted(entity)): quotas for entity, quotas in found.items()}
-
-
-def committed_offset(address):
-    consumer = confluent_kafka.Consumer({'bootstrap.servers': address, 'group.id': 'readers'})
-    found, = consumer.committed([TopicPartition('orders', 0)], LIMIT_S)
-    consumer.close()
-    return found.offset
 
 
 def commit_once_more(address):
@@ -94,10 +66,10 @@ def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path,
             first.stop()
         second.start()
         assert quotas_of(second.address) == QUOTAS
-        assert set(committed_values(second.address)) == PLAIN | {'commit_transaction'}
-        assert committed_offset(second.address) == 10
+        assert set(values_of(second.address, 'orders', (0, 1))) == PLAIN | {'commit_transaction'}
+        assert committed_offset(second.address, 'readers', 'orders') == 10
         commit_once_more(second.address)
-        values = committed_values(second.address)
+        values = values_of(second.address, 'orders', (0, 1))
         assert set(values) == PLAIN | {'commit_transaction', 'once more'}
         assert len(values) == len(PLAIN) + 4
         second.stop()
@@ -106,7 +78,7 @@ def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path,
         assert not re.search('corrupt|Exception', text), text
         first.start()
         assert quotas_of(first.address) == QUOTAS
-        assert committed_values(first.address) == values
+        assert values_of(first.address, 'orders', (0, 1)) == values
         first.stop()
     finally:
         first.kill9()
@@ -118,8 +90,7 @@ def test_kafka_opens_what_a_killed_broker_left_without_index_files(tmp_path):
     killed, kafka = BrokerProcess(tmp_path / 'data'), KafkaProcess(tmp_path / 'data')
     try:
         killed.start()
-        admin = AdminClient({'bootstrap.servers': killed.address})
-        admin.create_topics([NewTopic('orders', 2, 1)])['orders'].result(LIMIT_S)
+        create_topics(killed.address, orders=2)
         producer = confluent_kafka.Producer({'bootstrap.servers': killed.address, 'enable.idempotence': True})
         for partition in (0, 1):
             producer.produce('orders', f'plain {partition}', partition=partition)
@@ -127,7 +98,7 @@ def test_kafka_opens_what_a_killed_broker_left_without_index_files(tmp_path):
         killed.kill9()
         assert not list((tmp_path / 'data').glob('orders-*/*index'))
         kafka.start()
-        assert set(committed_values(kafka.address)) == {'plain 0', 'plain 1'}
+        assert set(values_of(kafka.address, 'orders', (0, 1))) == {'plain 0', 'plain 1'}
         kafka.stop()
         assert len(list((tmp_path / 'data').glob('orders-*/*index'))) == 4
     finally:
@@ -144,9 +115,7 @@ def test_kafka_logs_no_error_on_deletions_in_progress_strays_and_empty_partition
     try:
         first.start()
         admin = AdminClient({'bootstrap.servers': first.address, 'log_level': 0})
-        for created in admin.create_topics([NewTopic(name, 2, 1) for name in ('kept', 'deleted', 'empty', 'never')]
-                                           ).values():
-            created.result(LIMIT_S)
+        create_topics(first.address, kept=2, deleted=2, empty=2, never=2)
         producer = confluent_kafka.Producer({'bootstrap.servers': first.address, 'enable.idempotence': True,
                                              'log_level': 0})
         for name in ('kept', 'deleted'):
@@ -174,8 +143,7 @@ def test_kafka_logs_no_error_on_deletions_in_progress_strays_and_empty_partition
 
 def sent_batches(address, producer_id):
     """Send five batches of an idempotent producer to `orders`. Return (error code, base offset) of each answer."""
-    host, port = address.split(':')
-    with RawClient(host, int(port)) as client:
+    with RawClient.at(address) as client:
         return [(answer.error_code, answer.base_offset) for number in range(5) for answer in client.ask(
             build('ProduceRequest', acks=-1, timeout_ms=5000, topic_data=[{'name': 'orders', 'partition_data': [
                 {'index': 0, 'records': bytes(encode_batch(
@@ -193,8 +161,7 @@ def test_batches_that_a_producer_repeats_after_a_clean_stop_are_recognised(tmp_p
     first, second = BrokerProcess(tmp_path / 'data'), second_type(tmp_path / 'data')
     try:
         first.start()
-        admin = AdminClient({'bootstrap.servers': first.address})
-        admin.create_topics([NewTopic('orders', 1, 1)])['orders'].result(LIMIT_S)
+        create_topics(first.address, orders=1)
         answers = {}
         for producer_id in (1000, 1001):
             answers[producer_id] = sent_batches(first.address, producer_id)

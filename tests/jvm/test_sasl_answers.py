@@ -97,8 +97,7 @@ def conversed(case, ask):
 
 
 def of_kafka(address, mechanism, case):
-    host, _, port = address.rpartition(':')
-    with RawClient(host, int(port), 20) as client:
+    with RawClient.at(address, 20) as client:
         client.ask(messages.SaslHandshakeRequest(mechanism=mechanism), 1)
 
         def ask(token):

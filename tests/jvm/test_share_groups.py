@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from support.clients.librdkafka import create_topics
 from support.kafka.apache_kafka import run_tool
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
@@ -18,8 +18,7 @@ CONSUMER = 'org.apache.kafka.tools.consumer.ConsoleShareConsumer'
 def test_a_share_group_is_reset_read_described_and_deleted(shared_broker):
     topic = group = 'shared-by-java'
     server = '--bootstrap-server', shared_broker.address
-    admin = AdminClient({'bootstrap.servers': shared_broker.address})
-    admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(60)
+    create_topics(shared_broker.address, **{topic: 3})
     run_tool(COMMAND, *server, '--group', group, '--reset-offsets', '--to-earliest', '--topic', topic, '--execute')
     values = [f'v{number}' for number in range(300)]
     producer = Producer({'bootstrap.servers': shared_broker.address})

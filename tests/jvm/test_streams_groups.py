@@ -9,8 +9,9 @@ import time
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from support.brokers.broker_process import BrokerProcess
+from support.clients.librdkafka import create_topics
 from support.kafka.apache_kafka import java, run_tool
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
@@ -100,9 +101,7 @@ def await_description(broker, expected, *options):
 
 
 def test_words_are_counted_exactly_once_while_an_instance_is_killed(broker, tmp_path):
-    admin = AdminClient({'bootstrap.servers': broker.address})
-    for future in admin.create_topics([NewTopic(name, PARTITIONS) for name in (WORDS, COUNTS)]).values():
-        future.result(60)
+    create_topics(broker.address, **{WORDS: PARTITIONS, COUNTS: PARTITIONS})
     rng = random.Random(7)
     words = [f'word{rng.randrange(50)}' for _ in range(6000)]
     with contextlib.ExitStack() as ends:
@@ -125,14 +124,12 @@ def test_words_are_counted_exactly_once_while_an_instance_is_killed(broker, tmp_
         read_counts(consumer, collections.Counter(words), instances)
         await_description(broker, 'Stable', '--state')
     assert {f'{APPLICATION}-words-repartition', f'{APPLICATION}-KSTREAM-AGGREGATE-STATE-STORE-0000000002-changelog'
-            } <= set(admin.list_topics(timeout=60).topics)
+            } <= set(AdminClient({'bootstrap.servers': broker.address}).list_topics(timeout=60).topics)
 
 
 def test_words_are_counted_exactly_once_by_instances_with_standbys_while_the_broker_is_killed(broker, tmp_path):
     """The broker is killed, and then each of three instances is replaced by another one on the same directory."""
-    admin = AdminClient({'bootstrap.servers': broker.address})
-    for future in admin.create_topics([NewTopic(name, PARTITIONS) for name in (WORDS, COUNTS)]).values():
-        future.result(60)
+    create_topics(broker.address, **{WORDS: PARTITIONS, COUNTS: PARTITIONS})
     rng = random.Random(8)
     words = [f'word{rng.randrange(50)}' for _ in range(6000)]
     with contextlib.ExitStack() as ends:

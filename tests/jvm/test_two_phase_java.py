@@ -4,8 +4,6 @@ from contextlib import suppress
 
 import confluent_kafka
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from late_commits import (
     EXECUTED,
     NEWER_OFFSETS_COUNT,
@@ -17,8 +15,8 @@ from late_commits import (
 from raw_peer import RawPeer
 from support.brokers.broker_process import PROMPT, BrokerProcess
 from support.brokers.killing_broker import PREPARE, KillingBroker, Point
+from support.clients.librdkafka import LIMIT_S, create_topics, values_of
 from support.clients.raw_client import RawClient
-from support.clients.sample_topic import LIMIT_S
 from support.clients.two_phase_application import TwoPhaseApplication, find_coordinators
 from support.kafka.apache_kafka import KafkaProcess, run_several_tools, run_tools
 
@@ -35,10 +33,7 @@ NEVER_MS = 2147483647
 @pytest.fixture(scope='module')
 def broker(tmp_path_factory):
     with KillingBroker(tmp_path_factory.mktemp('two-phase') / 'data', SETTINGS) as broker:
-        admin = AdminClient({'bootstrap.servers': broker.address})
-        topics = [*(NewTopic(name, 1, 1) for name in ('java', 'wrong', 'others', 'moved')), NewTopic('orders', 2, 1)]
-        for created in admin.create_topics(topics).values():
-            created.result(LIMIT_S)
+        create_topics(broker.address, java=1, wrong=1, others=1, moved=1, orders=2)
         yield broker
 
 
@@ -49,23 +44,10 @@ def java_step(broker, step, transactional_id='tx', topic='java', token=''):
     return dict(line.split(' ', 1) for line in done.output.splitlines())
 
 
-def committed_values(address, topic, partition=0):
-    consumer = confluent_kafka.Consumer({
-        'bootstrap.servers': address, 'group.id': 'inspector', 'isolation.level': 'read_committed',
-        'enable.partition.eof': True, 'enable.auto.commit': False})
-    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
-    values = []
-    while (message := consumer.poll(LIMIT_S)) is not None and message.error() is None:
-        values.append(message.value().decode())
-    assert message is not None and message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
-    consumer.close()
-    return values
-
-
 def await_values(address, topic, expected, partition=0):
     """Read until the committed values are the expected ones: brokers answer before they write the markers."""
     deadline = time.monotonic() + LIMIT_S
-    while (found := committed_values(address, topic, partition)) != expected:
+    while (found := values_of(address, topic, [partition])) != expected:
         assert time.monotonic() < deadline, f'found {found}, expected {expected}'
 
 
@@ -93,7 +75,7 @@ def test_a_transaction_that_a_java_producer_prepared_outlives_both_and_is_commit
     token = java_step(broker, 'prepare')['token']
     broker.kill9()
     broker.start()
-    assert committed_values(broker.address, 'java') == []
+    assert values_of(broker.address, 'java', [0]) == []
     assert java_step(broker, 'recover', token=token) == {'prepared': 'true', 'token': token}
     await_values(broker.address, 'java', [*five('prepared tx'), *five('after tx')])
     assert java_step(broker, 'zombie')['zombie'] == 'ProducerFencedException'
@@ -159,14 +141,13 @@ def keep_another(broker):
 
 def kill_after_a_decision(broker):
     """Let the broker kill itself when a kept transaction is decided, before its first marker."""
-    host, port = broker.address.split(':')
-    with RawClient(host, int(port), LIMIT_S) as client:
+    with RawClient.at(broker.address, LIMIT_S) as client:
         find_coordinators(client)
     broker.stop()
     broker.point, broker.transactional_id = Point('__transaction_state-0', PREPARE, 1, 'after'), 'decided'
     broker.start()
     application = TwoPhaseApplication('decided', is_to_commit=True, keeps=1)
-    with RawClient(host, int(port), LIMIT_S) as client, suppress(ConnectionError):
+    with RawClient.at(broker.address, LIMIT_S) as client, suppress(ConnectionError):
         application.run(client)
     broker.wait_killed()
     broker.point = None
@@ -182,7 +163,7 @@ def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(br
     with Producer(broker.address, transactional_id='moved', two_phase_commit=True) as heir:
         assert str(heir.prepared) == token
     answers = answers_without_a_keep(broker.address, 'compared-1')
-    others_before = committed_values(broker.address, 'others')
+    others_before = values_of(broker.address, 'others', [0])
     left = keep_another(broker)
     kill_after_a_decision(broker)
     broker.start()
@@ -202,11 +183,11 @@ def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(br
         assert fields[1:6] == ['moved', *token.split(':'), 'Ongoing', str(NEVER_MS)], described
         assert forced.code == 0, forced
         assert 'Ongoing' not in listed.output
-        assert committed_values(kafka.address, 'moved') == []
+        assert values_of(kafka.address, 'moved', [0]) == []
         assert answers_without_a_keep(kafka.address, 'compared-2') == answers
         assert effect_of_a_late_commit(kafka.address, 'late') == EXECUTED
         assert effect_of_late_offsets(kafka.address, 'late-offsets') == OLDER_OFFSETS_COUNT
-        assert [committed_values(kafka.address, 'orders', partition) for partition in (0, 1)] == [['decided']] * 2
+        assert values_of(kafka.address, 'orders', (0, 1)) == ['decided'] * 2
         kafka.stop()
     finally:
         kafka.kill9()

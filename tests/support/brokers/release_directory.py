@@ -53,8 +53,7 @@ class Maker:
 
     def __init__(self, broker: BrokerProcess, stack: ExitStack):
         self.address, self.directory = broker.address, broker.directory
-        host, _, port = broker.address.rpartition(':')
-        self.raw = stack.enter_context(RawClient(host, int(port)))
+        self.raw = stack.enter_context(RawClient.at(broker.address))
         self.admin = stack.enter_context(Admin(broker.address))
         self.stack = stack
 
@@ -228,8 +227,7 @@ def read_with_confluent(consumer: confluent_kafka.Consumer) -> None:
 
 def observed(broker: BrokerProcess) -> dict[str, Any]:
     """Return what a client sees, and the time."""
-    host, _, port = broker.address.rpartition(':')
-    with RawClient(host, int(port)) as client:
+    with RawClient.at(broker.address) as client:
         return {'wall_ms': int(time.time() * 1000), **observe(client.ask)}
 
 

@@ -18,6 +18,12 @@ class RawClient:
         self.socket = socket.create_connection((host, port), limit_s, (source, 0) if source else None)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    @classmethod
+    def at(cls, address: str, limit_s: float = PEER_LIMIT_S) -> RawClient:
+        """Connect to an address with a host and a port."""
+        host, _, port = address.rpartition(':')
+        return cls(host, int(port), limit_s)
+
     def __enter__(self) -> RawClient:
         return self
 

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import confluent_kafka
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from support.clients.librdkafka import LIMIT_S, create_topics
 
-LIMIT_S = 120
 TRANSACTION_TIMEOUT_MS = 600_000
 """However slow the machine is, the broker does not abort the open transaction."""
 
@@ -17,8 +16,7 @@ def sample_topic(address: str) -> Iterator[None]:
 
     The group `readers` has committed offset 10 of partition 0. The transaction stays open until the context ends.
     """
-    admin = AdminClient({'bootstrap.servers': address})
-    admin.create_topics([NewTopic('orders', 2, 1)])['orders'].result(LIMIT_S)
+    create_topics(address, orders=2)
     plain = confluent_kafka.Producer({'bootstrap.servers': address, 'compression.type': 'zstd'})
     for number in range(20):
         plain.produce('orders', f'plain {number}', f'k{number}', partition=number % 2, headers=[('h', b'x')])

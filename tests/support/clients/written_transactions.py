@@ -1,8 +1,6 @@
 """A few transactions written by a real client, for tests of commands that show them."""
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
-
-LIMIT_S = 120
+from support.clients.librdkafka import LIMIT_S, create_topics
 
 
 def producer_of(address, transactional_id):
@@ -24,8 +22,7 @@ def transact(producer, partitions, end):
 
 def write_transactions(address):
     """Write `orders` with two partitions: commit, abort, commit of `pay`; `hold` stays open in partition 0."""
-    admin = AdminClient({'bootstrap.servers': address})
-    admin.create_topics([NewTopic('orders', 2, 1)])['orders'].result(LIMIT_S)
+    create_topics(address, orders=2)
     pay = producer_of(address, 'pay')
     transact(pay, (0, 1), 'commit')
     transact(pay, (0, 1), 'abort')

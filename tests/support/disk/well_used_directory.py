@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import confluent_kafka
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from support.clients import librdkafka
 
 LIMIT_S = 120
 SETTINGS = {
@@ -39,9 +40,7 @@ class Broker(Protocol):
 
 
 def create_topics(broker: Broker) -> None:
-    admin = AdminClient({'bootstrap.servers': broker.address})
-    for created in admin.create_topics([new_topic(name) for name in TOPICS]).values():
-        created.result(LIMIT_S)
+    librdkafka.create_topics(broker.address, *map(new_topic, TOPICS))
 
 
 def new_topic(name: str) -> NewTopic:
