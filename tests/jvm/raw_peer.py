@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from support.messages import message_builder
 from support.messages.message_builder import batch_of, build
 
 from kbroker.base.errors import ErrorCode
@@ -287,17 +288,8 @@ def batch(*values: Any, **options: Any) -> bytes:
 
 
 def error_codes(answer: Any) -> set[int]:
-    """Return every error code in an answer."""
-    found: set[int] = set()
-    if isinstance(answer, list):
-        return found.union(*map(error_codes, answer))
-    for name in getattr(getattr(answer, '_layout', None), 'names', ()):
-        value = getattr(answer, name)
-        if name == 'error_code':
-            found.add(value)
-        else:
-            found |= error_codes(value)
-    return found
+    """Return every error code in an answer, but none of a partition of AddPartitionsToTxn: these are compared."""
+    return message_builder.error_codes(answer, ('error_code',))
 
 
 def comparable(answer: Any) -> Any:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from types import TracebackType
 from typing import Any
@@ -59,6 +59,18 @@ class InProcessConnection:
 
     def close(self, reason: str, *_: Any) -> None:
         self.closed = reason
+
+
+class NotingConnection(InProcessConnection):
+    """A connection that calls `on_reply` when a reply leaves, which may be before the tick ends."""
+
+    def __init__(self, connection_id: int):
+        super().__init__(connection_id)
+        self.on_reply: Callable[[], None] = lambda: None
+
+    def reply(self, sequence: int, segments: bytes | list[Any] | None) -> None:
+        super().reply(sequence, segments)
+        self.on_reply()
 
 
 def frame_of(request: Any, version: int, client_id: str = 'test', correlation_id: int = 1) -> bytes:
@@ -138,6 +150,14 @@ class InProcessBroker(Node):
         connection = connection or self.connect()
         self.send(connection, frame_of(request, version, client_id, next(self._correlation_ids)))
         return connection
+
+    def begin_noted(self, request: Any, version: int, on_answer: Callable[[Any], None],
+                    connection: NotingConnection | None = None) -> NotingConnection:
+        """Send a request and return the connection. Call `on_answer` as soon as the answer leaves."""
+        sink = connection or NotingConnection(0)
+        sink.on_reply = lambda: on_answer(self.answer_to(sink, request, version))
+        self.begin(request, version, sink)
+        return sink
 
     def answer_to(self, connection: InProcessConnection, request: Any, version: int) -> Any:
         """Decode the last reply on a connection as the answer to `request`."""

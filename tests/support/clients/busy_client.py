@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from support.clients.promises import READ_UNCOMMITTED, TRANSACTIONAL_ID, Client, RefusedError, TopicPartition, accept
+from support.clients.promises import READ_UNCOMMITTED, TRANSACTIONAL_ID, Client, RefusedError, TopicPartition
 from support.messages.message_builder import build
 
 from kbroker.base.errors import ErrorCode
@@ -35,10 +35,9 @@ class BusyClient(Client):
         def noted(answer: Any) -> None:
             self.promises.configs[topic, name] = {value}
 
-        request = build('IncrementalAlterConfigsRequest', resources=[
+        self.expect('IncrementalAlterConfigs', 1, noted, resources=[
             {'resource_type': TOPIC_RESOURCE, 'resource_name': topic, 'configs': [
                 {'name': name, 'config_operation': 0, 'value': value}]}])
-        self.expect(request, 1, lambda answer: answer.responses[0].error_code, noted)
 
     def put(self, topic_partition: TopicPartition, entries: dict[str, str | None]) -> None:
         """Write entries of a table: None deletes the key."""
@@ -57,9 +56,8 @@ class BusyClient(Client):
                               for key, value in entries.items()],
                              producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence)
         topic, partition = topic_partition
-        request = build('ProduceRequest', acks=-1, timeout_ms=1000, topic_data=[
+        self.expect('Produce', 12, noted, acks=-1, timeout_ms=1000, topic_data=[
             {'name': topic, 'partition_data': [{'index': partition, 'records': bytes(batch)}]}])
-        accept(self.ask(request, 12, lambda answer: answer.responses[0].partition_responses[0].error_code, noted))
 
     def use_up_producer_ids(self, count: int) -> None:
         for _ in range(count):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.brokers.in_process_broker import InProcessBroker, InProcessConnection
+from support.brokers.in_process_broker import InProcessBroker
+from support.messages.message_builder import build, error_codes
 
 from kbroker.base.errors import ErrorCode
 from kbroker.base.topic_partition import TopicPartition
@@ -14,22 +15,6 @@ from kbroker.log.check import check_partition
 from kbroker.log.directory_names import METADATA_DIRECTORY, parse_directory_name
 from kbroker.log.fs import FileSystem
 from kbroker.log.swap import DELETED_SUFFIX
-from kbroker.protocol.messages import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    CreateTopicsRequest,
-    DeleteRecordsRequest,
-    DeleteTopicsRequest,
-    EndTxnRequest,
-    FetchRequest,
-    FindCoordinatorRequest,
-    InitProducerIdRequest,
-    MetadataRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    ProduceRequest,
-    TxnOffsetCommitRequest,
-)
 from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import encode_batch, iter_batches
 from kbroker.record.records import decode_records
@@ -51,29 +36,9 @@ Step = tuple[str, tuple[Any, ...]]
 """A method of Client and its arguments."""
 
 
-def greatest_code(*path: str) -> Callable[[Any], int]:
-    """Return a function that returns the greatest error code at these fields of an answer, each a list but the last."""
-    def rows(answer: Any, path: tuple[str, ...]) -> Iterator[int]:
-        if len(path) == 1:
-            yield getattr(answer, path[0])
-        else:
-            for row in getattr(answer, path[0]):
-                yield from rows(row, path[1:])
-
-    return lambda answer: max(rows(answer, path))
-
-
-CODES = {
-    'AddOffsetsToTxn': greatest_code('error_code'),
-    'AddPartitionsToTxn': greatest_code('results_by_topic_v3_and_below', 'results_by_partition',
-                                        'partition_error_code'),
-    'EndTxn': greatest_code('error_code'),
-    'InitProducerId': greatest_code('error_code'),
-    'OffsetCommit': greatest_code('topics', 'partitions', 'error_code'),
-    'Produce': greatest_code('responses', 'partition_responses', 'error_code'),
-    'TxnOffsetCommit': greatest_code('topics', 'partitions', 'error_code'),
-}
-"""The functions that return the greatest error code of an answer, by the API."""
+def greatest_code(answer: Any) -> ErrorCode:
+    """Return the greatest error code in an answer."""
+    return ErrorCode(max(error_codes(answer)))
 
 
 @dataclass
@@ -121,18 +86,6 @@ class RefusedError(AssertionError):
         self.code = code
 
 
-class NotingConnection(InProcessConnection):
-    """A connection that reports a reply when it leaves, which may be before the tick ends."""
-
-    def __init__(self, connection_id: int):
-        super().__init__(connection_id)
-        self.on_reply: Callable[[], None] = lambda: None
-
-    def reply(self, sequence: int, segments: list[Any] | None) -> None:
-        super().reply(sequence, segments)
-        self.on_reply()
-
-
 class Client:
     """One application. It sends one request at a time, and its steps can be repeated after a crash."""
 
@@ -147,36 +100,32 @@ class Client:
         name, arguments = step
         getattr(self, name)(*arguments)
 
-    def ask(self, request: Any, version: int, code_of: Callable[[Any], int],
-            noted: Callable[[Any], None] = lambda answer: None) -> ErrorCode:
-        """Ask until the answer is not retriable. `noted` is called with a successful answer when it leaves."""
+    def ask(self, api: str, version: int, noted: Callable[[Any], None] = lambda answer: None,
+            **fields: Any) -> ErrorCode:
+        """Ask until the answer is not retriable. Call `noted` with a successful answer as soon as it leaves."""
+        request = build(f'{api}Request', **fields)
         for _ in range(LONGEST_WAIT_TURNS):
-            answer = self._answer(request, version, code_of, noted)
-            if (code := ErrorCode(code_of(answer))) not in RETRIABLE:
+            if (code := self._code_of_answer(request, version, noted)) not in RETRIABLE:
                 return code
             self.pass_time()
-        raise RefusedError(f'{type(request).__name__} is answered with {code.name} for ever', code)
+        raise RefusedError(f'{api} is answered with {code.name} for ever', code)
 
-    def expect(self, request: Any, version: int, code_of: Callable[[Any], int],
-               noted: Callable[[Any], None] = lambda answer: None) -> None:
+    def expect(self, api: str, version: int, noted: Callable[[Any], None] = lambda answer: None, **fields: Any) -> None:
         """Ask until the answer is not retriable. Raise RefusedError if it is an error."""
-        accept(self.ask(request, version, code_of, noted))
+        accept(self.ask(api, version, noted, **fields))
 
-    def _answer(self, request: Any, version: int, code_of: Callable[[Any], int],
-                noted: Callable[[Any], None]) -> Any:
-        connection = NotingConnection(0)
-        answers: list[Any] = []
+    def _code_of_answer(self, request: Any, version: int, noted: Callable[[Any], None]) -> ErrorCode:
+        codes: list[ErrorCode] = []
 
-        def on_reply() -> None:
-            answers.append(self.broker.answer_to(connection, request, version))
-            if code_of(answers[0]) == ErrorCode.NONE:
-                noted(answers[0])
+        def on_answer(answer: Any) -> None:
+            codes.append(greatest_code(answer))
+            if codes[0] is ErrorCode.NONE:
+                noted(answer)
 
-        connection.on_reply = on_reply
-        self.broker.begin(request, version, connection)
+        connection = self.broker.begin_noted(request, version, on_answer)
         for _ in range(LONGEST_WAIT_TURNS):
-            if answers:
-                return answers[0]
+            if codes:
+                return codes[0]
             self.pass_time()
         raise RefusedError(f'{type(request).__name__} v{version} is never answered; {connection.closed}')
 
@@ -188,10 +137,6 @@ class Client:
 
     def create_topic(self, name: str, partitions: int) -> None:
         promises = self.promises
-        request = CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=1, configs=[
-                CreateTopicsRequest.CreatableTopicConfig(name=config, value=value)
-                for config, value in self.configs_of_new_topics.items()])], timeout_ms=1000)
         is_repeated = name in promises.doubtful_topics
         promises.doubtful_topics.add(name)
 
@@ -199,7 +144,9 @@ class Client:
             promises.topics[name] = answer.topics[0].topic_id
             promises.doubtful_topics.discard(name)
 
-        code = self.ask(request, 7, lambda answer: answer.topics[0].error_code, noted)
+        code = self.ask('CreateTopics', 7, noted, timeout_ms=1000, topics=[dict(
+            name=name, num_partitions=partitions, replication_factor=1, configs=[
+                dict(name=config, value=value) for config, value in self.configs_of_new_topics.items()])])
         if code is ErrorCode.TOPIC_ALREADY_EXISTS and is_repeated:
             promises.topics[name] = self.topic_ids()[name]
             promises.doubtful_topics.discard(name)
@@ -208,7 +155,6 @@ class Client:
 
     def delete_topic(self, name: str) -> None:
         promises = self.promises
-        request = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name=name)], timeout_ms=1000)
         is_repeated = name in promises.doubtful_topics
         promises.doubtful_topics.add(name)
 
@@ -220,7 +166,7 @@ class Client:
                     if topic == name:
                         del known[topic, partition]  # type: ignore[attr-defined]
 
-        code = self.ask(request, 6, lambda answer: answer.responses[0].error_code, noted)
+        code = self.ask('DeleteTopics', 6, noted, topics=[dict(name=name)], timeout_ms=1000)
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and is_repeated:
             noted(None)
         else:
@@ -232,10 +178,8 @@ class Client:
         records = self.promises.records[topic_partition]
         for deleted in [found for found in records if found < offset]:
             del records[deleted]
-        wanted = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
-        request = DeleteRecordsRequest(topics=[
-            DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[wanted])])
-        self.expect(request, 2, lambda answer: answer.topics[0].partitions[0].error_code)
+        self.expect('DeleteRecords', 2, topics=[
+            dict(name=topic, partitions=[dict(partition_index=partition, offset=offset)])])
 
     def let_pass(self, ms: int) -> None:
         """Advance the clock by `ms`, then run enough ticks to complete the periodic work that is due."""
@@ -245,8 +189,7 @@ class Client:
 
     def find_coordinators(self) -> None:
         for key_type, key in ((0, GROUP), (1, TRANSACTIONAL_ID)):
-            request = FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type)
-            self.expect(request, 4, lambda answer: answer.coordinators[0].error_code)
+            self.expect('FindCoordinator', 4, coordinator_keys=[key], key_type=key_type)
 
     def init_idempotent(self) -> None:
         def noted(answer: Any) -> None:
@@ -254,8 +197,7 @@ class Client:
             self.promises.producer_ids.add(answer.producer_id)
             self.promises.plain_producer = answer.producer_id, answer.producer_epoch
 
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1)
-        self.expect(request, 5, lambda answer: answer.error_code, noted)
+        self.expect('InitProducerId', 5, noted, transactional_id=None, transaction_timeout_ms=-1)
 
     def init_transactions(self) -> None:
         def noted(answer: Any) -> None:
@@ -268,8 +210,7 @@ class Client:
             promises.producer_ids.add(answer.producer_id)
             promises.producer = found
 
-        request = InitProducerIdRequest(transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=60_000)
-        self.expect(request, 5, lambda answer: answer.error_code, noted)
+        self.expect('InitProducerId', 5, noted, transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=60_000)
 
     def begin(self) -> None:
         self.promises.transactions.append(Transaction())
@@ -285,12 +226,9 @@ class Client:
         version = 12
         if self.transaction_version < 2:
             version = 11
-            topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[partition])
-                      for topic, partition in values]
-            request = AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=TRANSACTIONAL_ID, v3_and_below_producer_id=producer[0],
-                v3_and_below_producer_epoch=producer[1], v3_and_below_topics=topics)
-            self.expect(request, 3, CODES['AddPartitionsToTxn'])
+            self.expect('AddPartitionsToTxn', 3, v3_and_below_transactional_id=TRANSACTIONAL_ID,
+                        v3_and_below_producer_id=producer[0], v3_and_below_producer_epoch=producer[1],
+                        v3_and_below_topics=[dict(name=topic, partitions=[partition]) for topic, partition in values])
         transaction = self.promises.transactions[-1]
         for topic_partition, added in values.items():
             known = transaction.values[topic_partition]
@@ -318,10 +256,9 @@ class Client:
             batch = encode_batch([(now_ms, None, value.encode()) for value in added], producer_id=producer[0],
                                  producer_epoch=producer[1], base_sequence=self._sequence(producer, (topic, partition)),
                                  transactional=transactional_id is not None)
-            topics.append(ProduceRequest.TopicProduceData(name=topic, partition_data=[
-                ProduceRequest.PartitionProduceData(index=partition, records=bytes(batch))]))
-        request = ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=1000, topic_data=topics)
-        return self.ask(request, version, CODES['Produce'], noted)
+            topics.append(dict(name=topic, partition_data=[dict(index=partition, records=bytes(batch))]))
+        return self.ask('Produce', version, noted, transactional_id=transactional_id, acks=-1, timeout_ms=1000,
+                        topic_data=topics)
 
     def _sequence(self, producer: Producer, topic_partition: TopicPartition) -> int:
         return self.promises.sequences.get((*producer, topic_partition), 0)
@@ -334,28 +271,18 @@ class Client:
             promises.offsets.update(offsets)
             promises.doubtful_offsets.clear()
 
-        topics = [OffsetCommitRequest.OffsetCommitRequestTopic(
-            name=topic, partitions=[OffsetCommitRequest.OffsetCommitRequestPartition(
-                partition_index=partition, committed_offset=offset)]) for (topic, partition), offset in offsets.items()]
-        request = OffsetCommitRequest(group_id=GROUP, topics=topics)
-        self.expect(request, 9, CODES['OffsetCommit'], noted)
+        self.expect('OffsetCommit', 9, noted, group_id=GROUP, topics=committed_topics(offsets))
 
     def send_offsets(self, offsets: dict[TopicPartition, int]) -> None:
         producer = self.promises.producer
         assert producer is not None
         self.promises.transactions[-1].offsets.update(offsets)
-        version = 5
+        version, identity = 5, dict(transactional_id=TRANSACTIONAL_ID, group_id=GROUP, producer_id=producer[0],
+                                    producer_epoch=producer[1])
         if self.transaction_version < 2:
             version = 4
-            add = AddOffsetsToTxnRequest(transactional_id=TRANSACTIONAL_ID, producer_id=producer[0],
-                                         producer_epoch=producer[1], group_id=GROUP)
-            self.expect(add, 3, lambda answer: answer.error_code)
-        topics = [TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
-            name=topic, partitions=[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
-                partition_index=partition, committed_offset=offset)]) for (topic, partition), offset in offsets.items()]
-        request = TxnOffsetCommitRequest(transactional_id=TRANSACTIONAL_ID, group_id=GROUP, producer_id=producer[0],
-                                         producer_epoch=producer[1], topics=topics)
-        self.expect(request, version, CODES['TxnOffsetCommit'])
+            self.expect('AddOffsetsToTxn', 3, **identity)
+        self.expect('TxnOffsetCommit', version, **identity, topics=committed_topics(offsets))
 
     def end(self, committed: bool) -> None:
         promises = self.promises
@@ -374,14 +301,13 @@ class Client:
 
     def _end(self, producer: Producer, committed: bool,
              noted: Callable[[Any], None] = lambda answer: None) -> ErrorCode:
-        request = EndTxnRequest(transactional_id=TRANSACTIONAL_ID, producer_id=producer[0], producer_epoch=producer[1],
-                                committed=committed)
-        return self.ask(request, 5 if self.transaction_version >= 2 else 4, lambda answer: answer.error_code, noted)
+        return self.ask('EndTxn', 5 if self.transaction_version >= 2 else 4, noted, transactional_id=TRANSACTIONAL_ID,
+                        producer_id=producer[0], producer_epoch=producer[1], committed=committed)
 
     # ---- reading ----
 
     def topic_ids(self) -> dict[str, bytes]:
-        answer = self.broker.ask(MetadataRequest(topics=None), 12)
+        answer = self.broker.ask(build('MetadataRequest', topics=None), 12)
         return {topic.name: topic.topic_id for topic in answer.topics if not topic.is_internal}
 
     def read(self, topic_partition: TopicPartition, isolation: int) -> dict[int, str]:
@@ -394,9 +320,9 @@ class Client:
         topic, partition = topic_partition
         offset = self.broker.topics.get(topic, partition).log_start_offset
         while True:
-            answer = self.broker.ask(FetchRequest(
-                max_wait_ms=0, min_bytes=0, isolation_level=isolation, topics=[FetchRequest.FetchTopic(
-                    topic=topic, partitions=[FetchRequest.FetchPartition(
+            answer = self.broker.ask(build(
+                'FetchRequest', max_wait_ms=0, min_bytes=0, isolation_level=isolation, topics=[dict(
+                    topic=topic, partitions=[dict(
                         partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)])]), 12)
             data = answer.responses[0].partitions[0]
             assert data.error_code == ErrorCode.NONE, ErrorCode(data.error_code)
@@ -411,11 +337,8 @@ class Client:
 
     def fetch_offsets(self, partitions: set[TopicPartition], group: str = GROUP) -> dict[TopicPartition, int]:
         """Return the committed offsets of the group. The request sets require_stable, so none is undecided."""
-        topics = [OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
-                  for topic, partition in sorted(partitions)]
-        request = OffsetFetchRequest(groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=topics)],
-                                     require_stable=True)
-        answer = self.broker.ask(request, 9).groups[0]
+        answer = self.broker.ask(build('OffsetFetchRequest', require_stable=True, groups=[dict(group_id=group, topics=[
+            dict(name=topic, partition_indexes=[partition]) for topic, partition in sorted(partitions)])]), 9).groups[0]
         assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
         found = {}
         for topic in answer.topics:
@@ -440,12 +363,8 @@ class Client:
         for topic_partition, sent in self.promises.sent.items():
             if topic_partition[0] not in topics:
                 continue        # check_topics has judged that
-            found = self.read(topic_partition, READ_UNCOMMITTED)
-            for offset, value in self.promises.records[topic_partition].items():
-                assert found.get(offset) == value, f'{topic_partition}: acknowledged {value} at {offset}'
-            values = list(found.values())
-            assert len(values) == len(set(values)), f'{topic_partition}: duplicate records in {values}'
-            assert set(values) <= sent
+            check_values(topic_partition, self.read(topic_partition, READ_UNCOMMITTED),
+                         self.promises.records[topic_partition], sent)
 
     def check_transactions(self) -> None:
         """Check that each transaction is visible as a whole or not at all, as it was answered.
@@ -508,6 +427,26 @@ def check_visibility(transaction: Transaction, shows: set[bool]) -> None:
         assert shows != {False}, f'{transaction} is not visible'
     if transaction.outcome in ('open', 'aborting', 'aborted'):
         assert shows != {True}, f'{transaction} is visible'
+
+
+def check_values(place: TopicPartition, found: dict[int, str], acknowledged: dict[int, str], sent: set[str],
+                 start: int = 0) -> None:
+    """Check that acknowledged values kept their offsets, and that no value is foreign or duplicated.
+
+    A value below the offset `start` may be deleted.
+    """
+    values = list(found.values())
+    assert len(values) == len(set(values)), f'{place}: duplicates in {values}'
+    assert set(values) <= sent, f'{place}: foreign values in {values}'
+    for offset, value in acknowledged.items():
+        if offset in found or offset >= start:
+            assert found.get(offset) == value, f'{place}: found {found.get(offset)} at {offset}, acknowledged {value}'
+
+
+def committed_topics(offsets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
+    """Return the topics of a request that commits these offsets."""
+    return [dict(name=topic, partitions=[dict(partition_index=partition, committed_offset=offset)])
+            for (topic, partition), offset in offsets.items()]
 
 
 def accept(code: ErrorCode) -> None:

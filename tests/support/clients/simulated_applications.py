@@ -18,21 +18,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from support.brokers.in_process_broker import InProcessBroker
+from support.brokers.in_process_broker import InProcessBroker, NotingConnection
 from support.clients import promises
 from support.clients.promises import (
-    CODES,
     GROUP,
     READ_COMMITTED,
     READ_UNCOMMITTED,
     TOPIC,
     TURN_MS,
     Client,
-    NotingConnection,
     Producer,
     Promises,
     TopicPartition,
+    check_values,
     check_visibility,
+    committed_topics,
     greatest_code,
 )
 from support.disk.faulty_file_systems import FreezingFileSystem
@@ -383,17 +383,14 @@ class World:
             knowledge.deletions += 1
             knowledge.records[BRIEF].clear()
             request, version = build('DeleteTopicsRequest', topics=[dict(name=name)], timeout_ms=TIMEOUT_MS), 6
-        sink = NotingConnection(0)
 
-        def on_reply() -> None:
-            code = greatest_code('topics' if then == 'present' else 'responses', 'error_code')(
-                self.broker.answer_to(sink, request, version))
-            assert code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        def on_answer(answer: Any) -> None:
+            assert greatest_code(answer) in (
+                ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if self._cut is None:
                 knowledge.brief, self._is_replacing = then, False
 
-        sink.on_reply = on_reply
-        self.broker.begin(request, version, sink)
+        self.broker.begin_noted(request, version, on_answer)
 
     # ---- an instance
 
@@ -476,8 +473,8 @@ class World:
 
     def _send_offsets(self, instance: Instance, offset: int) -> None:
         self._send(instance, Call('TxnOffsetCommit', 4 if instance.is_old else 5, dict(
-            transactional_id=instance.name, group_id=GROUP, **self._identity(instance), topics=[dict(
-                name=SOURCE, partitions=[dict(partition_index=IDS.index(instance.name), committed_offset=offset)])])))
+            transactional_id=instance.name, group_id=GROUP, **self._identity(instance),
+            topics=committed_topics({(SOURCE, IDS.index(instance.name)): offset}))))
 
     def _prepare(self, instance: Instance, is_commit: bool) -> None:
         """Store the decision. The broker learns nothing of it. Now and then another instance has to end it."""
@@ -511,14 +508,12 @@ class World:
         self._note_arrival(instance, call)
         brief_number = self.knowledge.brief_number
 
-        def on_reply() -> None:
-            answer = self.broker.answer_to(connection.sink, request, call.version)
+        def on_answer(answer: Any) -> None:
             if not connection.is_given_up and not instance.is_dead and instance.call is call and self._cut is None:
                 instance.call = None
                 self._answered(instance, call, answer, brief_number)
 
-        connection.sink.on_reply = on_reply
-        self.broker.begin(request, call.version, connection.sink)
+        self.broker.begin_noted(request, call.version, on_answer, connection.sink)
         assert connection.sink.closed is None, connection.sink.closed
 
     def _note_arrival(self, instance: Instance, call: Call) -> None:
@@ -545,7 +540,7 @@ class World:
         if call.api == 'Produce':
             self._produced(instance, call, answer, brief_number)
             return
-        code = CODES[call.api](answer)
+        code = greatest_code(answer)
         if code in RETRIABLE:
             return
         if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED):
@@ -702,13 +697,9 @@ class World:
     def _check_records(self, place: TopicPartition) -> None:
         knowledge = self.knowledge
         found = self._values(place, READ_UNCOMMITTED)
-        values = list(found.values())
-        assert len(values) == len(set(values)), f'{place}: duplicates in {values}'
-        assert not knowledge.forbidden & set(values), f'{place}: values of a zombie in {values}'
-        assert set(values) <= knowledge.sent[place], f'{place}: foreign values in {values}'
-        for offset, value in knowledge.records[place].items():
-            if offset in found or offset >= knowledge.deleted[place]:
-                assert found.get(offset) == value, f'{place}: {found.get(offset)} at {offset}, not {value}'
+        zombies = knowledge.forbidden & set(found.values())
+        assert not zombies, f'{place}: values of a zombie, {zombies}'
+        check_values(place, found, knowledge.records[place], knowledge.sent[place], knowledge.deleted[place])
         knowledge.records[place].update(found)
 
     def _check_visible(self, place: TopicPartition) -> set[str]:

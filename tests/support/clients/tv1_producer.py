@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from support.brokers.in_process_broker import InProcessBroker
-from support.messages.message_builder import batch_of, build
+from support.messages.message_builder import batch_of, build, error_codes
 
 from kbroker.base.errors import ErrorCode
 from kbroker.client.cluster import Cluster
@@ -111,14 +111,3 @@ def sound(answer: Any) -> Any:
     """Return the answer. Raise AssertionError if it holds an error."""
     assert error_codes(answer) <= {ErrorCode.NONE}, answer
     return answer
-
-
-def error_codes(answer: Any) -> set[int]:
-    """Return every error code in an answer."""
-    if isinstance(answer, list):
-        return set().union(*map(error_codes, answer))
-    found = set()
-    for name in getattr(getattr(answer, '_layout', None), 'names', ()):
-        value = getattr(answer, name)
-        found |= {value} if name == 'error_code' else error_codes(value)
-    return found

@@ -29,6 +29,17 @@ def _build(message_class: Any, struct_class: Any, struct: Any, values: dict[str,
     return struct_class(**made)
 
 
+def error_codes(answer: Any, fields: tuple[str, ...] = ('error_code', 'partition_error_code')) -> set[int]:
+    """Return every error code in these fields of an answer."""
+    if isinstance(answer, list):
+        return set().union(*(error_codes(item, fields) for item in answer))
+    found = set()
+    for name in getattr(getattr(answer, '_layout', None), 'names', ()):
+        value = getattr(answer, name)
+        found |= {value} if name in fields else error_codes(value, fields)
+    return found
+
+
 def batch_of(now_ms: int, *values: Any, **options: Any) -> bytes:
     """Encode a batch of values, (key, value) or (timestamp in ms, key, value). The default timestamp is `now_ms`."""
     records = [

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.brokers.in_process_broker import InProcessBroker
-from support.clients.promises import NotingConnection
+from support.brokers.in_process_broker import InProcessBroker, NotingConnection
 from support.messages.message_builder import batch_of, build
 
 from kbroker.base.errors import ErrorCode
@@ -108,16 +107,14 @@ class Members:
     def ask(self, name: str, version: int, noted: Callable[[Any], None] = lambda answer: None,
             connection: NotingConnection | None = None, **fields: Any) -> Any:
         """Return the answer. `noted` is called with it when it leaves, which may be before the tick ends."""
-        request = build(f'{name}Request', **fields)
-        connection = connection or NotingConnection(next(self._connection_ids))
         answers: list[Any] = []
 
-        def on_reply() -> None:
-            answers.append(self.broker.answer_to(connection, request, version))
-            noted(answers[0])
+        def on_answer(answer: Any) -> None:
+            answers.append(answer)
+            noted(answer)
 
-        connection.on_reply = on_reply
-        self.broker.begin(request, version, connection)
+        self.broker.begin_noted(build(f'{name}Request', **fields), version, on_answer,
+                                connection or NotingConnection(next(self._connection_ids)))
         for _ in range(MOST_TURNS):
             self.settle()
             if answers:
