@@ -9,7 +9,6 @@ Covers KIP-848, KIP-932 and KIP-1071, and promise 2 of docs/design.md.
 from __future__ import annotations
 
 import copy
-import gc
 import math
 import pathlib
 import random
@@ -20,6 +19,7 @@ from typing import Any
 import pytest
 from support.brokers.in_process_broker import InProcessBroker
 from support.clients.promises import findings_in
+from support.disk.crash_points import judging
 from support.disk.faulty_file_systems import FreezingFileSystem
 from support.worlds.group_promises import NEVER, PARTITIONS, GroupPromises, Members, Step, prepare
 
@@ -133,7 +133,7 @@ class History:
 
     def hold(self, cut: Cut) -> None:
         """Open the rest and check every promise. A member takes all that is left, then another one finds nothing."""
-        try:
+        with judging(cut.what):
             with InProcessBroker(cut.directory, SETTINGS) as broker:
                 members = Members(broker, cut.promises, self.topic_id, self.rng)
                 members.settle()
@@ -148,10 +148,6 @@ class History:
             with InProcessBroker(cut.directory, SETTINGS) as broker:
                 assert Members(broker, cut.promises, self.topic_id, self.rng).take_everything('after the last') == set()
             assert findings_in(str(cut.directory)) == []
-            gc.collect()    # a broker is a reference cycle, and holds its files open until it is collected
-        except BaseException as error:
-            error.add_note(cut.what)
-            raise
 
 
 def may_be(value: Any, before: Any, after: Any) -> bool:

@@ -6,14 +6,9 @@ Covers promises 1 and 2 of docs/design.md.
 """
 from __future__ import annotations
 
-import gc
-import random
-
 import pytest
 from support.brokers.release_broker import ReleaseBroker, names_of_directories, unpack
-from support.clients.promises import Promises
-from support.disk.crash_points import Judge, Moment, findings_of_check, spread
-from support.disk.faulty_file_systems import FreezingFileSystem
+from support.disk.crash_points import cut_power, findings_of_check, judging, spread
 
 POINTS, SOAK_SEEDS = 8, 4
 
@@ -23,52 +18,29 @@ POINTS, SOAK_SEEDS = 8, 4
     (POINTS, 1), pytest.param(None, SOAK_SEEDS, marks=[pytest.mark.soak, pytest.mark.timeout(0)])])
 @pytest.mark.parametrize('name', names_of_directories())
 def test_an_upgrade_outlives_a_power_cut_at_any_change(memory_path, name, points, seeds):
-    first_start = FirstStart(name, memory_path)
-    changes = first_start.cut_power((), 0)
-    cuts = first_start.cut_power(spread(changes, points or changes), seeds)
+    changes, _ = first_start(name, memory_path / 'counted', lambda change: 0)
+    chosen = spread(changes, points or changes)
+    _, cuts = first_start(name, memory_path / 'cut', lambda change: seeds * (change in chosen))
     assert cuts >= min(changes, points or changes)
     print(f'{cuts} power cuts at {changes} changes')
 
 
-class FirstStart:
-    """The first start of a broker on a directory of a release."""
+def first_start(name, root, choose):
+    """Start a broker on the directory of a release, and cut the power as `choose` says. Return as `cut_power`."""
+    directory, manifest = unpack(name, root)
 
-    def __init__(self, name, base):
-        self.name, self.base = name, base
-
-    def cut_power(self, chosen, seeds):
-        """Pass possible power cuts before each chosen change to `hold`. Return their number, or that of all changes."""
-        root = self.base / f'root-{len(chosen)}'
-        directory, manifest = unpack(self.name, root)
-        changes = 0
-        judge = Judge(lambda moment: self.hold(moment, manifest))
-
-        def freeze(change, path):
-            nonlocal changes
-            for seed in range(seeds if changes in chosen else 0):
-                cut = self.base / f'{changes}-{seed}'
-                fs.crash(cut, random.Random(f'{changes} {seed}'))
-                judge.hold(Moment(cut, f'change {changes}, {change} of {path}, seed {seed}', 0, Promises(), 0))
-            changes += 1
-
-        fs = FreezingFileSystem(root, freeze)
+    def start(fs):
         with ReleaseBroker(directory, manifest, fs) as broker:
             broker.check_everything()
             broker.crash()
-        freeze('the end', str(root))
-        return judge.count() if seeds else changes
 
-    @staticmethod
-    def hold(moment, manifest):
-        try:
-            directory = moment.directory / 'data'
-            with ReleaseBroker(directory, manifest) as broker:
+    def hold(left, what):
+        with judging(what):
+            with ReleaseBroker(left / 'data', manifest) as broker:
                 broker.check_everything()
                 broker.end_transactions()
-            with ReleaseBroker(directory, manifest) as broker:
+            with ReleaseBroker(left / 'data', manifest) as broker:
                 broker.check_ended_transactions()
-            assert findings_of_check(str(directory)) == []
-            gc.collect()    # a broker is a reference cycle, and holds its files open until it is collected
-        except BaseException as error:
-            error.add_note(moment.what)
-            raise
+            assert findings_of_check(str(left / 'data')) == []
+
+    return cut_power(root, choose, start, hold)

@@ -8,7 +8,8 @@ import os
 import pathlib
 import random
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from support.brokers.in_process_broker import InProcessBroker
@@ -56,28 +57,49 @@ class Moment:
     wall_ms: int
 
 
-class Judge:
-    """Judges moments while a broker runs, which must not see the errors. It keeps the first one."""
+def cut_power(root: pathlib.Path, choose: Callable[[int], int], run: Callable[[FileSystem], None],
+              hold: Callable[[pathlib.Path, str], None]) -> tuple[int, int]:
+    """Call `run` with a file system over `root`. Return the number of changes that it made, and of the power cuts.
 
-    def __init__(self, hold: Callable[[Moment], None]):
-        self._hold = hold
-        self._count = 0
-        self._error: BaseException | None = None
+    `choose` returns how many power cuts to simulate before the change with a number, counted from 0; the end counts as
+    one more change. `hold` judges the directory that a cut leaves. Its first error is raised when `run` has returned:
+    the broker that is running must not see it.
+    """
+    changes = cuts = 0
+    errors: list[BaseException] = []
 
-    def hold(self, moment: Moment) -> None:
-        if self._error is None:
-            try:
-                self._hold(moment)
-            except BaseException as error:
-                self._error = error
-        shutil.rmtree(moment.directory)
-        self._count += 1
+    def freeze(change: str, path: str) -> None:
+        nonlocal changes, cuts
+        for seed in range(choose(changes)):
+            directory = root.with_name(f'{root.name}-{changes}-{seed}')
+            fs.crash(directory, random.Random(f'{changes} {seed}'))
+            if not errors:
+                try:
+                    where = pathlib.Path(path).relative_to(root)
+                    hold(directory, f'change {changes}, {change} of {where}, seed {seed}')
+                except BaseException as error:
+                    errors.append(error)
+            shutil.rmtree(directory)
+            cuts += 1
+        changes += 1
 
-    def count(self) -> int:
-        """Return how many moments there were. Raise the first error."""
-        if self._error is not None:
-            raise self._error
-        return self._count
+    fs = FreezingFileSystem(root, freeze)
+    run(fs)
+    freeze('the end', str(root))
+    if errors:
+        raise errors[0]
+    return changes, cuts
+
+
+@contextmanager
+def judging(what: str) -> Iterator[None]:
+    """Add `what` to an error. Free the brokers afterwards: each is a reference cycle that holds its files open."""
+    try:
+        yield
+        gc.collect()
+    except BaseException as error:
+        error.add_note(what)
+        raise
 
 
 @dataclass
@@ -160,45 +182,23 @@ class Case:
 
         Return their number.
         """
-        changes = 0
         run = self.begin(base / 'running')
-        judge = Judge(hold)
-
-        def freeze(change: str, path: str) -> None:
-            nonlocal changes
-            changes += 1
-            for seed in range(seeds if changes - 1 in chosen else 0):
-                directory = base / f'{changes - 1}-{seed}'
-                fs.crash(directory, random.Random(f'{changes - 1} {seed}'))
-                where = pathlib.Path(path).relative_to(run.root)
-                judge.hold(run.moment(directory, f'change {changes - 1}, {change} of {where}, seed {seed}'))
-
-        fs = FreezingFileSystem(run.root, freeze)
-        run.go(fs)
-        freeze('the end', str(run.root))
+        _, cuts = cut_power(run.root, lambda change: seeds * (change in chosen), run.go,
+                            lambda directory, what: hold(run.moment(directory, what)))
         shutil.rmtree(run.root)
-        return judge.count()
+        return cuts
 
     def cut_power_in_recovery(self, first: Moment, choose: Callable[[int], bool],
                               hold: Callable[[Moment], None]) -> int:
         """Open what a power cut left. Pass a second power cut before each chosen change to `hold`."""
-        changes = 0
-        judge = Judge(hold)
+        def recover(fs: FileSystem) -> None:
+            with InProcessBroker(first.directory, self.settings, clock=ManualClock(first.wall_ms), fs=fs) as broker:
+                broker.crash()
 
-        def freeze(change: str, path: str) -> None:
-            nonlocal changes
-            changes += 1
-            if not choose(changes - 1):
-                return
-            directory = first.directory.with_name(f'{first.directory.name}-{changes - 1}')
-            fs.crash(directory, random.Random(changes - 1))
-            what = f'{first.what}; then in the recovery, change {changes - 1}, {change} of {path}'
-            judge.hold(Moment(directory, what, first.step, copy.deepcopy(first.promises), first.wall_ms))
-
-        fs = FreezingFileSystem(first.directory, freeze)
-        with InProcessBroker(first.directory, self.settings, clock=ManualClock(first.wall_ms), fs=fs) as broker:
-            broker.crash()
-        return judge.count()
+        _, cuts = cut_power(first.directory, choose, recover, lambda directory, what: hold(Moment(
+            directory, f'{first.what}; then in the recovery, {what}', first.step, copy.deepcopy(first.promises),
+            first.wall_ms)))
+        return cuts
 
     def fail_change(self, base: pathlib.Path, number: int, fault: str, *, lasts: bool = False,
                     restarts: bool = False) -> Moment | None:
@@ -242,14 +242,10 @@ class Case:
 
     def hold(self, moment: Moment, *, goes_on: bool) -> None:
         """Open the rest and check every promise. Then the client continues, or a new one replaces it."""
-        try:
+        with judging(moment.what):
             with InProcessBroker(moment.directory, self.settings, clock=ManualClock(moment.wall_ms)) as broker:
                 self.check(BusyClient(broker, moment.promises, self.transaction_version), moment.step, goes_on=goes_on)
             assert findings_of_check(str(moment.directory)) == []
-            gc.collect()    # a broker is a reference cycle, and holds its files open until it is collected
-        except BaseException as error:
-            error.add_note(moment.what)
-            raise
 
     def check(self, client: BusyClient, step: int, *, goes_on: bool) -> None:
         """Check every promise at a step of the story, and again after its rest or after a new client's transaction."""
