@@ -51,13 +51,10 @@ def settle(peer: RawPeer, resource_type: int, name: str, values: dict[str, str],
     """Wait until the broker knows a change of these configs."""
     dynamic = {TOPIC: 1, BROKER: 2 if name else CLUSTER_WIDE, GROUP: 8}[resource_type]
     peer.prepare_until(
-        lambda answer: (
-            sum(entry.config_source == dynamic for entry in answer.results[0].configs)
-            == (len(values) if are_set else 0)
-        ),
+        lambda answer: len(values) * are_set == sum(
+            entry.config_source == dynamic for entry in answer.results[0].configs),
         'DescribeConfigs',
-        resources=[dict(resource_type=resource_type, resource_name=name, configuration_keys=list(values))],
-    )
+        resources=[dict(resource_type=resource_type, resource_name=name, configuration_keys=list(values))])
 
 
 @case
@@ -71,25 +68,14 @@ def configs_of_topics_in_unusual_forms(peer: RawPeer) -> None:
         {'cleanup.policy': '', 'min.cleanable.dirty.ratio': '.00001'},
         {'min.cleanable.dirty.ratio': '1e-7', 'leader.replication.throttled.replicas': '0:1, 0:1'},
         {'leader.replication.throttled.replicas': ' * ', 'follower.replication.throttled.replicas': ''},
-        {'min.cleanable.dirty.ratio': '0.3333333333333333333333', 'max.message.bytes': ' 1000'},
-    ]
+        {'min.cleanable.dirty.ratio': '0.3333333333333333333333', 'max.message.bytes': ' 1000'}]
     for number, given in enumerate([values, *others]):
         name = f'{peer.topic}_{number}'
         for version in (5, 7):
             peer.ask(
-                'CreateTopics',
-                version,
-                timeout_ms=30000,
-                validate_only=version == 5,
-                topics=[
-                    dict(
-                        name=name,
-                        num_partitions=1,
-                        replication_factor=1,
-                        configs=[dict(name=key, value=value) for key, value in given.items()],
-                    )
-                ],
-            )
+                'CreateTopics', version, timeout_ms=30000, validate_only=version == 5, topics=[dict(
+                    name=name, num_partitions=1, replication_factor=1,
+                    configs=[dict(name=key, value=value) for key, value in given.items()])])
         peer.await_topic(name)
         for version in range(1, 5):
             describe(peer, TOPIC, name, version, [row.name for row in rows], include_synonyms=True)
@@ -99,8 +85,7 @@ def configs_of_topics_in_unusual_forms(peer: RawPeer) -> None:
 def configs_of_groups_in_unusual_forms(peer: RawPeer) -> None:
     values = {
         name: unusual(setting.row, None if setting.broker_name is None else SETTINGS[setting.broker_name].default)
-        for name, setting in GROUP_SETTINGS.items()
-    }
+        for name, setting in GROUP_SETTINGS.items()}
     values = {name: value for name, value in values.items() if value.strip()}
     set_all(peer, GROUP, peer.topic, values)
     for version in range(1, 5):
@@ -124,11 +109,8 @@ def configs_of_brokers_in_unusual_forms(peer: RawPeer) -> None:
             describe(peer, BROKER, described, 4, keys, include_synonyms=True)
         describe(peer, TOPIC, peer.topic, 4, topic_keys, include_synonyms=True)
         peer.ask(
-            'CreateTopics',
-            timeout_ms=30000,
-            validate_only=True,
-            topics=[dict(name='another', num_partitions=1, replication_factor=1)],
-        )
+            'CreateTopics', timeout_ms=30000, validate_only=True,
+            topics=[dict(name='another', num_partitions=1, replication_factor=1)])
     set_all(peer, BROKER, '1', {'log.retention.ms': ' +604800000'})
     describe(peer, BROKER, '1', 4, ['log.retention.ms', 'log.retention.hours'], include_synonyms=True)
     describe(peer, TOPIC, peer.topic, 4, ['retention.ms'], include_synonyms=True)

@@ -19,26 +19,12 @@ def find(peer: RawPeer, group: str, key_type: int = GROUP) -> None:
         peer.prepare('DescribeTransactions', transactional_ids=[group])
 
 
-def join(
-    peer: RawPeer,
-    group: str,
-    version: int = 5,
-    *,
-    member_id: str = '',
-    protocol_type: str = 'consumer',
-    prepare: bool = False,
-    protocols: tuple[str, ...] = ('range',),
-    session_timeout_ms: int = 30000,
-    instance: str | None = None,
-) -> Any:
+def join(peer: RawPeer, group: str, version: int = 5, *, member_id: str = '', protocol_type: str = 'consumer',
+         prepare: bool = False, protocols: tuple[str, ...] = ('range',), session_timeout_ms: int = 30000,
+         instance: str | None = None) -> Any:
     fields = dict(
-        group_id=group,
-        session_timeout_ms=session_timeout_ms,
-        rebalance_timeout_ms=5000,
-        member_id=member_id,
-        protocol_type=protocol_type,
-        protocols=[dict(name=name, metadata=b'meta') for name in protocols],
-    )
+        group_id=group, session_timeout_ms=session_timeout_ms, rebalance_timeout_ms=5000, member_id=member_id,
+        protocol_type=protocol_type, protocols=[dict(name=name, metadata=b'meta') for name in protocols])
     if version >= 5:
         fields['group_instance_id'] = instance
     return (peer.prepare if prepare else peer.ask)('JoinGroup', version, **fields)
@@ -48,43 +34,20 @@ def member(peer: RawPeer, group: str, version: int = 3, **options: Any) -> tuple
     """Join as the only member and sync. Return the member id and the generation."""
     joined = join(peer, group, version, **options)
     peer.ask(
-        'SyncGroup',
-        3,
-        group_id=group,
-        generation_id=joined.generation_id,
-        member_id=joined.member_id,
-        assignments=[dict(member_id=joined.member_id, assignment=b'assigned')],
-    )
+        'SyncGroup', 3, group_id=group, generation_id=joined.generation_id, member_id=joined.member_id,
+        assignments=[dict(member_id=joined.member_id, assignment=b'assigned')])
     return joined.member_id, joined.generation_id
 
 
-def commit(
-    peer: RawPeer,
-    group: str,
-    version: int = 8,
-    *,
-    member_id: str = '',
-    generation: int = -1,
-    topic: str | None = None,
-    partition: int = 0,
-    offset: int = 5,
-    metadata: str | None = 'note',
-    **options: Any,
-) -> Any:
+def commit(peer: RawPeer, group: str, version: int = 8, *, member_id: str = '', generation: int = -1,
+           topic: str | None = None, partition: int = 0, offset: int = 5, metadata: str | None = 'note',
+           **options: Any) -> Any:
     return peer.ask(
-        'OffsetCommit',
-        version,
-        group_id=group,
-        generation_id_or_member_epoch=generation,
-        member_id=member_id,
-        topics=[
-            dict(
-                name=topic or peer.topic,
-                partitions=[dict(partition_index=partition, committed_offset=offset, committed_metadata=metadata)],
-            )
-        ],
-        **options,
-    )
+        'OffsetCommit', version, group_id=group, generation_id_or_member_epoch=generation, member_id=member_id,
+        topics=[dict(
+            name=topic or peer.topic,
+            partitions=[dict(partition_index=partition, committed_offset=offset, committed_metadata=metadata)])],
+        **options)
 
 
 @case
@@ -149,10 +112,8 @@ def join_group(peer: RawPeer) -> None:
             peer.ask('LeaveGroup', version, group_id='', member_id=joined.member_id)
         else:
             members = [
-                dict(member_id='nobody'),
-                dict(member_id=joined.member_id),
-                dict(member_id='', group_instance_id='no_instance'),
-            ]
+                dict(member_id='nobody'), dict(member_id=joined.member_id),
+                dict(member_id='', group_instance_id='no_instance')]
             peer.ask('LeaveGroup', low, group_id=group, members=members)
             peer.ask('LeaveGroup', low, group_id=group, members=[])
             peer.ask('LeaveGroup', low, group_id='', members=members)
@@ -201,18 +162,9 @@ def offset_commit(peer: RawPeer) -> None:
         peer.ask('OffsetCommit', version, group_id=group, topics=[])
     for wanted in (topic_id, b'\7' * 16, bytes(16)):
         peer.ask(
-            'OffsetCommit',
-            10,
-            group_id=peer.topic,
-            topics=[
-                dict(
-                    topic_id=wanted,
-                    partitions=[
-                        dict(partition_index=index, committed_offset=3, committed_metadata='') for index in (0, 8)
-                    ],
-                )
-            ],
-        )
+            'OffsetCommit', 10, group_id=peer.topic, topics=[dict(
+                topic_id=wanted, partitions=[
+                    dict(partition_index=index, committed_offset=3, committed_metadata='') for index in (0, 8)])])
     member_id, generation = member(peer, peer.topic + '_members')
     for wrong in (
         dict(member_id=member_id, generation=generation),
@@ -235,24 +187,11 @@ def offset_fetch(peer: RawPeer) -> None:
     topic_id = peer.create_topic(partitions=3)
     find(peer, peer.topic)
     peer.prepare(
-        'OffsetCommit',
-        8,
-        group_id=peer.topic,
-        topics=[
-            dict(
-                name=peer.topic,
-                partitions=[
-                    dict(
-                        partition_index=index,
-                        committed_offset=3 + index,
-                        committed_leader_epoch=0,
-                        committed_metadata='note',
-                    )
-                    for index in (0, 1)
-                ],
-            )
-        ],
-    )
+        'OffsetCommit', 8, group_id=peer.topic, topics=[dict(
+            name=peer.topic, partitions=[
+                dict(
+                    partition_index=index, committed_offset=3 + index, committed_leader_epoch=0,
+                    committed_metadata='note') for index in (0, 1)])])
     for version in range(1, 8):
         for group in (peer.topic, 'no_such_group', ''):
             for topics in (
@@ -270,17 +209,13 @@ def offset_fetch(peer: RawPeer) -> None:
             None,
         ):
             peer.ask(
-                'OffsetFetch',
-                version,
-                require_stable=True,
-                groups=[dict(group_id=group, topics=topics) for group in (peer.topic, 'no_such_group', '')],
-            )
+                'OffsetFetch', version, require_stable=True,
+                groups=[dict(group_id=group, topics=topics) for group in (peer.topic, 'no_such_group', '')])
     for topics in ([dict(topic_id=wanted, partition_indexes=[0, 2, 9]) for wanted in (topic_id, b'\7' * 16)], [], None):
         peer.ask('OffsetFetch', 10, groups=[dict(group_id=peer.topic, topics=topics)])
     for epoch in (0, 5):
         peer.ask(
-            'OffsetFetch', 9, groups=[dict(group_id=peer.topic, member_id='nobody', member_epoch=epoch, topics=None)]
-        )
+            'OffsetFetch', 9, groups=[dict(group_id=peer.topic, member_id='nobody', member_epoch=epoch, topics=None)])
     peer.ask('OffsetFetch', 9, groups=[])
 
 
@@ -291,10 +226,8 @@ def delete_groups_and_offsets(peer: RawPeer) -> None:
 
     def delete_offsets(group: str, topic: str | None = None) -> None:
         peer.ask(
-            'OffsetDelete',
-            group_id=group,
-            topics=[dict(name=topic or peer.topic, partitions=[dict(partition_index=index) for index in (0, 1, 7)])],
-        )
+            'OffsetDelete', group_id=group,
+            topics=[dict(name=topic or peer.topic, partitions=[dict(partition_index=index) for index in (0, 1, 7)])])
 
     member(peer, peer.topic + '_members')
     for version in range(3):

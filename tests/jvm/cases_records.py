@@ -16,92 +16,30 @@ def case(script: Callable[[RawPeer], None]) -> Callable[[RawPeer], None]:
     return script
 
 
-def produce(
-    peer: RawPeer,
-    records: Any,
-    version: int = 12,
-    *,
-    partition: int = 0,
-    acks: int = -1,
-    topic: str | None = None,
-    transactional_id: str | None = None,
-    **options: Any,
-) -> Any:
+def produce(peer: RawPeer, records: Any, version: int = 12, *, partition: int = 0, acks: int = -1,
+            topic: str | None = None, transactional_id: str | None = None, **options: Any) -> Any:
     return peer.ask(
-        'Produce',
-        version,
-        transactional_id=transactional_id,
-        acks=acks,
-        timeout_ms=30000,
-        topic_data=[dict(name=topic or peer.topic, partition_data=[dict(index=partition, records=records)])],
-        **options,
-    )
+        'Produce', version, transactional_id=transactional_id, acks=acks, timeout_ms=30000,
+        topic_data=[dict(name=topic or peer.topic, partition_data=[dict(index=partition, records=records)])], **options)
 
 
-def fetch(
-    peer: RawPeer,
-    version: int = 12,
-    *,
-    offset: int = 0,
-    partition: int = 0,
-    isolation_level: int = 0,
-    max_bytes: int = 1 << 20,
-    partition_max_bytes: int = 1 << 20,
-    topic: str | None = None,
-    current_leader_epoch: int = -1,
-    last_fetched_epoch: int = -1,
-    **options: Any,
-) -> Any:
+def fetch(peer: RawPeer, version: int = 12, *, offset: int = 0, partition: int = 0, isolation_level: int = 0,
+          max_bytes: int = 1 << 20, partition_max_bytes: int = 1 << 20, topic: str | None = None,
+          current_leader_epoch: int = -1, last_fetched_epoch: int = -1, **options: Any) -> Any:
     return peer.ask(
-        'Fetch',
-        version,
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=max_bytes,
-        isolation_level=isolation_level,
-        topics=[
-            dict(
-                topic=topic or peer.topic,
-                partitions=[
-                    dict(
-                        partition=partition,
-                        fetch_offset=offset,
-                        partition_max_bytes=partition_max_bytes,
-                        current_leader_epoch=current_leader_epoch,
-                        last_fetched_epoch=last_fetched_epoch,
-                    )
-                ],
-            )
-        ],
-        **options,
-    )
+        'Fetch', version, max_wait_ms=0, min_bytes=0, max_bytes=max_bytes, isolation_level=isolation_level,
+        topics=[dict(
+            topic=topic or peer.topic, partitions=[dict(
+                partition=partition, fetch_offset=offset, partition_max_bytes=partition_max_bytes,
+                current_leader_epoch=current_leader_epoch, last_fetched_epoch=last_fetched_epoch)])], **options)
 
 
-def list_offsets(
-    peer: RawPeer,
-    timestamp: int,
-    version: int = 11,
-    *,
-    partition: int = 0,
-    isolation_level: int = 0,
-    topic: str | None = None,
-    current_leader_epoch: int = -1,
-) -> Any:
+def list_offsets(peer: RawPeer, timestamp: int, version: int = 11, *, partition: int = 0, isolation_level: int = 0,
+                 topic: str | None = None, current_leader_epoch: int = -1) -> Any:
     return peer.ask(
-        'ListOffsets',
-        version,
-        replica_id=-1,
-        isolation_level=isolation_level,
-        timeout_ms=1000,
-        topics=[
-            dict(
-                name=topic or peer.topic,
-                partitions=[
-                    dict(partition_index=partition, timestamp=timestamp, current_leader_epoch=current_leader_epoch)
-                ],
-            )
-        ],
-    )
+        'ListOffsets', version, replica_id=-1, isolation_level=isolation_level, timeout_ms=1000, topics=[dict(
+            name=topic or peer.topic, partitions=[
+                dict(partition_index=partition, timestamp=timestamp, current_leader_epoch=current_leader_epoch)])])
 
 
 def patched(data: bytes, position: int, replacement: bytes, *, fix_crc: bool = True) -> bytes:
@@ -125,17 +63,9 @@ def produce_in_each_version(peer: RawPeer) -> None:
     produce(peer, batch(b'x'), 12, partition=7)
     for wanted in (topic_id, b'\7' * 16, bytes(16)):
         peer.ask(
-            'Produce',
-            13,
-            acks=-1,
-            timeout_ms=1000,
-            topic_data=[
-                dict(
-                    topic_id=wanted,
-                    partition_data=[dict(index=0, records=batch(b'x')), dict(index=5, records=batch(b'x'))],
-                )
-            ],
-        )
+            'Produce', 13, acks=-1, timeout_ms=1000, topic_data=[dict(
+                topic_id=wanted,
+                partition_data=[dict(index=0, records=batch(b'x')), dict(index=5, records=batch(b'x'))])])
 
 
 @case
@@ -195,21 +125,9 @@ def produce_of_bad_batches(peer: RawPeer) -> None:
         produce(peer, records, 7, topic=peer.topic + '_alone', partition=2 * index + 1)
         fetch(peer, topic=peer.topic + '_alone', partition=2 * index)
     peer.ask(
-        'Produce',
-        12,
-        acks=-1,
-        timeout_ms=1000,
-        topic_data=[
-            dict(
-                name=peer.topic,
-                partition_data=[
-                    dict(index=0, records=good),
-                    dict(index=1, records=bad['crc']),
-                    dict(index=2, records=good),
-                ],
-            )
-        ],
-    )
+        'Produce', 12, acks=-1, timeout_ms=1000, topic_data=[dict(
+            name=peer.topic, partition_data=[
+                dict(index=0, records=good), dict(index=1, records=bad['crc']), dict(index=2, records=good)])])
     list_offsets(peer, -1)
 
 
@@ -346,10 +264,8 @@ def produce_to_internal_topics(peer: RawPeer) -> None:
         produce(peer, batch((None, b'x')), topic=topic, acks=1)
         fetch(peer, topic=topic, partition=99)
     peer.ask(
-        'DeleteRecords',
-        topics=[dict(name='__consumer_offsets', partitions=[dict(partition_index=0, offset=0)])],
-        timeout_ms=1000,
-    )
+        'DeleteRecords', topics=[dict(name='__consumer_offsets', partitions=[dict(partition_index=0, offset=0)])],
+        timeout_ms=1000)
 
 
 @case
@@ -389,20 +305,12 @@ def produce_transactional_without_its_coordinator(peer: RawPeer) -> None:
 def produce_without_an_answer(peer: RawPeer) -> None:
     peer.create_topic()
     peer.tell(
-        'Produce',
-        9,
-        acks=0,
-        timeout_ms=0,
-        topic_data=[dict(name=peer.topic, partition_data=[dict(index=0, records=batch(b'x'))])],
-    )
+        'Produce', 9, acks=0, timeout_ms=0,
+        topic_data=[dict(name=peer.topic, partition_data=[dict(index=0, records=batch(b'x'))])])
     list_offsets(peer, -1)
     peer.tell(
-        'Produce',
-        9,
-        acks=0,
-        timeout_ms=0,
-        topic_data=[dict(name=peer.topic, partition_data=[dict(index=0, records=b'xx')])],
-    )
+        'Produce', 9, acks=0, timeout_ms=0,
+        topic_data=[dict(name=peer.topic, partition_data=[dict(index=0, records=b'xx')])])
     list_offsets(peer, -1)
     list_offsets(peer, -1)
 
@@ -412,12 +320,8 @@ def fetch_in_each_version(peer: RawPeer) -> None:
     topic_id = peer.create_topic()
     for value in (b'a', b'b', b'c'):
         peer.prepare(
-            'Produce',
-            9,
-            acks=-1,
-            timeout_ms=1000,
-            topic_data=[dict(name=peer.topic, partition_data=[dict(index=0, records=batch(value, value))])],
-        )
+            'Produce', 9, acks=-1, timeout_ms=1000,
+            topic_data=[dict(name=peer.topic, partition_data=[dict(index=0, records=batch(value, value))])])
     for version in range(4, 13):
         for isolation_level in (0, 1):
             fetch(peer, version, offset=3, isolation_level=isolation_level)
@@ -431,20 +335,9 @@ def fetch_in_each_version(peer: RawPeer) -> None:
     for version in range(13, 19):
         for wanted in (topic_id, b'\7' * 16, bytes(16)):
             peer.ask(
-                'Fetch',
-                version,
-                max_wait_ms=0,
-                min_bytes=0,
-                max_bytes=1 << 20,
-                topics=[
-                    dict(
-                        topic_id=wanted,
-                        partitions=[
-                            dict(partition=partition, fetch_offset=1, partition_max_bytes=1000) for partition in (0, 1)
-                        ],
-                    )
-                ],
-            )
+                'Fetch', version, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[dict(
+                    topic_id=wanted, partitions=[
+                        dict(partition=partition, fetch_offset=1, partition_max_bytes=1000) for partition in (0, 1)])])
 
 
 @case
@@ -457,21 +350,10 @@ def fetch_with_limits(peer: RawPeer) -> None:
 
     def both(max_bytes: int, partition_max_bytes: int) -> None:
         peer.ask(
-            'Fetch',
-            12,
-            max_wait_ms=0,
-            min_bytes=0,
-            max_bytes=max_bytes,
-            topics=[
-                dict(
-                    topic=peer.topic,
-                    partitions=[
-                        dict(partition=partition, fetch_offset=0, partition_max_bytes=partition_max_bytes)
-                        for partition in (2, 0, 1)
-                    ],
-                )
-            ],
-        )
+            'Fetch', 12, max_wait_ms=0, min_bytes=0, max_bytes=max_bytes, topics=[dict(
+                topic=peer.topic, partitions=[
+                    dict(partition=partition, fetch_offset=0, partition_max_bytes=partition_max_bytes)
+                    for partition in (2, 0, 1)])])
 
     for max_bytes, partition_max_bytes in (
         (1, 1000),
@@ -500,37 +382,17 @@ def fetch_with_leader_epochs(peer: RawPeer) -> None:
         for asked in (-1, 0, 3):
             for version in (2, 3, 4):
                 peer.ask(
-                    'OffsetForLeaderEpoch',
-                    version,
-                    replica_id=-1,
-                    topics=[
-                        dict(
-                            topic=peer.topic,
-                            partitions=[
-                                dict(partition=0, current_leader_epoch=epoch, leader_epoch=asked),
-                                dict(partition=4, current_leader_epoch=epoch, leader_epoch=asked),
-                            ],
-                        )
-                    ],
-                )
+                    'OffsetForLeaderEpoch', version, replica_id=-1, topics=[dict(
+                        topic=peer.topic, partitions=[
+                            dict(partition=0, current_leader_epoch=epoch, leader_epoch=asked),
+                            dict(partition=4, current_leader_epoch=epoch, leader_epoch=asked)])])
     peer.ask(
-        'OffsetForLeaderEpoch',
-        replica_id=-2,
-        topics=[dict(topic='no_such_topic', partitions=[dict(partition=0, leader_epoch=0)])],
-    )
+        'OffsetForLeaderEpoch', replica_id=-2,
+        topics=[dict(topic='no_such_topic', partitions=[dict(partition=0, leader_epoch=0)])])
     peer.ask(
-        'Fetch',
-        16,
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=1000,
-        topics=[
-            dict(
-                topic_id=topic_id,
-                partitions=[dict(partition=0, fetch_offset=0, current_leader_epoch=4, partition_max_bytes=1000)],
-            )
-        ],
-    )
+        'Fetch', 16, max_wait_ms=0, min_bytes=0, max_bytes=1000, topics=[dict(
+            topic_id=topic_id,
+            partitions=[dict(partition=0, fetch_offset=0, current_leader_epoch=4, partition_max_bytes=1000)])])
 
 
 @case
@@ -538,40 +400,15 @@ def fetch_sessions(peer: RawPeer) -> None:
     topic_id = peer.create_topic(partitions=2)
     produce(peer, batch(b'a'))
 
-    def session(
-        session_id: int,
-        epoch: int,
-        partitions: list[Any] | None = None,
-        forget: list[int] | None = None,
-        version: int = 15,
-        wanted_id: bytes = topic_id,
-    ) -> Any:
-        topics = (
-            []
-            if partitions is None
-            else [
-                dict(
-                    topic=peer.topic,
-                    topic_id=wanted_id,
-                    partitions=[
-                        dict(partition=index, fetch_offset=offset, partition_max_bytes=1000)
-                        for index, offset in partitions
-                    ],
-                )
-            ]
-        )
+    def session(session_id: int, epoch: int, partitions: list[Any] | None = None, forget: list[int] | None = None,
+                version: int = 15, wanted_id: bytes = topic_id) -> Any:
+        topics = ([] if partitions is None else [dict(
+            topic=peer.topic, topic_id=wanted_id, partitions=[
+                dict(partition=index, fetch_offset=offset, partition_max_bytes=1000) for index, offset in partitions])])
         forgotten = [] if forget is None else [dict(topic=peer.topic, topic_id=wanted_id, partitions=forget)]
         return peer.ask(
-            'Fetch',
-            version,
-            max_wait_ms=0,
-            min_bytes=0,
-            max_bytes=10000,
-            session_id=session_id,
-            session_epoch=epoch,
-            topics=topics,
-            forgotten_topics_data=forgotten,
-        )
+            'Fetch', version, max_wait_ms=0, min_bytes=0, max_bytes=10000, session_id=session_id, session_epoch=epoch,
+            topics=topics, forgotten_topics_data=forgotten)
 
     for version in (15, 12, 7):
         first = session(0, 0, [(0, 0), (1, 0)], version=version)
@@ -640,40 +477,21 @@ def list_offsets_in_each_version(peer: RawPeer) -> None:
             list_offsets(peer, timestamp, version, topic='bad name')
             list_offsets(peer, timestamp, version, current_leader_epoch=9)
     peer.ask(
-        'ListOffsets',
-        9,
-        replica_id=-1,
-        isolation_level=7,
-        topics=[dict(name=peer.topic, partitions=[dict(partition_index=0, timestamp=-1)])],
-    )
+        'ListOffsets', 9, replica_id=-1, isolation_level=7,
+        topics=[dict(name=peer.topic, partitions=[dict(partition_index=0, timestamp=-1)])])
     peer.ask(
-        'ListOffsets',
-        9,
-        replica_id=-1,
-        topics=[
-            dict(
-                name=peer.topic,
-                partitions=[dict(partition_index=0, timestamp=-1), dict(partition_index=0, timestamp=-2)],
-            )
-        ],
-    )
+        'ListOffsets', 9, replica_id=-1, topics=[dict(
+            name=peer.topic,
+            partitions=[dict(partition_index=0, timestamp=-1), dict(partition_index=0, timestamp=-2)])])
     peer.ask(
-        'ListOffsets',
-        9,
-        replica_id=-1,
-        topics=[
+        'ListOffsets', 9, replica_id=-1, topics=[
             dict(name=peer.topic, partitions=[dict(partition_index=0, timestamp=-1)]),
-            dict(name=peer.topic, partitions=[dict(partition_index=0, timestamp=-2)]),
-        ],
-    )
+            dict(name=peer.topic, partitions=[dict(partition_index=0, timestamp=-2)])])
     peer.ask('ListOffsets', 9, replica_id=-1, topics=[dict(name=peer.topic, partitions=[])])
     for replica_id in (5, -2, 1):
         peer.ask(
-            'ListOffsets',
-            9,
-            replica_id=replica_id,
-            topics=[dict(name=peer.topic, partitions=[dict(partition_index=0, timestamp=-1)])],
-        )
+            'ListOffsets', 9, replica_id=replica_id,
+            topics=[dict(name=peer.topic, partitions=[dict(partition_index=0, timestamp=-1)])])
 
 
 @case
@@ -684,11 +502,8 @@ def delete_records(peer: RawPeer) -> None:
 
     def delete(offset: int, partition: int = 0, version: int = 2, topic: str | None = None) -> None:
         peer.ask(
-            'DeleteRecords',
-            version,
-            timeout_ms=1000,
-            topics=[dict(name=topic or peer.topic, partitions=[dict(partition_index=partition, offset=offset)])],
-        )
+            'DeleteRecords', version, timeout_ms=1000,
+            topics=[dict(name=topic or peer.topic, partitions=[dict(partition_index=partition, offset=offset)])])
 
     for version in (0, 1, 2):
         for offset in (0, 1, 7, -2, 2**62):

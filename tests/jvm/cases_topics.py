@@ -13,65 +13,34 @@ NO_ID = bytes(16)
 BAD_NAMES = ('', '.', '..', 'a b', 'é', 'x' * 250, 'a/b', '__cluster_metadata')
 
 
-def create(
-    peer: RawPeer,
-    name: str,
-    version: int = 7,
-    *,
-    partitions: int = 1,
-    replicas: int = 1,
-    validate_only: bool = False,
-    assignments: list[Any] | None = None,
-    **configs: str | None,
-) -> Any:
+def create(peer: RawPeer, name: str, version: int = 7, *, partitions: int = 1, replicas: int = 1,
+           validate_only: bool = False, assignments: list[Any] | None = None, **configs: str | None) -> Any:
     return peer.ask(
-        'CreateTopics',
-        version,
-        timeout_ms=30000,
-        validate_only=validate_only,
-        topics=[
-            dict(
-                name=name,
-                num_partitions=partitions,
-                replication_factor=replicas,
-                assignments=[dict(partition_index=index, broker_ids=brokers) for index, brokers in assignments or ()],
-                configs=[dict(name=key.replace('_', '.'), value=value) for key, value in configs.items()],
-            )
-        ],
-    )
+        'CreateTopics', version, timeout_ms=30000, validate_only=validate_only, topics=[dict(
+            name=name, num_partitions=partitions, replication_factor=replicas,
+            assignments=[dict(partition_index=index, broker_ids=brokers) for index, brokers in assignments or ()],
+            configs=[dict(name=key.replace('_', '.'), value=value) for key, value in configs.items()])])
 
 
-def describe(
-    peer: RawPeer, resource_type: int, name: str, version: int = 4, keys: list[str] | None = None, **options: bool
-) -> Any:
+def describe(peer: RawPeer, resource_type: int, name: str, version: int = 4, keys: list[str] | None = None,
+             **options: bool) -> Any:
     return peer.ask(
-        'DescribeConfigs',
-        version,
-        resources=[dict(resource_type=resource_type, resource_name=name, configuration_keys=keys)],
-        **options,
-    )
+        'DescribeConfigs', version,
+        resources=[dict(resource_type=resource_type, resource_name=name, configuration_keys=keys)], **options)
 
 
-def alter(
-    peer: RawPeer,
-    resource_type: int,
-    name: str,
-    *changes: tuple[str, int, str | None],
-    version: int = 1,
-    validate_only: bool = False,
-) -> Any:
+def alter(peer: RawPeer, resource_type: int, name: str, *changes: tuple[str, int, str | None], version: int = 1,
+          validate_only: bool = False) -> Any:
     return peer.ask(
-        'IncrementalAlterConfigs',
-        version,
-        validate_only=validate_only,
-        resources=[
-            dict(
-                resource_type=resource_type,
-                resource_name=name,
-                configs=[dict(name=key, config_operation=operation, value=value) for key, operation, value in changes],
-            )
-        ],
-    )
+        'IncrementalAlterConfigs', version, validate_only=validate_only, resources=[dict(
+            resource_type=resource_type, resource_name=name,
+            configs=[dict(name=key, config_operation=operation, value=value) for key, operation, value in changes])])
+
+
+def await_config(peer: RawPeer, resource_type: int, name: str, key: str, value: str, **options: bool) -> None:
+    """Wait until the broker describes a config with this value. The last answer is compared."""
+    peer.ask_until(lambda answer: answer.results[0].configs[0].value == value, 'DescribeConfigs', resources=[
+        dict(resource_type=resource_type, resource_name=name, configuration_keys=[key])], **options)
 
 
 @case
@@ -177,33 +146,17 @@ def create_topics_that_are_refused(peer: RawPeer) -> None:
     create(peer, 'refused', validate_only=True, local_retention_ms='10', retention_ms='5')
     twice = dict(name='refused', num_partitions=1, replication_factor=1)
     peer.ask(
-        'CreateTopics',
-        topics=[twice, twice, dict(name='also_good', num_partitions=1, replication_factor=1)],
-        timeout_ms=1000,
-        validate_only=True,
-    )
+        'CreateTopics', topics=[twice, twice, dict(name='also_good', num_partitions=1, replication_factor=1)],
+        timeout_ms=1000, validate_only=True)
     peer.ask(
         'CreateTopics',
         topics=[
             dict(name='col.lide', num_partitions=1, replication_factor=1),
-            dict(name='col_lide', num_partitions=1, replication_factor=1),
-        ],
-        timeout_ms=1000,
-        validate_only=True,
-    )
+            dict(name='col_lide', num_partitions=1, replication_factor=1)], timeout_ms=1000, validate_only=True)
     peer.ask(
-        'CreateTopics',
-        validate_only=True,
-        timeout_ms=1000,
-        topics=[
-            dict(
-                name='refused',
-                num_partitions=1,
-                replication_factor=1,
-                configs=[dict(name='retention.ms', value='1'), dict(name='retention.ms', value='2')],
-            )
-        ],
-    )
+        'CreateTopics', validate_only=True, timeout_ms=1000, topics=[dict(
+            name='refused', num_partitions=1, replication_factor=1,
+            configs=[dict(name='retention.ms', value='1'), dict(name='retention.ms', value='2')])])
 
 
 @case
@@ -217,53 +170,29 @@ def delete_topics(peer: RawPeer) -> None:
     peer.ask('DeleteTopics', topics=[dict(name=names[0], topic_id=ids[0])], timeout_ms=30000)
     peer.ask('DeleteTopics', topics=[dict(name=names[0]), dict(name=None, topic_id=ids[0])], timeout_ms=30000)
     peer.ask(
-        'DeleteTopics', topics=[dict(name=None, topic_id=ids[6]), dict(name=None, topic_id=ids[6])], timeout_ms=30000
-    )
+        'DeleteTopics', topics=[dict(name=None, topic_id=ids[6]), dict(name=None, topic_id=ids[6])], timeout_ms=30000)
     peer.ask(
-        'DeleteTopics',
-        topics=[dict(name=None, topic_id=b'\7' * 16), dict(name=None), dict(name='no_such_topic')],
-        timeout_ms=30000,
-    )
+        'DeleteTopics', topics=[dict(name=None, topic_id=b'\7' * 16), dict(name=None), dict(name='no_such_topic')],
+        timeout_ms=30000)
     peer.ask('DeleteTopics', topics=[dict(name=None, topic_id=ids[0])], timeout_ms=30000)
     peer.ask_until(
-        lambda answer: answer.topics[0].error_code,
-        'Metadata',
-        topics=[dict(name=names[0])],
-        allow_auto_topic_creation=False,
-    )
+        lambda answer: answer.topics[0].error_code, 'Metadata', topics=[dict(name=names[0])],
+        allow_auto_topic_creation=False)
     peer.ask_until(
-        lambda answer: answer.topics[0].error_code,
-        'Metadata',
-        topics=[dict(name=None, topic_id=ids[0])],
-        allow_auto_topic_creation=False,
-    )
+        lambda answer: answer.topics[0].error_code, 'Metadata', topics=[dict(name=None, topic_id=ids[0])],
+        allow_auto_topic_creation=False)
 
 
 @case
 def create_partitions(peer: RawPeer) -> None:
     peer.create_topic()
 
-    def grow(
-        count: int,
-        version: int = 3,
-        *,
-        name: str | None = None,
-        assignments: list[list[int]] | None = None,
-        validate_only: bool = False,
-    ) -> None:
+    def grow(count: int, version: int = 3, *, name: str | None = None, assignments: list[list[int]] | None = None,
+             validate_only: bool = False) -> None:
         peer.ask(
-            'CreatePartitions',
-            version,
-            timeout_ms=30000,
-            validate_only=validate_only,
-            topics=[
-                dict(
-                    name=name or peer.topic,
-                    count=count,
-                    assignments=None if assignments is None else [dict(broker_ids=brokers) for brokers in assignments],
-                )
-            ],
-        )
+            'CreatePartitions', version, timeout_ms=30000, validate_only=validate_only, topics=[dict(
+                name=name or peer.topic, count=count,
+                assignments=None if assignments is None else [dict(broker_ids=brokers) for brokers in assignments])])
 
     for version in range(4):
         grow(9, version, validate_only=True)
@@ -294,12 +223,8 @@ def metadata(peer: RawPeer) -> None:
             peer.ask('Metadata', version, topics=[dict(name=f'{peer.topic}_absent')], allow_auto_topic_creation=False)
         if version >= 8:
             peer.ask(
-                'Metadata',
-                version,
-                topics=[dict(name=peer.topic)],
-                include_topic_authorized_operations=True,
-                include_cluster_authorized_operations=version <= 10,
-            )
+                'Metadata', version, topics=[dict(name=peer.topic)], include_topic_authorized_operations=True,
+                include_cluster_authorized_operations=version <= 10)
     for version in (10, 11, 12, 13):
         for name, wanted in (
             (None, topic_id),
@@ -332,11 +257,8 @@ def describe_topic_partitions(peer: RawPeer) -> None:
 
     def page(limit: int = 2000, cursor: tuple[str, int] | None = None, topics: list[Any] | None = None) -> None:
         peer.ask(
-            'DescribeTopicPartitions',
-            topics=names if topics is None else topics,
-            response_partition_limit=limit,
-            cursor=None if cursor is None else dict(topic_name=cursor[0], partition_index=cursor[1]),
-        )
+            'DescribeTopicPartitions', topics=names if topics is None else topics, response_partition_limit=limit,
+            cursor=None if cursor is None else dict(topic_name=cursor[0], partition_index=cursor[1]))
 
     page()
     for limit in (-1, 0, 1, 2, 3, 4, 8, 9, 10):
@@ -366,21 +288,15 @@ def describe_configs_of_topics(peer: RawPeer) -> None:
     peer.ask('DescribeConfigs', resources=[])
     peer.ask(
         'DescribeConfigs',
-        resources=[dict(resource_type=TOPIC, resource_name=peer.topic, configuration_keys=['retention.ms'])] * 2,
-    )
+        resources=[dict(resource_type=TOPIC, resource_name=peer.topic, configuration_keys=['retention.ms'])] * 2)
 
 
 @case
 def describe_configs_of_brokers(peer: RawPeer) -> None:
     for name in ('1', '', '2', 'x', '-1', '01'):
         describe(
-            peer,
-            BROKER,
-            name,
-            4,
-            ['log.retention.ms', 'num.partitions', 'message.max.bytes', 'no.such.config'],
-            include_synonyms=True,
-        )
+            peer, BROKER, name, 4, ['log.retention.ms', 'num.partitions', 'message.max.bytes', 'no.such.config'],
+            include_synonyms=True)
     for resource_type in (0, 1, 3, 5, 99, -1):
         describe(peer, resource_type, 'x')
     for resource_type in (CLIENT_METRICS, GROUP):
@@ -394,29 +310,16 @@ def describe_configs_of_brokers(peer: RawPeer) -> None:
 def alter_configs(peer: RawPeer) -> None:
     peer.create_topic(retention_ms='5')
 
-    def replace(
-        name: str, version: int = 2, *, resource_type: int = TOPIC, validate_only: bool = False, **configs: str | None
-    ) -> None:
+    def replace(name: str, version: int = 2, *, resource_type: int = TOPIC, validate_only: bool = False,
+                **configs: str | None) -> None:
         peer.ask(
-            'AlterConfigs',
-            version,
-            validate_only=validate_only,
-            resources=[
-                dict(
-                    resource_type=resource_type,
-                    resource_name=name,
-                    configs=[dict(name=key.replace('_', '.'), value=value) for key, value in configs.items()],
-                )
-            ],
-        )
+            'AlterConfigs', version, validate_only=validate_only, resources=[dict(
+                resource_type=resource_type, resource_name=name,
+                configs=[dict(name=key.replace('_', '.'), value=value) for key, value in configs.items()])])
 
     for version in range(3):
         replace(peer.topic, version, segment_ms='77')
-        peer.ask_until(
-            lambda answer: answer.results[0].configs[0].value == '77',
-            'DescribeConfigs',
-            resources=[dict(resource_type=TOPIC, resource_name=peer.topic, configuration_keys=['segment.ms'])],
-        )
+        await_config(peer, TOPIC, peer.topic, 'segment.ms', '77')
         describe(peer, TOPIC, peer.topic, 4, ['segment.ms', 'retention.ms'])
         replace(peer.topic, version, validate_only=True, segment_ms='0')
         replace(peer.topic, version, segment_ms='x')
@@ -430,16 +333,9 @@ def alter_configs(peer: RawPeer) -> None:
     for resource_type in (0, 8, 16, 32, 99):
         replace('x', resource_type=resource_type, validate_only=True, a='b')
     peer.ask(
-        'AlterConfigs',
-        validate_only=True,
-        resources=[
-            dict(
-                resource_type=TOPIC,
-                resource_name=peer.topic,
-                configs=[dict(name='segment.ms', value='1'), dict(name='segment.ms', value='2')],
-            )
-        ],
-    )
+        'AlterConfigs', validate_only=True, resources=[dict(
+            resource_type=TOPIC, resource_name=peer.topic,
+            configs=[dict(name='segment.ms', value='1'), dict(name='segment.ms', value='2')])])
 
 
 @case
@@ -480,24 +376,11 @@ def alter_configs_incrementally(peer: RawPeer) -> None:
     for change in changes:
         alter(peer, TOPIC, peer.topic, *change)
     alter(peer, TOPIC, peer.topic, ('segment.ms', SET, '99'))
-    peer.ask_until(
-        lambda answer: answer.results[0].configs[0].value == '99',
-        'DescribeConfigs',
-        resources=[dict(resource_type=TOPIC, resource_name=peer.topic, configuration_keys=['segment.ms'])],
-    )
+    await_config(peer, TOPIC, peer.topic, 'segment.ms', '99')
     describe(
-        peer,
-        TOPIC,
-        peer.topic,
-        4,
-        [
-            'retention.ms',
-            'cleanup.policy',
-            'segment.ms',
-            'leader.replication.throttled.replicas',
-            'min.insync.replicas',
-        ],
-    )
+        peer, TOPIC, peer.topic, 4, [
+            'retention.ms', 'cleanup.policy', 'segment.ms', 'leader.replication.throttled.replicas',
+            'min.insync.replicas'])
     for name in ('no_such_topic', 'bad name', ''):
         alter(peer, TOPIC, name, ('segment.ms', SET, '1'))
         alter(peer, TOPIC, name)
@@ -558,13 +441,7 @@ def configs_of_groups(peer: RawPeer) -> None:
     first, second = f'{peer.topic}-1', f'{peer.topic} 2/é'
 
     def settle(name: str, key: str, value: str) -> None:
-        """Wait until a change is known everywhere."""
-        peer.ask_until(
-            lambda answer: answer.results[0].configs[0].value == value,
-            'DescribeConfigs',
-            resources=[dict(resource_type=GROUP, resource_name=name, configuration_keys=[key])],
-            include_synonyms=True,
-        )
+        await_config(peer, GROUP, name, key, value, include_synonyms=True)
 
     def replace(name: str, *configs: tuple[str, str | None]) -> None:
         resource = dict(resource_type=GROUP, resource_name=name, configs=[dict(name=k, value=v) for k, v in configs])
@@ -644,13 +521,8 @@ def alter_configs_takes_effect(peer: RawPeer) -> None:
     produce(peer, large)
     alter(peer, TOPIC, peer.topic, ('max.message.bytes', SET, '100'))
     peer.ask_until(
-        lambda answer: answer.responses[0].partition_responses[0].error_code,
-        'Produce',
-        12,
-        acks=-1,
-        timeout_ms=1000,
-        topic_data=[dict(name=peer.topic, partition_data=[dict(index=1, records=large)])],
-    )
+        lambda answer: answer.responses[0].partition_responses[0].error_code, 'Produce', 12, acks=-1, timeout_ms=1000,
+        topic_data=[dict(name=peer.topic, partition_data=[dict(index=1, records=large)])])
     produce(peer, large)
     list_offsets(peer, -1)
 
@@ -699,19 +571,13 @@ def elect_leaders(peer: RawPeer) -> None:
                 None,
             ):
                 answer = peer.ask(
-                    'ElectLeaders',
-                    version,
-                    topic_partitions=wanted,
-                    timeout_ms=1000,
-                    **({'election_type': election_type} if version else {}),
-                )
+                    'ElectLeaders', version, topic_partitions=wanted, timeout_ms=1000,
+                    **({'election_type': election_type} if version else {}))
                 if wanted is None:
                     answer.replica_election_results = [
-                        topic for topic in answer.replica_election_results if topic.topic == peer.topic
-                    ]
+                        topic for topic in answer.replica_election_results if topic.topic == peer.topic]
     peer.ask(
-        'ElectLeaders', 2, election_type=7, topic_partitions=[dict(topic=peer.topic, partitions=[0])], timeout_ms=1000
-    )
+        'ElectLeaders', 2, election_type=7, topic_partitions=[dict(topic=peer.topic, partitions=[0])], timeout_ms=1000)
     peer.ask('ElectLeaders', 2, election_type=-1, topic_partitions=None, timeout_ms=1000)
 
 
@@ -740,10 +606,9 @@ def update_features(peer: RawPeer) -> None:
 
     def update(version: int, *updates: tuple[str, int, int], validate_only: bool = False) -> None:
         rows = [
-            dict(feature=name, max_version_level=level)
-            | (dict(upgrade_type=kind) if version else dict(allow_downgrade=kind != upgrade))
-            for name, level, kind in updates
-        ]
+            dict(feature=name, max_version_level=level) | (
+                dict(upgrade_type=kind) if version else dict(allow_downgrade=kind != upgrade))
+            for name, level, kind in updates]
         trial = dict(validate_only=True) if validate_only else {}
         peer.ask('UpdateFeatures', version, timeout_ms=30000, feature_updates=rows, **trial)
 
@@ -809,9 +674,8 @@ def api_versions(peer: RawPeer) -> None:
 def unknown_requests_close_the_connection(peer: RawPeer) -> None:
     for key, version in ((999, 0), (-1, 0), (4, 0), (3, 99), (3, -1), (2, 0), (1, 3), (10, 7), (52, 0)):
         peer.note = f'key {key} version {version}'
-        peer.send_bytes(
-            key.to_bytes(2, 'big', signed=True) + version.to_bytes(2, 'big', signed=True) + b'\0\0\0\1\0\1x' + bytes(20)
-        )
+        peer.send_bytes(b''.join(number.to_bytes(2, 'big', signed=True) for number in (key, version))
+                        + b'\0\0\0\1\0\1x' + bytes(20))
     for peer.note, body in (
         ('short', b'\0\3'),
         ('no body', b'\0\3\0\5\0\0\0\1\0\1x'),

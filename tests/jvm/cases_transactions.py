@@ -9,19 +9,11 @@ from cases_records import case, fetch, list_offsets, produce
 from raw_peer import RawPeer, batch
 
 
-def init(
-    peer: RawPeer,
-    transactional_id: str | None,
-    version: int = 5,
-    *,
-    timeout_ms: int = 60000,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-) -> Any:
+def init(peer: RawPeer, transactional_id: str | None, version: int = 5, *, timeout_ms: int = 60000,
+         producer_id: int = -1, producer_epoch: int = -1) -> Any:
     more = dict(producer_id=producer_id, producer_epoch=producer_epoch) if version >= 3 else {}
     return peer.ask_settled(
-        'InitProducerId', version, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, **more
-    )
+        'InitProducerId', version, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, **more)
 
 
 class Producer:
@@ -42,34 +34,24 @@ class Producer:
 
     def records(self, *values: bytes, **options: Any) -> bytes:
         return batch(
-            *values,
-            **dict(
-                producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=self.sequence, transactional=True
-            )
-            | options,
-        )
+            *values, **dict(
+                producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=self.sequence,
+                transactional=True) | options)
 
-    def produce(
-        self, *values: bytes, version: int | None = None, partition: int = 0, topic: str | None = None, **options: Any
-    ) -> Any:
+    def produce(self, *values: bytes, version: int | None = None, partition: int = 0, topic: str | None = None,
+                **options: Any) -> Any:
         """Produce. Repeat while the coordinator completes an earlier request."""
         records = self.records(*values or (b'value',), **options)
         answer = self.peer.ask_settled(
-            'Produce',
-            version or (12 if self.two else 11),
-            transactional_id=self.id,
-            acks=-1,
-            timeout_ms=30000,
-            topic_data=[dict(name=topic or self.peer.topic, partition_data=[dict(index=partition, records=records)])],
-        )
+            'Produce', version or (12 if self.two else 11), transactional_id=self.id, acks=-1, timeout_ms=30000,
+            topic_data=[dict(name=topic or self.peer.topic, partition_data=[dict(index=partition, records=records)])])
         if not answer.responses[0].partition_responses[0].error_code:
             self.sequence += len(values or (b'value',))
         return answer
 
     def add(self, *partitions: int, topic: str | None = None, version: int = 3, **options: Any) -> Any:
         transaction = dict(
-            topics=[dict(name=topic or self.peer.topic, partitions=list(partitions))], **self.who | options
-        )
+            topics=[dict(name=topic or self.peer.topic, partitions=list(partitions))], **self.who | options)
         if version < 4:
             renamed = {'topics': 'v3_and_below_topics', **{name: f'v3_and_below_{name}' for name in self.who}}
             return self.peer.ask_settled(
@@ -79,11 +61,8 @@ class Producer:
 
     def end(self, committed: bool = True, version: int | None = None, **options: Any) -> Any:
         answer = self.peer.ask_settled(
-            'EndTxn',
-            version if version is not None else (5 if self.two else 4),
-            committed=committed,
-            **self.who | options,
-        )
+            'EndTxn', version if version is not None else (5 if self.two else 4), committed=committed,
+            **self.who | options)
         if not isinstance(answer, str) and not answer.error_code and answer.producer_id >= 0:
             self.epoch = answer.producer_epoch
             self.producer_id = answer.producer_id
@@ -94,9 +73,7 @@ class Producer:
         """End the transaction and wait until the markers are written."""
         self.peer.ask_until(
             lambda answer: answer.transaction_states[0].transaction_state not in ('PrepareCommit', 'PrepareAbort'),
-            'DescribeTransactions',
-            transactional_ids=[self.id],
-        )
+            'DescribeTransactions', transactional_ids=[self.id])
 
 
 @case
@@ -246,29 +223,14 @@ def offsets_in_transactions(peer: RawPeer) -> None:
     find(peer, peer.topic, GROUP)
     producer = Producer(peer, peer.topic, two=False)
 
-    def offsets(
-        version: int,
-        *,
-        group: str | None = None,
-        partition: int = 0,
-        offset: int = 5,
-        topic: str | None = None,
-        metadata: str | None = '',
-        **options: Any,
-    ) -> Any:
+    def offsets(version: int, *, group: str | None = None, partition: int = 0, offset: int = 5,
+                topic: str | None = None, metadata: str | None = '', **options: Any) -> Any:
         more = dict(member_id='', generation_id=-1) if version >= 3 else {}
         return peer.ask_settled(
-            'TxnOffsetCommit',
-            version,
-            group_id=peer.topic if group is None else group,
-            **producer.who | more | options,
-            topics=[
-                dict(
-                    name=topic or peer.topic,
-                    partitions=[dict(partition_index=partition, committed_offset=offset, committed_metadata=metadata)],
-                )
-            ],
-        )
+            'TxnOffsetCommit', version, group_id=peer.topic if group is None else group,
+            **producer.who | more | options, topics=[dict(
+                name=topic or peer.topic,
+                partitions=[dict(partition_index=partition, committed_offset=offset, committed_metadata=metadata)])])
 
     offsets(0)
     offsets(4)
@@ -303,22 +265,13 @@ def offsets_in_transactions(peer: RawPeer) -> None:
                 offsets(version, **wrong)
         for stable in (True, False):
             peer.ask(
-                'OffsetFetch',
-                7,
-                group_id=peer.topic,
-                require_stable=stable,
-                topics=[dict(name=peer.topic, partition_indexes=[0, 1])],
-            )
+                'OffsetFetch', 7, group_id=peer.topic, require_stable=stable,
+                topics=[dict(name=peer.topic, partition_indexes=[0, 1])])
         producer.end(version % 2 == 1, version)
         producer.settle()
         peer.ask_until(
-            lambda answer: all(not partition.error_code for partition in answer.topics[0].partitions),
-            'OffsetFetch',
-            7,
-            group_id=peer.topic,
-            require_stable=True,
-            topics=[dict(name=peer.topic, partition_indexes=[0, 1])],
-        )
+            lambda answer: all(not partition.error_code for partition in answer.topics[0].partitions), 'OffsetFetch', 7,
+            group_id=peer.topic, require_stable=True, topics=[dict(name=peer.topic, partition_indexes=[0, 1])])
     two = producer = Producer(peer, peer.topic + '_two')
     offsets(5)
     offsets(5, producer_epoch=two.epoch + 5)
@@ -358,10 +311,8 @@ def transactions_that_take_too_long(peer: RawPeer) -> None:
     producer = Producer(peer, peer.topic, timeout_ms=300)
     producer.produce(b'one')
     peer.ask_until(
-        lambda answer: answer.transaction_states[0].transaction_state == 'CompleteAbort',
-        'DescribeTransactions',
-        transactional_ids=[peer.topic],
-    )
+        lambda answer: answer.transaction_states[0].transaction_state == 'CompleteAbort', 'DescribeTransactions',
+        transactional_ids=[peer.topic])
     producer.produce(b'two')
     producer.end()
     producer.end(False)
@@ -375,31 +326,13 @@ def write_txn_markers(peer: RawPeer) -> None:
     producer = Producer(peer, peer.topic)
     producer.produce(b'one')
 
-    def mark(
-        version: int = 1,
-        *,
-        epoch: int = 0,
-        topic: str | None = None,
-        partitions: tuple[int, ...] = (0,),
-        coordinator_epoch: int = 0,
-        commit: bool = False,
-        producer_id: int | None = None,
-        **options: Any,
-    ) -> None:
+    def mark(version: int = 1, *, epoch: int = 0, topic: str | None = None, partitions: tuple[int, ...] = (0,),
+             coordinator_epoch: int = 0, commit: bool = False, producer_id: int | None = None, **options: Any) -> None:
         peer.ask(
-            'WriteTxnMarkers',
-            version,
-            markers=[
-                dict(
-                    producer_id=producer.producer_id if producer_id is None else producer_id,
-                    producer_epoch=epoch,
-                    transaction_result=commit,
-                    coordinator_epoch=coordinator_epoch,
-                    topics=[dict(name=topic or peer.topic, partition_indexes=list(partitions))],
-                    **options,
-                )
-            ],
-        )
+            'WriteTxnMarkers', version, markers=[dict(
+                producer_id=producer.producer_id if producer_id is None else producer_id, producer_epoch=epoch,
+                transaction_result=commit, coordinator_epoch=coordinator_epoch,
+                topics=[dict(name=topic or peer.topic, partition_indexes=list(partitions))], **options)])
 
     mark(topic='no_such_topic')
     mark(partitions=(7,))
@@ -434,8 +367,7 @@ def describe_and_list_transactions(peer: RawPeer) -> None:
         answer = peer.ask('ListTransactions', version, **filters)
         if not isinstance(answer, str):
             answer.transaction_states = [
-                state for state in answer.transaction_states if state.transactional_id == peer.topic
-            ]
+                state for state in answer.transaction_states if state.transactional_id == peer.topic]
 
     for state in ('Empty', 'Ongoing'):
         for version in range(3):
@@ -482,8 +414,7 @@ def describe_and_list_transactions(peer: RawPeer) -> None:
         peer.ask('DescribeProducers', topics=[dict(name=name, partition_indexes=[0])])
     peer.ask(
         'DescribeProducers',
-        topics=[dict(name=peer.topic, partition_indexes=[0, 5]), dict(name=peer.topic, partition_indexes=[])],
-    )
+        topics=[dict(name=peer.topic, partition_indexes=[0, 5]), dict(name=peer.topic, partition_indexes=[])])
 
 
 @case
@@ -492,44 +423,22 @@ def several_partitions_of_one_produce(peer: RawPeer) -> None:
     producer = Producer(peer, peer.topic)
     for version in (11, 12):
         answer = peer.ask(
-            'Produce',
-            version,
-            transactional_id=peer.topic,
-            acks=-1,
-            timeout_ms=1000,
-            topic_data=[
+            'Produce', version, transactional_id=peer.topic, acks=-1, timeout_ms=1000, topic_data=[
                 dict(
                     name=peer.topic,
-                    partition_data=[dict(index=index, records=producer.records(b'x')) for index in (0, 1, 9)],
-                ),
-                dict(name='no_such_topic', partition_data=[dict(index=0, records=producer.records(b'x'))]),
-            ],
-        )
+                    partition_data=[dict(index=index, records=producer.records(b'x')) for index in (0, 1, 9)]),
+                dict(name='no_such_topic', partition_data=[dict(index=0, records=producer.records(b'x'))])])
         del answer
     for transactional_id in ('no_such_id', None, ''):
         produce(peer, producer.records(b'x', base_sequence=1), transactional_id=transactional_id, partition=2)
     produce(peer, producer.records(b'x', producer_epoch=7), transactional_id=peer.topic, partition=2)
     produce(peer, producer.records(b'x', producer_id=123456), transactional_id=peer.topic, partition=2)
     produce(
-        peer,
-        batch(b'x', producer_id=producer.producer_id, producer_epoch=producer.epoch, base_sequence=0),
-        transactional_id=peer.topic,
-        partition=2,
-    )
+        peer, batch(b'x', producer_id=producer.producer_id, producer_epoch=producer.epoch, base_sequence=0),
+        transactional_id=peer.topic, partition=2)
     peer.ask(
-        'Produce',
-        12,
-        transactional_id=peer.topic,
-        acks=-1,
-        timeout_ms=1000,
-        topic_data=[
-            dict(
-                name=peer.topic,
-                partition_data=[
-                    dict(index=0, records=producer.records(b'x', base_sequence=1)),
-                    dict(index=1, records=producer.records(b'x', producer_id=999999)),
-                ],
-            )
-        ],
-    )
+        'Produce', 12, transactional_id=peer.topic, acks=-1, timeout_ms=1000, topic_data=[dict(
+            name=peer.topic, partition_data=[
+                dict(index=0, records=producer.records(b'x', base_sequence=1)),
+                dict(index=1, records=producer.records(b'x', producer_id=999999))])])
     producer.end()

@@ -27,18 +27,12 @@ NOW_MS = int(time.time() * 1000)
 DAY_MS = 86_400_000
 
 UNSETTLED = {
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.CONCURRENT_TRANSACTIONS,
-}
+    ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS}
 """Errors that pass once a coordinator has completed an earlier request."""
 UNPREPARED = UNSETTLED | {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.LEADER_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.UNKNOWN_TOPIC_ID,
-}
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_ID}
 """Errors that pass once all brokers know a new topic."""
 
 ANYTHING = {
@@ -54,10 +48,8 @@ ANYTHING = {
 }
 """Fields whose values may differ between brokers."""
 CODE_OF = {
-    'error_message': 'error_code',
-    'acknowledge_error_message': 'acknowledge_error_code',
-    'batch_index_error_message': None,
-}
+    'error_message': 'error_code', 'acknowledge_error_message': 'acknowledge_error_code',
+    'batch_index_error_message': None}
 """Messages are in the words of each broker: they are compared only if this field says that there is no error."""
 NAMED_BY_BROKER = {'topic_id', 'producer_id', 'member_id', 'leader', 'session_id'}
 """Fields whose values the broker chooses. Only the places where a value is present, or repeated, are compared."""
@@ -166,28 +158,17 @@ class RawPeer:
         name = name or self.topic
         self.prepare(
             'CreateTopics',
-            topics=[
-                dict(
-                    name=name,
-                    num_partitions=partitions,
-                    replication_factor=1,
-                    configs=[dict(name=key.replace('_', '.'), value=value) for key, value in configs.items()],
-                )
-            ],
-            timeout_ms=30000,
-        )
+            topics=[dict(
+                name=name, num_partitions=partitions, replication_factor=1,
+                configs=[dict(name=key.replace('_', '.'), value=value) for key, value in configs.items()])],
+            timeout_ms=30000)
         return self.await_topic(name, partitions)
 
     def await_topic(self, name: str, partitions: int = 1) -> bytes:
         answer = self.prepare('Metadata', topics=[dict(name=name)], allow_auto_topic_creation=False)
         self.prepare(
-            'ListOffsets',
-            9,
-            replica_id=-1,
-            topics=[
-                dict(name=name, partitions=[dict(partition_index=index, timestamp=-1) for index in range(partitions)])
-            ],
-        )
+            'ListOffsets', 9, replica_id=-1, topics=[
+                dict(name=name, partitions=[dict(partition_index=index, timestamp=-1) for index in range(partitions)])])
         return answer.topics[0].topic_id
 
     def close(self) -> None:
@@ -202,19 +183,14 @@ class RawPeer:
         """
         found = self._exchange(
             build(
-                'ListOffsetsRequest',
-                replica_id=-1,
-                topics=[dict(name=self.topic, partitions=[dict(partition_index=self.partition, timestamp=-1)])],
-            ),
-            7,
-            CLIENT_ID,
-        )
+                'ListOffsetsRequest', replica_id=-1,
+                topics=[dict(name=self.topic, partitions=[dict(partition_index=self.partition, timestamp=-1)])]), 7,
+            CLIENT_ID)
         end = 0 if isinstance(found, str) else max(0, found.topics[0].partitions[0].offset)
         partition = dict(partition=self.partition, fetch_offset=end, partition_max_bytes=1 << 20)
         topics = [dict(topic=self.topic, partitions=[partition])]
         fetch = build(
-            'FetchRequest', replica_id=-1, max_wait_ms=MOMENT_MS, min_bytes=1, max_bytes=1 << 20, topics=topics
-        )
+            'FetchRequest', replica_id=-1, max_wait_ms=MOMENT_MS, min_bytes=1, max_bytes=1 << 20, topics=topics)
         self._exchange(fetch, 12, CLIENT_ID)
 
     def _exchange(self, request: Any, version: int, client_id: str) -> Any:
@@ -302,9 +278,7 @@ def plain(value: Any, name: str = '') -> Any:
         return sorted((plain(item, name) for item in value), key=repr)
     names = getattr(getattr(value, '_layout', None), 'names', None)
     if names is not None:
-        return {
-            field: '*' if is_worded(value, field) else plain(getattr(value, field), field) for field in names
-        }
+        return {field: '*' if is_worded(value, field) else plain(getattr(value, field), field) for field in names}
     if name in ANYTHING:
         return '*'
     if name == 'error_code':
@@ -314,8 +288,7 @@ def plain(value: Any, name: str = '') -> Any:
     if isinstance(value, int) and abs(value - NOW_MS) < DAY_MS:
         return 'now'
     if name in NAMED_BY_BROKER and (
-        value >= MADE_UP_FROM[name] if isinstance(value, int) else value and value != bytes(16)
-    ):
+            value >= MADE_UP_FROM[name] if isinstance(value, int) else value and value != bytes(16)):
         return Made(name, value)
     return bytes(value) if isinstance(value, bytearray | memoryview) else value
 
@@ -348,13 +321,10 @@ def _batch_in_words(header: Any, data: Any) -> dict[str, Any]:
         'records_count',
     )
     return {
-        **{name: getattr(header, name) for name in fields},
-        'producer_id': plain(header.producer_id, 'producer_id'),
+        **{name: getattr(header, name) for name in fields}, 'producer_id': plain(header.producer_id, 'producer_id'),
         'records': [
             (record.offset, plain(record.timestamp_ms), record.key, record.value, record.headers)
-            for record in decode_records(data)
-        ],
-    }
+            for record in decode_records(data)]}
 
 
 def _numbered(value: Any, seen: dict[Made, str]) -> Any:
@@ -371,12 +341,9 @@ def differences(kafka: Any, ours: Any, path: str = '') -> list[str]:
     """Return the differences of two comparable answers, one line each."""
     if isinstance(kafka, dict) and isinstance(ours, dict):
         return [
-            line for name in kafka for line in differences(kafka[name], ours[name], f'{path}.{name}' if path else name)
-        ]
+            line for name in kafka for line in differences(kafka[name], ours[name], f'{path}.{name}' if path else name)]
     if isinstance(kafka, list) and isinstance(ours, list) and len(kafka) == len(ours):
         return [
-            line
-            for index, (left, right) in enumerate(zip(kafka, ours, strict=True))
-            for line in differences(left, right, f'{path}[{index}]')
-        ]
+            line for index, (left, right) in enumerate(zip(kafka, ours, strict=True))
+            for line in differences(left, right, f'{path}[{index}]')]
     return [] if kafka == ours else [f'{path}: Kafka {kafka!r}, kbroker {ours!r}']

@@ -23,15 +23,8 @@ BACKOFF_MS = 15_000
 class DirectoryWithCleaner:
     """Logs in one directory and their cleaner, opened as after a clean stop or as after a kill."""
 
-    def __init__(
-        self,
-        path: pathlib.Path,
-        fs: FileSystem | None = None,
-        submit: Submit = run_inline,
-        clock: ManualClock | None = None,
-        sync: Sync = sync_inline,
-        **settings: object,
-    ):
+    def __init__(self, path: pathlib.Path, fs: FileSystem | None = None, submit: Submit = run_inline,
+                 clock: ManualClock | None = None, sync: Sync = sync_inline, **settings: object):
         config = Config({name.replace('_', '.'): str(value) for name, value in settings.items()})
         self.config = config
         self.clock = clock or ManualClock()
@@ -41,11 +34,8 @@ class DirectoryWithCleaner:
 
     def open(self, topic: str = 'topic', **settings: object) -> Log:
         overrides = {
-            'cleanup.policy': 'compact',
-            'min.cleanable.dirty.ratio': '0',
-            'index.interval.bytes': '200',
-            **{name.replace('_', '.'): str(value) for name, value in settings.items()},
-        }
+            'cleanup.policy': 'compact', 'min.cleanable.dirty.ratio': '0', 'index.interval.bytes': '200',
+            **{name.replace('_', '.'): str(value) for name, value in settings.items()}}
         return self.manager.open_log(topic, 0, topic.encode().ljust(16, b'\1'), LogConfig(self.config, overrides))
 
     def run(self, ms: int = BACKOFF_MS) -> None:
@@ -63,58 +53,33 @@ class DirectoryWithCleaner:
         self.run()
 
 
-def write(
-    log: Log,
-    *records: tuple[str, str | None],
-    codec: int = 0,
-    producer: tuple[int, int, int] | None = None,
-    transactional: bool = False,
-) -> None:
+def write(log: Log, *records: tuple[str, str | None], codec: int = 0, producer: tuple[int, int, int] | None = None,
+          transactional: bool = False) -> None:
     """Append one batch; `producer` is (id, epoch, base sequence)."""
     rows = [(log.clock.wall_ms(), key.encode(), None if value is None else value.encode()) for key, value in records]
     producer_id, epoch, sequence = producer or (-1, -1, -1)
     log.append_batch(
         encode_batch(
-            rows,
-            compression=codec,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=sequence,
-            transactional=transactional,
-        ),
-        Origin.CLIENT,
-        0,
-    )
+            rows, compression=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence,
+            transactional=transactional), Origin.CLIENT, 0)
 
 
 def end(log: Log, producer_id: int, epoch: int, *, commit: bool) -> None:
     log.append_batch(
         encode_end_txn_marker(
-            commit=commit,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            coordinator_epoch=0,
-            timestamp_ms=log.clock.wall_ms(),
-        ),
-        Origin.COORDINATOR,
-        0,
-    )
+            commit=commit, producer_id=producer_id, producer_epoch=epoch, coordinator_epoch=0,
+            timestamp_ms=log.clock.wall_ms()), Origin.COORDINATOR, 0)
 
 
 def records_of(log: Log) -> list[tuple[int, str, str | None]]:
     """Return (offset, key, value) of all data records."""
     return [
         (record.offset, (record.key or b'').decode(), None if record.value is None else record.value.decode())
-        for header, batch in log.batches()
-        if not header.is_control
-        for record in decode_records(batch)
-    ]
+        for header, batch in log.batches() if not header.is_control for record in decode_records(batch)]
 
 
 def markers_of(log: Log) -> list[tuple[int, int | None]]:
     """Return (offset, delete horizon) of the remaining markers."""
     return [
         (header.base_offset, header.delete_horizon_ms)
-        for header, _ in log.batches()
-        if header.is_control and header.records_count
-    ]
+        for header, _ in log.batches() if header.is_control and header.records_count]

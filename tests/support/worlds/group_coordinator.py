@@ -37,12 +37,9 @@ class World:
         self.slice_us = slice_us
         self.clock = ManualClock()
         self.timers = Timers(self.clock)
-        self.config = Config(
-            {
-                'group.initial.rebalance.delay.ms': '0',
-                **{name.replace('_', '.'): str(value) for name, value in settings.items()},
-            }
-        )
+        self.config = Config({
+            'group.initial.rebalance.delay.ms': '0',
+            **{name.replace('_', '.'): str(value) for name, value in settings.items()}})
         self.topics = HeldRegistry(self.clock, immediate=immediate, internal_partitions=1, config=self.config)
         for name in ('orders', 'payments'):
             self.topics.create(name, 4)
@@ -107,60 +104,36 @@ class World:
 
     # Offsets
 
-    def commit(
-        self,
-        partition: tuple[str, int],
-        offset: int,
-        *,
-        version: int = 8,
-        group_id: str = GROUP,
-        retention_ms: int = -1,
-        metadata: str = '',
-        **member: Any,
-    ) -> Answer:
+    def commit(self, partition: tuple[str, int], offset: int, *, version: int = 8, group_id: str = GROUP,
+               retention_ms: int = -1, metadata: str = '', **member: Any) -> Answer:
         topic = self.topics.topic(partition[0])
         new = NewOffset(offset, metadata=metadata, topic_id=topic.topic_id if topic else bytes(16))
         answer = Answer()
-        answer.attempt(
-            lambda: self.groups.commit(
-                Commit(group_id, {partition: new}, retention_ms=retention_ms, **member), version, answer.completion()
-            )
-        )
+        answer.attempt(lambda: self.groups.commit(
+            Commit(group_id, {partition: new}, retention_ms=retention_ms, **member), version, answer.completion()))
         return answer
 
-    def commit_transactional(
-        self, partition: tuple[str, int], offset: int, producer_id: int, *, group_id: str = GROUP, **member: Any
-    ) -> Answer:
+    def commit_transactional(self, partition: tuple[str, int], offset: int, producer_id: int, *, group_id: str = GROUP,
+                             **member: Any) -> Answer:
         answer = Answer()
         commit = Commit(
             group_id, {partition: NewOffset(offset, topic_id=self.topics.topic(partition[0]).topic_id)},
-            is_transactional=True, **member
-        )
-        answer.attempt(
-            lambda: self.groups.commit_transactional(
-                commit, 5, TransactionalProducer(producer_id, 0, self.verification(group_id, producer_id)),
-                answer.completion(),
-            )
-        )
+            is_transactional=True, **member)
+        answer.attempt(lambda: self.groups.commit_transactional(
+            commit, 5, TransactionalProducer(producer_id, 0, self.verification(group_id, producer_id)),
+            answer.completion()))
         return answer
 
     def verification(self, group_id: str, producer_id: int) -> Any:
         return self.groups.start_verification(group_id, producer_id, 0, supports_epoch_bump=False)
 
     def end_transaction(self, producer_id: int, producer_epoch: int = 0, *, commit: bool) -> None:
-        self.partition.append_batch(
-            encode_end_txn_marker(
-                commit=commit,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                coordinator_epoch=0,
-                timestamp_ms=self.clock.wall_ms(),
-            )
-        )
+        self.partition.append_batch(encode_end_txn_marker(
+            commit=commit, producer_id=producer_id, producer_epoch=producer_epoch, coordinator_epoch=0,
+            timestamp_ms=self.clock.wall_ms()))
 
-    def fetched(
-        self, partition: tuple[str, int], *, group_id: str = GROUP, require_stable: bool = False
-    ) -> FetchedOffset:
+    def fetched(self, partition: tuple[str, int], *, group_id: str = GROUP,
+                require_stable: bool = False) -> FetchedOffset:
         return self.groups.fetch_offsets(group_id, [partition], require_stable)[partition]
 
     def fetched_all(self, group_id: str = GROUP, *, require_stable: bool = False) -> dict[Any, FetchedOffset]:
@@ -183,28 +156,14 @@ class World:
         for listing in self.groups.list_groups():
             group = self.groups.describe(listing.group_id, 'classic')
             seen[group.group_id] = (
-                group.state,
-                group.generation,
-                group.protocol_type,
-                group.protocol_name,
-                group.leader_id,
+                group.state, group.generation, group.protocol_type, group.protocol_name, group.leader_id,
                 group.state_since_ms,
                 [
                     (
-                        member.member_id,
-                        member.group_instance_id,
-                        member.client_id,
-                        member.client_host,
-                        member.session_timeout_ms,
-                        member.rebalance_timeout_ms,
-                        member.metadata(group.protocol_name),
-                        member.assignment,
-                    )
-                    for member in group.members.values()
-                ],
-                self.fetched_all(group.group_id),
-                self.fetched_all(group.group_id, require_stable=True),
-            )
+                        member.member_id, member.group_instance_id, member.client_id, member.client_host,
+                        member.session_timeout_ms, member.rebalance_timeout_ms, member.metadata(group.protocol_name),
+                        member.assignment) for member in group.members.values()], self.fetched_all(group.group_id),
+                self.fetched_all(group.group_id, require_stable=True))
         return seen
 
 
@@ -250,18 +209,9 @@ class Answer:
 class Client:
     """A member of a group that acts like a consumer library. Each call returns its Answer."""
 
-    def __init__(
-        self,
-        world: World,
-        name: str = 'c',
-        *,
-        instance: str | None = None,
-        group_id: str = GROUP,
-        version: int = 9,
-        protocols: list[tuple[str, bytes]] | None = None,
-        session_timeout_ms: int = 10_000,
-        rebalance_timeout_ms: int = 30_000,
-    ):
+    def __init__(self, world: World, name: str = 'c', *, instance: str | None = None, group_id: str = GROUP,
+                 version: int = 9, protocols: list[tuple[str, bytes]] | None = None, session_timeout_ms: int = 10_000,
+                 rebalance_timeout_ms: int = 30_000):
         self.world, self.name, self.instance, self.group_id, self.version = world, name, instance, group_id, version
         self.protocols = protocols or [('range', subscription('orders'))]
         self.protocol_type = 'consumer'
@@ -278,20 +228,13 @@ class Client:
     def join_once(self) -> Answer:
         answer = Answer()
         request = JoinGroupRequest(
-            group_id=self.group_id,
-            session_timeout_ms=self.session_timeout_ms,
-            rebalance_timeout_ms=self.rebalance_timeout_ms,
-            member_id=self.member_id,
-            group_instance_id=self.instance,
-            protocol_type=self.protocol_type,
-            protocols=[
+            group_id=self.group_id, session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms, member_id=self.member_id, group_instance_id=self.instance,
+            protocol_type=self.protocol_type, protocols=[
                 JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata)
-                for name, metadata in self.protocols
-            ],
-        )
+                for name, metadata in self.protocols])
         answer.attempt(
-            lambda: self.world.groups.join(request, self.version, self.name, '127.0.0.1', answer.completion())
-        )
+            lambda: self.world.groups.join(request, self.version, self.name, '127.0.0.1', answer.completion()))
         return answer
 
     def joined(self, answer: Answer) -> Client:
@@ -303,29 +246,19 @@ class Client:
     def sync(self, assignments: dict[str, bytes] | None = None, **protocol: Any) -> Answer:
         answer = Answer()
         request = SyncGroupRequest(
-            group_id=self.group_id,
-            generation_id=self.generation,
-            member_id=self.member_id,
+            group_id=self.group_id, generation_id=self.generation, member_id=self.member_id,
             group_instance_id=self.instance,
             assignments=[
                 SyncGroupRequest.SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
-                for member_id, assignment in (assignments or {}).items()
-            ],
-            **protocol,
-        )
+                for member_id, assignment in (assignments or {}).items()], **protocol)
         answer.attempt(lambda: self.world.groups.sync(request, answer.completion()))
         return answer
 
     def heartbeat(self) -> ErrorCode:
         try:
-            self.world.groups.heartbeat(
-                HeartbeatRequest(
-                    group_id=self.group_id,
-                    generation_id=self.generation,
-                    member_id=self.member_id,
-                    group_instance_id=self.instance,
-                )
-            )
+            self.world.groups.heartbeat(HeartbeatRequest(
+                group_id=self.group_id, generation_id=self.generation, member_id=self.member_id,
+                group_instance_id=self.instance))
         except KafkaError as error:
             return error.code
         return ErrorCode.NONE
@@ -333,8 +266,7 @@ class Client:
     def leave(self) -> ErrorCode:
         identity = LeaveGroupRequest.MemberIdentity(member_id=self.member_id, group_instance_id=self.instance)
         response = self.world.finish(
-            self.world.groups.leave(LeaveGroupRequest(group_id=self.group_id, members=[identity]))
-        )
+            self.world.groups.leave(LeaveGroupRequest(group_id=self.group_id, members=[identity])))
         return ErrorCode(response.members[0].error_code)
 
     @property
