@@ -1,6 +1,6 @@
 """kbroker-certs: certificates and settings files for a broker under development, made by `openssl`.
 
-Existing files stay, so a second run adds a client. Only the owner can read the files.
+Existing files are kept, so a second run can add a client. Only the owner can read the files.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PORT = 9093
 NAME = re.compile(r'[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?')
 NEW_KEY = ('-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes')
 CONFIGURATION = '[req]\ndistinguished_name=dn\n[dn]\n'
-"""Enough for `openssl req`, so that the system's own configuration has no effect."""
+"""A complete configuration for `openssl req`, so that the system's own configuration has no effect."""
 AUTHORITY = """
 [authority]
 basicConstraints=critical,CA:TRUE,pathlen:0
@@ -115,13 +115,13 @@ def _in_url(host: str) -> str:
 
 
 def _bound(hosts: tuple[str, ...]) -> str:
-    """Return the address to bind: loopback if all hosts are there, else every interface."""
+    """Return the address to bind: loopback if all hosts are loopback addresses, else every interface."""
     local = {'localhost', '127.0.0.1'}
     return f'127.0.0.1:{PORT}' if local.issuperset(hosts) else f':{PORT}'
 
 
 class Workshop:
-    """A directory of keys and certificates, and the files made in it. Needs the program `openssl`."""
+    """A directory of keys and certificates, with the methods that create its files. It needs the program `openssl`."""
 
     def __init__(self, directory: Path, days: int):
         self.directory = directory

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kbroker.log.repair import Step
 
 ALONE_BYTES = 16 << 20
-"""Directories smaller than this are checked in one process, faster than a second one would start."""
+"""A directory with fewer bytes is checked in one process: that takes less time than the start of a second process."""
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
@@ -85,7 +85,7 @@ class Session:
         self._writing = writing or FileSystem()
 
     def check(self, directory: str) -> int:
-        """Check and show. Returns the number of errors. LogDirectoryError, OSError."""
+        """Check and print the findings. Return the number of errors. Raise LogDirectoryError or OSError."""
         check = self._run(directory)
         if check.holder is not None:
             self._output.note(f'{directory}: {_broker(check.holder)} uses it: its unfinished writes may be found '
@@ -94,7 +94,7 @@ class Session:
         return _errors(check.findings)
 
     def repair(self, directory: str, *, is_real: bool, cut_torn_tail: bool) -> int:
-        """Check, show, and plan or carry out the repair. Return the number of remaining errors."""
+        """Check, print the findings, and plan or perform the repair. Return the number of remaining errors."""
         check = self._run(directory)
         lock = self._lock(check) if is_real else None
         if lock is not None:
@@ -115,7 +115,7 @@ class Session:
         return _errors(check.findings)
 
     def accept(self, directory: str) -> None:
-        """Accept the damage to a log directory or one partition. LogDirectoryError, OSError."""
+        """Accept the damage to a log directory or one partition. Raise LogDirectoryError or OSError."""
         check = self._run(directory)
         lock = self._lock(check)
         if lock is None:
@@ -152,7 +152,7 @@ class Session:
         from concurrent.futures import ProcessPoolExecutor, as_completed
         from concurrent.futures.process import BrokenProcessPool
         from multiprocessing import active_children
-        # The largest first, so that the run does not end with one large partition.
+        # Check the largest partitions first, so that the run does not end with one large partition.
         ordered = sorted(tasks, key=lambda task: task.size_bytes, reverse=True)
         with ProcessPoolExecutor(jobs, initializer=_begin_worker) as pool:
             try:
@@ -206,7 +206,7 @@ class Session:
     # ---- repairing ----
 
     def _lock(self, check: DirectoryCheck) -> object | None:
-        """Lock the log directory as a broker does. Return None if there is no log directory around the partition."""
+        """Lock the log directory as a broker does. Return None if the partition directory is not in a log directory."""
         path = check.lock_path
         if path is None:
             return None
@@ -241,7 +241,8 @@ class Session:
 
 
 def _begin_worker() -> None:
-    """Let Ctrl-C, unless it is ignored, end a worker without a traceback: the terminal sends it to every process."""
+    """Let Ctrl-C end a worker without a traceback: the terminal sends it to every process. An ignored Ctrl-C stays
+    ignored."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -77,7 +77,7 @@ def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Pa
 
 
 def check_wanted(wanted: Wanted, group: str | None) -> None:
-    """click.UsageError, in Kafka's words."""
+    """Raise click.UsageError with Kafka's message for options that do not go together."""
     offset = wanted.offset
     problem = None
     if (wanted.topic is None) == (wanted.include is None):
@@ -100,7 +100,10 @@ def check_wanted(wanted: Wanted, group: str | None) -> None:
 
 def open_source(bootstrap_server: str | None, data_dir: Path | None, command_config: Path | None,
                 overrides: dict[str, str], wanted: Wanted, group: str | None) -> Source:
-    """click.UsageError unless exactly one of broker and directory is given; KafkaError, ClientError, OSError."""
+    """Open the source.
+
+    Raise click.UsageError unless exactly one of broker and directory is given, and KafkaError, ClientError or OSError.
+    """
     if (bootstrap_server is None) == (data_dir is None):
         raise click.UsageError('give one of --bootstrap-server HOST:PORT (a live broker) and --data-dir DIR (offline)')
     wanted = wanted._replace(offset=wanted.offset.lower() if wanted.offset else None)

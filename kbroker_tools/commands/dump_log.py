@@ -60,7 +60,7 @@ def main(context: click.Context, /, paths: tuple[str, ...], **values: Any) -> No
 
 
 def _check(options: DumpOptions) -> None:
-    """click.UsageError for missing files and unknown decoders."""
+    """Raise click.UsageError for missing files and unknown decoders."""
     if not options.paths and not options.listed_files:
         raise click.UsageError('give the files to dump as arguments or with --files FILE,FILE,...')
     for decoder in (options.value_decoder_class, options.key_decoder_class):

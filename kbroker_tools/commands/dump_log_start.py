@@ -1,4 +1,4 @@
-"""The entry point of kbroker-dump-log: a simple call runs at once, any other through the command with its help."""
+"""The entry point of kbroker-dump-log. A simple call runs at once, any other call through the command with its help."""
 from __future__ import annotations
 
 import os

@@ -28,13 +28,13 @@ GOES_WITH = {
 
 
 def check_description(options: Mapping[str, Any]) -> None:
-    """click.UsageError for options that do not fit --describe."""
+    """Raise click.UsageError for options that do not fit --describe."""
     if options['isolation_level'] and (options['members'] or options['state'] is not None):
         raise click.UsageError('--isolation-level goes with --offsets')
 
 
 def check_change(action: str, options: Mapping[str, Any]) -> None:
-    """click.UsageError for options that do not fit a change."""
+    """Raise click.UsageError for options that do not fit a change."""
     if action == 'delete_offsets':
         actions.require(options, 'topic', action)
     elif action == 'reset_offsets':

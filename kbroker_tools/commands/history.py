@@ -1,4 +1,4 @@
-"""`kbroker-transactions history TRANSACTIONAL-ID`: the life of one id, from its rows and from the partitions."""
+"""`kbroker-transactions history TRANSACTIONAL-ID`: the history of one id, from its rows and from the partitions."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def history(transactional_id: str, all_partitions: bool, bootstrap_server: str |
 
 def read_history(view: View, transactional_id: str, all_partitions: bool, output: Output,
                  command: str = 'kbroker-transactions') -> History:
-    """Read the history of an id. ToolError for an unknown id; KafkaError, OSError."""
+    """Read the history of an id. Raise ToolError for an unknown id, and KafkaError or OSError."""
     from kbroker_tools.history.events import history_of
     from kbroker_tools.rows.transaction_rows import producer_ids
     rows = _rows_of(view, transactional_id)
@@ -107,7 +107,7 @@ def _evidence(view: View, topic: str, partition: int, ids: set[int]) -> Evidence
 
 
 class _Reader:
-    """A filter that passes the batches of some producer ids and notes gaps between all batches."""
+    """A filter that yields the batches of some producer ids, and records gaps between all batches."""
 
     def __init__(self, batches: Iterator[tuple[BatchHeader, memoryview]], ids: set[int]):
         self._batches = batches
@@ -169,7 +169,7 @@ def _where(event: Event) -> str:
 
 
 def _grouped(events: list[Event]) -> list[tuple[int | None, list[Event]]]:
-    """Group the events by transaction, in the order of time. Events outside of any transaction go between them.
+    """Group the events by transaction, in the order of time, with the events outside of all transactions between them.
 
     A transaction's time is that of its first row or marker, because records carry the clock of their producer.
     """

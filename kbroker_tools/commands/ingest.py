@@ -42,7 +42,8 @@ COLUMNS = [Column('run', 'Run', 'right'), Column('rows', 'Rows', 'right'), Colum
 
 
 def _directory(context: click.Context, parameter: click.Parameter, value: str) -> Path:
-    """Refuse object stores: without an atomic rename, rows and offsets could not appear together."""
+    """Return the directory. Refuse an object store: without an atomic rename, rows and offsets could not appear
+    together."""
     text = value.removeprefix('file://') if value.startswith('file:///') else value
     if re.match(r'[A-Za-z][A-Za-z0-9+.-]*:/', text):
         raise click.BadParameter(f'found {value}, expected a directory of a file system: an object store cannot rename '
@@ -125,7 +126,7 @@ def main(topics: list[str], source: str, to: Path, state: Path, file_format: str
 
 def ingest(job: IngestJob, master: str | None, conf: dict[str, str], output: Output, interval_s: float | None,
            give_up_after_s: float) -> None:
-    """Run once, or repeatedly if an interval is given. Repeated runs that find nothing new are not shown."""
+    """Run once, or repeatedly if an interval is given. Repeated runs that find nothing new are not printed."""
     with output.waiting('starting Spark ...'):
         spark = session(master, conf)
     try:
@@ -164,7 +165,8 @@ class Retries:
         self._backoff_s = BACKOFF_S
 
     def wait(self, error: Exception) -> None:
-        """Wait after a failed run. Raise the error if it is not transient, or has lasted for too long."""
+        """Wait after a failed run. Raise the error if it is permanent, or if runs have failed for longer than the
+        limit."""
         from kbroker_tools.spark.failures import one_line, passes_by_itself
         if not passes_by_itself(error):
             raise error
@@ -180,7 +182,7 @@ class Retries:
         self._sleep(pause_s)
 
     def end(self) -> None:
-        """End a series of retries after a successful run."""
+        """End a series of retries, after a successful run."""
         if self._failed_first_s is not None:
             self._note(f'the source is back after {words_for_duration((self._now_s() - self._failed_first_s) * 1000)}')
         self._failed_first_s, self._backoff_s = None, BACKOFF_S
@@ -188,7 +190,7 @@ class Retries:
 
 @contextmanager
 def task_progress(spark: Any, output: Output) -> Iterator[None]:
-    """Show a progress bar of the tasks on a terminal. A second thread polls Spark for it."""
+    """Show a progress bar of the tasks on a terminal. A second thread polls Spark for the progress."""
     if not sys.stderr.isatty():
         yield
         return
@@ -217,11 +219,11 @@ def task_progress(spark: Any, output: Output) -> Iterator[None]:
 
 
 def end_with_java(spark: Any, code: int) -> NoReturn:
-    """Abort the running job and end this process, without a call to Java: its answer to the last call is outstanding.
+    """Abort the running job and end this process without a call to Java, whose answer to the last call is outstanding.
 
-    PySpark's daemon threads print tracebacks about that, so stderr is closed: nothing else is printed after an
-    interruption. The interpreter is not finalized under them: that can abort the process (SIGABRT), as when a thread
-    stops with the lock of stderr.
+    PySpark's daemon threads would print tracebacks about the missing answer, so stderr is closed: this program prints
+    nothing after an interruption. The interpreter is not finalized while these threads run. That can abort the process
+    (SIGABRT), for example when a thread stops while it holds the lock of stderr.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     process = getattr(spark.sparkContext._gateway, 'proc', None)
@@ -270,11 +272,11 @@ def spark_errors_in_one_line() -> Iterator[None]:
 
 
 def session(master: str | None, conf: dict[str, str]) -> Any:
-    """Return a session in UTC, so that `date` means the same everywhere; under spark-submit, that of spark-submit."""
+    """Return a session in UTC, so that `date` means the same everywhere. Under spark-submit, return its session."""
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
     builder = (SparkSession.builder.appName('kbroker-ingest').config('spark.sql.session.timeZone', 'UTC')
-               # Over TCP each task waits 40 ms for a delayed acknowledgement before it begins.
+               # With TCP, each task would wait 40 ms for a delayed acknowledgement before it begins.
                .config('spark.python.unix.domain.socket.enabled', 'true'))
     is_submitted = 'PYSPARK_GATEWAY_PORT' in os.environ
     given = SparkConf()
@@ -297,7 +299,7 @@ def session(master: str | None, conf: dict[str, str]) -> Any:
 
 @contextmanager
 def signals_put_off() -> Iterator[None]:
-    """Defer Ctrl-C and SIGTERM to the end of the block: a Java process that loses Python while it starts never ends.
+    """Defer Ctrl-C and SIGTERM to the end of the block. A Java process never ends if Python is stopped while it starts.
 
     PySpark's own handler of Ctrl-C is removed, because it would call Java in the middle of another call.
     """
@@ -317,7 +319,7 @@ def signals_put_off() -> Iterator[None]:
 def java_output_aside() -> Iterator[None]:
     """Keep a Java process that starts in the block from writing to stderr, where it warns about its own options.
 
-    ToolError with its last line if it does not start.
+    Raise ToolError with the last line that it wrote if it does not start.
     """
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()

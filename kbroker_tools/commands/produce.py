@@ -28,7 +28,7 @@ CONSOLE_LINGER_MS = 1000
 INT32_MAX = 2**31 - 1
 CODECS = ('none', 'gzip', 'snappy', 'lz4', 'zstd')
 
-# Options that set a setting of the producer.
+# The options that set a setting of the producer.
 SETTING_OF_OPTION = {
     'acks': 'acks', 'batch_size': 'batch.size', 'compression_codec': 'compression.type', 'timeout': 'linger.ms',
     'message_send_max_retries': 'retries', 'retry_backoff_ms': 'retry.backoff.ms',
@@ -113,7 +113,7 @@ def open_writer(bootstrap_server: str, command_config: Path | None, overrides: M
 
 
 class Writer:
-    """A writer of lines to a topic. As a context manager it writes or aborts everything at its exit."""
+    """A writer of lines to a topic. As a context manager, it writes or aborts all lines at its exit."""
 
     producer: Producer
 
@@ -200,7 +200,7 @@ class Writer:
         self._committed = self._written
 
     def _read(self) -> Iterator[list[bytes]]:
-        """Yield the input piece by piece. While none arrives, send the batches that have waited long enough."""
+        """Yield the input as it arrives. While no input arrives, send the batches that have waited long enough."""
         splitter = LineSplitter()
         source = sys.stdin.fileno()
         prompts = sys.stdin.isatty() and sys.stdout.isatty()

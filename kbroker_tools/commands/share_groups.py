@@ -27,7 +27,7 @@ GOES_WITH = {
 
 
 def check_change(action: str, options: Mapping[str, Any]) -> None:
-    """click.UsageError for options that do not fit a change."""
+    """Raise click.UsageError for options that do not fit a change."""
     if action == 'delete_offsets':
         actions.require(options, 'topic', action)
     elif action == 'reset_offsets':

@@ -29,7 +29,7 @@ GOES_WITH = {
 
 
 def check_change(action: str, options: Mapping[str, Any]) -> None:
-    """click.UsageError for options that do not fit a change."""
+    """Raise click.UsageError for options that do not fit a change."""
     if action == 'delete':
         return
     actions.check_at_most_one(options, ('input_topic', 'all_input_topics'))

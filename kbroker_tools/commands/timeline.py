@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from kbroker_tools.timeline.text import Line
 
 PIPED_COLUMNS = 100
-"""The width without a terminal and without COLUMNS."""
+"""The width in columns if the output is no terminal and COLUMNS is not set."""
 
 
 class TopicPartition(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
-    """The parameter type of `orders:0` and of `orders`, which stands for all partitions of the topic."""
+    """The parameter type of `orders:0`, and of `orders`, which means all partitions of the topic."""
 
     name = 'TOPIC[:PARTITION]'
 
@@ -39,7 +39,7 @@ class TopicPartition(click.ParamType):  # type: ignore[type-arg]  # not generic 
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]
-    """The parameter type of a time (ISO 8601, UTC by default) in milliseconds; an age becomes negative milliseconds."""
+    """The parameter type of a time (ISO 8601, UTC by default) in milliseconds. An age becomes negative milliseconds."""
 
     name = 'TIME'
 
@@ -108,7 +108,7 @@ def timeline(topic_partition: tuple[str, int | None], axis: Any, html: Path | No
 
 
 def _write_page(file: Path, text: str) -> None:
-    """Write the file. ToolError names the file, which the error of a full disk does not."""
+    """Write the file. Raise ToolError, which names the file: the error of a full disk does not."""
     try:
         file.write_text(text, encoding='utf-8')
     except OSError as error:
@@ -116,7 +116,8 @@ def _write_page(file: Path, text: str) -> None:
 
 
 def check_partition(view: View, topic: str, partition: int | None) -> list[int]:
-    """Return the partition, or all if it is None. Raise ToolError, with the existing ones, if there is none."""
+    """Return the partition, or all partitions if it is None. If it does not exist, raise ToolError with those that
+    exist."""
     topics = view.topics()
     if topic not in topics:
         raise ToolError(f'found no topic {topic!r} in {view.place}, expected one of its {len(topics)}'

@@ -90,7 +90,7 @@ def main(as_json: bool, **options: Any) -> None:
 # ---- selection
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Compile a list of regular expressions as Kafka does, ignoring quotes around it and blanks in it."""
+    """Compile a list of regular expressions as Kafka does. Quotes around the list and blanks in it are ignored."""
     words = text.replace(',', '|').replace(' ', '').lstrip('"\'').rstrip('"\'')
     try:
         return re.compile(words)
@@ -99,7 +99,8 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
 
 def chosen_topics(view: Any, options: dict[str, Any]) -> list[str]:
-    """Return the names of the topics that the options select. ToolError if they name one and none matches."""
+    """Return the names of the topics that the options select. Raise ToolError if they name a topic and no topic
+    matches."""
     topics = view.topics()
     if options['topic_id'] is not None:
         topic_id = parse_topic_id(options['topic_id'])
@@ -255,7 +256,7 @@ def _parse_config(text: str) -> tuple[str, str]:
 
 
 def parse_assignment(text: str | None) -> list[list[int]] | None:
-    """Parse `1:2,2:1` to [[1, 2], [2, 1]]. click.BadParameter for any other form."""
+    """Parse `1:2,2:1` to [[1, 2], [2, 1]]. Raise click.BadParameter for any other form."""
     if text is None:
         return None
     try:
@@ -287,7 +288,7 @@ def delete(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 
 def fail_for_each(results: dict[Any, KafkaError | None]) -> None:
-    """Raise ToolError with all errors."""
+    """Raise ToolError with all errors, if there are errors."""
     errors = [str(error) for error in results.values() if error is not None]
     if errors:
         raise ToolError('; '.join(errors))

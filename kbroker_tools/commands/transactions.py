@@ -33,7 +33,7 @@ ELSEWHERE = {'why-stuck': 'kbroker_tools.commands.why_stuck', 'timeline': 'kbrok
 OPEN = 'Ongoing'
 """The name of the state of a transaction that is not decided yet."""
 ALSO = {'forceTerminateTransaction': 'force-terminate'}
-"""Kafka's name of a command, whose form differs from the other commands' names."""
+"""Kafka's name of a command, which has another form than the names of Kafka's other commands."""
 PROGRAM = 'kbroker-transactions'
 
 MOST_NAMED = 10
@@ -43,7 +43,7 @@ FC = TypeVar('FC', bound=Callable[..., Any])
 
 
 class Transactions(Group):
-    """A group whose own options belong to every command, so that they may stand before or behind its name."""
+    """A command group whose own options belong to every command: they may precede or follow the command's name."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return [*super().list_commands(context), *ELSEWHERE]
@@ -111,7 +111,7 @@ def list_command(duration_filter: int, transactional_id_pattern: str | None, two
 
 
 def _listed_offline(view: View, duration_filter_ms: int, pattern_text: str | None) -> list[tuple[str, int, int, str]]:
-    """Filter as a broker does. An id without a transaction passes any duration filter."""
+    """Filter as a broker does. An id without a transaction passes every duration filter."""
     pattern = None
     if pattern_text:
         from kbroker.base.linear_pattern import LinearPattern, PatternError
@@ -187,7 +187,7 @@ def _known(view: View, transactional_id: str) -> TransactionInfo:
 
 
 def _partitions(view: View, row: TransactionInfo, output: Output) -> Any:
-    """Return the partitions sorted, or in a pipe in the order of Kafka's tool."""
+    """Return the partitions sorted; in a pipe, in the order of Kafka's tool."""
     names = sorted(row.partitions)
     if not output.as_json and not output.is_terminal:
         from kbroker_tools.stuck.hanging import in_java_order, partition_hash
@@ -266,7 +266,7 @@ def abort(topic: str, partition: int, start_offset: int | None, producer_id: int
         producer_id, producer_epoch = found.producer_id, found.producer_epoch
         coordinator_epoch = found.coordinator_epoch
     assert producer_id is not None and producer_epoch is not None and coordinator_epoch is not None
-    # If the partition has seen no marker yet, its coordinator epoch is -1; the lowest valid one is 0.
+    # If the partition has no marker yet, its coordinator epoch is -1. The lowest valid epoch is 0.
     view.admin.abort_transaction(topic, partition, producer_id, producer_epoch, max(0, coordinator_epoch))
     output = Output()
     output.note(f'wrote an abort marker of producer id {producer_id}, epoch {producer_epoch}, to {topic}-{partition}')
@@ -367,7 +367,7 @@ def force_terminate(transactional_id: str, **place: Any) -> None:
 
 
 def _note_holders(view: View, output: Output, place: dict[str, Any], partitions: Collection[TopicPartition]) -> None:
-    """Say what holds the partitions after a change, on stderr: Kafka's tool prints nothing."""
+    """Print on stderr what holds the partitions after a change. Kafka's tool prints nothing."""
     from kbroker_tools.stuck.causes import judge
     from kbroker_tools.stuck.gatherer import Gatherer
     command = command_here(PROGRAM, view, place['command_config'])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kbroker_tools.stuck.holds import Holds
 
 MOST_IN_FULL = 50
-"""The most partitions whose facts are gathered whether or not they are held."""
+"""The most partitions whose facts are all gathered. Of a larger number, only held partitions are examined."""
 
 
 @click.command('why-stuck', cls=Command, context_settings=SETTINGS)
@@ -101,7 +101,7 @@ def _partitions_of_group(gatherer: Gatherer, group_id: str | None) -> list[Topic
 
 def _judge(view: View, gatherer: Gatherer,
            partitions: list[TopicPartition]) -> tuple[list[tuple[Facts, Verdict]], dict[str, Unreadable]]:
-    """Return the facts and the verdict of each partition, and what is wrong with those that could not be checked."""
+    """Return the facts and the verdict of each partition, and the problems of those that could not be checked."""
     from kbroker_tools.stuck.causes import judge
     from kbroker_tools.stuck.held import held_of
     unreadable = view.unreadable(partitions)
@@ -120,7 +120,8 @@ def _judge(view: View, gatherer: Gatherer,
 
 def _explain(output: Output, where: str, seen: list[tuple[Facts, Verdict]], unseen: dict[str, Unreadable],
              holds: Holds, count: int) -> None:
-    """Show the report of one partition, or of several: `count` with those that are not held, and not in `seen`."""
+    """Print the report of one partition, or of several. `count` includes partitions that are not held and not in
+    `seen`."""
     from kbroker_tools.stuck.holds import holds_as_json, show_holds
     from kbroker_tools.stuck.report import as_json, show, show_many
     stuck = [(facts, verdict) for facts, verdict in seen if verdict.is_stuck]

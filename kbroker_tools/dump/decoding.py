@@ -1,4 +1,4 @@
-"""The decoders of a dump, by their options, and control records as text."""
+"""The decoders that the options of a dump select, and control records as text."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def _reader_of(class_name: str) -> Callable[[bytes], str]:
 
 
 def control_text(number: int, value: bytes | None) -> str:
-    """Return the text of a control record that ends no transaction. CorruptLogError for an unreadable value."""
+    """Return the text of a control record that ends no transaction. Raise CorruptLogError for an unreadable value."""
     from kbroker_tools.rows.decoders import CONTROL_RECORDS, quorum_record_text
     if number not in CONTROL_RECORDS:
         return f' controlType: UNKNOWN({number})'

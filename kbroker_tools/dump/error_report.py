@@ -12,7 +12,7 @@ Pairs = dict[str, list[tuple[int, int]]]
 
 
 class ErrorReport:
-    """The errors in all files, by absolute path, printed at the end.
+    """The errors of all files, by absolute path. They are printed at the end of a dump.
 
     Kafka lists the files of a section in the order of a hash map. Here they are in the order in which they were read.
     """
@@ -27,12 +27,13 @@ class ErrorReport:
         self._non_consecutive: dict[str, Gaps] = {}
 
     def __bool__(self) -> bool:
-        """True if there is anything to print."""
+        """Return whether there are errors to print."""
         return any((self._mismatches, self._timestamp_mismatches, self._out_of_order, self._not_found,
                     self._non_consecutive))
 
     def mismatch(self, index_path: str, index_offset: int, log_offset: int) -> None:
-        """Add an entry whose batch ends at another offset. Of entries with the same offset, the last one is kept."""
+        """Add an entry whose batch ends at another offset. If several entries have the same offset, the last one is
+        kept."""
         self._mismatches.setdefault(absolute(index_path), []).append((index_offset, log_offset))
 
     def timestamp_mismatch(self, index_path: str, index_timestamp_ms: int, log_timestamp_ms: int) -> None:
@@ -42,7 +43,8 @@ class ErrorReport:
         self._out_of_order.setdefault(absolute(index_path), []).append((timestamp_ms, previous_ms))
 
     def not_found(self, index_path: str, index_offset: int, log_offset: int) -> None:
-        """Add an indexed offset at which no batch ends. `log_offset` is the end of the next batch; -1 if none."""
+        """Add an indexed offset at which no batch ends. `log_offset` is the end of the next batch, or -1 without
+        one."""
         self._not_found.setdefault(absolute(index_path), []).append((index_offset, log_offset))
 
     def gaps(self, log_path: str) -> Gaps:

@@ -1,4 +1,4 @@
-"""The files of a dump, and the position in each at which it begins."""
+"""The files of a dump, and the position in each file at which the dump begins."""
 from __future__ import annotations
 
 import errno
@@ -17,18 +17,18 @@ CHECKPOINT = '.checkpoint'
 INDEX = '.index'
 TIME_INDEX = '.timeindex'
 CUT = '.cut'
-"""Suffix of a part that a recovery has cut off a log."""
+"""The suffix of a file with the part of a log that a recovery has cut off."""
 BOOTSTRAP = 'bootstrap.checkpoint'
 
 def suffix_of(path: str) -> str:
-    """Return the name from its last dot on; empty without a dot."""
+    """Return a name from its last dot on, or '' if it has no dot."""
     name = os.path.basename(path)
     dot = name.rfind('.')
     return name[dot:] if dot >= 0 else ''
 
 
 def as_java_shows(path: str) -> str:
-    """Normalize the slashes: no double ones, none at the end."""
+    """Normalize the slashes of a path: no double slashes, and no slash at the end."""
     while '//' in path:
         path = path.replace('//', '/')
     return path.rstrip('/') if len(path) > 1 else path
@@ -41,7 +41,8 @@ def base_offset_of(path: str) -> int | None:
 
 
 def must_be_file(path: str) -> None:
-    """Raise FileNotFoundError for a missing file, OSError for one that is not regular: opening a pipe would block."""
+    """Raise FileNotFoundError for a missing file, and OSError for one that is not regular: opening a pipe would
+    block."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, 'found no regular file', path)
 
@@ -49,7 +50,7 @@ def must_be_file(path: str) -> None:
 def expand(paths: list[str], suffixes: tuple[str, ...]) -> Iterator[str]:
     """Yield the files that the paths name, in order. Patterns and directories yield files with these suffixes.
 
-    Raises FileNotFoundError for a pattern without a match, OSError for an unreadable directory.
+    Raise FileNotFoundError for a pattern without a match, and OSError for an unreadable directory.
     """
     for path in paths:
         if os.path.isdir(path):
@@ -67,7 +68,7 @@ def expand(paths: list[str], suffixes: tuple[str, ...]) -> Iterator[str]:
 def files_in(directory: str, suffixes: tuple[str, ...]) -> list[str]:
     """Return a partition's segment files sorted by offset, or those of a log directory, partition by partition.
 
-    Raises FileNotFoundError if there are none.
+    Raise FileNotFoundError if there are none.
     """
     found = _segment_files(directory, suffixes)
     if not found:
@@ -90,7 +91,7 @@ def _partition_order(name: str) -> tuple[str, int]:
 
 
 def next_segment(path: str) -> str | None:
-    """Return the partition's next `.log`."""
+    """Return the path of the partition's next `.log`."""
     directory = os.path.dirname(path)
     base_offset = base_offset_of(path)
     if base_offset is None:
@@ -103,7 +104,8 @@ def next_segment(path: str) -> str | None:
 # ---- where to begin
 
 def ends_before(path: str, selection: Selection) -> bool:
-    """Report whether all offsets of the segment are below the selection: the next one begins at or below it."""
+    """Return whether all offsets of the segment are below the selection: the next segment begins at or below its
+    start."""
     if base_offset_of(path) is None:
         return False
     following = next_segment(path)
@@ -111,13 +113,14 @@ def ends_before(path: str, selection: Selection) -> bool:
 
 
 def begins_after(path: str, selection: Selection) -> bool:
-    """Report whether all offsets of the segment are above the selection."""
+    """Return whether all offsets of the segment are above the selection."""
     base_offset = base_offset_of(path)
     return base_offset is not None and base_offset > selection.last_offset
 
 
 def start_position(path: str, selection: Selection) -> int:
-    """Return a position in the `.log` that is not behind the selection's start, by its indexes; 0 without any."""
+    """Return a position in the `.log` at or before the selection's start. Its indexes show it; without an index it is
+    0."""
     base_offset = base_offset_of(path)
     if base_offset is None or suffix_of(path) != LOG:
         return 0
@@ -135,7 +138,7 @@ def start_position(path: str, selection: Selection) -> int:
 
 
 def _search(path: str, layout: Struct, offset_field: int, target: int) -> int:
-    """Return the value of the last entry whose key is at most `target`, by binary search in the file; 0 if none.
+    """Return the value of the last entry whose key is at most `target`, or 0. The file is searched in halves.
 
     `offset_field` is the number of the field with the relative offset.
     """

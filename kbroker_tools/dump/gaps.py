@@ -1,4 +1,4 @@
-"""Gaps between offsets, of which a compacted log may have millions."""
+"""Gaps between the offsets of a log. A compacted log may have millions of them."""
 from __future__ import annotations
 
 from array import array
@@ -9,10 +9,10 @@ PAIRS_IN_MEMORY = 32 * 1024
 
 
 class Gaps:
-    """Pairs of offsets, sorted by the first. Of several pairs with the same first offset, the last one counts.
+    """Pairs of offsets, sorted by the first. If several pairs have the same first offset, the last one counts.
 
-    A small number stays in memory, the others go to a temporary file. Pairs arrive sorted except from a damaged log,
-    whose pairs are sorted in memory.
+    A small number of pairs stays in memory, all others go to a temporary file. Pairs arrive sorted except from a
+    damaged log, whose pairs are sorted in memory.
     """
 
     def __init__(self) -> None:

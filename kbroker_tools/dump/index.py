@@ -1,11 +1,11 @@
 """Index files and producer snapshots as kafka-dump-log shows them.
 
 The entries of `.index`, `.timeindex` and `.txnindex` and the producers of a `.snapshot` are read one by one. The
-entries of the first two are compared with the log. Nothing is written: Kafka's own tool truncates an `.index` that
-ends with half an entry, this one does not.
+entries of the first two are compared with the log. Nothing is written, whereas Kafka's tool truncates an `.index` that
+ends with half an entry.
 
-A missing `.txnindex` is an error (for Kafka it is an empty one). The version of its entries is read as an int16
-(Kafka reads one byte of it).
+A missing `.txnindex` is an error (for Kafka it is an empty one). The version of its entries is read as an int16 (Kafka
+reads one byte of it).
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from kbroker_tools.dump.log_file import NO_TIMESTAMP_MS, LogFile
 from kbroker_tools.dump.options import DEFAULT_MAX_MESSAGE_BYTES, MAX_INT32
 
 MOST_READ_BYTES = 1 << 30
-"""The largest file that is read as a whole."""
+"""The most bytes of a file that is read as a whole."""
 NO_OFFSET = -1
 BLOCK_ENTRIES = 8192
 LINES_AT_ONCE = 1024
@@ -53,11 +53,11 @@ class IndexOptions:
     """The options of kafka-dump-log for indexes."""
 
     verify_index_only: bool = False
-    """Compare the entries with the log and print none."""
+    """Compare the entries with the log and print no entries."""
     index_sanity_check: bool = False
     """Only check whether the broker would rebuild the index at its start."""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
-    """The most bytes of the log that are read for the batch of an entry."""
+    """The most bytes of the log to read for the batch of an entry."""
     compat: str = '4.3'
     """The release of Kafka whose texts are printed: 4.2, 4.3 or 4.4."""
 
@@ -65,10 +65,10 @@ class IndexOptions:
 # ---- files
 
 def dump_index(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
-    """Print an `.index`, comparing each entry with the `.log`.
+    """Print an `.index`, and compare each entry with the `.log`.
 
-    Raises CorruptLogError if the sanity check fails or an entry points to an impossible position. OSError, also for a
-    missing `.log`.
+    Raise CorruptLogError if the sanity check fails or an entry points to an impossible position, and OSError, also for
+    a missing `.log`.
     """
     index = OffsetIndexFile(path)
     with LogFile(sibling(path, '.log')) as log:
@@ -83,9 +83,9 @@ def dump_index(path: str, options: IndexOptions, out: IO[str], report: ErrorRepo
 
 
 def dump_time_index(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
-    """Print a `.timeindex`, comparing each entry with the `.log`, which is searched through the `.index`.
+    """Print a `.timeindex`, and compare each entry with the `.log`, which is searched through the `.index`.
 
-    Raises CorruptLogError if the sanity check fails or the log is unreadable at an entry's position; OSError.
+    Raise CorruptLogError if the sanity check fails or the log is unreadable at an entry's position, and OSError.
     """
     index = TimeIndexFile(path)
     with LogFile(sibling(path, '.log')) as log:
@@ -99,14 +99,14 @@ def dump_time_index(path: str, options: IndexOptions, out: IO[str], report: Erro
 
 
 def dump_transaction_index(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
-    """Print a `.txnindex`. Raises CorruptLogError for an entry of another version, OSError."""
+    """Print a `.txnindex`. Raise CorruptLogError for an entry of another version, and OSError."""
     for row in transaction_rows(path):
         out.write(f'version: {row.version} producerId: {row.producer_id} firstOffset: {row.first_offset} '
                   f'lastOffset: {row.last_offset} lastStableOffset: {row.last_stable_offset}\n')
 
 
 def dump_snapshot(path: str, options: IndexOptions, out: IO[str], report: ErrorReport) -> None:
-    """Print the producers of a `.snapshot`. Raises OSError, and CorruptLogError if it is damaged."""
+    """Print the producers of a `.snapshot`. Raise OSError, and CorruptLogError if it is damaged."""
     for producer in snapshot_producers(path):
         first_offset = producer.transaction_first_offset
         out.write(f'producerId: {producer.producer_id} producerEpoch: {producer.producer_epoch} '
@@ -124,7 +124,8 @@ def dump_snapshot(path: str, options: IndexOptions, out: IO[str], report: ErrorR
 
 
 def _write_lines(out: IO[str], options: IndexOptions, entries: Iterable[T], text: Callable[[T], str]) -> None:
-    """Write a line for each entry, many at a time. Entries before a damaged one are written before the error."""
+    """Write a line for each entry, many at a time. Entries before a damaged one are written before its error is
+    raised."""
     lines: list[str] = []
     try:
         for entry in entries:
@@ -182,7 +183,7 @@ class SnapshotProducer(NamedTuple):
 
 def verified_offsets(index: OffsetIndexFile, log: LogFile, options: IndexOptions,
                      report: ErrorReport) -> Iterator[OffsetEntry]:
-    """Yield the entries of an `.index`, reporting those whose batch ends at another offset. CorruptLogError."""
+    """Yield the entries of an `.index`, and report those whose batch ends at another offset. Raise CorruptLogError."""
     for entry in index:
         batch = log.batch_at(entry.position, entry.position + options.max_message_bytes)
         if batch is None:
@@ -196,7 +197,7 @@ def verified_offsets(index: OffsetIndexFile, log: LogFile, options: IndexOptions
 
 def verified_timestamps(index: TimeIndexFile, offsets: OffsetIndexFile, log: LogFile,
                         report: ErrorReport) -> Iterator[TimeEntry]:
-    """Yield the entries of a `.timeindex`, reporting those that contradict the log or the previous entry."""
+    """Yield the entries of a `.timeindex`, and report those that contradict the log or the previous entry."""
     previous_ms = NO_TIMESTAMP_MS
     for entry in index:
         batch = log.first_reaching(entry.offset, offsets.position_for(entry.offset))
@@ -215,7 +216,7 @@ def verified_timestamps(index: TimeIndexFile, offsets: OffsetIndexFile, log: Log
 
 
 def transaction_rows(path: str) -> Iterator[TransactionRow]:
-    """Yield the entries of a `.txnindex`, ignoring an incomplete one at its end. CorruptLogError, OSError."""
+    """Yield the entries of a `.txnindex` without an incomplete one at its end. Raise CorruptLogError or OSError."""
     base_offset_of(path)
     for number, fields in enumerate(_read_entries(path, TRANSACTION_ENTRY)):
         row = TransactionRow(*fields)
@@ -226,9 +227,9 @@ def transaction_rows(path: str) -> Iterator[TransactionRow]:
 
 
 def snapshot_producers(path: str) -> list[SnapshotProducer]:
-    """Return the producers of a `.snapshot`. OSError, CorruptLogError.
+    """Return the producers of a `.snapshot`. Raise OSError or CorruptLogError.
 
-    The errors have Kafka's words, except that they name the sizes for which Kafka says `null`.
+    The errors have Kafka's words, except that they name the sizes for which Kafka prints `null`.
     """
     with open(path, 'rb') as file:
         size_bytes = os.fstat(file.fileno()).st_size
@@ -268,7 +269,7 @@ def _snapshot_producer(entry: dict[str, int]) -> SnapshotProducer:
 
 
 def base_offset_of(path: str) -> int:
-    """Return the offset at the beginning of a segment file's name. Raises CorruptLogError."""
+    """Return the offset at the beginning of a segment file's name. Raise CorruptLogError if there is none."""
     offset = files.base_offset_of(path)
     if offset is None:
         raise CorruptLogError(f'{path}: found {os.path.basename(path).partition(".")[0]!r} before the suffix, expected '
@@ -277,14 +278,14 @@ def base_offset_of(path: str) -> int:
 
 
 def _read_entries(path: str, entry: Struct) -> Iterator[tuple[Any, ...]]:
-    """Yield the whole entries of a file, which is read block by block."""
+    """Yield the complete entries of a file, which is read block by block."""
     with open(path, 'rb') as file:
         while block := file.read(BLOCK_ENTRIES * entry.size):
             yield from whole_entries(entry, block)
 
 
 class IndexFile:
-    """An index file, opened read-only: the common part of both kinds."""
+    """An index file, opened read-only: the common part of offset indexes and time indexes."""
 
     layout: Struct
     offset_field: int
@@ -293,21 +294,22 @@ class IndexFile:
     """Kafka's name for the file in an error."""
 
     def __init__(self, path: str):
-        """Raises OSError, CorruptLogError for a name without an offset."""
+        """Open the file. Raise OSError, and CorruptLogError for a name without an offset."""
         self.path = path
         self.base_offset = base_offset_of(path)
         self.size_bytes = os.stat(path).st_size
         self.entries = self.size_bytes // self.layout.size
 
     def used(self) -> Iterator[tuple[int, int]]:
-        """Yield the fields of each entry up to the zeros that a segment has behind them while it is appended to."""
+        """Yield the fields of each entry before the zeros at the end. A segment that is still appended to ends with
+        zeros."""
         for number, fields in enumerate(_read_entries(self.path, self.layout)):
             if fields[self.offset_field] == 0 and number > 0:
                 return
             yield fields[0], fields[1]
 
     def check(self) -> None:
-        """Check what a broker checks before it trusts the index. Raises CorruptLogError in Kafka's words."""
+        """Check what a broker checks before it uses the index. Raise CorruptLogError in Kafka's words."""
         path = absolute(self.path)
         if self.entries:
             self.check_last(path, self._last())
@@ -316,7 +318,8 @@ class IndexFile:
                                   f'positive nor a multiple of {self.layout.size}')
 
     def check_last(self, path: str, last: tuple[Any, ...]) -> None:
-        """Raise CorruptLogError if the last entry lies below the start of the index. Each kind has its rule."""
+        """Raise CorruptLogError if the last entry is below the start of the index. Each kind of index has its own
+        rule."""
         raise NotImplementedError(f'{type(self).__name__} has no rule for its last entry')
 
     def _last(self) -> tuple[Any, ...]:
@@ -343,14 +346,15 @@ class OffsetIndexFile(IndexFile):
                                   f'{self.base_offset}')
 
     def position_for(self, offset: int) -> int:
-        """Return the position of the last entry at or below `offset`, or 0: a search for its batch begins there."""
+        """Return the position of the last entry at or below `offset`, or 0. A search for the batch of `offset` begins
+        there."""
         offsets, positions = self._columns
         number = bisect_right(offsets, offset - self.base_offset)
         return positions[number - 1] if number else 0
 
     @cached_property
     def _columns(self) -> tuple[array[int], array[int]]:
-        """The relative offsets and positions, four bytes each."""
+        """Return the relative offsets and the positions, each as an array of four-byte integers."""
         if self.entries * OFFSET_ENTRY.size > MOST_READ_BYTES:
             raise CorruptLogError(f'{self.path}: found {self.entries} entries, expected at most '
                                   f'{MOST_READ_BYTES // OFFSET_ENTRY.size}')

@@ -33,7 +33,7 @@ quoted = json.encoder.encode_basestring
 
 
 class DumpJson:
-    """A writer of a SegmentReader's records, with the interface of DumpText."""
+    """A writer of a SegmentReader's records. It has the interface of DumpText."""
 
     def __init__(self, sink: Sink, payload: str, decoder: Decoder | None, selection: Selection | None,
                  on_damage: Callable[[str], None]):
@@ -44,7 +44,7 @@ class DumpJson:
         self._on_damage = on_damage
 
     def begin(self, last_offset: int | None = None) -> None:
-        """Begin a new file. JSON output needs no state from the file before."""
+        """Begin a new file. JSON output needs no state from the previous file."""
 
     def dump(self, reader: SegmentReader, most_bytes: int = 1 << 62) -> bool:
         """Write the next batches, up to about `most_bytes` of the file. Return False at its end."""
@@ -107,14 +107,14 @@ def batch_fields(reader: SegmentReader, header: BatchHeader) -> dict[str, Any]:
 
 
 def compression_of(header: BatchHeader) -> str:
-    """Return the name of the codec. Raises CorruptLogError."""
+    """Return the name of the codec. Raise CorruptLogError for an unknown one."""
     if header.compression > max(Compression):
         raise CorruptLogError(f'found compression {header.compression}, expected 0 to {max(Compression)}')
     return Compression(header.compression).name.lower()
 
 
 def parsed(text: str | None) -> Any:
-    """Return a decoder's output as JSON if it is JSON, otherwise as text."""
+    """Return a decoder's output parsed from JSON, or unchanged if it is no JSON."""
     if text is None or not text.startswith('{'):
         return text
     try:
@@ -124,7 +124,7 @@ def parsed(text: str | None) -> Any:
 
 
 def index_rows(path: str, suffix: str) -> Iterator[str]:
-    """Yield the entries of an index file or producer snapshot as JSON. Raises CorruptLogError, OSError."""
+    """Yield the entries of an index file or producer snapshot as JSON. Raise CorruptLogError or OSError."""
     from kbroker_tools.dump import index as dump_index
     entries = {'.index': dump_index.OffsetIndexFile, '.timeindex': dump_index.TimeIndexFile,
                '.txnindex': dump_index.transaction_rows, '.snapshot': dump_index.snapshot_producers}[suffix](path)

@@ -25,7 +25,7 @@ cdef int64_t NO_TIMESTAMP = -1
 cdef class LegacyMessages:
     """The messages of an entry in a log: the entry itself, or the messages that it wraps.
 
-    KafkaError if it cannot be decompressed.
+    The constructor raises KafkaError if the entry cannot be decompressed.
     """
 
     def __cinit__(self, bytes message not None, Py_ssize_t max_decompressed_bytes):
@@ -55,7 +55,7 @@ cdef class LegacyMessages:
         self.cursor.end = self.cursor.at + PyBytes_GET_SIZE(data)
 
     cdef bint step(self, LegacyMessage *message) except -1:
-        """Read the next message. Return False at the end. ProtocolError, CorruptLogError for damaged data."""
+        """Read the next message. Return False at the end. Raise ProtocolError or CorruptLogError for damaged data."""
         if self.cursor.at == self.cursor.end:
             return False
         take_message(&self.cursor, message)
@@ -66,7 +66,7 @@ cdef class LegacyMessages:
 
 
 def iter_messages(bytes message not None, Py_ssize_t max_decompressed_bytes):
-    """Yield the messages of an entry in a log as records. KafkaError, ProtocolError, CorruptLogError."""
+    """Yield the messages of an entry in a log as records. Raise KafkaError, ProtocolError or CorruptLogError."""
     cdef LegacyMessages messages = LegacyMessages(message, max_decompressed_bytes)
     cdef LegacyMessage found
     while messages.step(&found):

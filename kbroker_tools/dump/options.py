@@ -1,7 +1,7 @@
-"""The table of kbroker-dump-log's options, for the command with its help and for the fast start.
+"""The table of kbroker-dump-log's options, used by the command, its help and the fast start.
 
-Most calls name files and a few options. Reading those needs no library, and a small file is dumped before a library
-would be loaded. All other calls, mistakes included, go to the command (`read_plainly` returns None).
+Most calls name files and a few options. The fast start parses them without a library: a small file is dumped in less
+time than a library takes to load. All other calls, mistakes included, go to the command (`read_plainly` returns None).
 """
 from __future__ import annotations
 
@@ -105,23 +105,23 @@ class DumpOptions:
 
     @property
     def listed_files(self) -> list[str]:
-        """The files of --files."""
+        """Return the files of --files."""
         files = (self.files or '').rstrip(',')
         return files.split(',') if files else []
 
     @property
     def decoder(self) -> str | None:
-        """The selected decoder; of several, the first one."""
+        """Return the selected decoder; if several are selected, the first one."""
         return next((option.decoder for option in DECODERS if getattr(self, option.key)), None)
 
     @property
     def checks_indexes(self) -> bool:
-        """True if indexes are checked and their entries are not printed."""
+        """Return True if indexes are checked and their entries are not printed."""
         return self.verify_index_only or self.index_sanity_check
 
     @property
     def is_limited(self) -> bool:
-        """True if --max-bytes limits the dump. Its default is no limit, even for larger files."""
+        """Return True if --max-bytes limits the dump. Its default means no limit, even for larger files."""
         return self.max_bytes != MAX_INT32
 
     @property
@@ -138,12 +138,12 @@ class DumpOptions:
 
     @property
     def is_literal(self) -> bool:
-        """True with --compat: behave exactly like Kafka's tool."""
+        """Return True with --compat: the dump then behaves exactly like Kafka's tool."""
         return self.compat is not None
 
 
 def read_plainly(arguments: Sequence[str]) -> DumpOptions | None:
-    """Parse a simple command line. Return None if the command has to parse it."""
+    """Parse a simple command line. Return None for one that only the command can parse."""
     paths: list[str] = []
     values: dict[str, bool | int | str | None] = {}
     rest = iter(arguments)

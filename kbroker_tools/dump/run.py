@@ -58,8 +58,8 @@ INDEX_SUFFIXES = (INDEX, TIME_INDEX, '.txnindex', '.snapshot')
 def dump(options: DumpOptions, out: int = STDOUT, wait: Callable[[], None] | None = None) -> int:
     """Dump all files to a file descriptor. Return the exit status.
 
-    While following, `wait` is called before each search for new data. Raises OSError if the output fails. With
-    `--compat`, which stops at the first unreadable part, it also raises CorruptLogError, KafkaError and OSError.
+    While following, `wait` is called before each search for new data. Raise OSError if the output fails. With
+    `--compat`, which stops at the first unreadable part, also raise CorruptLogError, KafkaError and OSError.
     """
     if options.stats and options.follow:
         wrong_usage('--stats describes segments as they are now and cannot be combined with --follow')
@@ -76,7 +76,7 @@ def paths_of(options: DumpOptions) -> list[str]:
 
 
 def selection_of(options: DumpOptions) -> Selection | None:
-    """Return the selection of --where. click.UsageError for invalid terms."""
+    """Return the selection of --where. Raise click.UsageError for invalid terms."""
     if options.where is None:
         return None
     from kbroker_tools.dump.where import WhereError, parse_where
@@ -87,13 +87,13 @@ def selection_of(options: DumpOptions) -> Selection | None:
 
 
 def wrong_usage(message: str) -> NoReturn:
-    """Raise click.UsageError, importing click only now."""
+    """Raise click.UsageError. click is imported only here, because most dumps do not need it."""
     import click
     raise click.UsageError(message) from None
 
 
 def show_statistics(options: DumpOptions) -> int:
-    """Print a line for every segment. Return 1 if a file cannot be opened, else 0. Raises OSError."""
+    """Print a line for every segment. Return 1 if a file cannot be opened, else 0. Raise OSError."""
     from kbroker_tools.base.render import Output, warn
     from kbroker_tools.dump.stats import COLUMNS, statistics_of
     segments, exit_code = [], 0
@@ -114,7 +114,7 @@ def show_statistics(options: DumpOptions) -> int:
 
 
 def one_line(path: str, error: Exception) -> str:
-    """Return a line with the unreadable path and the reason."""
+    """Return a line with the path of an unreadable file and the reason."""
     reason = f'{error.filename}: {error.strerror}' if isinstance(error, OSError) else str(error)
     from kbroker_tools.base.render import printable
     line = reason if path in reason else f'{path}: {reason}'
@@ -189,7 +189,7 @@ class Dump:
         reader.close()
 
     def _dump_cut(self, path: str, advance: Callable[[int], None]) -> None:
-        """Dump the sound batches of what a recovery has cut off a log. The file begins with what is none."""
+        """Dump the valid batches of a file that a recovery has cut off a log. The file begins with invalid bytes."""
         from kbroker.log.fs import ReadOnlyFileSystem
         from kbroker.log.header_walk import find_sound_batch
         if not self.options.json:
@@ -204,7 +204,7 @@ class Dump:
             position = self._dump_run(path, found, advance) if found < end else end
 
     def _dump_run(self, path: str, position: int, advance: Callable[[int], None]) -> int:
-        """Dump batches from a position on. Return where the first bytes are that are none."""
+        """Dump batches from a position on. Return the position of the first bytes that are no batch."""
         self._text.begin()
         reader = SegmentReader(path, self.options.most_file_bytes, position)
         with suppress(CorruptLogError):     # the next sound batch is sought from there on
@@ -225,7 +225,7 @@ class Dump:
             position = reader.next_position
 
     def _open(self, path: str) -> SegmentReader:
-        """Print the heading of the file, and return a reader at the first batch that may be selected."""
+        """Print the heading of the file. Return a reader at the first batch that may be selected."""
         if not self.options.json:
             self.sink.write(heading(path) + '\n')
         self._text.begin(-1 if self.options.compat in ('4.3', '4.4') else None)
@@ -255,7 +255,7 @@ class Dump:
     # ---- following
 
     def _follow(self, path: str) -> None:
-        """Dump the file, everything appended to it, and its later segments, until Ctrl-C."""
+        """Dump the file, the batches appended to it, and its later segments, until Ctrl-C."""
         must_be_file(path)
         self._begin(path)
         reader = self._open(path)
@@ -294,7 +294,7 @@ class Dump:
         self.exit_code = 1
 
     def _fail(self, path: str, error: Exception) -> None:
-        """Report an unreadable file, or raise the error with --compat. A damaged snapshot is reported even then."""
+        """Report an unreadable file, or raise the error with --compat. A damaged snapshot is reported in both cases."""
         if self.options.is_literal and suffix_of(path) != '.snapshot':
             self.sink.flush()
             raise error
@@ -335,7 +335,7 @@ def _nothing(amount: int) -> None:
 
 @contextmanager
 def progress_over(paths: list[str]) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar for large files, unless the result goes to the same terminal."""
+    """Show a progress bar for large files, unless the dump is printed on the same terminal."""
     total = 0
     if os.isatty(STDERR) and not os.isatty(STDOUT):
         total = sum(os.path.getsize(path) for path in paths if os.path.exists(path))
@@ -348,7 +348,7 @@ def progress_over(paths: list[str]) -> Iterator[Callable[[int], None]]:
 
 
 def heading(path: str) -> str:
-    """Return the second line for a file of batches, from its name. CorruptLogError for another name."""
+    """Return the second line for a file of batches, from its name. Raise CorruptLogError for another name."""
     name = os.path.basename(path)
     stem = name.partition('.')[0]
     offset, _, epoch = stem.partition('-')

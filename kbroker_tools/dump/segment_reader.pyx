@@ -32,8 +32,8 @@ cdef extern from '<unistd.h>' nogil:
 
 cdef enum:
     WINDOW_BYTES = 1024 * 1024
-    # Reading records needs the whole batch in memory. A larger batch, which exceeds a broker's default for requests
-    # (socket.request.max.bytes), is checksummed piece by piece, and its records are not read.
+    # Reading records needs the whole batch in memory. A larger batch exceeds a broker's default for requests
+    # (socket.request.max.bytes). Its checksum is computed in parts, and its records are not read.
     WHOLE_BATCH_BYTES = 128 * 1024 * 1024
     COMMON_BYTES = 17
     LEGACY_LEAST_LENGTH = 14
@@ -43,7 +43,7 @@ cdef enum:
 cdef class SegmentReader:
     """A reader of a file's batches. `step` moves to the next batch, which the properties then describe.
 
-    The bytes of a batch are read on demand. `max_bytes` hides the rest of the file. OSError.
+    The bytes of a batch are read on demand. `max_bytes` hides the rest of the file. Methods raise OSError.
     """
 
     def __cinit__(self, path, int64_t max_bytes=(1 << 62), int64_t position=0):
@@ -71,9 +71,9 @@ cdef class SegmentReader:
         return size
 
     cpdef bint step(self) except -1:
-        """Move to the next batch. Return False if no whole one follows.
+        """Move to the next batch. Return False if no complete one follows.
 
-        CorruptLogError if the next bytes cannot be a batch. The reader is then at its end.
+        Raise CorruptLogError if the next bytes cannot be a batch. The reader is then at its end.
         """
         cdef const uint8_t *head
         cdef int32_t length
@@ -129,7 +129,7 @@ cdef class SegmentReader:
         return batch_last_offset(&self.fields)
 
     cdef const uint8_t *data(self) except NULL:
-        """Return the whole batch, valid until the next step. CorruptLogError if it is too large for memory."""
+        """Return the whole batch, valid until the next step. Raise CorruptLogError if it is too large for memory."""
         if self.size_bytes > WHOLE_BATCH_BYTES:
             raise CorruptLogError(f'found a batch of {self.size_bytes} bytes, of which the records are not read '
                                   f'(at most {WHOLE_BATCH_BYTES})')
@@ -160,7 +160,7 @@ cdef class SegmentReader:
         return crc
 
     def is_at_batch(self):
-        """Report whether a valid batch follows. The next `step` moves to it."""
+        """Return whether a valid batch follows. The next `step` moves to it."""
         cdef int64_t position = self.next_position
         try:
             return bool(self.step()) and self.stated_crc() == self.computed_crc()
@@ -170,15 +170,15 @@ cdef class SegmentReader:
             self.next_position = position
 
     def is_in(self, Selection selection not None):
-        """Report whether the current batch may have selected records."""
+        """Return whether the current batch may have selected records."""
         return selection.admits(&self.fields, self.magic != MAGIC)
 
     def is_beyond(self, Selection selection not None):
-        """Report whether no selected record can follow."""
+        """Return whether no selected record can follow the current batch."""
         return self.magic == MAGIC and self.fields.base_offset > selection.last_offset
 
     def header(self):
-        """Return the BatchHeader. An old batch sets only some of its fields."""
+        """Return the BatchHeader. A batch of magic 0 or 1 sets only some of its fields."""
         return header_of(&self.fields)
 
     def batch(self):
@@ -195,7 +195,7 @@ cdef class SegmentReader:
         return self.window + (position - self.window_start)
 
     cdef int refill(self, int64_t position, Py_ssize_t size) except -1:
-        """Move the window to `position` and fill it, keeping the bytes that it already has from there on."""
+        """Move the window to `position` and fill it. Bytes from there on that it already has are kept."""
         cdef int64_t held_end = self.window_start + self.window_bytes
         cdef Py_ssize_t kept = held_end - position if self.window_start <= position < held_end else 0
         cdef Py_ssize_t wanted, done

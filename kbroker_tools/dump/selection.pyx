@@ -1,11 +1,12 @@
-"""The selection of batches and records by `--where`, whose text `where.py` parses."""
+"""The selection of batches and records by `--where`. `where.py` parses its text."""
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t
 
 from kbroker.record.batch cimport CONTROL_BIT, TRANSACTIONAL_BIT, BatchFields, batch_last_offset
 
 
 cdef class Selection:
-    """A selection with inclusive bounds. A new one admits everything. `producer_id` None admits every batch."""
+    """A selection with inclusive bounds. A new selection admits everything. A `producer_id` of None admits every
+    producer."""
 
     def __init__(self):
         self.first_offset = INT64_MIN
@@ -14,7 +15,8 @@ cdef class Selection:
         self.last_timestamp_ms = INT64_MAX
 
     cdef bint admits(self, const BatchFields *batch, bint is_old) except -1:
-        """Report whether the batch may have selected records. The first offset of an old batch is unknown."""
+        """Return whether the batch may have selected records. The first offset of a batch of magic 0 or 1 is
+        unknown."""
         cdef int64_t last_offset = batch_last_offset(batch)
         if last_offset < self.first_offset or (batch.base_offset > self.last_offset and not is_old):
             return False
@@ -32,5 +34,5 @@ cdef class Selection:
                 and self.first_timestamp_ms <= timestamp_ms <= self.last_timestamp_ms)
 
     def holds(self, int64_t offset, int64_t timestamp_ms):
-        """Report whether a record of an admitted batch is selected."""
+        """Return whether a record of an admitted batch is selected."""
         return self.admits_record(offset, timestamp_ms)

@@ -1,6 +1,6 @@
 """A buffered writer of text to a file descriptor, in C. Numbers and bytes go to one buffer, written when it is full.
 
-`Sink` also has the `write` of a text file, so that output from Python keeps its place in between.
+`Sink` also has the `write` of a text file, so that text from Python code is written in the right order.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
@@ -28,7 +28,8 @@ cdef class Sink:
         free(self.buffer)
 
     cdef char *room_for_line(self) except NULL:
-        """Return a place for up to LINE_BYTES. `end_at` then takes the end of the bytes put there."""
+        """Return a place for up to LINE_BYTES. The caller passes the end of the bytes that it puts there to
+        `end_at`."""
         if BUFFER_BYTES - self.used < LINE_BYTES:
             self.flush()
         return self.buffer + self.used
@@ -55,7 +56,7 @@ cdef class Sink:
         return 0
 
     cdef int put_text(self, const uint8_t *data, Py_ssize_t size) except -1:
-        """Put text. Bytes that are not UTF-8 become U+FFFD, in the same pieces as in Java's decoder."""
+        """Put text. Bytes that are not UTF-8 become U+FFFD, in the same groups as in Java's decoder."""
         cdef const uint8_t *end = data + size
         cdef const uint8_t *start = data
         cdef int length
@@ -79,7 +80,7 @@ cdef class Sink:
         self.put_bytes(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
     cpdef int flush(self) except -1:
-        """Write the whole buffer. Bytes that cannot be written are dropped."""
+        """Write the whole buffer. Bytes that cannot be written are discarded."""
         cdef char *data = self.buffer
         cdef Py_ssize_t left = self.used
         cdef Py_ssize_t done
@@ -118,7 +119,7 @@ cdef inline bint continues(const uint8_t *at, const uint8_t *end) noexcept:
 cdef int utf8_length(const uint8_t *at, const uint8_t *end) noexcept:
     """Return the length of the non-ASCII character at `at`, or the negative length of invalid bytes for one U+FFFD.
 
-    Those are the longest valid beginning of a character, or a surrogate's three bytes.
+    Such bytes are the longest valid beginning of a character, or the three bytes of a surrogate.
     """
     cdef uint8_t first = at[0]
     if 0xc2 <= first <= 0xdf:

@@ -41,12 +41,12 @@ class SegmentStatistics:
     size_bytes: int = 0
     uncompressed_bytes: int = 0
     unreadable: int = 0
-    """Batches with a wrong checksum or damaged records. A torn end counts as one."""
+    """Batches with a wrong checksum or damaged records. An incomplete batch at the end counts as one."""
     markers: dict[ControlType, int] = field(default_factory=lambda: {ControlType.COMMIT: 0, ControlType.ABORT: 0})
     producers: set[int] = field(default_factory=set)
 
     def count(self, reader: SegmentReader) -> None:
-        """Count the current batch. Raises KafkaError, CorruptLogError if it is damaged."""
+        """Count the current batch. Raise KafkaError or CorruptLogError if it is damaged."""
         header = reader.header()
         self.batches += 1
         self.size_bytes += reader.size_bytes
@@ -81,7 +81,7 @@ class SegmentStatistics:
 
 
 def uncompressed_bytes(reader: SegmentReader, header: BatchHeader) -> int:
-    """Return the size of the batch without compression. An old batch counts with its actual size."""
+    """Return the size of the batch without compression. A batch of magic 0 or 1 counts with its actual size."""
     if not header.compression or reader.magic != MAGIC:
         return reader.size_bytes
     block = memoryview(reader.batch())[HEADER_BYTES:]
@@ -90,7 +90,7 @@ def uncompressed_bytes(reader: SegmentReader, header: BatchHeader) -> int:
 
 def statistics_of(paths: Iterable[str], options: DumpOptions,
                   selection: Selection | None) -> Iterable[tuple[str, SegmentStatistics]]:
-    """Yield the statistics of each segment. Transactions continue in the directory's next segment. Raises OSError."""
+    """Yield the statistics of each segment. Transactions continue in the directory's next segment. Raise OSError."""
     open_producers: set[int] = set()
     directory = None
     for path in paths:

@@ -1,4 +1,4 @@
-"""Batches and records as kafka-dump-log prints them, from the bytes of the file to the bytes of the text.
+"""Batches and records as kafka-dump-log prints them, converted from the bytes of the file to the bytes of the text.
 
 No Python object is created for a record, except by the decoder of an internal topic.
 """
@@ -18,7 +18,7 @@ from kbroker_tools.dump.sink cimport Sink, put_decimal, put_literal
 
 from kbroker.base.errors import CorruptLogError, KafkaError, ProtocolError
 
-# The largest decompressed size of a batch, which is also the largest size of an uncompressed one.
+# The largest decompressed size of a batch. A batch without compression has the same limit.
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024
 
 cdef enum:
@@ -34,10 +34,10 @@ cdef const char **CODECS = ['none', 'gzip', 'snappy', 'lz4', 'zstd']
 cdef class DumpText:
     """A writer of a SegmentReader's batches as text to a Sink.
 
-    `decoder` has `decode(offset, key, value) -> (key text, payload text)`, where None leaves a text out. Without a
-    decoder both are shown as UTF-8. `control_text(type, value)` returns the text of a control record that ends no
+    `decoder` has `decode(offset, key, value) -> (key text, payload text)`. A text of None is not printed. Without a
+    decoder, both are shown as UTF-8. `control_text(type, value)` returns the text of a control record that ends no
     transaction. `on_gap` is called with two offsets that are not consecutive. `on_damage` is called with one line for a
-    batch with unreadable records; unless it raises, the next batch follows.
+    batch with unreadable records. Unless it raises, the dump continues with the next batch.
     """
     cdef Sink sink
     cdef bint deep

@@ -1,4 +1,5 @@
-"""The parser of `--where`, as in `offset>=100 and time<2026-11-20T14:00 and transactional`: all terms must hold."""
+"""The parser of `--where`. A record must fulfil all terms, as in `offset>=100 and time<2026-11-20T14:00 and
+transactional`."""
 from __future__ import annotations
 
 import re
@@ -15,14 +16,14 @@ INT64 = range(-(1 << 63), 1 << 63)
 
 
 class WhereError(ValueError):
-    """An invalid term. The message quotes it and names the expected ones."""
+    """An invalid term of `--where`. The message quotes it and names the expected terms."""
 
 
 def parse_where(text: str) -> Selection:
-    """Parse terms joined by `and` or commas. A name may occur in several terms. Raises WhereError.
+    """Parse terms joined by `and` or commas. A name may occur in several terms. Raise WhereError.
 
-    `offset` and `time` take `<`, `<=`, `=`, `>=`, `>` and, with `=`, a range `first..last`. The range includes both
-    ends, and either may be omitted. `producer-id` takes `=`. `transactional` and `control` have no value. A time is
+    `offset` and `time` accept `<`, `<=`, `=`, `>=`, `>` and, with `=`, a range `first..last`. The range includes both
+    ends, and either may be omitted. `producer-id` accepts `=`. `transactional` and `control` have no value. A time is
     milliseconds since the epoch, or a date, in UTC by default: `2026-11-20`, `2026-11-20T14:03:07.120`.
     """
     selection = Selection()

@@ -1,1 +1,1 @@
-"""The life of one transactional.id."""
+"""The history of one transactional.id."""

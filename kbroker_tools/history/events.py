@@ -1,4 +1,4 @@
-"""The history of a transactional.id: its events, its faults, and what cannot be known."""
+"""The history of a transactional.id: its events, its faults, and the questions that the rows cannot answer."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ _WORDS = {Outcome.COMMITTED: 'commit', Outcome.ABORTED: 'abort'}
 class Event(NamedTuple):
     timestamp_ms: int
     transaction: int | None
-    """The number of the transaction, from 1; None for an event outside of any."""
+    """The number of the transaction, from 1; None for an event outside of all transactions."""
     since_begin_ms: int | None
     kind: str
     where: str
@@ -47,7 +47,8 @@ class History:
 
 def history_of(transactional_id: str, rows: list[StoredRow], evidence: list[Evidence], unread: Iterable[str],
                now_ms: int, command: str = 'kbroker-transactions') -> History:
-    """Return the history of an id. `unread` names the unreadable partitions, `command` begins a command line."""
+    """Return the history of an id. `unread` names the unreadable partitions. `command` is the beginning of a command
+    line."""
     lives, hanging = add_evidence(lives_in(rows), evidence)
     builder = _HistoryBuilder(transactional_id, evidence, now_ms, lives[-1] if lives else None, command)
     for number, life in enumerate(lives, 1):
@@ -91,7 +92,7 @@ class _HistoryBuilder:
         self._unknowns.setdefault(what, []).append(number)
 
     def unknowns(self) -> list[str]:
-        """Return the unknowns, each once for all transactions that it concerns."""
+        """Return the unknown facts, each once for all transactions that it concerns."""
         return [_transactions(numbers) + what for what, numbers in self._unknowns.items()]
 
     # -- rows outside of transactions
@@ -228,7 +229,7 @@ class _HistoryBuilder:
                   f'{self._remedy(hanging.topic, hanging.partition)}')
 
     def _remedy(self, topic: str, partition: int) -> str:
-        """Refer to why-stuck, which alone judges what is safe to run."""
+        """Return a reference to why-stuck: only that command judges which remedy is safe."""
         return f'To see what to do: {self._command} why-stuck {topic}:{partition}'
 
 

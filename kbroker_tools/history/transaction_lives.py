@@ -2,8 +2,9 @@
 
 A transaction is identified in the rows by its start time, which all of its rows carry. A marker belongs to the
 transaction whose Prepare row names its producer id and epoch. From transaction.version 2 on, this pair is unique to the
-transaction, because every ending bumps the epoch (KIP-890). Before, all transactions of a producer share it, and the
-times decide. Compaction leaves only the last row of an id; earlier transactions are visible in the partitions only.
+transaction, because every ending bumps the epoch (KIP-890). In earlier versions, all transactions of a producer share
+the pair, and their times are compared. Compaction leaves only the last row of an id. The partitions then are the only
+trace of earlier transactions.
 """
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from kbroker_tools.rows.transaction_rows import StoredRow
 from kbroker_tools.timeline.transactions_of_partition import Marker, Outcome, PartitionTransaction
 
 CLOCK_SKEW_MS = 1000
-"""The largest expected difference between the clock of a partition's leader, in markers, and the coordinator's."""
+"""The largest expected difference between two clocks: the partition leader's, in markers, and the coordinator's."""
 
 _COMPLETE = {TransactionState.COMPLETE_COMMIT: Outcome.COMMITTED, TransactionState.COMPLETE_ABORT: Outcome.ABORTED}
 _PREPARE = {TransactionState.PREPARE_COMMIT: Outcome.COMMITTED, TransactionState.PREPARE_ABORT: Outcome.ABORTED}
@@ -48,7 +49,7 @@ class Part:
     """The part of a transaction in one partition."""
 
     transaction: PartitionTransaction | None = None
-    """None if it wrote nothing here, or nothing is left."""
+    """None if the transaction wrote nothing here, or compaction removed all of it."""
     marker: Marker | None = None
     repeated: list[Marker] = field(default_factory=list)
 
@@ -58,12 +59,12 @@ class Life:
     """One transaction."""
 
     rows: list[StoredRow] = field(default_factory=list)
-    """The remaining rows, Ongoing to Complete, in order. Empty if only partitions show the transaction."""
+    """The remaining rows in order, from Ongoing to Complete. Empty if only partitions show the transaction."""
     parts: dict[TopicPartition, Part] = field(default_factory=dict)
     prepare: StoredRow | None = None
     complete: StoredRow | None = None
     partitions: frozenset[TopicPartition] | None = None
-    """The partitions that the rows name; None if no such row is left. A Complete row names none."""
+    """The partitions that the rows name; None if no such row is left. A Complete row names no partitions."""
 
     def add_row(self, stored: StoredRow) -> None:
         self.rows.append(stored)
@@ -79,7 +80,7 @@ class Life:
 
     @property
     def decision(self) -> Outcome | None:
-        """The outcome by the rows, or else by the markers; None while it is undecided."""
+        """Return the outcome by the rows, or else by the markers; None while the transaction is undecided."""
         if self.complete is not None:
             return _COMPLETE[_row(self.complete).state]
         if self.prepare is not None:
@@ -95,16 +96,18 @@ class Life:
 
     @property
     def earliest_marker_ms(self) -> int:
-        """The earliest possible time of its markers, apart from clock differences."""
+        """Return the earliest time that its markers can have, apart from clock differences."""
         return self.begin_ms if self.prepare is None else self.prepare.timestamp_ms
 
     @property
     def complete_ms(self) -> int | None:
-        """The append time of the Complete row. The time in the row is older: Kafka sets it before the markers."""
+        """Return the append time of the Complete row. The time in the row is earlier: Kafka sets it before the
+        markers."""
         return None if self.complete is None else self.complete.timestamp_ms
 
     def distance_ms(self, marker: Marker) -> int:
-        """Return the time from Complete to the marker, or negative from Prepare back to it; 0 between the two."""
+        """Return how far the marker is from the time between Prepare and Complete. It is negative before Prepare,
+        positive after Complete, and 0 between the two."""
         if marker.timestamp_ms < self.earliest_marker_ms:
             return marker.timestamp_ms - self.earliest_marker_ms
         complete_ms = self.complete_ms
@@ -112,7 +115,7 @@ class Life:
 
     @property
     def marker_producer(self) -> tuple[int, int] | None:
-        """The producer id and epoch of its markers; None while it is undecided.
+        """Return the producer id and epoch of its markers; None while it is undecided.
 
         After a Complete row that rotated the producer id, the last epoch of the old one is unknown: -1.
         """
@@ -152,8 +155,8 @@ def lives_in(rows: Iterable[StoredRow]) -> list[Life]:
 def add_evidence(lives: list[Life], evidence: Iterable[Evidence]) -> tuple[list[Life], list[Hanging]]:
     """Assign each marker and each partition's records to their transaction.
 
-    Return all lives sorted by time, including those without a remaining row, and the transactions that are open in a
-    partition and belong to no life.
+    Return two lists. The first has all lives sorted by time, including those without a remaining row. The second has
+    the transactions that are open in a partition and belong to no life.
     """
     decided = _Decided(lives)
     unclaimed: dict[tuple[object, ...], Life] = {}
@@ -178,7 +181,7 @@ def add_evidence(lives: list[Life], evidence: Iterable[Evidence]) -> tuple[list[
 
 @dataclass(frozen=True, slots=True)
 class Hanging:
-    """A transaction that is open in a partition although no row says so."""
+    """A transaction that is open in a partition although no row has it open."""
 
     topic: str
     partition: int
@@ -200,9 +203,9 @@ class _Decided:
     def owner(self, topic_partition: TopicPartition, marker: Marker) -> Life | None:
         """Return the marker's transaction, or None if no row of that transaction is left.
 
-        If transactions share an epoch, it is the one that was ending at the marker's time. Otherwise, because clocks
-        differ a little, it is the nearest one that lacks this marker. Otherwise it is the last one before the marker,
-        which is then late or repeated.
+        If transactions share an epoch, it is the one that was ending at the marker's time. If no transaction was ending
+        then, clocks may differ a little: it is the nearest one that lacks this marker. If none lacks it, it is the last
+        one before the marker, which is then late or repeated.
         """
         near, before = [], None
         for life in self._candidates(marker):
@@ -221,7 +224,8 @@ class _Decided:
         return min(near, key=lambda life: abs(life.distance_ms(marker))) if near else before
 
     def _candidates(self, marker: Marker) -> Iterator[Life]:
-        """Yield candidates, latest first, without those decided clearly after the marker unless the epoch is unique."""
+        """Yield candidates, latest first. Unless the epoch is unique, leave out those decided clearly after the
+        marker."""
         for producer in ((marker.producer_id, marker.producer_epoch), (marker.producer_id, -1)):
             lives = self._lives.get(producer, [])
             if lives and lives[0].has_marker_epoch_of_its_own:
@@ -237,7 +241,8 @@ def _lacks_marker(life: Life, topic_partition: TopicPartition) -> bool:
 
 
 def _kinship(found: Evidence, marker: Marker, transaction: PartitionTransaction | None) -> tuple[object, ...]:
-    """Return a key that markers of one transaction without rows share; in doubt, a unique key."""
+    """Return a key that groups markers of the same transaction when its rows are gone. An unrelated marker gets its own
+    key."""
     if transaction is not None and marker.producer_epoch == transaction.producer_epoch + 1:
         return marker.producer_id, marker.producer_epoch
     return marker.producer_id, marker.producer_epoch, found.topic_partition, marker.offset
@@ -254,7 +259,7 @@ def _claim(life: Life, topic_partition: TopicPartition, marker: Marker,
 
 def _owner_of_open(lives: list[Life], topic_partition: TopicPartition,
                    transaction: PartitionTransaction) -> Life | None:
-    """Return the last transaction if it is not complete, or else a complete one that lacks its marker here."""
+    """Return the last transaction if it is not complete. Otherwise return a complete one that lacks its marker here."""
     for life in reversed(lives):
         part = life.parts.get(topic_partition)
         if part is None or part.marker is not None or part.transaction is not None:
@@ -268,6 +273,6 @@ def _owner_of_open(lives: list[Life], topic_partition: TopicPartition,
 
 
 def _row(stored: StoredRow) -> TransactionRow:
-    """Return the row, which is never a tombstone in a life."""
+    """Return the row. In a life it is never a tombstone."""
     assert stored.row is not None
     return stored.row

@@ -24,11 +24,11 @@ from kbroker_tools.stuck.facts import DECIDED_STATES, IDLE_STATES, Facts, LogEvi
 
 MAX_PRODUCER_EPOCH = 32767
 CLOCK_TOLERANCE_MS = 1000
-"""The largest clock difference between two machines; only a larger one counts as evidence."""
+"""The largest difference that two machines' clocks may have. Only a larger difference counts as evidence."""
 SINK_TASK = re.compile(r'(.+)~t\.\d+\.\d+\.\d+\.\d+')
 """The transactional id of a task of the Spark sink. It begins with the transactionalIdPrefix of the query."""
 SETTLING_MS = 60_000
-"""The longest time that markers of a decided transaction normally take."""
+"""The time in which the markers of a decided transaction normally are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Verdict:
     next: str
     advice: str
     command: str | None = None
-    """A complete command line that is safe to run now; None if there is none."""
+    """A complete command line that is safe to run now, or None."""
     known_as: tuple[str, ...] = ()
 
 
@@ -54,7 +54,7 @@ class Cause:
     name: str
     fits: Callable[[Facts], bool]
     headline: Callable[[Facts], str]
-    """The headline after `<partition> `."""
+    """The headline, which follows `<partition> `."""
     why: Callable[[Facts], str]
     next: Callable[[Facts], str]
     advice: Callable[[Facts], Advice]
@@ -63,7 +63,8 @@ class Cause:
 
 
 def sink_prefix(transactional_id: str) -> str | None:
-    """Return the transactionalIdPrefix of the Spark query whose task has this id. None for any other id."""
+    """Return the transactionalIdPrefix of the Spark query whose task has this id, or None for an id of another
+    program."""
     found = SINK_TASK.fullmatch(transactional_id)
     return None if found is None else found[1]
 
@@ -83,7 +84,7 @@ def _is_known(facts: Facts) -> bool:
 
 
 def _is_unseen(facts: Facts) -> bool:
-    """True if an unreadable row may belong to a coordinator that has the transaction and will end it."""
+    """Return True if an unreadable row may belong to a coordinator that has the transaction and will end it."""
     return not _is_known(facts) and not facts.state_log.is_readable
 
 
@@ -115,7 +116,7 @@ def _is_fenced_coordinator(facts: Facts) -> bool:
 
 
 def _is_overdue_decision(facts: Facts) -> bool:
-    """True for a decision long ago. If its time is unknown, the transaction's timeout replaces it."""
+    """Return True for a decision long ago. If its time is unknown, the transaction's timeout replaces it."""
     decided_at_ms = facts.decided_at_ms if facts.decided_at_ms is not None else facts.expires_at_ms
     return _is_decided(facts) and facts.now_ms - decided_at_ms > SETTLING_MS
 
@@ -145,7 +146,8 @@ def _began_in_the_future(facts: Facts) -> bool:
 
 
 def _was_cut(facts: Facts) -> bool:
-    """True if a marker of this epoch was appended after the transaction began, which is still open."""
+    """Return True if a marker of this epoch was appended after the transaction began, and the transaction is still
+    open."""
     marker = facts.log.last_marker if facts.log else None
     return (_is_ongoing_here(facts) and marker is not None and marker.producer_epoch == facts.epoch
             and marker.timestamp_ms > _started_ms(facts) + CLOCK_TOLERANCE_MS)
@@ -158,7 +160,7 @@ def _is_dated_before_marker(facts: Facts) -> bool:
 
 
 def _joined_late(facts: Facts) -> bool:
-    """True if a record is older than the previous transaction's marker in the same epoch (TV0, TV1)."""
+    """Return True if a record is older than the previous transaction's marker in the same epoch (TV0, TV1)."""
     log = facts.log
     return (_is_ongoing_here(facts) and log is not None and log.last_marker is not None and log.has_earlier_data
             and log.last_marker.producer_epoch == facts.epoch and _is_dated_before_marker(facts))
@@ -170,13 +172,15 @@ def _begins_mid_sequence(facts: Facts) -> bool:
 
 
 def _is_overdue(facts: Facts) -> bool:
-    """True if the coordinator missed the timeout. Offline no broker runs, so nothing is overdue."""
+    """Return True if the coordinator missed the timeout. In a directory nothing is overdue, because no broker may
+    run."""
     return (_is_ongoing_here(facts) and facts.is_live
             and facts.now_ms > facts.expires_at_ms + 2 * facts.expiry_interval_ms)
 
 
 def _has_lost_marker(facts: Facts) -> bool:
-    """True if the coordinator completed this transaction, as if its marker were durable here, but the log has none."""
+    """Return True if the coordinator completed this transaction, which needs a durable marker here, but the log has
+    none."""
     decision, log = facts.decision, facts.log
     if decision is None or log is None or not log.is_whole:
         return False
@@ -189,7 +193,8 @@ def _has_lost_marker(facts: Facts) -> bool:
 
 
 def _skipped_add(facts: Facts) -> bool:
-    """True if the previous transaction's marker bumped the epoch (TV2), and this is the first write in the new one."""
+    """Return True if the previous transaction's marker bumped the epoch (TV2), and this is the first write in the new
+    one."""
     log = facts.log
     return (log is not None and log.last_marker is not None and not log.has_earlier_data
             and log.last_marker.producer_epoch == facts.epoch)
@@ -206,7 +211,7 @@ def _was_late(facts: Facts) -> bool:
 
 
 def _was_never_added(facts: Facts) -> bool:
-    """True if the rows of that time still exist and none adds the partition."""
+    """Return True if the rows of that time still exist and no row adds the partition."""
     log = facts.log
     return log is not None and log.is_whole and any(
         row.timestamp_ms <= log.max_timestamp_ms + CLOCK_TOLERANCE_MS for row in facts.state_log.past)
@@ -249,7 +254,7 @@ def _marker(facts: Facts) -> Marker:
 
 
 def _coordinator_says(facts: Facts) -> str:
-    """Return why nothing will end the transaction: the coordinator's state of the id differs."""
+    """Return why nothing will end the transaction: the coordinator has another state for the id."""
     row = _row(facts)
     if row.state in IDLE_STATES:
         return f'the coordinator has no open transaction ({row.state}, epoch {row.producer_epoch})'
@@ -443,7 +448,8 @@ def _on_replication(_: Facts) -> str:
 
 
 def _at_timeout(facts: Facts) -> str:
-    """Return what ends the transaction. The coordinator checks for expired transactions at an interval."""
+    """Return when the transaction ends by its timeout. The coordinator checks for expired transactions at an
+    interval."""
     row = _row(facts)
     expires_at = words_for_time(facts.expires_at_ms)
     if row.timeout_ms == NEVER_TIMES_OUT_MS:
@@ -484,7 +490,7 @@ def _nothing(_: Facts) -> Advice:
 
 
 def _ask_the_cluster(facts: Facts) -> Advice:
-    """Advise no `abort` on partial knowledge: a coordinator elsewhere may be about to commit."""
+    """Advise no `abort` on partial knowledge: a coordinator on another broker may be about to commit."""
     command = f'{facts.command} why-stuck {shell_word(facts.topic)}:{facts.partition}'
     if facts.is_live:
         return Advice('ask again as a user who may describe every transactional.id and read __transaction_state')
@@ -517,9 +523,9 @@ def _records(facts: Facts) -> str:
 
 
 def _terminate(facts: Facts) -> Advice:
-    """Advise the coordinator to end the transaction, which then ends the same way on all its partitions.
+    """Advise that the coordinator ends the transaction, so that it ends the same way in all of its partitions.
 
-    A transaction of a Spark query may be decided. Its rows would be lost.
+    A transaction of a Spark query may be decided: aborting it would lose its rows.
     """
     if sink_prefix(_row(facts).transactional_id) is not None:
         return _finish(facts)
@@ -530,7 +536,8 @@ def _terminate(facts: Facts) -> Advice:
 
 
 def _complete(facts: Facts) -> Advice:
-    """Advise the external coordinator first: to end the transaction against its decision loses or doubles records."""
+    """Advise the external coordinator first: ending the transaction against its decision loses or duplicates
+    records."""
     producer_id, producer_epoch = _row(facts).producer_id, _row(facts).producer_epoch
     return Advice(_once_it_runs(
         facts, 'let the external coordinator complete it: its client initialises again, keeps the prepared transaction '
@@ -540,7 +547,7 @@ def _complete(facts: Facts) -> Advice:
 
 
 def _finish(facts: Facts) -> Advice:
-    """Advise the tool of the sink, which reads the ledger: a decided transaction must not be aborted."""
+    """Advise finish-spark, which reads the ledger of the sink: a decided transaction must not be aborted."""
     prefix = sink_prefix(_row(facts).transactional_id)
     assert prefix is not None
     command = f'{facts.command} finish-spark --prefix {shell_word(prefix)} --dry-run'
@@ -558,7 +565,7 @@ def _wait(facts: Facts) -> Advice:
 
 
 def _reload(facts: Facts) -> Advice:
-    """Advise a reload. A committed transaction must not be aborted: only this partition would lose its part."""
+    """Advise a reload. A committed transaction must not be aborted: only this partition would lose its records."""
     text = 'restart the broker that coordinates it, or move the leader of its partition of __transaction_state'
     if _row(facts).state == 'PrepareCommit':
         return Advice(f'{text}. `abort` is not for this: the transaction is committed, and this partition would lose '
@@ -594,7 +601,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause('state-lost', _has_lost_state, _held(HANGING), _why_state_lost, *_BY_HAND),
     Cause('unknown-producer', lambda facts: not _is_known(facts), _held(HANGING), _why_unknown, *_BY_HAND),
     Cause('coordinator-behind', _is_behind_the_log, _held(HANGING), _why_behind, *_BY_HAND),
-    # The transaction is decided, and its marker is not here.
+    # The transaction is decided, and this partition lacks its marker.
     Cause('coordinator-fenced', _is_fenced_coordinator, _held('its end is decided, but its marker is refused'),
           _why_fenced_coordinator, _when_epoch_is_reached, _reload, known_as=('KAFKA-9144',)),
     Cause('marker-refused', lambda facts: bool(facts.marked_elsewhere) and _is_overdue_decision(facts),
@@ -603,7 +610,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause('prepared-stuck', _is_overdue_decision, _held('its end is decided, but its marker does not arrive'),
           _why_prepared, _when_reloaded, _reload, known_as=('KAFKA-9777', 'KAFKA-16352', 'KAFKA-18137')),
     Cause('ending', _is_decided, _held('its transaction is just ending'), _why_prepared, _in_a_moment, _wait),
-    # The transaction is open, with this partition: the coordinator can end it.
+    # The transaction is open and includes this partition, so the coordinator can end it.
     Cause('epoch-exhausted', _is_exhausted, _held('its transaction is open, and its epochs are used up'),
           _why_exhausted, *_IN_TIME, known_as=('KAFKA-20090', 'KAFKA-19367')),
     Cause('two-phase-prepared', _is_kept, _held('its transaction is prepared for two-phase commit, and waits for its '
@@ -624,7 +631,7 @@ CAUSES: tuple[Cause, ...] = (
           known_as=('KAFKA-14920',)),
     Cause('overdue', _is_overdue, _held('its transaction is open beyond its timeout'), _why_overdue, *_IN_TIME),
     Cause('in-progress', _is_ongoing_here, _held('its transaction is open'), _why_open, *_IN_TIME),
-    # The coordinator has no such transaction, though it knows the producer id.
+    # The coordinator knows the producer id but has no such transaction.
     Cause('marker-lost', _has_lost_marker, _held(HANGING), _why_marker_lost, *_BY_HAND),
     Cause('add-skipped', _skipped_add, _held(HANGING), _why_add_skipped, *_BY_HAND,
           known_as=('KAFKA-18575', 'KAFKA-18654')),

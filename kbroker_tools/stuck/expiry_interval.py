@@ -9,9 +9,9 @@ EXPIRY_INTERVAL = 'transaction.abort.timed.out.transaction.cleanup.interval.ms'
 
 
 def expiry_interval_ms(admin: Admin, node_id: int) -> int | None:
-    """Return the interval of a broker. None if the broker does not report it, or not to this user.
+    """Return the interval of a broker. Return None if the broker has no such setting, or this user may not read it.
 
-    Raises KafkaError, ClientError.
+    Raise KafkaError or ClientError.
     """
     broker = (ResourceType.BROKER, str(node_id))
     found = admin.describe_configs([broker])[broker]

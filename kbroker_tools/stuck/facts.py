@@ -29,16 +29,16 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class LogEvidence:
-    """Evidence from the partition's batches about the transaction that holds it."""
+    """Evidence in the partition's batches about the transaction that holds the partition."""
 
     producer_epoch: int
     """The epoch of the transaction's first batch."""
     base_sequence: int
     max_timestamp_ms: int
     records: int
-    """The producer's records from its first offset up to the high watermark."""
+    """The number of the producer's records from its first offset up to the high watermark."""
     is_counted: bool = True
-    """False if there are more records than were counted."""
+    """False if `records` is too low, because counting stopped at a limit."""
     last_marker: Marker | None = None
     """The producer's last marker before the first offset."""
     has_earlier_data: bool = False
@@ -46,12 +46,12 @@ class LogEvidence:
     is_whole: bool = True
     """True if the log was read from offset 0, so that anything not found does not exist."""
     is_ended: bool = False
-    """True if a marker of the producer was appended behind the first offset while the facts were gathered."""
+    """True if a marker of the producer was appended after the first offset while the facts were gathered."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastRow:
-    """A row of `__transaction_state` that names the producer id, or one after it of the same id."""
+    """A row of `__transaction_state`. It names the producer id, or follows such a row of the same transactional.id."""
 
     transactional_id: str
     state: str | None
@@ -73,7 +73,8 @@ class StateLog:
     is_readable: bool = True
     has_rows: bool = True
     leader_epoch: int = -1
-    """The epoch of the last batch in the id's partition. The coordinator's epoch is this or higher. -1: unknown."""
+    """The epoch of the last batch in the id's partition, or -1 if unknown. The coordinator's epoch is this or
+    higher."""
     past: tuple[PastRow, ...] = ()
     """Oldest first."""
 
@@ -89,11 +90,11 @@ class HeldGroup:
     members: tuple[GroupMemberInfo, ...] = ()
     """The members to which the partition is assigned."""
     is_past_end: bool = False
-    """The log ends below the offset: it lost records, or the topic was created again."""
+    """True if the log ends below the offset: it lost records, or the topic was created again."""
 
 
 class Writer(NamedTuple):
-    """A group whose offsets the transaction commits: its members are the clients that produce."""
+    """A group whose offsets the transaction commits. Its members are the clients that produce."""
 
     group_id: str
     members: tuple[GroupMemberInfo, ...]
@@ -111,7 +112,7 @@ class Facts:
     behind: tuple[ProducerInfo, ...] = ()
     """Other producers with an open transaction, sorted by its first offset."""
     behind_ids: tuple[str | None, ...] = ()
-    """Their transactional.ids, None where the coordinator has none."""
+    """The transactional.ids of `behind`, each None if the coordinator does not have it."""
     log: LogEvidence | None = None
     transaction: TransactionInfo | None = None
     """The coordinator's state of the transactional.id that has the holder's producer id now."""
@@ -136,7 +137,7 @@ class Facts:
 
     @property
     def epoch(self) -> int:
-        """The holder's epoch when it began the transaction."""
+        """Return the epoch in which the holder began the transaction."""
         assert self.holder is not None
         return self.log.producer_epoch if self.log else self.holder.producer_epoch
 
@@ -148,7 +149,7 @@ class Facts:
 
     @property
     def is_covered(self) -> bool:
-        """True if the coordinator's transaction includes this partition."""
+        """Return True if the coordinator's transaction includes this partition."""
         return self.transaction is not None and (self.topic, self.partition) in self.transaction.partitions
 
     @property
@@ -158,7 +159,8 @@ class Facts:
 
     @property
     def decision(self) -> PastRow | None:
-        """The Prepare row of the holder's transaction that names this partition, if a Complete row followed it."""
+        """Return the Prepare row of the holder's transaction that names this partition, if a Complete row followed
+        it."""
         found = None
         for row, following in zip(self.state_log.past, self.state_log.past[1:], strict=False):
             if (row.state in DECIDED_STATES and following.state in IDLE_STATES
@@ -169,12 +171,12 @@ class Facts:
 
     @property
     def kept_by(self) -> tuple[int, int] | None:
-        """The client that keeps the holder's transaction, if the last row of its id can be read."""
+        """Return the client that keeps the holder's transaction, if the last row of its id can be read."""
         return self.state_log.past[-1].kept_by if self.state_log.past else None
 
     @property
     def decided_at_ms(self) -> int | None:
-        """The time of the last Prepare row."""
+        """Return the time of the last Prepare row."""
         for row in reversed(self.state_log.past):
             if row.state in DECIDED_STATES:
                 return row.timestamp_ms

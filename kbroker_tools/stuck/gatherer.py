@@ -33,35 +33,37 @@ if TYPE_CHECKING:
 
 
 LOOK_BACK_OFFSETS = 100_000
-"""The range before a transaction that is searched for its producer's last marker."""
+"""The number of offsets before a transaction in which its producer's last marker is searched."""
 LOOK_AHEAD_OFFSETS = 100_000
-"""The range of a transaction in which its records are counted."""
+"""The number of offsets of a transaction in which its records are counted."""
 ATTEMPTS, PAUSE_S = 50, 0.02
-"""The attempts to see a changing partition in one state; together they last longer than a flush."""
+"""The attempts to read a changing partition in one state. Together they last longer than a flush."""
 PAST_ROWS = 1000
-"""The most rows kept of one id, the last ones."""
+"""The most rows that are kept of one id. They are its last ones."""
 OTHER_PARTITIONS = 100
-"""The most other partitions of a decided transaction that are searched for its marker."""
+"""The most other partitions of a decided transaction in which its marker is searched."""
 
 
 class Gatherer:
-    """A gatherer of facts about partitions. It queries cluster-wide state once for all of them."""
+    """A gatherer of facts about partitions. It reads the state of the cluster once for all of them."""
 
     def __init__(self, view: View, command: str,
                  expiry_interval_ms: Callable[[int], int | None] = lambda node_id: None,
                  sleep: Callable[[float], None] = time.sleep):
-        """`command` begins every command line for this cluster. `expiry_interval_ms` asks a node for its setting."""
+        """`command` is the beginning of every command line for this cluster. `expiry_interval_ms` asks a node for its
+        setting."""
         self._view = view
         self._command = command
         self._expiry_interval_ms = expiry_interval_ms
         self._sleep = sleep
 
     def facts(self, topic: str, partition: int) -> Facts:
-        """Return the facts of one partition. KafkaError if it does not exist or cannot be read.
+        """Return the facts of one partition. Raise KafkaError if it does not exist or cannot be read.
 
-        The partition may change meanwhile, so the reads are repeated until they agree. Either the same transaction is
-        first before and after the coordinator was asked, which reports an end only after its marker. Or the last
-        stable offset has reached the first high watermark, so that nothing is held.
+        The partition may change during the reads, so they are repeated until they agree. They agree in two cases. In
+        the first, the same transaction is first before and after the coordinator was asked, which reports an end only
+        after its marker. In the second, the last stable offset has reached the first high watermark, so that nothing is
+        held.
         """
         first: PartitionOffsets | None = None
         for attempt in range(ATTEMPTS):
@@ -114,7 +116,7 @@ class Gatherer:
         return {listing.producer_id: listing for listing in self._view.transactions()}
 
     def _transaction_of(self, producer_id: int) -> TransactionInfo | None:
-        """Return the coordinator's current state. A cached listing without the id is fetched again first."""
+        """Return the coordinator's current state. If the cached listing lacks the id, fetch the listing again first."""
         for _ in range(2):
             listing = self._transactions.get(producer_id)
             info = self._view.transaction(listing.transactional_id) if listing else None
@@ -137,14 +139,14 @@ class Gatherer:
         return {}
 
     def _state_log(self, producer_id: int, transaction: TransactionInfo | None) -> StateLog:
-        """Return the rows, read once for all partitions that the transaction holds."""
+        """Return the rows. They are read once for all partitions that the transaction holds."""
         key = producer_id, transaction
         if key not in self._state_logs:
             self._state_logs[key] = self._read_state_log(producer_id, transaction)
         return self._state_logs[key]
 
     def _read_state_log(self, producer_id: int, transaction: TransactionInfo | None) -> StateLog:
-        """Read the rows of the id that has, or had, the producer id."""
+        """Read the rows of the transactional.id that has, or had, the producer id."""
         from kbroker_tools.rows.transaction_rows import stored_rows
         wanted = transaction.transactional_id if transaction else None
         past: dict[str, deque[PastRow]] = {wanted: deque(maxlen=PAST_ROWS)} if wanted else {}
@@ -158,12 +160,13 @@ class Gatherer:
                         leader_epoch = max(leader_epoch, stored.leader_epoch)
             except KafkaError:
                 is_readable = False
-        # If the coordinator has no id for it, the last id that had the producer id counts.
+        # If the coordinator has no id for the producer id, use the last id that had it.
         rows = max(past.values(), key=lambda rows: rows[-1].timestamp_ms if rows else 0, default=())
         return StateLog(is_readable, has_rows, leader_epoch, tuple(rows))
 
     def _state_partitions(self, transactional_id: str | None) -> list[int]:
-        """Return the partitions that may have rows of the id. A directory may lack the total number of partitions."""
+        """Return the partitions that may have rows of the id. A directory may not know the total number of
+        partitions."""
         partitions = _partitions_of(self.topics.get(TRANSACTION_STATE))
         if transactional_id is None or not self._view.is_live or not partitions:
             return partitions
@@ -196,7 +199,7 @@ class Gatherer:
 
     def _log_evidence(self, topic: str, partition: int, holder: ProducerInfo,
                       offsets: PartitionOffsets) -> LogEvidence | None:
-        """Return the evidence from the log, or None if reading it is not authorized."""
+        """Return the evidence in the log, or None if reading it is not authorized."""
         first_offset = holder.transaction_first_offset
         assert first_offset is not None
         start_offset = max(0, first_offset - LOOK_BACK_OFFSETS)
@@ -207,7 +210,7 @@ class Gatherer:
                 if header.producer_id != holder.producer_id:
                     continue
                 if header.is_control and header.records_count == 0:
-                    # Compaction emptied this marker, and removed the data that it ended.
+                    # Compaction emptied this marker, after it removed the data that the marker ended.
                     continue
                 if header.is_control:
                     is_ended = header.base_offset >= first_offset
@@ -231,7 +234,7 @@ class Gatherer:
 
     @cached_property
     def _group_offsets(self) -> dict[str, list[GroupOffset] | None]:
-        """The offsets by group; None for a group that was deleted or that this user may not read."""
+        """Return the offsets by group. A group that was deleted or that this user may not read has None."""
         found: dict[str, list[GroupOffset] | None] = {}
         for group_id in self._view.groups():
             try:
@@ -245,7 +248,7 @@ class Gatherer:
             for offset in offsets or ():
                 if (offset.topic, offset.partition) == at and offset.offset >= 0:
                     members = tuple(member for member in self._members(group_id) if at in member.assignment)
-                    # The group may have read on since the high watermark was found.
+                    # The group may have read further since the high watermark was read.
                     is_past_end = offset.offset > high_watermark and (
                         offset.offset > self._view.partition_offsets(*at).high_watermark)
                     yield HeldGroup(group_id, offset.offset, max(0, high_watermark - offset.offset), members,
@@ -279,12 +282,12 @@ class Gatherer:
 
     @cached_property
     def _known_writers(self) -> dict[tuple[int, int], list[Writer]]:
-        """The writers by producer id and partition of `__consumer_offsets`."""
+        """Return the writers by producer id and partition of `__consumer_offsets`."""
         return {}
 
     def _writers(self, producer_id: int, at: TopicPartition,
                  transaction: TransactionInfo | None) -> tuple[Writer, ...]:
-        """Return the groups whose offsets the open transaction commits: their members are the producing clients."""
+        """Return the groups whose offsets the open transaction commits. Their members are the producing clients."""
         partitions = {at, *(transaction.partitions if transaction else ())}
         found: list[Writer] = []
         for index in sorted(index for name, index in partitions if name == CONSUMER_OFFSETS):

@@ -1,7 +1,8 @@
-"""Hanging transactions, found as Kafka's tool finds them (KIP-664) and in its order.
+"""Hanging transactions, by the rules of Kafka's tool (KIP-664) and in its order.
 
-A transaction hangs if it is open on a partition for longer than the longest transaction timeout, and the coordinator
-either has no transactional.id for its producer id or has one whose transaction does not include the partition.
+A transaction hangs if it is open on a partition for longer than the longest transaction timeout, and its coordinator
+will not end it. Either the coordinator has no transactional.id for the producer id, or the transaction of that id does
+not include the partition.
 """
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class OpenTransaction(NamedTuple):
 
 
 class OpenCount:
-    """Asks for producers, and counts the open transactions: a producer has one at a time."""
+    """A source of producers that counts their open transactions. A producer has one at a time."""
 
     def __init__(self, producers_of: Callable[[Collection[TopicPartition]], dict[TopicPartition, list[ProducerInfo]]]):
         self._producers_of = producers_of
@@ -50,7 +51,7 @@ def find_hanging(view: View, partitions: Sequence[TopicPartition], max_timeout_m
                  ) -> list[OpenTransaction]:
     """Return the hanging transactions in `partitions` whose last record is older than `max_timeout_ms`.
 
-    `producers_of` returns the producers of the given partitions. KafkaError, OSError.
+    `producers_of` returns the producers of the given partitions. Raise KafkaError or OSError.
     """
     candidates: dict[int, list[OpenTransaction]] = {}
     for start in range(0, len(partitions), BATCH):
@@ -76,10 +77,11 @@ def find_hanging(view: View, partitions: Sequence[TopicPartition], max_timeout_m
 # ---- the order of a java.util.HashMap, in which Kafka's tool iterates over partitions and producer ids
 
 def in_java_order(keys: Iterable[K], hash_of: Callable[[K], int], capacity: int = 16) -> list[K]:
-    """Sort keys as a hash map with this initial capacity iterates after inserting them one by one.
+    """Sort keys as a hash map with this initial capacity iterates after they were inserted one by one.
 
     The number of buckets is a power of two, doubled when the map is more than three quarters full. The bucket of a key
-    is its hash, with the upper half folded onto the lower, modulo that number. Keys in one bucket keep their order.
+    is its hash, with the upper half folded onto the lower, modulo the number of buckets. Keys in one bucket keep their
+    order.
     """
     inserted = list(keys)
     buckets = 1
@@ -91,7 +93,7 @@ def in_java_order(keys: Iterable[K], hash_of: Callable[[K], int], capacity: int 
 
 
 def string_hash(text: str) -> int:
-    """Return the 32-bit hash of a String. Topic names are ASCII, so a character is a UTF-16 unit."""
+    """Return the 32-bit hash of a String. Topic names are ASCII, so each character is one UTF-16 unit."""
     found = 0
     for character in text:
         found = 31 * found + ord(character)
@@ -105,5 +107,5 @@ def partition_hash(key: TopicPartition) -> int:
 
 
 def long_hash(value: int) -> int:
-    """Return the hash of a Long: its halves, folded."""
+    """Return the hash of a Long: its two halves, combined by exclusive or."""
     return (value ^ value >> 32) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""The partitions, of many, whose last stable offset is below the high watermark: two questions for all of them."""
+"""A search of many partitions for those whose last stable offset is below the high watermark. It needs two requests."""
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from kbroker_tools.cluster.live_view import LiveView
 
 BATCH = 1000
-"""The most partitions of one question."""
+"""The most partitions in one request."""
 
 
 def held_of(view: View, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-    """Return the partitions that may be held. KafkaError, OSError.
+    """Return the partitions that may be held. Raise KafkaError or OSError.
 
-    The last stable offsets are asked for first. So a partition that grows meanwhile may be among them without need.
+    The last stable offsets are read first. A partition that grows between the two reads thus may be returned although
+    it is not held.
     """
     if view.is_live:
         return _held_live(view, list(partitions))   # type: ignore[arg-type]

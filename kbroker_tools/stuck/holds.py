@@ -1,7 +1,7 @@
 """The records that members of share groups hold, as the status socket of a running kbroker describes them.
 
-No request of Kafka's protocol shows them. The socket is found by the broker's log directory. A tool that asks a broker
-over the network finds the directory if it runs on the same machine, and may ask as the broker's user or as root.
+No request of Kafka's protocol shows them. The broker's log directory leads to the socket. A tool that reads a broker
+over the network finds the directory if it runs on the same machine, and as the broker's user or as root.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = [Column('group_id', 'Group'), Column('topic', 'Topic'), Column('partit
 
 
 class Wanted(NamedTuple):
-    """The partitions, or the group, whose held records are wanted. None stands for all."""
+    """The partitions, or the group, whose held records are wanted. None means all."""
 
     topic: str | None = None
     partition: int | None = None
@@ -34,17 +34,17 @@ class Wanted(NamedTuple):
 
 
 class Holds(NamedTuple):
-    """The held records of share groups. `unseen` is the reason why they cannot be seen from here, or None."""
+    """The held records of share groups. `unseen` is the reason why this program cannot see them, or None."""
 
     records: int = 0
     ranges: tuple[dict[str, Any], ...] = ()
     left_out: int = 0
-    """The number of ranges that the broker counted, but did not list."""
+    """The number of ranges that the broker counted but did not list."""
     unseen: str | None = None
 
 
 def find_holds(view: View, data_dir: Path | None, wanted: Wanted) -> Holds:
-    """Return the records that share groups hold. Without a broker on a directory nothing is held."""
+    """Return the records that share groups hold. Without a running broker, a directory has no held records."""
     question = {'holds': wanted._asdict()}
     try:
         if data_dir is not None:
@@ -57,14 +57,14 @@ def find_holds(view: View, data_dir: Path | None, wanted: Wanted) -> Holds:
 
 
 def _log_directory(data_dir: Path) -> str:
-    """Return the log directory, which may be the one around a partition directory."""
+    """Return the log directory. If `data_dir` is a partition directory, it is the directory that contains it."""
     from kbroker.log.inventory import META_PROPERTIES_FILE
     path = os.path.abspath(data_dir)
     return path if os.path.exists(os.path.join(path, META_PROPERTIES_FILE)) else os.path.dirname(path)
 
 
 def _holds_of_cluster(view: LiveView, wanted: Wanted, question: dict[str, Any]) -> Holds:
-    """Ask the brokers of a cluster that run on this machine. KafkaError, OSError."""
+    """Return the records from those brokers of a cluster that run on this machine. Raise KafkaError or OSError."""
     if not any(group.protocol_type == 'share' and wanted.group_id in (None, group.group_id)
                for group in view.listed_groups()):
         return Holds()
@@ -85,7 +85,7 @@ def _holds(report: dict[str, Any]) -> Holds:
 # ---- output
 
 def show_holds(output: Output, holds: Holds) -> None:
-    """Show the held records as a table, or say how to see them. Show nothing if there are none."""
+    """Print the held records as a table, or how to see them. Print nothing if no records are held."""
     if holds.unseen is not None:
         output.line()
         output.line(f'share groups may hold records here, which cannot be seen: {holds.unseen}')

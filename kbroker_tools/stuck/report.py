@@ -17,14 +17,17 @@ from kbroker_tools.stuck.facts import Facts, HeldGroup, Writer
 LABEL_WIDTH = 13
 PLAIN_WIDTH = 100
 MOST_NAMED = 10
-"""The most partitions, transactions or members that are named; the rest is counted."""
+"""The most partitions, transactions or members that are named; the remaining ones are counted."""
 WHOLE_REPORTS = 5
-"""The most full reports. Further partitions get the verdict and the command only."""
+"""The most full reports. For further partitions, only the verdict and the command are printed."""
 NOT_REPORTED = 'not reported by the protocol'
 
 
 def show_many(output: Output, found: Iterable[tuple[Facts, Verdict]]) -> None:
-    """Show many partitions. One whose command was shown before, as for one transaction, gets a line and those behind.
+    """Print the reports of many partitions.
+
+    A partition whose command was printed before, because one transaction holds both, gets one line and the transactions
+    behind the first.
     """
     shown: set[str] = set()
     for facts, verdict in found:
@@ -43,7 +46,7 @@ def show_many(output: Output, found: Iterable[tuple[Facts, Verdict]]) -> None:
 
 
 def show(output: Output, facts: Facts, verdict: Verdict) -> None:
-    """Show one partition as text."""
+    """Print the report of one partition as text."""
     _headline(output, verdict)
     width = min(PLAIN_WIDTH, shutil.get_terminal_size().columns) if output.is_terminal else PLAIN_WIDTH
     for label, text in _conclusions(verdict):
@@ -60,7 +63,7 @@ def _headline(output: Output, verdict: Verdict) -> None:
 
 
 def _command(output: Output, verdict: Verdict) -> None:
-    """Show the command on one line, unwrapped, so that it can be copied."""
+    """Print the command on one line, unwrapped, so that it can be copied."""
     if verdict.command is not None:
         output.line()
         output.line('  ' + verdict.command, style='bold cyan')
@@ -117,7 +120,7 @@ def _consumers(facts: Facts) -> Iterator[str]:
 
 
 def _clients(writers: tuple[Writer, ...]) -> Iterator[str]:
-    """Yield the clients behind the producer, which only the groups whose offsets it commits reveal."""
+    """Yield texts about the clients behind the producer. Only the groups whose offsets it commits reveal them."""
     if not writers:
         yield f'id and address {NOT_REPORTED}'
     for writer in writers:
@@ -182,7 +185,7 @@ def _some(words: Iterable[str]) -> str:
 # ---- for programs
 
 def as_json(facts: Facts, verdict: Verdict) -> dict[str, Any]:
-    """Return one partition as JSON. Unknown values are null."""
+    """Return the report of one partition as JSON. Unknown values are null."""
     row, log = facts.transaction, facts.log
     return {
         'topic': facts.topic, 'partition': facts.partition, 'is_stuck': verdict.is_stuck, 'cause': verdict.cause,

@@ -1,1 +1,1 @@
-"""A picture of a partition and its transactions."""
+"""The timeline of a partition and its transactions, as text or as a page."""

@@ -1,7 +1,7 @@
 """The timeline of a partition as one self-contained HTML file with style, script and data inside.
 
-The page's policy names the hash of its own script, so that no other script can run. Data reaches the script as JSON
-that cannot contain markup. All other texts are escaped here.
+The page's policy names the hash of its own script, so that no other script can run. The script receives its data as
+JSON that cannot contain markup. All other texts are escaped here.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TABLE_COLUMNS = ('Producer', 'Producer id', 'Epoch', 'First offset', 'Last offs
 
 
 def page(timeline: Timeline) -> str:
-    """Return the whole file."""
+    """Return the whole HTML file."""
     name = f'{timeline.topic}-{timeline.partition}'
     return filled({
         'title': escape(f'{name}: transactions'),
@@ -55,7 +55,7 @@ def page(timeline: Timeline) -> str:
 
 
 def filled(fields: Mapping[str, str], data: Any) -> str:
-    """Return the page with these fields, which are HTML, and the data that its script draws."""
+    """Return the page with the values of its fields, which are HTML, and the data that its script draws."""
     script = (_HERE / 'page.js').read_text('utf-8')
     texts = {'script_hash': 'sha256-' + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
              'data': _json(data), 'script': script, **fields}
@@ -108,7 +108,7 @@ def _facts(timeline: Timeline) -> str:
 
 
 def facts_of(facts: Iterable[tuple[str, int, str]]) -> str:
-    """Return the numbers at the top of a page: a name, a count, and the class of its colour or ''."""
+    """Return the numbers at the top of a page. Each fact is a name, a count, and the class of its colour or ''."""
     return '\n'.join(f'<div><dt>{name}</dt><dd{f" class={kind}" if kind and count else ""}>{count:,}</dd></div>'
                      for name, count, kind in facts)
 
@@ -134,7 +134,7 @@ def _cells(timeline: Timeline, one: PartitionTransaction) -> list[str]:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], kind: str = 'numbers') -> str:
-    """Return a table of these texts. `kind` is numbers or texts, which are wrapped."""
+    """Return a table of these texts. `kind` is 'numbers', or 'texts' for cells that may wrap."""
     def line(tag: str, cells: Sequence[str]) -> str:
         return '<tr>' + ''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells) + '</tr>\n'
     return (f'<div class="scroll"><table class="{kind}">\n<thead>' + line('th', columns) + '</thead>\n<tbody>\n'

@@ -14,17 +14,17 @@ Axis = Literal['offset', 'time']
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The transactions of a partition, and all other data of its picture."""
+    """The transactions of a partition, and the other facts that its picture shows."""
 
     topic: str
     partition: int
     place: str
-    """The address or directory that it was read from."""
+    """The address or the directory that the timeline was read from."""
     read_at_ms: int
     offsets: PartitionOffsets
     start_offset: int
     end_offset: int
-    """The last offset shown, plus one."""
+    """The offset after the last one shown."""
     start_timestamp_ms: int
     end_timestamp_ms: int
     last_stable_timestamp_ms: int
@@ -43,22 +43,24 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One producer, by its transactional.id if known, or all producers without their own lane."""
+    """A lane of the picture: one producer, by its transactional.id if that is known, or all producers without their own
+    lane."""
 
     title: str
     detail: str
-    """A short text of producer ids and epochs."""
+    """A short text with the producer ids and epochs."""
     transactions: list[PartitionTransaction]
     restarts: frozenset[int] = frozenset()
     """First offsets of the transactions before which the epoch jumped or the producer id changed.
 
-    Either the producer was initialised again, or it ended transactions elsewhere, each of which bumped the epoch.
+    Either the producer was initialised again, or it ended transactions in other partitions: each of these endings
+    bumped the epoch.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An axis, on which places run from 0 to 1."""
+    """An axis. It maps offsets or times to places from 0 to 1."""
 
     axis: Axis
     start: int
@@ -71,7 +73,7 @@ class Scale:
         return self.place(transaction.first_offset if self.axis == 'offset' else transaction.begin_timestamp_ms)
 
     def end_of(self, transaction: PartitionTransaction) -> float:
-        """Return the end of the bar: behind the marker, or at the end of the log if it is open."""
+        """Return the end of the bar: after the marker, or at the end of the log if the transaction is open."""
         if transaction.outcome is Outcome.OPEN:
             return 1.0
         if self.axis == 'offset':
@@ -94,7 +96,7 @@ def lanes_of(timeline: Timeline, limit: int) -> list[Lane]:
     """Return at most `limit` lanes, in the order in which producers first appear.
 
     If there are more producers, lanes go first to those with an open transaction, then to those with an aborted one,
-    then to those with the most transactions. The others share the last lane.
+    then to those with the most transactions. All other producers share the last lane.
     """
     owned: dict[str | int, list[PartitionTransaction]] = {}
     for transaction in timeline.transactions:

@@ -22,9 +22,9 @@ MAX_OPEN_SHOWN = 5
 MIN_CHART_COLUMNS = 20
 MAX_TITLE_COLUMNS = 30
 MANY = 4
-"""A column whose share of aborted transactions is at least 1 in this many gets another character."""
+"""A column gets another character if at least one in this many of its transactions is aborted."""
 TICK_COLUMNS = 14
-"""The width of a label with spacing."""
+"""The columns between two ticks, which have room for a label and spaces."""
 
 STYLES = {Outcome.COMMITTED: 'color(33)', Outcome.ABORTED: 'color(166)', Outcome.OPEN: 'color(134)'}
 """Blue, vermilion and purple, which the colour-blind can distinguish on dark and light backgrounds."""
@@ -35,7 +35,7 @@ BOLD = 'bold'
 _STEPS = ((1, (1, 2, 5, 10, 20, 50, 100, 200, 500)), (1000, (1, 2, 5, 10, 15, 30)), (60_000, (1, 2, 5, 10, 15, 30)),
           (3_600_000, (1, 2, 3, 6, 12)), (86_400_000, (1, 2, 7, 14, 30, 90, 365)))
 TIME_STEPS_MS = tuple(unit_ms * size for unit_ms, sizes in _STEPS for size in sizes)
-"""Round distances between ticks."""
+"""The distances between ticks that are round numbers."""
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
 
 
@@ -65,7 +65,7 @@ ASCII = Glyphs('#', 'x', ':', '%', '&', '-', 'C', 'A', '>', '^', '!', '|', '+', 
 
 
 def glyphs_for(encoding: str | None) -> Glyphs:
-    """Return line-drawing characters if the output's encoding has them, otherwise ASCII."""
+    """Return line-drawing characters if the output's encoding has them, otherwise ASCII characters."""
     try:
         ''.join(UNICODE).encode(encoding or 'ascii')
     except (UnicodeEncodeError, LookupError):
@@ -74,7 +74,7 @@ def glyphs_for(encoding: str | None) -> Glyphs:
 
 
 def draw(timeline: Timeline, axis: Axis, width: int, glyphs: Glyphs = UNICODE) -> list[Line]:
-    """Return the whole picture, at most `width` columns wide if that is enough for any picture."""
+    """Return the whole picture. It is at most `width` columns wide, unless that is too narrow for any picture."""
     lines = [*_headline(timeline, width), []]
     if not timeline.transactions:
         return [*lines, [(_no_transactions(timeline), None)]]
@@ -102,7 +102,7 @@ def draw(timeline: Timeline, axis: Axis, width: int, glyphs: Glyphs = UNICODE) -
 
 
 class Chart:
-    """The part of the picture between titles and counts."""
+    """The part of the picture between the heading and the counts."""
 
     def __init__(self, timeline: Timeline, scale: Scale, columns: int, glyphs: Glyphs):
         self._timeline = timeline
@@ -179,7 +179,7 @@ class Chart:
                   transaction: PartitionTransaction, first: int, last: int) -> None:
         """Draw the details of a bar that has room for them: the end of its records, and its marker.
 
-        A marker may use the first column of another bar, if that bar continues in the next column.
+        A marker may replace the first column of another bar, if that bar continues in the next column.
         """
         if last == first:
             return
@@ -203,7 +203,7 @@ class Chart:
             cells[room[0]] = (self._glyphs.restart, BOLD)
 
     def rules(self) -> list[str]:
-        """Return the lines below the lanes that name the last stable offset and the high watermark."""
+        """Return the lines below the lanes, which name the last stable offset and the high watermark."""
         offsets, glyphs = self._timeline.offsets, self._glyphs
         named = [(self._watermark, glyphs.watermark, f'high watermark {offsets.high_watermark:,}'),
                  (self._stable, glyphs.stable, f'last stable offset {offsets.last_stable_offset:,}')]
@@ -264,7 +264,7 @@ def extent(timeline: Timeline) -> list[str]:
 
 
 def stability(timeline: Timeline) -> str:
-    """Return the last stable offset and what it holds back."""
+    """Return a sentence about the last stable offset and the records that it holds back."""
     offsets = timeline.offsets
     held_back = offsets.high_watermark - offsets.last_stable_offset
     held = f': {words_for_count(held_back, "offset")} held back from read_committed consumers' if held_back else ''

@@ -2,7 +2,8 @@
 
 A transaction opens with the first transactional batch of a producer id and ends with the id's next marker. A producer
 id never has two open transactions in one partition. If its epoch rises without a marker, the producer was initialised
-again. From transaction.version 2 on, where every ending bumps the epoch, it may also have ended transactions elsewhere.
+again. From transaction.version 2 on, where every ending bumps the epoch, it may also have ended transactions in other
+partitions.
 """
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Marker(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionTransaction:
-    """The part of one transaction in one partition. Times are the batches' own, by the client's or broker's clock."""
+    """The part of one transaction in one partition. Times are those of the batches, from the client's or the broker's
+    clock."""
 
     producer_id: int
     producer_epoch: int
@@ -53,7 +55,7 @@ class PartitionTransaction:
 
     @property
     def end_offset(self) -> int:
-        """The offset of the marker, or of the last record if it is open."""
+        """Return the offset of the marker, or of the last record if the transaction is open."""
         return self.last_offset if self.marker is None else self.marker.offset
 
     @property
@@ -62,19 +64,21 @@ class PartitionTransaction:
 
     @property
     def duration_ms(self) -> int | None:
-        """The time from the first batch to the marker; None while it is open."""
+        """Return the time from the first batch to the marker; None while the transaction is open."""
         return None if self.marker is None else self.marker.timestamp_ms - self.begin_timestamp_ms
 
 
 @dataclass(slots=True)
 class Replay:
-    """A replay of batches, added in offset order, to transactions sorted by first offset."""
+    """A replay of batches, added in the order of their offsets. It collects the transactions, sorted by first
+    offset."""
 
     transactions: list[PartitionTransaction] = field(default_factory=list)
     lone_markers: list[Marker] = field(default_factory=list)
     """Markers without an open transaction.
 
-    It began before the first batch, wrote nothing here, lost its records to compaction, or had a marker already.
+    Their transaction began before the first batch, wrote nothing here, lost its records to compaction, or had a marker
+    already.
     """
     since_ms: int | None = None
     plain_records: int = 0
@@ -91,7 +95,7 @@ class Replay:
         return bool(self._open)
 
     def add(self, header: BatchHeader, batch: bytes | bytearray | memoryview, may_begin: bool = True) -> None:
-        """Replay one batch. With `may_begin` False it can only continue or end a transaction."""
+        """Replay one batch. With `may_begin` False, the batch can only continue or end a transaction."""
         self.batches += 1
         if self.first_offset is None:
             self.first_offset, self.first_timestamp_ms = header.base_offset, _first_timestamp_ms(header)
@@ -152,7 +156,7 @@ def read_marker(header: BatchHeader, batch: bytes | bytearray | memoryview) -> M
 
 def replay(batches: Iterable[tuple[BatchHeader, memoryview]], end_offset: int | None = None,
            since_ms: int | None = None) -> Replay:
-    """Replay the transactions that begin below `end_offset`, reading on while one of them is open."""
+    """Replay the transactions that begin below `end_offset`. Batches after it are read while one of them is open."""
     result = Replay(since_ms=since_ms)
     for header, batch in batches:
         may_begin = end_offset is None or header.base_offset < end_offset
@@ -163,7 +167,8 @@ def replay(batches: Iterable[tuple[BatchHeader, memoryview]], end_offset: int | 
 
 
 def _first_timestamp_ms(header: BatchHeader) -> int:
-    """Return the first record's time; the last one's if a delete horizon or LogAppendTime replaced it in the header."""
+    """Return the first record's time. If a delete horizon or LogAppendTime replaced it in the header, return the last
+    record's."""
     if header.is_log_append_time or header.delete_horizon_ms is not None or header.base_timestamp_ms < 0:
         return header.max_timestamp_ms
     return header.base_timestamp_ms
