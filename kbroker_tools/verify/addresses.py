@@ -1,4 +1,5 @@
-"""Addresses of brokers in answers: the proxy puts its own in their place, so that clients stay behind it."""
+"""Addresses of brokers in responses. The proxy replaces them by its own, so that all requests of clients pass the
+proxy."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -9,14 +10,15 @@ from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.messages import DescribeClusterResponse, FindCoordinatorResponse, MetadataResponse
 
 Route = Callable[[str, int], tuple[str, int]]
-"""Returns the address behind which a broker is to be found."""
+"""Returns the address at which clients reach a broker."""
 
 _RESPONSES: dict[int, Any] = {ApiKey.METADATA: MetadataResponse, ApiKey.FIND_COORDINATOR: FindCoordinatorResponse,
                               ApiKey.DESCRIBE_CLUSTER: DescribeClusterResponse}
 
 
 def rewritten(answer: bytes, key: int, version: int, route: Route) -> bytes:
-    """Return the answer, without its size, with other addresses. ProtocolError for one that cannot be read."""
+    """Return the response, without its size, with replaced addresses. Raise ProtocolError for one that cannot be
+    read."""
     response_class = _RESPONSES.get(key)
     if response_class is None or not response_class.versions[0] <= version <= response_class.versions[1]:
         return answer
@@ -29,7 +31,7 @@ def rewritten(answer: bytes, key: int, version: int, route: Route) -> bytes:
 
 
 def _places(message: Any) -> list[Any]:
-    """Return the parts of an answer that have a host and a port."""
+    """Return the parts of a response that have a host and a port."""
     if isinstance(message, FindCoordinatorResponse):
         return [message, *message.coordinators]
     return list(message.brokers)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 class Kind(enum.Enum):
-    """A promise of Kafka's protocol, by the way in which it is broken."""
+    """A kind of anomaly: the promise of Kafka's protocol that is broken, and how."""
 
     LOST_WRITE = 'lost write', 'an acknowledged or committed record is not in the log at the end'
     DUPLICATE = 'duplicate', 'one record is in the log twice, or one input was transformed twice by a group'
@@ -36,7 +36,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """One occurrence: a sentence, and the places that the timeline shows."""
+    """One occurrence of an anomaly: a sentence, and the places that the timeline shows."""
 
     text: str
     transactions: tuple[int, ...] = ()
@@ -45,7 +45,7 @@ class Evidence:
 
 @dataclass
 class Found:
-    """All occurrences of one kind, of which the smallest is kept."""
+    """All occurrences of one kind: their number and the smallest evidence."""
 
     count: int = 0
     size: int = 0
@@ -53,7 +53,8 @@ class Found:
 
 
 class Collector:
-    """Counts anomalies by their kind. Of each kind it keeps the smallest occurrence, the first one if several are."""
+    """Counts anomalies by their kind. For each kind it keeps the smallest occurrence, and the first of equally small
+    ones."""
 
     def __init__(self) -> None:
         self._found: dict[Kind, Found] = {}
@@ -66,7 +67,7 @@ class Collector:
             found.size, found.evidence = size, evidence
 
     def __iter__(self) -> Iterator[tuple[Kind, Found]]:
-        """Yield what was found, in the order of the kinds."""
+        """Yield the kinds that occurred with their occurrences, in the order of the kinds."""
         return ((kind, self._found[kind]) for kind in Kind if kind in self._found)
 
     def __contains__(self, kind: Kind) -> bool:

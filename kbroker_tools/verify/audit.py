@@ -1,4 +1,4 @@
-"""The logs as they are at the end: what the final readers got from each partition."""
+"""The logs at the end of a run: the records that the final readers received from each partition."""
 from __future__ import annotations
 
 from array import array
@@ -10,9 +10,10 @@ from kbroker_tools.verify.history import History
 
 @dataclass
 class FinalLog:
-    """Records of one partition in the order of a final reader, which got all that lie below the offset `end`.
+    """The records of one partition in the order of a final reader, which received all records below the offset `end`.
 
-    `is_complete` if that is the end of the partition. A transaction that never ends hides the rest from read_committed.
+    `is_complete` is True if `end` is the end of the partition. A transaction that never ends hides the following
+    records from read_committed.
     """
 
     offsets: array[int] = field(default_factory=lambda: array('q'))
@@ -21,7 +22,7 @@ class FinalLog:
     is_complete: bool = False
 
     def rank(self, offset: int) -> int:
-        """Return the index of the first record at this offset or behind it."""
+        """Return the index of the first record at or after this offset."""
         return bisect_left(self.offsets, offset)
 
     def number_at(self, offset: int) -> int | None:
@@ -31,7 +32,7 @@ class FinalLog:
 
 @dataclass
 class Audit:
-    """Both views of all partitions: `everything` as read_uncommitted shows it, `committed` as read_committed does."""
+    """Both views of all partitions: `everything` as read_uncommitted returns it, `committed` as read_committed does."""
 
     everything: list[FinalLog]
     committed: list[FinalLog]
@@ -41,7 +42,7 @@ class Audit:
 
 
 def audit(history: History) -> Audit:
-    """Collect the final reads. Of several final readers of one isolation level, the first counts."""
+    """Collect the final reads. If an isolation level has several final readers, the first counts."""
     views = {}
     for is_committed in (False, True):
         reader = next((number for number, reader in sorted(history.readers.items())

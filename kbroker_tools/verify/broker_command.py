@@ -1,4 +1,4 @@
-"""A broker that the run starts, kills, pauses and starts again, by the command of the operator."""
+"""A broker that the run starts, kills, pauses and restarts with a command of the operator."""
 from __future__ import annotations
 
 import os
@@ -16,15 +16,15 @@ STOP_LIMIT_S = 30
 LOOK_AGAIN_S = 0.02
 LAST_LINES = 5
 CLOCK_FILES = '/dev/shm/faketime_shm_{}', '/dev/shm/sem.faketime_sem_{}'
-"""Files of libfaketime that stay when the process with this id is killed."""
+"""Files of libfaketime that remain when the process with this id is killed."""
 
 
 class BrokerCommandError(Exception):
-    """The broker did not start, or it ended by itself."""
+    """The broker did not start, or it ended without being stopped."""
 
 
 class BrokerCommand:
-    """A process group. Signals reach the command and what it has started, such as a JVM behind a script."""
+    """A process group. Signals reach the command and the processes that it started, such as a JVM behind a script."""
 
     def __init__(self, command: str, address: tuple[str, int], log: Path, environment: Mapping[str, str] | None = None,
                  sleep: Callable[[float], None] = time.sleep):
@@ -37,7 +37,7 @@ class BrokerCommand:
         self._was_killed = False
 
     def start(self) -> None:
-        """Start the broker and wait until it accepts connections. BrokerCommandError, OSError."""
+        """Start the broker and wait until it accepts connections. Raise BrokerCommandError or OSError."""
         self._await_silence()
         with self._log.open('ab') as log:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -53,8 +53,8 @@ class BrokerCommand:
     def _await_silence(self) -> None:
         """Wait until a killed broker accepts no connections any more.
 
-        BrokerCommandError for another server at the address: it would be taken for the broker, and no fault would reach
-        it.
+        Raise BrokerCommandError if another server is at the address: the run would mistake it for the broker, and no
+        fault would reach it.
         """
         deadline = time.monotonic() + (STOP_LIMIT_S if self._was_killed else 0)
         while self._accepts():
@@ -64,13 +64,13 @@ class BrokerCommand:
             self._sleep(LOOK_AGAIN_S)
 
     def check(self) -> None:
-        """Raise BrokerCommandError if the broker has ended by itself."""
+        """Raise BrokerCommandError if the broker has ended without being stopped."""
         code = None if self._process is None else self._process.poll()
         if code is not None:
             raise BrokerCommandError(f'the broker command ended with code {code}; {self._log} ends: {self._tail()}')
 
     def kill(self) -> None:
-        """End the processes with SIGKILL. BrokerCommandError if the broker has ended by itself."""
+        """End the processes with SIGKILL. Raise BrokerCommandError if the broker has ended before."""
         self.check()
         self._kill()
 
@@ -90,7 +90,7 @@ class BrokerCommand:
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End the broker cleanly, or with SIGKILL if that takes too long."""
+        """Stop the broker cleanly, or with SIGKILL if that takes too long."""
         if self._process is None:
             return
         self.resume()

@@ -1,4 +1,4 @@
-"""The checks of a history. They are pure, and pass over each record a fixed number of times."""
+"""The checks of a history. They are pure functions, and read each record a fixed number of times."""
 from __future__ import annotations
 
 from array import array
@@ -24,7 +24,7 @@ class Verdict:
     is_finished: bool
     """False if the run was interrupted, so that absent records prove nothing."""
     idle_clients: tuple[str, ...] = ()
-    """The clients without any acknowledged record: nothing of them was checked."""
+    """The clients without any acknowledged record. The checks say nothing about them."""
 
     @property
     def is_conclusive(self) -> bool:
@@ -64,7 +64,7 @@ class _Checks:
         self._visible = array('q', [NONE]) * len(history.writes)
         """The offset of each record, as read_committed shows it."""
         self._visible_of = array('q', [0]) * len(history.transactions)
-        """How many records of each transaction read_committed shows."""
+        """The number of records of each transaction that read_committed shows."""
 
     def run(self) -> None:
         for partition in range(len(self._history.partitions)):
@@ -97,7 +97,8 @@ class _Checks:
             self._compare(partition, everything, committed)
 
     def _place(self, partition: int, log: FinalLog, offset_of: array[int]) -> None:
-        """Note the offset of each record. Find records that are there twice, or that belong elsewhere."""
+        """Store the offset of each record. Report records that occur twice, or in another partition than they were sent
+        to."""
         partition_of, size = self._history.writes.partition, len(self._history.writes)
         for rank, number in enumerate(log.numbers):
             if not 0 <= number < size or partition_of[number] != partition:
@@ -116,7 +117,7 @@ class _Checks:
         return 'a foreign record' if is_foreign(self._history, number) else self._words.record(number)
 
     def _compare(self, partition: int, everything: FinalLog, committed: FinalLog) -> None:
-        """Find offsets at which the two isolation levels show different records."""
+        """Report offsets at which the two isolation levels show different records."""
         rank, offsets, numbers, size = 0, everything.offsets, everything.numbers, len(everything.offsets)
         for offset, number in zip(committed.offsets, committed.numbers, strict=True):
             while rank < size and offsets[rank] < offset:
@@ -186,7 +187,7 @@ class _Checks:
                 self._report_hidden(transaction, missing)
 
     def _is_readable(self, number: int) -> bool:
-        """Return whether the final reader in read_committed has passed the place of a record."""
+        """Return whether the final reader in read_committed has read past the place of a record."""
         partition, place = self._history.writes.partition[number], self._everywhere[number]
         if place == NONE and not self._ends.everything[partition].is_complete:
             place = self._history.writes.offset[number]
@@ -233,7 +234,8 @@ class _Checks:
                     f'{self._words.time(fenced_at[producer])}', (transaction,), commit))
 
     def _fenced_at(self) -> dict[int, int]:
-        """Return for each fenced producer when the first later instance had claimed its transactional id."""
+        """Return the time at which each fenced producer had a successor: when the first later instance had claimed its
+        id."""
         instances: dict[str, list[int]] = {}
         for number, producer in self._history.producers.items():
             if producer.transactional_id is not None:
@@ -293,7 +295,7 @@ class _Checks:
                     self._committers(group, partition, offset) if is_first else ()))
 
     def _committers(self, group: str, partition: int, offset: int) -> tuple[int, ...]:
-        """Return the transactions that committed this offset of an input, of which the newest decides."""
+        """Return the transactions that committed this offset of an input. The newest of them counts."""
         return tuple(transaction for transaction, (committer, ranges) in self._history.consumed.items()
                      for input_partition, begin, end in zip(ranges[::3], ranges[1::3], ranges[2::3], strict=True)
                      if committer == group and input_partition == partition and begin <= offset < end)[-3:]

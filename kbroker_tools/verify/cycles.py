@@ -1,9 +1,9 @@
 """Cycles between transactions.
 
-`T1 -> T2` is a read dependency if T2 read a record of T1, and a write dependency if a record of T2 follows one of T1 in
-a partition. Kafka orders the records of concurrent transactions freely, so cycles with a write dependency (G0, and G1c
-with both) are permitted: they are counted, and are no anomaly. A cycle of reads alone (G1c) cannot happen where
-read_committed holds: each transaction would have been committed before the other one.
+`T1 -> T2` is a read dependency if T2 read a record of T1. It is a write dependency if a record of T2 follows one of T1
+in a partition. Kafka orders the records of concurrent transactions freely. Cycles with a write dependency (G0, and G1c
+with both) are therefore permitted: they are counted, but are no anomaly. A cycle of reads alone (G1c) cannot happen in
+read_committed, because each transaction would have been committed before the other one.
 """
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ Graph = dict[int, set[int]]
 
 @dataclass(frozen=True)
 class Cycles:
-    """Groups of transactions that depend on each other, and the size of the largest one. Kafka permits them."""
+    """Groups of transactions that depend on each other, which Kafka permits: their number and the size of the largest
+    one."""
 
     writes: int = 0
     largest_of_writes: int = 0
@@ -71,7 +72,8 @@ def _write_graph(history: History, ends: Audit) -> Graph:
 
 
 def components(graph: Graph) -> Iterator[list[int]]:
-    """Yield the strongly connected components of two and more transactions, by Tarjan's algorithm without recursion."""
+    """Yield the strongly connected components with at least two transactions. It is Tarjan's algorithm without
+    recursion."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     on_stack: set[int] = set()

@@ -16,16 +16,16 @@ class PositionedGetter(Getter, Protocol):
     """A consumer that also knows its positions."""
 
     def position(self, partition: int) -> int:
-        """Return the offset of the next fetch, behind markers and hidden records."""
+        """Return the offset of the next fetch, which is after markers and hidden records."""
 
 
 def read_to_ends(recorder: Recorder, reader: int, getter: PositionedGetter, ends: Mapping[int, int],
                  patience_s: float) -> dict[int, int]:
-    """Read each partition from its start to its end, and record the polls and how far they got.
+    """Read each partition from its start to its end, and record the polls and the offsets that they reached.
 
     A poll that fails is repeated where the last one ended. After `patience_s` without a record, the last failure is
-    raised. Without a failure, the read just ends: the broker has answered, and the end cannot be reached.
-    Returns the number of records by partition.
+    raised. If no poll has failed, the read ends without an error: the broker has answered, and the end cannot be
+    reached. Return the number of records by partition.
     """
     counts = dict.fromkeys(ends, 0)
     reached = dict.fromkeys(ends, 0)

@@ -14,11 +14,11 @@ NONE = -1
 
 
 class HistoryError(Exception):
-    """A line that is not one of a history."""
+    """A line that does not belong to a history."""
 
 
 class Producer(NamedTuple):
-    """One instance of a producer. `ready` is when it had claimed its transactional id."""
+    """One instance of a producer. `ready` is the time at which it had claimed its transactional id."""
 
     transactional_id: str | None
     client: str
@@ -61,7 +61,7 @@ class Delivery(NamedTuple):
     end: int
     chunk: Chunk
     delivery_count: int
-    """How often the group had delivered them, this time included."""
+    """How often the group had delivered the records, including this time."""
 
 
 class Settlement(NamedTuple):
@@ -106,17 +106,17 @@ class Transactions:
     producer: array[int] = field(default_factory=_column)
     begin: array[int] = field(default_factory=_column)
     commit: array[int] = field(default_factory=_column)
-    """The time at which the commit was requested; NONE if it never was."""
+    """The time at which the commit was requested, or NONE."""
     end: array[int] = field(default_factory=_column)
     outcome: array[int] = field(default_factory=_column)
     writes: array[int] = field(default_factory=_column)
-    """How many records it wrote."""
+    """The number of records that it wrote."""
 
     def __len__(self) -> int:
         return len(self.producer)
 
     def grow(self, size: int) -> None:
-        """Add rows without an end, which are those of transactions that the run left in the middle."""
+        """Add rows without an end. They are the transactions that were open when the run ended."""
         missing = size - len(self)
         if missing > 0:
             for column in (self.producer, self.begin, self.commit, self.end):
@@ -132,7 +132,7 @@ class Writes:
     transaction: array[int] = field(default_factory=_column)
     producer: array[int] = field(default_factory=_column)
     partition: array[int] = field(default_factory=_column)
-    """NONE for a number that no line has."""
+    """The partition, or NONE for a number that occurs in no line."""
     offset: array[int] = field(default_factory=_column)
     sent: array[int] = field(default_factory=_column)
     sources: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Writes:
 
 @dataclass
 class History:
-    """Everything that the clients of a run did, and what they learned."""
+    """All operations of the clients of a run, and the results that the clients learned."""
 
     partitions: list[str] = field(default_factory=list)
     run: dict[str, Any] = field(default_factory=dict)
@@ -161,12 +161,12 @@ class History:
     writes: Writes = field(default_factory=Writes)
     polls: list[Poll] = field(default_factory=list)
     ends: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    """By reader and partition: the offset that a final reader reached, and the end that it should have reached."""
+    """By reader and partition: the offset that a final reader reached, and the end that it had to reach."""
     stable: list[Stable] = field(default_factory=list)
     committed: dict[str, dict[int, int]] = field(default_factory=dict)
     """By group and partition: the committed offset at the end."""
     unstable: list[str] = field(default_factory=list)
-    """Groups whose offsets a transaction holds at the end."""
+    """Groups whose offsets a transaction still holds at the end of the run."""
     consumed: dict[int, tuple[str, list[int]]] = field(default_factory=dict)
     sharers: dict[int, tuple[str, str]] = field(default_factory=dict)
     """The group and the client of each member of a share group."""
@@ -179,24 +179,24 @@ class History:
 
     @property
     def operations(self) -> int:
-        """Records written, records read and ends of transactions."""
+        """Return the number of records written, records read and ends of transactions."""
         return len(self.writes) + self.records_read + len(self.transactions)
 
     @property
     def end(self) -> int:
-        """The last time in the history."""
+        """Return the last time in the history."""
         times = [poll.end for poll in self.polls[-1:]] + [fault.end for fault in self.faults]
         return max([*times, *self.transactions.end[-1000:], 0])
 
 
 def load(path: Path) -> History:
-    """Read a history. HistoryError, OSError."""
+    """Read a history. Raise HistoryError or OSError."""
     with path.open(encoding='utf-8', errors='replace') as lines:
         return read(lines)
 
 
 def read(lines: Iterable[str]) -> History:
-    """Build a history from its lines. HistoryError names the line that is wrong."""
+    """Build a history from its lines. Raise HistoryError, which names the wrong line."""
     history = History()
     add = {'start': _add_start, 'producer': _add_producer, 'transaction': _add_transaction, 'sends': _add_sends,
            'reader': _add_reader, 'poll': _add_poll, 'end': _add_end, 'stable': _add_stable,

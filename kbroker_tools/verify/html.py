@@ -17,14 +17,14 @@ from kbroker_tools.verify.history import NONE, History
 from kbroker_tools.verify.lines import Outcome
 
 MOST_ROWS = 20_000
-"""More transactions make a browser slow. The last ones are shown, and those of the evidence."""
+"""The most transactions of the page: a browser is slow with more. The last ones are shown, and those with evidence."""
 REST = 'all other producers'
 _ORDER = {Outcome.COMMITTED: 0, Outcome.ABORTED: 1, Outcome.UNKNOWN: 2}
 _WORDS = ('committed', 'aborted', 'end unknown')
 
 
 def timeline_page(history: History, verdict: Verdict) -> str:
-    """Return the whole file."""
+    """Return the whole HTML file."""
     started_ms, outcomes = _started_ms(history), list(history.transactions.outcome)
     evidence = _evidence(verdict)
     found = list(verdict.found)
@@ -54,7 +54,7 @@ def _started_ms(history: History) -> int:
 
 
 def _evidence(verdict: Verdict) -> dict[int, str]:
-    """Return for each transaction of an evidence the kinds of its anomalies."""
+    """Return the kinds of anomalies of each transaction in an evidence."""
     titles: dict[int, list[str]] = {}
     for kind, found in verdict.found:
         for transaction in found.evidence.transactions:

@@ -1,7 +1,7 @@
-"""The checks of polls: each reader has to get the records of the final log in their order, without a gap.
+"""The checks of polls: each reader must receive the records of the final log in their order, without a gap.
 
-Most polls return a run of records that is equal to a run of the final log. That is one comparison of arrays. Only other
-polls are searched record by record.
+Most polls return a run of records that is equal to a run of the final log, which one comparison of arrays shows. Only
+the remaining polls are searched record by record.
 """
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from kbroker_tools.verify.wording import Wording
 
 @dataclass(slots=True)
 class _Place:
-    """A reader in a partition: the rank of the record that it has to get next, and the smallest offset allowed."""
+    """The position of a reader in a partition: the rank of the record that must come next, and the smallest offset
+    allowed."""
 
     rank: int
     offset: int
@@ -38,7 +39,7 @@ class _PollChecks:
         self._words = words
         self._places: dict[tuple[int, int], _Place] = {}
         self._examined = [0] * len(history.partitions)
-        """Records of the committed log whose first read was compared with their commit."""
+        """The number of records of the committed log whose first read was compared with their commit."""
 
     def check(self, poll: Poll) -> None:
         is_committed = self._history.readers[poll.reader].is_committed
@@ -68,7 +69,7 @@ class _PollChecks:
 
     def _check_record(self, poll: Poll, partition: int, log: FinalLog, place: _Place,
                       record: tuple[int, int, bool]) -> None:
-        """Check one record: its offset, its number, and whether it follows another one of the same poll."""
+        """Check one record: its offset, its number, and whether it follows the previous one of the same poll."""
         offset, number, is_internal = record
         where = f'{self._words.reader(poll.reader)} at {self._words.partition(partition)}'
         transactions = () if is_foreign(self._history, number) else self._words.transactions_of(number)
@@ -99,7 +100,7 @@ class _PollChecks:
         return 'a foreign record' if is_foreign(self._history, number) else self._words.record(number)
 
     def _check_vanished(self, poll: Poll, partition: int, offset: int, number: int, where: str) -> None:
-        """Report a record that a reader got, and that the final log does not show to its isolation level."""
+        """Report a record that a reader received, and that the final log does not show to its isolation level."""
         everything = self._ends.everything[partition]
         transactions = () if is_foreign(self._history, number) else self._words.transactions_of(number)
         is_committed = self._history.readers[poll.reader].is_committed
@@ -124,7 +125,8 @@ class _PollChecks:
                                 self._history.transactions.writes[transaction])
 
     def _compare_with_commits(self, poll: Poll, partition: int, numbers: array[int], begin: int, end: int) -> None:
-        """Find records that were read before their commit was requested. A later read proves no more than the first."""
+        """Report records that were read before their commit was requested. Only first reads are compared: later reads
+        prove no more."""
         examined = self._examined[partition]
         if end <= examined:
             return

@@ -1,7 +1,7 @@
 """A proxy between clients and brokers that disturbs the network: delays, cuts, half-open connections, held requests.
 
-One thread serves all connections. The faults that begin now are commands to this thread; `disturbance` has those that
-last. A held request is kept while its client sees a broken connection. Its connection to the broker stays open, so that
+One thread serves all connections. Faults of one moment are commands to this thread; `disturbance` has the faults that
+last. A held request is kept while its client sees a broken connection. The connection to the broker stays open, so that
 the request arrives over a live connection when it is released, perhaps in a later transaction of its client.
 """
 from __future__ import annotations
@@ -30,7 +30,7 @@ MUTE_REQUESTS, MUTE_ANSWERS = 'requests', 'answers'
 
 
 class Link:
-    """A client's connection and the one to the broker that belongs to it."""
+    """A client's connection, and the connection to the broker that belongs to it."""
 
     def __init__(self, client: socket.socket, broker: socket.socket):
         self.client: socket.socket | None = client
@@ -38,9 +38,9 @@ class Link:
         self.received = {client: bytearray(), broker: bytearray()}
         self.unsent: dict[socket.socket, bytearray] = {client: bytearray(), broker: bytearray()}
         self.last_due = {client: 0.0, broker: 0.0}
-        """When the last frame to this end is due: a delay keeps the order of the frames."""
+        """The time at which the last frame to this end is due. A delay keeps the order of the frames."""
         self.awaited: deque[tuple[bytes, int, int]] = deque()
-        """Correlation id, API key and version of the requests without an answer."""
+        """Correlation id, API key and version of each request without a response."""
         self.muted: str | None = None
         self.is_to_be_cut = False
         self.is_closed = False
@@ -50,11 +50,11 @@ class Link:
 
 
 class Proxy:
-    """A proxy with a port of 127.0.0.1 for each broker that it learns of."""
+    """A proxy with a port of 127.0.0.1 for each broker that appears in a response."""
 
     def __init__(self, host: str, port: int, rng: random.Random):
         self.delay_s: tuple[float, float] | None = None
-        """While set, each frame is delayed by a time between these two."""
+        """If set, each frame is delayed by a time between these two."""
         self.counts = {'cut': 0, 'held': 0, 'released': 0, 'muted': 0}
         self.problem: BaseException | None = None
         self._rng = rng
@@ -77,19 +77,19 @@ class Proxy:
     # ---- faults: from any thread
 
     def cut(self, share: float) -> None:
-        """Close this share of the connections, each within its next frame. Muted ones are closed at once."""
+        """Close this share of the connections, each within its next frame. Muted connections are closed at once."""
         self._command(lambda: self._cut(share))
 
     def mute(self, direction: str, share: float) -> None:
-        """Forward nothing more in one direction, on this share of the connections. They stay open until a cut."""
+        """Stop forwarding in one direction, on this share of the connections. They stay open until a cut."""
         self._command(lambda: self._mute(direction, share))
 
     def hold(self, *api_keys: int) -> None:
-        """Hold the next request with one of these API keys."""
+        """Hold the next request that has one of these API keys."""
         self._command(lambda: setattr(self, '_wanted', api_keys))
 
     def release(self) -> None:
-        """Send the held requests to the broker, over the connections that were theirs."""
+        """Send the held requests to the broker, each over its own connection."""
         self._command(self._release)
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ class Proxy:
             self._queue(link, link.broker, frame)
 
     def _answer(self, link: Link, frame: bytes) -> bytes:
-        """Return the answer to forward. Requests without an answer, with acks=0, are passed over."""
+        """Return the response to forward. Requests without a response, with acks=0, are skipped."""
         while link.awaited:
             correlation_id, key, version = link.awaited.popleft()
             if correlation_id == frame[4:8]:
@@ -260,7 +260,8 @@ class Proxy:
         self._listen(link)
 
     def _listen(self, link: Link) -> None:
-        """Wait for room where bytes are unsent, and receive nothing from a peer whose bytes find no room."""
+        """Wait until sockets with unsent bytes have room. Receive nothing from a peer while the other end has no
+        room."""
         for end in link.ends():
             other = link.broker if end is link.client else link.client
             events = selectors.EVENT_WRITE if link.unsent[end] else 0
@@ -297,7 +298,7 @@ class Proxy:
             link.muted = direction
 
     def _hold(self, link: Link, frame: bytes) -> None:
-        """Keep a request, and close the connection of its client only."""
+        """Keep a request, and close only the connection of its client."""
         self._wanted = ()
         self.counts['held'] += 1
         assert link.client is not None

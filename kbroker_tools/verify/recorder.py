@@ -1,4 +1,4 @@
-"""The writer of a history. Workers of all threads share one, and get the numbers of what they do from it."""
+"""The writer of a history. All threads share one, which gives numbers to their transactions, records and readers."""
 from __future__ import annotations
 
 import itertools
@@ -11,14 +11,15 @@ from typing import IO, Any
 from kbroker_tools.verify.lines import FORMAT, NOT_ACKNOWLEDGED, Outcome
 
 Reads = Sequence[tuple[int, Sequence[int], Sequence[int]]]
-"""A poll: partition, offsets and numbers of the records of each partition."""
+"""The result of a poll: for each partition, its number, the offsets and the numbers of the records."""
 
 Deliveries = Sequence[tuple[int, Sequence[int], Sequence[int], int]]
-"""A poll of a share group: partition, offsets, numbers of the records, and their delivery count."""
+"""The result of a poll of a share group: for each partition, its number, the offsets and the numbers of the records,
+and their delivery count."""
 
 
 class Recorder:
-    """Writes lines, and counts what they contain for the progress of the run."""
+    """Writes the lines of a history, and counts their records and transactions for the progress of the run."""
 
     def __init__(self, out: IO[str], partitions: Sequence[str], run: Mapping[str, Any],
                  clock_ns: Callable[[], int] = time.monotonic_ns):
@@ -33,7 +34,7 @@ class Recorder:
         self._sharers = itertools.count()
         self.counts = {'written': 0, 'read': 0, 'committed': 0, 'aborted': 0, 'unknown': 0, 'faults': 0}
         self.active_clients: set[str] = set()
-        """The clients of which a record was acknowledged."""
+        """The clients that had a record acknowledged."""
         self._client_of: dict[int, str] = {}
         self._write({'type': 'start', 'format': FORMAT, 'partitions': list(partitions), 'run': dict(run)})
 
@@ -51,14 +52,14 @@ class Recorder:
         return next(self._producers)
 
     def producer(self, number: int, transactional_id: str | None, client: str, begin: int) -> None:
-        """Record that a producer has claimed its transactional id, which took from `begin` until now."""
+        """Record that a producer has claimed its transactional id, which lasted from `begin` until now."""
         self._client_of[number] = client
         self._write({'type': 'producer', 'producer': number, 'transactional_id': transactional_id, 'client': client,
                      'begin': begin, 'end': self.now()})
 
     def transaction(self, number: int, producer: int, begin: int, commit: int | None, outcome: Outcome,
                     writes: Sequence[int], **transform: Any) -> None:
-        """Record a transaction that ends now. A transform adds `group`, `consumed` and `sources`."""
+        """Record a transaction that ends now. A transform passes `group`, `consumed` and `sources` too."""
         self._note_acknowledged(producer, writes)
         name = outcome.name.lower()
         self._write({'type': 'transaction', 'transaction': number, 'producer': producer, 'begin': begin,
@@ -100,14 +101,15 @@ class Recorder:
         return number
 
     def deliveries(self, sharer: int, since: int, reads: Deliveries) -> int:
-        """Record what a poll of a share group returned now. Return this time."""
+        """Record the result that a poll of a share group returns now. Return the present time."""
         end = self.now()
         self._write({'type': 'deliveries', 'sharer': sharer, 'since': since, 'end': end, 'reads': reads},
                     read=sum(len(offsets) for _, offsets, _, _ in reads))
         return end
 
     def outcomes(self, sharer: int, begin: int, settled: Sequence[int], *, is_confirmed: bool) -> None:
-        """Record that records were accepted or rejected, by partition and offset, and whether that was confirmed."""
+        """Record that records were accepted or rejected, by partition and offset, and whether the broker confirmed
+        it."""
         self._write({'type': 'outcomes', 'sharer': sharer, 'begin': begin, 'end': self.now(),
                      'is_confirmed': is_confirmed, 'settled': list(settled)})
 

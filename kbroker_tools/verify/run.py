@@ -40,7 +40,7 @@ from kbroker_tools.verify.workloads import (
 
 LIST, INPUT, OUTPUT = 'list', 'input', 'output'
 PARTITIONS = {LIST: 4, INPUT: 2, OUTPUT: 2}
-"""The fewest partitions. Each client transforms a partition of the input."""
+"""The least number of partitions of each topic. Each client transforms one partition of the input."""
 WORKLOADS = ('list', 'transform', 'rebalance', 'share', 'fence')
 TRANSFORMS = {'transform', 'rebalance'}
 """The workloads that read the input."""
@@ -49,7 +49,7 @@ LEAST_MEMBERS = 2
 CLIENTS = ('kbroker', 'confluent', 'java')
 KEEP_EVERYTHING = {'cleanup.policy': 'delete', 'retention.ms': '-1', 'retention.bytes': '-1'}
 FINISH_S = 300
-"""How long the end waits for the last calls of the clients, and for the broker to be started again."""
+"""How many seconds the end waits for the last calls of the clients, and for the restart of the broker."""
 PATIENCE_S = 60
 LOOK_AGAIN_S = 0.2
 PROGRESS_S = 1
@@ -57,41 +57,41 @@ PROGRESS_S = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """The work of a run, its faults and its length."""
+    """The plan of a run: its workloads, its faults and its length."""
 
     servers: str
     seconds: float
     nemesis: tuple[str, ...] = ()
     workloads: tuple[str, ...] | None = None
-    """None: all that the broker serves."""
+    """None means all that the broker can serve."""
     clients: tuple[str, ...] = CLIENTS[:2]
     java_classpath: str | None = None
     """The jars of Kafka's clients, if Java is one of the clients."""
     protocols: tuple[str, ...] | None = None
-    """The protocols of the groups whose members come and go. None: those that the broker serves."""
+    """The protocols of the groups whose members come and go. None means those that the broker serves."""
     pause_s: tuple[float, float] = (0.5, 4)
     seed: int = 0
     workers: int = 2
-    """List appenders of each client."""
+    """The number of list appenders of each client."""
     patience_s: float = PATIENCE_S
-    """How long the run waits for a client without any acknowledged record, for transactions that do not end, and for a
-    reader that gets nothing.
+    """How many seconds the run waits for a client without any acknowledged record, for transactions that do not end,
+    and for a reader that receives nothing.
     """
 
 
 @dataclass
 class RunResult:
-    """Faults of the run itself, and a broker that ended by itself. They leave the history without an end."""
+    """Faults of the run, such as a broker that ended without being stopped. With a fault, the history has no end."""
 
     problems: list[str] = field(default_factory=list)
 
 
 Progress = Callable[[float, Mapping[str, int]], None]
-"""Is called about once a second with the seconds since the start and the counts of the recorder."""
+"""A function that is called about once a second, with the seconds since the start and the counts of the recorder."""
 
 
 def clients_available(wanted: Collection[str], java_classpath: str | None = None) -> tuple[str, ...]:
-    """Return those of these clients that are installed. ImportError if the installation of one is broken."""
+    """Return those of these clients that are installed. Raise ImportError if the installation of one is broken."""
     is_installed = {'kbroker': True, 'confluent': 'confluent' in wanted and _has_confluent(),
                     'java': java_classpath is not None}
     return tuple(name for name in CLIENTS if name in wanted and is_installed[name])
@@ -113,7 +113,7 @@ class Served(NamedTuple):
 
 
 def served_by(servers: str) -> Served:
-    """Ask a broker what it serves. KafkaError and ClientError."""
+    """Return what a broker serves, by asking it. Raise KafkaError or ClientError."""
     with closing(Cluster(ClientConfig.from_settings(own.CONNECTION | {'bootstrap.servers': servers}))) as cluster:
         broker = cluster.retrying(cluster.any, 'ApiVersions')
         has_consumer_groups = ApiKey.CONSUMER_GROUP_HEARTBEAT in broker.api_versions
@@ -122,7 +122,7 @@ def served_by(servers: str) -> Served:
 
 
 def offsets_of_group(group: str, servers: str, settings: Mapping[str, str]) -> dict[Place, int]:
-    """Return the committed offsets, once no transaction holds them. KafkaError and OSError."""
+    """Return the committed offsets when no transaction holds them. Raise KafkaError or OSError."""
     with Admin(servers, settings) as admin:
         try:
             found = admin.list_group_offsets(group, require_stable=True)
@@ -136,8 +136,8 @@ def offsets_of_group(group: str, servers: str, settings: Mapping[str, str]) -> d
 class Run:
     """One run against a broker that is up.
 
-    KafkaError and OSError if the broker cannot be asked for its protocols, or the topics cannot be created, JavaEnded
-    and OSError if Java does not start.
+    The constructor raises KafkaError or OSError if the broker does not report its protocols or the topics cannot be
+    created. It raises JavaEnded or OSError if Java does not start.
     """
 
     def __init__(self, plan: Plan, history: Path, broker: BrokerCommand | None = None, clock_file: Path | None = None,
@@ -157,12 +157,12 @@ class Run:
         self._places = [Place(f'{self._prefix}-{name}', partition)
                         for name, count in self._partitions.items() for partition in range(count)]
         self.writers: set[str] = set()
-        """The names of the clients that write: each of them has to, or nothing of it is checked."""
+        """The names of the clients that write. The run waits until each of them has a record acknowledged."""
         self.problems: list[str] = []
         """The reasons for which the history has no end."""
 
     def run(self) -> RunResult:
-        """Carry the plan out. Everything that it started has ended when it returns."""
+        """Execute the plan. All threads and processes that it started have ended when it returns."""
         self._create_topics()
         self._choose_workloads()
         host, _, port = self._plan.servers.split(',')[0].rpartition(':')
@@ -193,7 +193,7 @@ class Run:
     # ---- before
 
     def _choose_workloads(self) -> None:
-        """Leave out what the broker does not serve, unless the plan names it."""
+        """Leave out workloads that the broker cannot serve, unless the plan names them."""
         served = served_by(self._plan.servers)
         if self._plan.workloads is None and not served.has_share_groups:
             self._workloads = tuple(name for name in WORKLOADS if name != 'share')
@@ -277,9 +277,9 @@ class Run:
     # ---- the work
 
     def work(self, workers: Sequence[Worker], stop: threading.Event, recorder: Recorder, proxy: Proxy) -> bool:
-        """Run the workers until the time is up, and each client has had a record acknowledged.
+        """Run the workers until the time is up and each client has had a record acknowledged.
 
-        Returns False if some workers go on, so that no read is final.
+        Return False if some workers have not stopped, so that no read would be final.
         """
         nemesis = Nemesis(self._plan.nemesis, recorder, random.Random(self._rng.random()), proxy, self._broker,
                           self._clock_file)
@@ -316,7 +316,7 @@ class Run:
         return len(ended) == len(workers) and not thread.is_alive()
 
     def _seconds_left(self, spent: float, recorder: Recorder) -> float:
-        """Return how long to wait. The time of the plan is exceeded while a client has no record acknowledged."""
+        """Return how long to wait. Exceed the time of the plan while a client has no record acknowledged."""
         left = self._plan.seconds - spent
         if left > 0 or self.writers <= recorder.active_clients:
             return left
@@ -348,9 +348,9 @@ class Run:
             recorder.shared(self._share_group.name, self._delivery_limit, starts)
 
     def _record_offsets(self, recorder: Recorder, group: str) -> None:
-        """Record the committed offsets of a group of transforms, or that a transaction holds them for ever.
+        """Record the committed offsets of a group of transforms, or that a transaction holds them forever.
 
-        The client asks again, with pauses, for as long as the run is patient.
+        The client repeats its request, with pauses, for as long as the run is patient.
         """
         settings = {'default.api.timeout.ms': str(round(self._plan.patience_s * 1000))}
         try:
@@ -364,7 +364,8 @@ class Run:
                                              in enumerate(self._places) if place.topic.endswith(INPUT)})
 
     def _await_stable(self) -> dict[int, tuple[int, int]]:
-        """Return last stable offset and high watermark of each partition, when they are equal or do not meet."""
+        """Return the last stable offset and high watermark of each partition, when they are equal or do not become
+        equal."""
         places: dict[tuple[str, int], int] = dict.fromkeys(self._places, LATEST)
         deadline = time.monotonic() + self._plan.patience_s
         if 'clock' in self._plan.nemesis:   # a transaction that began amid a jump times out that much later
@@ -380,7 +381,7 @@ class Run:
                 time.sleep(LOOK_AGAIN_S)    # a broker sends no event when its last stable offset moves
 
     def _read_all(self, recorder: Recorder, isolation: str, ends: Mapping[int, int]) -> Mapping[int, int]:
-        """Read each partition from its start to its end. Returns the numbers of records."""
+        """Read each partition from its start to its end. Return the numbers of records."""
         reader = recorder.reader(isolation, own.NAME, is_final=True)
         try:
             with closing(own.OwnGetter(self._plan.servers, self._places, isolation)) as getter:

@@ -1,7 +1,7 @@
-"""The checks of share groups: each visible record is delivered until it is settled, and then no more.
+"""The checks of share groups: each visible record is delivered until it is settled, and not again after that.
 
-A record is settled when a member has accepted or rejected it. An answer may be late: a poll proves something only about
-the time after its request was sent. A request to accept whose answer was lost proves nothing.
+A record is settled when a member has accepted or rejected it. A response may be late, so a poll proves something only
+about the time after its request was sent. A request to accept whose response was lost proves nothing.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Place = tuple[str, int, int]
 
 
 def check_share_groups(history: History, ends: Audit, found: Collector, words: Wording) -> None:
-    """Check all deliveries, then where each group stands at the end."""
+    """Check all deliveries, then the state of each group at the end."""
     checks = _ShareChecks(history, ends, found, words)
     for delivery in history.deliveries:
         checks.check_delivery(delivery)
@@ -31,11 +31,11 @@ class _ShareChecks:
         self._found = found
         self._words = words
         self._confirmed_at: dict[Place, int] = {}
-        """The first time at which a member knew that the record is settled."""
+        """The first time at which a member knew that the record was settled."""
         self._requested: set[Place] = set()
-        """The records that a member wanted to settle, and may have settled."""
+        """The records that a member tried to settle, and may have settled."""
         self._counts: dict[Place, int] = {}
-        """The largest delivery count that a member saw."""
+        """The largest delivery count of each record that a member received."""
         for settlement in history.settlements:
             group = history.sharers[settlement.sharer][0]
             for place in zip(settlement.settled[::2], settlement.settled[1::2], strict=True):

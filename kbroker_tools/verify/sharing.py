@@ -1,6 +1,6 @@
-"""The workload of share groups: members that come and go, and that accept, reject, release or keep what they get.
+"""The workload of share groups: members that come and go, and that accept, reject, release or keep their records.
 
-kbroker's own client is the only one of the three that a program in Python can use as a member of a share group.
+Of the three clients, only kbroker's own gives a program in Python a member of a share group.
 """
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ SETTINGS = {'share.auto.offset.reset': 'earliest', 'share.isolation.level': 'rea
             'share.record.lock.duration.ms': str(LOCK_S * 1000)}
 OUTCOMES = (AcknowledgeType.ACCEPT, AcknowledgeType.REJECT, AcknowledgeType.RELEASE, None)
 WEIGHTS = (80, 3, 12, 5)
-"""None: the member keeps the record until its membership or the lock ends."""
+"""The weights of the four outcomes. With None, the member keeps the record until its membership or the lock ends."""
 
 
 def prepare(group: str, servers: str) -> int:
-    """Set how a share group works. Returns the most deliveries of a record. KafkaError."""
+    """Set the configs of a share group. Return the most deliveries of a record. Raise KafkaError."""
     with Admin(servers, own.CONNECTION) as admin:
         _set(admin, group, SETTINGS)
         try:
@@ -64,16 +64,16 @@ def _set(admin: Admin, group: str, settings: Mapping[str, str]) -> None:
 
 @dataclass
 class ShareGroup:
-    """The share group of a run, and what its members have settled."""
+    """The share group of a run, and the records that its members have settled."""
 
     name: str
     topic: str
     settled: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    """By partition, the offsets that a member wanted to accept or reject, if it was not refused."""
+    """The offsets, by partition, that a member tried to accept or reject, unless the broker refused."""
 
 
 class Sharing:
-    """A member under way, which records what it gets and what became of it."""
+    """A session of one member, which records its deliveries and their outcomes."""
 
     def __init__(self, recorder: Recorder, member: own.OwnSharer, group: ShareGroup):
         self._recorder = recorder
@@ -82,10 +82,11 @@ class Sharing:
         self._number = recorder.sharer(group.name, own.NAME)
         now = recorder.now()
         self._ends = deque((now, now), maxlen=2)
-        """The ends of the last polls with records. The next records may have been asked for before the last one."""
+        """The ends of the last polls with records. The next records may have been requested before the last poll
+        ended."""
 
     def serve(self, choose: Callable[[], AcknowledgeType | None]) -> None:
-        """Poll, and settle what was delivered. ClientFailure."""
+        """Poll, and settle the delivered records. Raise ClientFailure."""
         reads = self._member.poll(POLL_S)
         if not reads:
             return
@@ -124,11 +125,11 @@ class Sharer(Worker):
 
 def drain(recorder: Recorder, servers: str, places: Sequence[Place], group: ShareGroup, visible: Mapping[int, int],
           patience_s: float) -> dict[int, int]:
-    """Accept all that is left, until as many records are settled as are visible, or none moves for long.
+    """Accept all remaining records, until as many are settled as are visible, or no offset moves for long.
 
-    `visible` has the number of records by partition. The start offset of a group may lag behind what it has settled, so
-    it does not show the end. Returns the start offset of each partition. KafkaError and OSError if the broker cannot
-    report it.
+    `visible` has the number of records by partition. The start offset of a group may lag behind the records that it has
+    settled, so it does not show the end. Return the start offset of each partition. Raise KafkaError or OSError if the
+    broker cannot report it.
     """
     def left() -> int:
         return sum(max(count - len(group.settled[partition]), 0) for partition, count in visible.items())

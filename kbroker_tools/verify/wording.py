@@ -1,4 +1,4 @@
-"""The words for the parts of a history in an evidence."""
+"""The texts that name the parts of a history in an evidence."""
 from __future__ import annotations
 
 from kbroker_tools.verify.history import NONE, History
@@ -30,7 +30,7 @@ class Wording:
         return f'record {number} to {self.partition(self._history.writes.partition[number])}'
 
     def transaction(self, transaction: int) -> str:
-        """Return a clause: the transaction, its producer and its end."""
+        """Return a clause that names the transaction, its producer and its end."""
         transactions = self._history.transactions
         outcome, commit = transactions.outcome[transaction], transactions.commit[transaction]
         at = self.time(transactions.end[transaction])

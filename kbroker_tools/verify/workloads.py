@@ -1,6 +1,6 @@
-"""The workloads: what the clients of a run do until it stops. Each runs in a thread of its own.
+"""The workloads: the operations of the clients of a run until it stops. Each workload runs in its own thread.
 
-A worker records each transaction when it ends, also if it failed, and makes new clients after a failure that they do
+A worker records each transaction when it ends, also if it failed. It creates new clients after a failure that they do
 not survive. It never guesses: a commit that was requested and not confirmed has an unknown end.
 """
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONGEST_PAUSE_S = 0.03
 MOST_WRITES = 6
 RESEEK_SHARE = 0.01
 MEMBERSHIP_S = (2, 10)
-"""How long a member stays in its group."""
+"""The range of the time, in seconds, that a member stays in its group."""
 LONGEST_ABSENCE_S = 2
 
 
@@ -48,7 +48,7 @@ class Setting:
     stop: threading.Event
     places: Sequence[Place]
     committed_offsets: Callable[[str], Mapping[int, int]]
-    """Returns the committed offsets of a group, by partition, once no transaction holds them."""
+    """A function that returns the committed offsets of a group, by partition, when no transaction holds them."""
 
     def indexes(self, topic: str) -> list[int]:
         """Return the partitions of a topic."""
@@ -56,7 +56,7 @@ class Setting:
 
 
 class Worker(ABC):
-    """A thread with a workload. `error` is what ended it before the run did: a fault of this program."""
+    """A thread with a workload. `error` is the error that ended it before the run: a fault of this program."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random):
         self.name = name
@@ -71,7 +71,7 @@ class Worker(ABC):
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end. Returns False if the worker goes on."""
+        """Wait for the end. Return False if the worker has not ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -91,7 +91,7 @@ class Worker(ABC):
 
 
 class Attempt:
-    """A transaction under way, as it will be recorded."""
+    """A transaction in progress, with the fields that will be recorded."""
 
     def __init__(self, recorder: Recorder, producer: int, writer: Writer):
         self.number = recorder.new_transaction()
@@ -110,7 +110,7 @@ class Attempt:
         return number
 
     def commit(self) -> None:
-        """Commit and record. A failure leaves the end unknown."""
+        """Commit and record the transaction. A failure leaves its end unknown."""
         self._commit = self._recorder.now()
         self._writer.commit()
         self.record(Outcome.COMMITTED)
@@ -120,7 +120,8 @@ class Attempt:
         self.record(Outcome.ABORTED if self._commit is None else Outcome.UNKNOWN)
 
     def fail(self) -> bool:
-        """Abort after a failure, if the producer can, and record. Returns True if the producer can go on."""
+        """Abort after a failure if the producer can, and record the transaction. Return True if the producer can be
+        used again."""
         try:
             self.abort()
             return True
@@ -140,7 +141,7 @@ class Attempt:
 class Session:
     """A reader's client, with the number under which its polls are recorded.
 
-    A poll that fails may have taken records with it. The next one begins where the last one that succeeded ended.
+    A poll that fails may have skipped records. The next poll begins where the last successful one ended.
     """
 
     def __init__(self, recorder: Recorder, maker: Maker, isolation: str):
@@ -177,7 +178,7 @@ class Session:
 
 
 def claimed(recorder: Recorder, maker: Maker, transactional_id: str | None) -> tuple[int, Writer]:
-    """Return a new producer that has its transactional id. ClientFailure."""
+    """Return a new producer that has claimed its transactional id. Raise ClientFailure."""
     begin, writer = recorder.now(), maker.writer(transactional_id)
     try:
         if transactional_id is not None:
@@ -191,7 +192,7 @@ def claimed(recorder: Recorder, maker: Maker, transactional_id: str | None) -> t
 
 
 class ListAppender(Worker):
-    """Transactions that append to several partitions of a topic and read from it; some are aborted."""
+    """Transactions that append to several partitions of a topic and read from it. Some of them are aborted."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, topic: str):
         super().__init__(name, setting, rng)
@@ -227,7 +228,7 @@ class ListAppender(Worker):
 
 
 class Sender(Worker):
-    """Records outside transactions, by an idempotent producer: the input of the transforms."""
+    """Records outside transactions from an idempotent producer. They are the input of the transforms."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, topic: str):
         super().__init__(name, setting, rng)
@@ -259,7 +260,7 @@ class Sender(Worker):
 
 
 class Transforming(Worker):
-    """Consume, transform, produce: one output for each input, and the offsets in the same transaction."""
+    """Transactions that consume, transform and produce: one output for each input, and the offsets."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, group: str, output: str):
         super().__init__(name, setting, rng)
@@ -269,10 +270,10 @@ class Transforming(Worker):
 
     def _transform(self, producer: int, writer: Writer, reads: Reads, positions: Mapping[int, int],
                    committer: Any) -> Mapping[int, int] | None:
-        """Transform what was read. Returns the offsets behind it, None if the transaction was aborted.
+        """Transform the records of a poll. Return the offsets after them, or None if the transaction was aborted.
 
-        `positions` has the first offset that is not yet transformed of each partition, and `committer` the group as
-        `Writer.send_offsets` takes it. ClientFailure leaves the end unknown.
+        `positions` has the first offset of each partition that is not yet transformed. `committer` is the group, in the
+        form that `Writer.send_offsets` accepts. A ClientFailure leaves the end unknown.
         """
         writer.begin()
         attempt = Attempt(self._recorder, producer, writer)
@@ -298,7 +299,7 @@ class Transforming(Worker):
 
 
 class Transformer(Transforming):
-    """A transform of fixed partitions. It keeps its positions, and asks for the committed ones after a failure."""
+    """A transform of fixed partitions. It keeps its positions, and reads the committed offsets after a failure."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, group: str, output: str,
                  inputs: Sequence[int]):
@@ -325,7 +326,7 @@ class Transformer(Transforming):
 class MovingTransformer(Transforming):
     """A transform by a member of a group, which joins and leaves again and again, so that partitions move.
 
-    Each assignment is a reader of its own in the history: it begins at the committed offsets, wherever these are.
+    In the history, each assignment has a reader of its own, which begins at the committed offsets of that moment.
     """
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, membership: Membership,
@@ -342,7 +343,7 @@ class MovingTransformer(Transforming):
                 self._stop.wait(self._rng.uniform(0, LONGEST_ABSENCE_S))
 
     def _belong(self, member: Member, producer: int, writer: Writer) -> None:
-        """Work as a member for a while. ClientFailure after a failure, which a member does not survive."""
+        """Work as a member for a while. Raise ClientFailure after a failure, which a member does not survive."""
         end = time.monotonic() + self._rng.uniform(*MEMBERSHIP_S)
         reader, changes = -1, -1
         sought: list[int] = []
@@ -362,7 +363,8 @@ class MovingTransformer(Transforming):
 
 
 class Fencer(Worker):
-    """One transactional id, claimed by one producer after the other. A fenced one goes on writing, and has to fail."""
+    """One transactional id that one producer after the other claims. A fenced producer continues to write, and must
+    fail."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, makers: Sequence[Maker], topic: str):
         super().__init__(name, setting, rng)
@@ -378,7 +380,8 @@ class Fencer(Worker):
             writer.close()
 
     def _replace(self, producer: int, writer: Writer) -> tuple[int, Writer]:
-        """Begin a transaction, let a new producer claim the id, and go on with the fenced one. Return the new one."""
+        """Begin a transaction, let a new producer claim the id, and continue with the fenced one. Return the new
+        producer."""
         writer.begin()
         attempt = Attempt(self._recorder, producer, writer)
         try:
@@ -406,7 +409,7 @@ class Fencer(Worker):
 
 
 class Tail(Worker):
-    """A reader of all partitions, which begins at the start, and sometimes again in the middle."""
+    """A reader of all partitions. It begins at the start, and sometimes again in the middle."""
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, maker: Maker, isolation: str):
         super().__init__(name, setting, rng)

@@ -1,1 +1,1 @@
-"""The clients that a run drives, behind one interface."""
+"""The clients that a run uses, behind one interface."""

@@ -1,4 +1,4 @@
-"""The adapter of confluent-kafka, which is librdkafka."""
+"""The adapter of confluent-kafka, which is a binding of librdkafka."""
 from __future__ import annotations
 
 import logging
@@ -34,10 +34,10 @@ COMMON = {'socket.timeout.ms': REQUEST_TIMEOUT_MS, 'reconnect.backoff.ms': 20, '
           'metadata.recovery.strategy': 'none'}
 TRIES = 20
 REPEAT_S = 45
-"""How long a call is repeated. A broker that has lost a transaction may never end it."""
+"""The seconds for which a call is repeated. A broker that has lost a transaction may never end it."""
 
 _QUIET = logging.getLogger(__name__)
-"""The failures that librdkafka logs are those that the run provokes."""
+"""A logger that drops the failures that librdkafka logs: the run provokes them."""
 _QUIET.addHandler(logging.NullHandler())
 _QUIET.propagate = False
 
@@ -103,7 +103,7 @@ class ConfluentWriter:
         self._repeat(lambda: self._producer.send_offsets_to_transaction(rows, metadata, CALL_TIMEOUT_S))
 
     def _metadata_of(self, group: str) -> object:
-        """Return the metadata of a group without a member, which a consumer that never subscribes has."""
+        """Return the metadata of a group without a member. A consumer that never subscribes has such metadata."""
         if self._group is None:
             self._group = Consumer({'bootstrap.servers': self._servers, 'group.id': group, **COMMON}, logger=_QUIET)
         return self._group.consumer_group_metadata()
@@ -115,7 +115,7 @@ class ConfluentWriter:
         self._repeat(lambda: self._producer.abort_transaction(CALL_TIMEOUT_S))
 
     def _repeat(self, call: Any) -> None:
-        """Call until the error is not retriable, or the time is up: librdkafka goes on with what it has begun."""
+        """Call until the error is not retriable, or the time is up. librdkafka continues the operation at each call."""
         deadline = time.monotonic() + REPEAT_S
         with _failures():
             for tries_left in reversed(range(TRIES)):

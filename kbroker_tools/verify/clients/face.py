@@ -12,29 +12,29 @@ CALL_TIMEOUT_S = 15
 SESSION_TIMEOUT_MS = 6_000
 HEARTBEAT_INTERVAL_MS = 1_000
 ASSIGNOR = 'range'
-"""The assignor of classic groups: all clients have it, so that they can share a group."""
+"""The assignor of classic groups. All clients have it, so that they can be in one group."""
 
 
 class Place(NamedTuple):
-    """A partition by its topic and number. Its index in the list of the run's places is its name in the history."""
+    """A partition as topic and number. A history names it by its index in the list of the run's places."""
 
     topic: str
     partition: int
 
 
 class ClientFailure(Exception):
-    """A call failed. What it was to do may have happened or not; the transaction, if any, has to be aborted."""
+    """A failed call. Its operation may have happened or not. If there is a transaction, the caller must abort it."""
 
 
 class InstanceFailure(ClientFailure):
-    """The producer cannot go on, not even with an abort: it was fenced, or has failed for good."""
+    """A producer that can do nothing more, not even abort: it was fenced, or has failed permanently."""
 
 
 class Writer(Protocol):
     """A producer. Its calls raise ClientFailure."""
 
     acknowledged: dict[int, int]
-    """By number of the record: its offset, or ACKNOWLEDGED_WITHOUT_OFFSET. The caller empties it."""
+    """The offset of each record by its number, or ACKNOWLEDGED_WITHOUT_OFFSET. The caller empties the dictionary."""
 
     def claim(self) -> None:
         """Claim the transactional id."""
@@ -48,21 +48,21 @@ class Writer(Protocol):
         """Wait until each record is acknowledged."""
 
     def send_offsets(self, group: Any, offsets: Mapping[int, int]) -> None:
-        """Add offsets of a group to the transaction. `group` is its name, or what `Member.metadata` returned."""
+        """Add offsets of a group to the transaction. `group` is its name, or the result of `Member.metadata`."""
 
     def commit(self) -> None: ...
 
     def abort(self) -> None: ...
 
     def close(self) -> None:
-        """Close without waiting, and without ending the transaction. Never raises ClientFailure."""
+        """Close without waiting, and without ending the transaction. This never raises ClientFailure."""
 
 
 class Getter(Protocol):
     """A consumer with positions that the caller sets. Its calls raise ClientFailure."""
 
     def seek(self, positions: Mapping[int, int]) -> None:
-        """Read these partitions, and no other ones, from these offsets on."""
+        """Read these partitions, and no others, from these offsets on."""
 
     def poll(self, timeout_s: float) -> Sequence[tuple[int, list[int], list[int]]]:
         """Return partition, offsets and numbers of records, in the order in which the client returned them."""
@@ -79,16 +79,16 @@ class Membership(NamedTuple):
 
 
 class Member(Protocol):
-    """A consumer whose partitions its group assigns, in read_committed. Its calls raise ClientFailure."""
+    """A consumer whose partitions its group assigns. It reads in read_committed. Its calls raise ClientFailure."""
 
     changes: int
-    """How often its assignment has changed. It changes within `poll` only."""
+    """The number of changes of its assignment, which changes within `poll` only."""
 
     def poll(self, timeout_s: float) -> Sequence[tuple[int, list[int], list[int]]]:
         """Return partition, offsets and numbers of records, in the order in which the client returned them."""
 
     def metadata(self) -> Any:
-        """Return the member and its generation, with which a writer of the same client commits offsets."""
+        """Return the member and its generation. A writer of the same client needs them to commit offsets."""
 
     def rewind(self, positions: Mapping[int, int]) -> None:
         """Read partitions of the assignment again, from these offsets on."""
@@ -99,7 +99,7 @@ class Member(Protocol):
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes clients of one kind, which work on the places of a run. Its methods raise ClientFailure."""
+    """A factory of clients of one kind, which use the places of a run. Its methods raise ClientFailure."""
 
     name: str
     writer_type: Callable[[str, Sequence[Place], str | None], Writer]

@@ -31,7 +31,7 @@ MACHINE = ('java', '-Xmx512m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1', '-
 LAST_CHARACTERS = 500
 STOP_LIMIT_S = 10
 NO_MEMBER = ('-1', '-')
-"""The generation and the member id of a commit that no member makes. A line has no place for an empty word."""
+"""The generation and the member id of a commit without a member. A line cannot contain an empty word."""
 RANGE_ASSIGNOR = 'org.apache.kafka.clients.consumer.RangeAssignor'
 COMMON = {'request.timeout.ms': REQUEST_TIMEOUT_MS, 'default.api.timeout.ms': CALL_TIMEOUT_S * 1000,
           'retry.backoff.ms': 20, 'retry.backoff.max.ms': 200, 'reconnect.backoff.ms': 20,
@@ -39,11 +39,12 @@ COMMON = {'request.timeout.ms': REQUEST_TIMEOUT_MS, 'default.api.timeout.ms': CA
 
 
 class JavaEnded(Exception):
-    """The virtual machine did not start, or it disconnected a client: a fault of the run."""
+    """A fault of the run: the virtual machine did not start, or it disconnected a client."""
 
 
 class Machine:
-    """A virtual machine that serves clients at a port. JavaEnded and OSError if it does not start."""
+    """A virtual machine that serves clients at a port. The constructor raises JavaEnded and OSError if it does not
+    start."""
 
     def __init__(self, classpath: str):
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115
@@ -102,7 +103,7 @@ class _JavaClient:
             raise
 
     def _call(self, *words: object) -> list[str]:
-        """Return the words of the result. ClientFailure, JavaEnded."""
+        """Return the words of the result. Raise ClientFailure or JavaEnded."""
         answer = ''
         with suppress(OSError):
             print(*words, file=self._lines, flush=True)

@@ -136,7 +136,7 @@ class OwnGetter:
         return _polled(self._consumer, self._indexes, timeout_s)
 
     def position(self, partition: int) -> int:
-        """Return the offset of the next fetch, behind markers and hidden records."""
+        """Return the offset of the next fetch, which is after markers and hidden records."""
         with _failures():
             return self._consumer.position(*self._places[partition]) or 0
 
@@ -184,7 +184,7 @@ class OwnMember(RebalanceListener):
 
 
 class OwnSharer:
-    """A member of a share group, which settles each record with a call of its own. Its calls raise ClientFailure."""
+    """A member of a share group that settles each record with a separate call. Its calls raise ClientFailure."""
 
     def __init__(self, servers: str, places: Sequence[Place], group: str, topic: str):
         self._places = places
@@ -200,16 +200,16 @@ class OwnSharer:
         self._refused.add((at.topic, at.partition))
 
     def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int], int]]:
-        """Return partition, offsets, numbers and delivery count of records."""
+        """Return the partition, the offsets, the numbers and the delivery count of records."""
         with _failures():
             found = self._consumer.poll(round(timeout_s * 1000))
         return [(self._indexes[Place(rows.topic, rows.partition)], [record.offset for record in rows.records],
                  [number_in(record.value) for record in rows.records], rows.delivery_count or 0) for rows in found]
 
     def settle(self, outcomes: Mapping[At, AcknowledgeType]) -> tuple[list[At], list[At]]:
-        """Send the outcomes of delivered records, and wait for the answer.
+        """Send the outcomes of delivered records, and wait for the response.
 
-        Returns the records whose outcome was confirmed, and those whose outcome is unknown.
+        Return the records whose outcome was confirmed, and those whose outcome is unknown.
         """
         self._refused.clear()
         sent: list[At] = []
