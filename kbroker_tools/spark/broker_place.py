@@ -38,14 +38,15 @@ FETCH_VERSION = 12
 FETCH_BYTES = 2 * 1024 * 1024
 """The default of kafka.fetch.max.bytes, which fits a CPU cache and a socket buffer.
 
-One request is always in flight, so each round trip brings this much. A distant broker needs a larger value.
+One request is always in flight, so each round trip returns up to this many bytes. A distant broker needs a larger
+value.
 """
 SAMPLE_BYTES = 256 * 1024
 MAX_WAIT_MS = 500
 EMPTY_ANSWERS = 3
-"""After this many consecutive answers without a batch, below an end that the broker has, no record is left there."""
+"""After this many consecutive responses without a batch, below an end that the broker has, no record is left there."""
 IDLE_ANSWERS = 20
-"""After this many, below an end that the broker no longer has, it has lost records."""
+"""After this many responses without a batch, below an end that the broker no longer has, it has lost records."""
 
 
 Interval = tuple[int, int, int]
@@ -58,8 +59,8 @@ UNCOMMITTED = ReadOptions(is_read_committed=False)
 class Outcomes:
     """The outcomes of the transactions in a slice that is read uncommitted.
 
-    Below the last stable offset the fetch responses name them (`is_in_responses`). Above it the plan has them:
-    `aborted` transactions, and `open` ones by producer id with their first offset.
+    Below the last stable offset, the fetch responses name aborted transactions (`is_in_responses`). Above it, the plan
+    names them: `aborted` transactions, and `open` ones by producer id with their first offset.
     """
 
     is_in_responses: bool
@@ -67,7 +68,7 @@ class Outcomes:
     open: dict[int, int] = field(default_factory=dict)
 
     def of(self, each: Slice) -> Outcomes:
-        """Return the outcomes that a part of the slice needs."""
+        """Return the outcomes for a part of the slice."""
         return replace(self, aborted=tuple(row for row in self.aborted
                                            if row[1] < each.end_offset and row[2] >= each.start_offset))
 
@@ -79,14 +80,14 @@ class BrokerTask:
     kafka: tuple[tuple[str, str], ...] = field(repr=False)  # may hold passwords
     each: Slice
     outcomes: Outcomes | None = None
-    """Set for read_uncommitted if the column is wanted."""
+    """The outcomes of transactions; None unless the query reads uncommitted and wants the column."""
 
     @property
     def name(self) -> str:
         return f'{self.each.topic}-{self.each.partition}-{self.each.start_offset:020d}'
 
     def read(self, fields: list[Field], options: ReadOptions) -> Iterator[pa.RecordBatch]:
-        """Yield the rows. DataLossError; KafkaError for broker errors, ClientError for network failures."""
+        """Yield the rows. Raise DataLossError, KafkaError for broker errors, or ClientError for network failures."""
         assembler = Assembler(fields, self.each.topic, self.each.partition, options.timestamp_overflow)
         decoder = ColumnDecoder(assembler.columns, check_crcs=options.check_crcs, batch_rows=options.batch_rows,
                                 batch_bytes=options.batch_bytes)
@@ -115,7 +116,7 @@ class BrokerTask:
             options.skipped.aborted[self.each.topic, self.each.partition] += len(fetches.aborted)
 
     def _skip(self, records: memoryview, position: int, what: str, options: ReadOptions) -> int:
-        """Return the position behind a damaged batch. DataLossError unless it may be skipped."""
+        """Return the position after a damaged batch. Raise DataLossError unless the batch may be skipped."""
         header = read_header(records, position)
         low, high = (min(max(offset, self.each.start_offset), self.each.end_offset)
                      for offset in (header.base_offset, header.last_offset + 1))
@@ -126,14 +127,15 @@ class BrokerTask:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a partition for a table: the batches that begin in it. The first piece also has those that reach it."""
+    """A part of a partition for a table: the batches that begin in it. The first piece also has a batch that begins
+    before it."""
 
     each: Slice
     is_first: bool
     is_stable: bool
-    """True below the last stable offset."""
+    """True for a piece below the last stable offset."""
     size_bytes: int
-    """The approximate size, from a sample."""
+    """The approximate size in bytes, from a sample."""
 
     def holds(self, header: BatchHeader) -> bool:
         return header.base_offset < self.each.end_offset and (
@@ -141,7 +143,7 @@ class Piece:
 
 
 class Fetches:
-    """The fetch responses of one slice, requested one ahead of decoding."""
+    """The fetch responses of one slice. The next one is requested before one is decoded."""
 
     def __init__(self, cluster: Cluster, each: Slice, options: ReadOptions, outcomes: Outcomes | None = None,
                  size_bytes: int = FETCH_BYTES):
@@ -153,14 +155,14 @@ class Fetches:
         is_committed = options.is_read_committed or (outcomes is not None and outcomes.is_in_responses)
         self._level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
         self.aborted: list[Interval] = []
-        """The aborted transactions that ended so far. Only read_committed responses name them."""
+        """The aborted transactions that have ended so far. Only read_committed responses name them."""
         self.begun: dict[int, set[int]] = {}
-        """The first offsets, by producer id, of aborted transactions that end behind the last response."""
+        """The first offsets, by producer id, of aborted transactions that end after the last response."""
 
     def answers(self) -> Iterator[tuple[memoryview, BatchFilter]]:
         """Yield (records, the filter for aborted ones) until the end of the slice.
 
-        The records are valid until the next ones are requested.
+        The records are valid until the next response is requested.
         """
         position, idle = self._each.start_offset, 0
         connection: Connection | None = None
@@ -185,10 +187,10 @@ class Fetches:
             yield records, self._rule(row)
 
     def _note_markers(self, row: Any, records: memoryview, position: int) -> int:
-        """Return the offset behind the last whole batch, and note the markers of aborted transactions.
+        """Return the offset after the last whole batch, and store the markers of aborted transactions.
 
         The response names the first offsets of the aborted transactions in it. The markers are their ends. A marker
-        whose transaction the response does not name may belong to one without records here.
+        whose transaction the response does not name may belong to a transaction without records here.
         """
         begun = self.begun = {}
         for each in row.aborted_transactions or ():
@@ -205,7 +207,7 @@ class Fetches:
         return position
 
     def sample(self) -> tuple[int, int]:
-        """Return (bytes, offsets) of the slice's first batches. DataLossError, KafkaError, ClientError."""
+        """Return (bytes, offsets) of the slice's first batches. Raise DataLossError, KafkaError or ClientError."""
         row, _ = self._receive(None, self._each.start_offset)
         size_bytes, reached = 0, self._each.start_offset
         for header, _ in iter_batches(memoryview(row.records or b'')):
@@ -222,7 +224,7 @@ class Fetches:
         return BatchFilter()
 
     def _is_over(self, row: Any, position: int, idle: int) -> bool:
-        """Report whether no record is left before the end, as after compaction. DataLossError."""
+        """Return whether no record is left before the end, for example after compaction. Raise DataLossError."""
         known = row.last_stable_offset if self._level == IsolationLevel.READ_COMMITTED else row.high_watermark
         if idle == IDLE_ANSWERS:
             raise DataLossError(f'{self._name}: the broker sends no whole batch from offset {position} on. Its log now '
@@ -234,7 +236,7 @@ class Fetches:
         return f'{self._each.topic}-{self._each.partition}'
 
     def _receive(self, connection: Connection | None, position: int) -> tuple[Any, Connection]:
-        """Return the response to the request in flight, or to a new one. Transient errors are retried."""
+        """Return the response to the request in flight, or to a new request. Transient errors are retried."""
         waiting = [connection]
 
         def ask() -> tuple[Any, Connection]:
@@ -247,7 +249,7 @@ class Fetches:
         return self._cluster.retrying(ask, f'fetching {self._name}')
 
     def _behind_loss(self, position: int, error: KafkaError) -> int:
-        """Return the next offset when the broker no longer has `position`. DataLossError."""
+        """Return the next offset when the broker no longer has `position`. Raise DataLossError."""
         at = (self._each.topic, self._each.partition)
         start = Admin(self._cluster).list_offsets({at: EARLIEST})[at].offset
         if start <= position:
@@ -276,7 +278,7 @@ class Fetches:
 
 
 def cut(each: Slice, pieces: int) -> list[Slice]:
-    """Cut a slice into this many parts of about equally many offsets."""
+    """Cut a slice into this many parts with about equally many offsets."""
     span = each.end_offset - each.start_offset
     pieces = max(1, pieces)
     cuts = [each.start_offset + span * number // pieces for number in range(pieces + 1)]
@@ -301,7 +303,7 @@ class BrokerPlace:
         self.refresh()
 
     def refresh(self) -> None:
-        """Request the partitions and offsets again. KafkaError, ClientError."""
+        """Request the partitions and offsets again. Raise KafkaError or ClientError."""
         topics = self._cluster.topics()
         self._partitions = sorted((topic.name, partition) for topic in topics.values()
                                   for partition in topic.partitions)
@@ -358,7 +360,7 @@ class BrokerPlace:
         return tasks
 
     def _with_outcomes(self, each: Slice) -> Iterator[tuple[Slice, Outcomes]]:
-        """Cut at the last stable offset. The outcomes above it are found by reading batch headers."""
+        """Cut a slice at the last stable offset. The outcomes above that offset are read from batch headers."""
         at = (each.topic, each.partition)
         stable = self._admin.list_offsets({at: LATEST}, IsolationLevel.READ_COMMITTED)[at].offset
         if each.start_offset < stable:
@@ -397,9 +399,10 @@ class BrokerPlace:
         return self._admin.describe_producers([(topic, partition)])[topic, partition]
 
     def aborted(self, topic: str, partition: int, piece: Piece | None) -> list[Interval]:
-        """Return aborted transactions by reading batches, because a fetch response has only their first offsets.
+        """Return aborted transactions. They are read from batches, because a fetch response has only their first
+        offsets.
 
-        Each belongs to the piece with its marker.
+        Each one belongs to the piece with its marker.
         """
         found = []
         for each in [piece] if piece is not None else self.pieces(topic, partition):

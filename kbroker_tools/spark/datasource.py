@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 class KafkaLogDataSource(DataSource):
-    """Kafka's log as rows, from files or from a broker, as a read_committed consumer would get them; and its sink."""
+    """Kafka's log as rows, from files or from a broker, as a read_committed consumer would receive them; and the
+    sink."""
 
     @message_first()
     def __init__(self, options: dict[str, str]):

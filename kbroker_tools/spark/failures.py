@@ -25,8 +25,8 @@ _OF_A_BROKER = f'{KafkaError.__module__}.{KafkaError.__qualname__}'
 def one_line(error: BaseException) -> str:
     """Return one line for an exception of PySpark or py4j.
 
-    It is the first one found: a library that Java cannot load, what kbroker raised in a task or a plan, what Python
-    raised there, the last cause that Java names, or the first line.
+    The line is the first one found in this order: a library that Java cannot load, the error that kbroker raised in a
+    task or a plan, the error that Python raised there, the last cause that Java names, and the first line.
     """
     lines = str(error).splitlines()
     found = (_library(lines) or _raised_in_python(lines) or _without_a_traceback(lines) or _java_cause(lines)
@@ -35,10 +35,10 @@ def one_line(error: BaseException) -> str:
 
 
 def passes_by_itself(error: BaseException) -> bool:
-    """Report whether the network or a broker failed, on the driver or, judged by the message, in a task.
+    """Return whether the network or a broker failed, on the driver or, judged by the message, in a task.
 
-    The caller must have read from the broker with these settings before. Otherwise a connection that breaks before
-    the first response could also mean that the address is not a broker's.
+    The caller must have read from the broker with these settings before. Otherwise a connection that breaks before the
+    first response could also mean that no broker is at the address.
     """
     if isinstance(error, ClientError):
         return True
@@ -52,7 +52,8 @@ def passes_by_itself(error: BaseException) -> bool:
 
 
 def _library(lines: list[str]) -> str | None:
-    """Return what to do if snappy's native library is missing: a system without it, or a directory without programs."""
+    """Return what to do if snappy's native library is missing: the system lacks it, or its directory allows no
+    programs."""
     if not any(_SNAPPY.match(line) for line in lines):
         return None
     return ("the codec snappy does not work here, because Java cannot load its library: choose another one, as "
@@ -71,7 +72,7 @@ def _without_a_traceback(lines: list[str]) -> str | None:
 
 
 def _ends_of_tracebacks(lines: list[str]) -> Iterator[str]:
-    """Yield the line of each traceback that names the exception: the first unindented one after its frames."""
+    """Yield the line of each traceback that names the exception: the first unindented line after its frames."""
     is_inside = False
     for line in lines:
         if 'Traceback (most recent call last)' in line:

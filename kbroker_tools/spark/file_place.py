@@ -58,7 +58,7 @@ class FileTask:
 
 
 class FilePlace:
-    """The partitions of one or many directories, each a log directory or a single partition's."""
+    """The partitions of directories. Each is a log directory or a partition directory."""
 
     def __init__(self, options: Options):
         self._options = options
@@ -66,7 +66,7 @@ class FilePlace:
         self.refresh()
 
     def refresh(self) -> None:
-        """Find new partitions and the new ends of known ones. OptionError, OSError."""
+        """Find new partitions and the new ends of known ones. Raise OptionError or OSError."""
         self._directories: dict[TopicPartition, Storage] = {}
         self._checkpoints: dict[Storage, dict[str, dict[TopicPartition, int]]] = {}
         self._unclean: set[Storage] = set()
@@ -97,7 +97,7 @@ class FilePlace:
                 self._place(found, storage.child(name))
 
     def _read_log_directory(self, storage: Storage, names: Mapping[str, object] | None = None) -> None:
-        """Read the broker's checkpoints and properties, which are missing around a copied partition."""
+        """Read the broker's checkpoints and properties. A directory of a copied partition lacks them."""
         if storage in self._checkpoints:
             return
         try:
@@ -119,7 +119,8 @@ class FilePlace:
         return sorted(self._directories)
 
     def state(self, topic: str, partition: int) -> PartitionState:
-        """Return the partition's state. DataLossError if it is deleted meanwhile; CorruptLogError, OSError."""
+        """Return the partition's state. Raise DataLossError if it was deleted after the listing, and CorruptLogError or
+        OSError."""
         found = self._states.get((topic, partition))
         if found is None:
             found = self._states[topic, partition] = self._inspect(topic, partition)
@@ -147,12 +148,14 @@ class FilePlace:
                             'is the topic being deleted?')
 
     def _checkpoint(self, name: str, topic: str, partition: int) -> int | None:
-        """Return the partition's offset in a checkpoint: None without the file, 0 for a partition not yet in it."""
+        """Return the partition's offset in a checkpoint. Return None without the file, and 0 for a partition not yet in
+        it."""
         rows = self._checkpoints[self._directories[topic, partition].parent].get(name)
         return None if rows is None else rows.get((topic, partition), 0)
 
     def _recovery_point(self, topic: str, partition: int) -> int | None:
-        """Return the offset from which indexes are not trusted; None after a clean stop or for a copied partition."""
+        """Return the offset from which indexes are not trusted. Return None after a clean stop or for a copied
+        partition."""
         if self._directories[topic, partition].parent not in self._unclean:
             return None
         return self._checkpoint(RECOVERY_POINT, topic, partition)
@@ -169,7 +172,7 @@ class FilePlace:
         return self._limited(topic, partition, self.state(topic, partition).log_end_offset)
 
     def _limited(self, topic: str, partition: int, end_offset: int) -> int:
-        """Return the offset, or the limit of `upTo` below it. OptionError without the limit's file."""
+        """Return the offset, or the limit of `upTo` below it. Raise OptionError without the file that has the limit."""
         name = {'lso': None, 'hw': HIGH_WATERMARK, 'recoveryPoint': RECOVERY_POINT}[self._options['upTo']]
         if name is None:
             return end_offset
@@ -259,7 +262,7 @@ class FilePlace:
 
 
 def _share(segment: SegmentFiles, following: SegmentFiles | None, each: Slice) -> int:
-    """Return about how many bytes of a segment the slice has, as if all offsets had the same size."""
+    """Return about how many bytes of a segment the slice has, as if all records had the same size."""
     low, high = segment.base_offset, following.base_offset if following else max(each.end_offset, segment.base_offset)
     inside = min(high, each.end_offset) - max(low, each.start_offset)
     return segment.size_bytes * inside // (high - low) if inside > 0 else 0
@@ -274,7 +277,8 @@ def _first_at_or_after(batch: memoryview, timestamp_ms: int) -> int | None:
 
 
 def _read_checkpoint(storage: Storage, name: str) -> dict[TopicPartition, int]:
-    """Read Kafka's checkpoint of version 0: the version, the count, and a line `topic partition offset` for each.
+    """Read Kafka's checkpoint of version 0: the version, the count, and a line `topic partition offset` for each
+    partition.
 
     The file is empty from a broker's first start until its first write.
     """

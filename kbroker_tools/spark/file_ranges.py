@@ -1,4 +1,4 @@
-"""Byte ranges of partitions that tasks read independently: cutting them and reading them."""
+"""Byte ranges of partitions that tasks read independently: functions that cut and read them."""
 from __future__ import annotations
 
 import logging
@@ -33,21 +33,21 @@ logger = logging.getLogger(__name__)
 
 TRIES = 5
 SLACK = 8
-"""A task may exceed the wanted size by 1 part in this many."""
+"""A task may exceed the wanted size by 1/8 of it."""
 ABORTED_OF_A_TASK = 10_000
-"""The approximate most aborted transactions sent with a task. Beyond that, it is cut smaller."""
+"""The approximate most aborted transactions that a task receives. A range with more is cut into smaller ones."""
 
 
 class DataLossError(Exception):
-    """Wanted records are gone or damaged. The text names the file, the position, the offsets and a remedy."""
+    """Wanted records are lost or damaged. The text names the file, the position, the offsets and a remedy."""
 
 
 @dataclass(frozen=True)
 class FileRange:
     """A run of whole batches in one segment. Records outside [start_offset, end_offset) are left out.
 
-    `first` and `end` are the same range in base offsets, which a cleaner keeps: the batches from the first one at or
-    above `first` up to, but not including, the first one at or above `end`.
+    `first` and `end` are the same range in base offsets, which a cleaner keeps. The range has the batches from the
+    first one at or above `first` up to, but not including, the first one at or above `end`.
     """
 
     storage: Storage
@@ -57,7 +57,7 @@ class FileRange:
     is_sealed: bool
     """True if a later segment existed, so that nothing is appended to this one."""
     previous: SegmentFiles | None
-    """The segment into which a cleaner moves the rest of this one when it removes it."""
+    """The segment before this one. A cleaner that removes this segment moves its remaining records there."""
     start_position: int
     end_position: int
     first: int
@@ -73,12 +73,12 @@ class FileRange:
 
     @property
     def name(self) -> str:
-        """A name that is unique in the plan."""
+        """Return a name that is unique in the plan."""
         return f'{self.topic}-{self.partition}-{self.first:020d}'
 
     @property
     def aborted_inside(self) -> list[tuple[int, int, int]]:
-        """The aborted transactions whose markers are in the range."""
+        """Return the aborted transactions whose markers are in the range."""
         low, high = max(self.start_offset, self.first), min(self.end_offset, self.end)
         return [row for row in self.aborted if low <= row[2] < high]
 
@@ -106,7 +106,7 @@ def cut(state: PartitionState, start_offset: int, end_offset: int, *, split_byte
 
 
 def _bounded(state: PartitionState, each: FileRange) -> list[FileRange]:
-    """Cut a range that has more aborted transactions than a task may have."""
+    """Cut a range that has more aborted transactions than a task may receive."""
     if len(each.aborted) <= ABORTED_OF_A_TASK:
         return [each]
     size = max(1, each.size_bytes * ABORTED_OF_A_TASK // len(each.aborted))
@@ -153,7 +153,7 @@ def _cut_points(files: PartitionFiles, segment: SegmentFiles, start_offset: int,
 
 def _point(file: Any, segment: SegmentFiles, points: list[tuple[int, int]], last_offset: int,
            position: int) -> list[tuple[int, int]]:
-    """Return the batch that an index entry names, or [] for a wrong entry, without which ranges are only larger."""
+    """Return the batch that an index entry names. Return [] for a wrong entry: without it, ranges are only larger."""
     try:
         header = read_header(file.read_at(min(HEADER_BYTES, segment.size_bytes - position), position))
     except CorruptBatchError:
@@ -162,13 +162,16 @@ def _point(file: Any, segment: SegmentFiles, points: list[tuple[int, int]], last
 
 
 def _even_piece(size_bytes: int, split_bytes: int) -> int:
-    """Return the size of equal pieces of about `split_bytes`. An excess of 1/8 gets no piece, which costs a task."""
+    """Return a piece size near `split_bytes` that divides the range evenly.
+
+    A remainder of up to 1/8 is added to the other pieces, because another piece would start another task."""
     pieces = max(1, -(-(size_bytes - split_bytes // SLACK) // split_bytes))
     return max(1, -(-size_bytes // pieces))
 
 
 def _index_entries(files: PartitionFiles, segment: SegmentFiles, split_bytes: int) -> tuple[list[int], list[int]]:
-    """Return (last offsets of batches, their positions), ascending. A large segment without index is read instead."""
+    """Return (last offsets of batches, their positions), ascending. A large segment without an index is read
+    instead."""
     if not segment.has_index and segment.size_bytes <= split_bytes:
         return [], []
     try:
@@ -186,7 +189,7 @@ def _index_entries(files: PartitionFiles, segment: SegmentFiles, split_bytes: in
 
 
 def _written(storage: Storage, name: str) -> bytes:
-    """Return the entries of an index, mostly without the zeros at its end: a broker preallocates the file."""
+    """Return the entries of an index, without most of the zeros at its end: a broker preallocates the file."""
     data = b''
     with storage.open(name) as file:
         while True:
@@ -199,7 +202,7 @@ def _written(storage: Storage, name: str) -> bytes:
 
 
 def _ascending(offsets: list[int], positions: list[int], size_bytes: int) -> tuple[list[int], list[int]]:
-    """Drop an entry for the first batch, entries behind the listed size, and the zeros of a preallocated index."""
+    """Remove an entry for the first batch, entries after the listed size, and the zeros of a preallocated index."""
     count = len(positions)
     if positions != sorted(positions) or offsets != sorted(offsets):
         count = next(number for number in range(1, count) if positions[number] <= positions[number - 1]
@@ -209,7 +212,7 @@ def _ascending(offsets: list[int], positions: list[int], size_bytes: int) -> tup
 
 
 def pack(ranges: Iterable[FileRange], split_bytes: int) -> list[list[FileRange]]:
-    """Put small ranges together, so that a thousand tiny partitions do not become a thousand tasks."""
+    """Group small ranges, so that a thousand tiny partitions do not become a thousand tasks."""
     tasks: list[list[FileRange]] = []
     size_bytes = aborted = 0
     for each in ranges:
@@ -233,11 +236,11 @@ class ReadOptions:
     is_read_committed: bool = True
     timestamp_overflow: str = 'error'
     skipped: Skipped = field(default_factory=Skipped)
-    """Collects what the task skips."""
+    """The counts of the records that the task skips."""
 
 
 def read_range(each: FileRange, assembler: Assembler, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range. DataLossError.
+    """Yield the rows of a range. Raise DataLossError.
 
     In memory are one read, one decompressed batch and two Arrow batches: the one that Spark has and the next one.
     """
@@ -276,7 +279,8 @@ def _read_part(each: FileRange, file: Any, decoder: ColumnDecoder, rule: BatchFi
 
 
 def _size_of_batch(window: memoryview, room: int) -> int:
-    """Return the size of a batch of which the window has only the start. CorruptBatchError if it is incomplete."""
+    """Return the size of a batch of which the window has only the start. Raise CorruptBatchError for an incomplete
+    batch."""
     size = read_header(window).size_bytes
     if size > room or size <= len(window):
         raise CorruptBatchError(f'found {min(len(window), room)} bytes of a batch, expected {size}')
@@ -284,7 +288,7 @@ def _size_of_batch(window: memoryview, room: int) -> int:
 
 
 def _skip(each: FileRange, file: Any, position: int, low: int, what: str, options: ReadOptions) -> int:
-    """Return the position behind the damage at `position`. DataLossError unless it may be skipped."""
+    """Return the position after the damage at `position`. Raise DataLossError unless the damage may be skipped."""
     sound = next_sound_batch(file, position, each.end_position, low, each.end)
     high = each.end
     if sound < each.end_position:
@@ -304,15 +308,16 @@ def _report(each: FileRange, position: int, what: str, low: int, high: int, opti
 
 
 def _opened(each: FileRange, options: ReadOptions) -> Iterator[tuple[FileRange, Any]]:
-    """Yield the range with its open file, as planned or where a cleaner has moved its batches since.
+    """Yield the range with its open file: the planned file, or the one to which a cleaner has moved its batches since.
 
-    The directory is listed only if the segment is not as planned: it may have many files, and a query many ranges.
+    The directory is listed only if the segment has changed since the plan: it may have many files, and a query many
+    ranges.
     """
     name = each.segment.name('log')
     for _ in range(TRIES):
         try:
             with each.storage.open(name) as file:
-                # The file may have been replaced before it was opened, so it is checked now.
+                # Check the file only now: it may have been replaced before it was opened.
                 facts = each.storage.facts(name)
                 if facts is not None and _is_as_planned(each, facts):
                     yield each, file
@@ -334,7 +339,7 @@ def _opened(each: FileRange, options: ReadOptions) -> Iterator[tuple[FileRange, 
 
 
 def _check_gone(each: FileRange, files: PartitionFiles, options: ReadOptions) -> None:
-    """Report a segment that was deleted. A cleaner that removes one rewrites the segment before it instead."""
+    """Report a segment that was deleted. A cleaner that removes a segment rewrites the segment before it instead."""
     bases = {segment.base_offset: segment for segment in files.segments}
     first = files.segments[0].base_offset if files.segments else None
     if first is None:
@@ -357,7 +362,7 @@ def _is_as_planned(each: FileRange, facts: FileFacts) -> bool:
 def _found_again(each: FileRange, files: PartitionFiles | None) -> Iterator[tuple[FileRange, Any]]:
     """Yield the files that have the batches after a cleaning, found by their base offsets.
 
-    `files` is a listing made after the cleaning; without one, the directory is listed.
+    `files` is a listing made after the cleaning. Without it, the directory is listed.
     """
     reached, end = each.first, min(each.end, each.end_offset)
     for _ in range(TRIES):

@@ -19,14 +19,15 @@ PARTITION_METADATA = 'partition.metadata'
 
 @dataclass(frozen=True)
 class Identity:
-    """A source's cluster id and topic ids. Old brokers and copied files lack some: None, or no entry."""
+    """A source's cluster id and topic ids. Old brokers and copied files may lack them: the cluster id is then None, and
+    the topic ids have no entry."""
 
     cluster_id: str | None
     topic_ids: dict[str, str]
 
 
 def identify(options: Options, topics: Sequence[str]) -> Identity:
-    """Read the identity of the source that the options name. OSError, KafkaError, ClientError."""
+    """Read the identity of the source that the options name. Raise OSError, KafkaError or ClientError."""
     if options.bootstrap_servers is None:
         return _of_directories([Storage(location) for location in options['path']], topics)
     cluster = Cluster(ClientConfig.from_settings(options.kafka))
@@ -63,7 +64,7 @@ def _cluster_id(directory: Storage) -> set[str]:
 
 
 def topic_id_in(topic: str, directory: Storage) -> dict[str, str]:
-    """Return the id of the topic by its name, from the directory of a partition; nothing if the file lacks it."""
+    """Return the id of the topic by its name, from the directory of a partition. Return {} if the file lacks the id."""
     try:
         text = directory.read(PARTITION_METADATA).decode('utf-8', 'replace')
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """The ingest of topics into files, exactly once: from the end of the last run to the last stable offset.
 
-`ledger` makes rows and their offsets visible in one step. Spark writes the rows. The offsets are fixed before it
+`ledger` makes rows and their offsets visible in one step. Spark writes the rows. The offsets are fixed before Spark
 begins, so retried tasks read the same records. `TO` must be in a file system that the driver and all executors share
 and that renames atomically.
 """
@@ -37,9 +37,9 @@ CODECS = {
     'json': ('none', 'bzip2', 'deflate', 'gzip', 'lz4', 'snappy'),
     'avro': ('none', 'bzip2', 'deflate', 'snappy', 'xz', 'zstandard'),
 }
-"""The codecs of each format of files, by Spark's names, with `none` for no compression in each.
+"""The codecs of each format of files, by Spark's names. `none` means no compression in each of them.
 
-Parquet's `lz4` is Hadoop's own form, which pyarrow does not read; `lz4_raw` is that of the format.
+Parquet's `lz4` is Hadoop's own form, which pyarrow does not read; `lz4_raw` is the form in the format's specification.
 """
 SPARKS_NAME = {('avro', 'none'): 'uncompressed'}
 OF_THE_JOB = ('path', 'subscribe', 'subscribePattern', 'assign', 'startingOffsets', 'endingOffsets',
@@ -51,22 +51,23 @@ OF_THE_JOB = ('path', 'subscribe', 'subscribePattern', 'assign', 'startingOffset
 
 @dataclass(frozen=True)
 class IngestResult:
-    """The result of one run. Sizes count keys and values. `lag` is in offsets up to the end after the run."""
+    """The result of one run. Sizes count keys and values. `lag` counts offsets from the end of the run to the end of
+    the log."""
 
     run: int | None
-    """None if there was nothing to read."""
+    """The number of the run; None if there was nothing to read."""
     rows: int
     size_bytes: int
     skipped_offsets: int
-    """Offsets without a row: aborted records, markers, and compacted records."""
+    """Offsets without a row: those of aborted records, markers and compacted records."""
     lost_offsets: int
-    """Offsets of lost or damaged records, skipped with failOnDataLoss=false."""
+    """Offsets of lost or damaged records, which were skipped with failOnDataLoss=false."""
     losses: list[str]
     """A text for each loss."""
     aborted_transactions: int
-    """Aborted transactions, whose records were left out."""
+    """The number of aborted transactions, whose records were left out."""
     undecoded: int | None
-    """Values that do not match the schema; None if values are not decoded."""
+    """The number of values that do not match the schema; None if values are not decoded."""
     lag: int
     duration_ms: int
 
@@ -84,8 +85,8 @@ class Written:
 class IngestJob:
     """A job that ingests topics. Its `source` is a log directory or URI, several with commas, or `host:port,...`.
 
-    `options` are further options of the data source. Raises IngestError, OptionError, OSError, KafkaError, ClientError,
-    DataLossError, and Spark's exceptions, which `failures.one_line` shortens.
+    `options` are further options of the data source. The job raises IngestError, OptionError, OSError, KafkaError,
+    ClientError, DataLossError, and Spark's exceptions, which `failures.one_line` shortens.
     """
 
     source: str
@@ -96,13 +97,13 @@ class IngestJob:
     partition_by: Sequence[str] = ()
     max_rows_per_file: int | None = None
     values: ValueFormat | None = None
-    """None leaves values binary."""
+    """The format of the values; None leaves them binary."""
     options: dict[str, str] = field(default_factory=dict)
     compression: str | None = None
-    """One of `CODECS`. None leaves it to Spark. It may differ from run to run."""
+    """One of `CODECS`. With None, Spark chooses. The codec may differ between runs."""
 
     def run(self, spark: SparkSession) -> IngestResult:
-        """Run once. After any failure or kill, rows and offsets have either both moved or both stayed."""
+        """Run once. After any failure or kill, either both the rows and the offsets have advanced, or neither."""
         began = time.monotonic()
         options = self._check()
         ledger = Ledger(self.to, self.state)
@@ -137,7 +138,7 @@ class IngestJob:
         return {'subscribe': ','.join(self.topics), **self.options, where: self.source}
 
     def _check(self) -> Options:
-        """Check everything that needs no open file. IngestError, OptionError."""
+        """Check everything that needs no open file. Raise IngestError or OptionError."""
         for name in self.options:
             row = BY_NAME.get(name.lower())
             if (row and row.name in OF_THE_JOB) or name.lower() == 'kafka.bootstrap.servers':
@@ -196,7 +197,7 @@ class IngestJob:
 
     def _write_and_publish(self, spark: SparkSession, ledger: Ledger, slices: list[Slice],
                            done: Progress, skipped: Skipped) -> Written:
-        """Write the rows, and add what the tasks skipped to `skipped`."""
+        """Write the rows, and add the records that the tasks skipped to `skipped`."""
         staging, skipped_to = ledger.new_staging(done.run), ledger.new_staging(done.run)
         try:
             written = self._write(spark, slices, staging, skipped_to)
@@ -214,7 +215,7 @@ class IngestJob:
         return written
 
     def _write(self, spark: SparkSession, slices: list[Slice], staging: Path, skipped_to: Path) -> Written:
-        """Write the rows. The tasks write what they skip into `skipped_to`."""
+        """Write the rows. The tasks write the counts of skipped records into `skipped_to`."""
         from pyspark.errors import AnalysisException
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
@@ -244,7 +245,7 @@ class IngestJob:
                        None if kept is None else int(kept.get['undecoded']))
 
     def _frame(self, spark: SparkSession, slices: list[Slice], skipped_to: Path) -> DataFrame:
-        """Return the records of exactly these offsets."""
+        """Return the records of exactly these offsets as a DataFrame."""
         spark.dataSource.register(KafkaLogDataSource)
         starts: dict[TopicPartition, int] = {(each.topic, each.partition): each.start_offset for each in slices}
         ends: dict[TopicPartition, int] = {(each.topic, each.partition): each.end_offset for each in slices}
@@ -266,7 +267,8 @@ class IngestJob:
         return frame
 
     def _verify(self, staging: Path, rows: int) -> None:
-        """Count the written rows. Executors that do not share TO would write elsewhere without an error.
+        """Check the number of written rows. Executors that do not share TO would write to another place without an
+        error.
 
         Only Parquet files are counted, by their footers.
         """

@@ -56,7 +56,7 @@ class Progress:
 
     @classmethod
     def read(cls, path: Path) -> Progress:
-        """Read a progress file. IngestError for other content; OSError."""
+        """Read a progress file. Raise IngestError for other content, and OSError."""
         found = read_json(path)
         try:
             return cls(str(found['job']), int(found['run']), from_json(found['offsets']), dict(found['topic_ids']))
@@ -70,7 +70,7 @@ class JobFacts:
 
     source: str
     cluster_id: str | None
-    """None if the directory does not name it."""
+    """The cluster id; None if the directory does not name it."""
     shape: Mapping[str, Any]
 
     def check(self, kept: Mapping[str, Any], path: Path) -> None:
@@ -98,7 +98,8 @@ def _shown(value: object) -> str:
 
 
 class Ledger:
-    """The two directories of a job, which `locked` reserves for one job at a time. Raises IngestError, OSError."""
+    """The two directories of a job, which `locked` reserves for one job at a time. Methods raise IngestError and
+    OSError."""
 
     def __init__(self, to: Path, state: Path):
         self.to = to.absolute()
@@ -106,14 +107,15 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock both directories during a run. IngestError if another job holds one of them."""
+        """Lock both directories during a run. Raise IngestError if another job holds one of them."""
         self.to.mkdir(parents=True, exist_ok=True)
         self.state.mkdir(parents=True, exist_ok=True)
         with _lock(self.state / 'lock', self.state), _lock(self.to / '_lock', self.to):
             yield
 
     def open(self, facts: JobFacts) -> Progress:
-        """Return the progress of the job by its visible runs. Delete leftovers and update `progress.json`."""
+        """Return the progress of the job, as its visible runs show it. Delete remains of failed runs, and update
+        `progress.json`."""
         path = self.state / PROGRESS_FILE
         known = Progress.read(path) if path.exists() else self._begin(facts)
         self._check_target(known, facts)
@@ -168,11 +170,11 @@ class Ledger:
         return self.to / f'{STAGING}{number:06d}-{uuid.uuid4().hex}'
 
     def discard(self, staging: Path) -> None:
-        """Delete a staging directory after a failure, as far as possible. The next run removes the rest."""
+        """Delete a staging directory after a failure, as far as possible. The next run removes the remaining files."""
         shutil.rmtree(staging, ignore_errors=True)
 
     def publish(self, staging: Path, done: Progress, facts: Mapping[str, Any]) -> None:
-        """Make a run visible by one rename: before it no row of the run is visible, after it all are."""
+        """Make a run visible by one rename: before the rename no row of the run is visible, after it all rows are."""
         replace_file(staging / INGEST_FILE, done.to_json() | dict(facts))
         sync_tree(staging)
         os.rename(staging, self._run(done.run))
@@ -192,7 +194,7 @@ def _lock(path: Path, what: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of this version. IngestError for other content; OSError."""
+    """Read a JSON object of this version. Raise IngestError for other content, and OSError."""
     try:
         found = json.loads(path.read_text('utf-8'))
         if found['version'] != VERSION:
@@ -209,7 +211,7 @@ def _not_ours(path: Path, error: Exception) -> IngestError:
 
 
 def replace_file(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a file atomically and durably. OSError."""
+    """Replace a file atomically and durably. Raise OSError."""
     new = path.with_name(f'_{path.name}.tmp')
     with open(new, 'w', encoding='utf-8') as file:
         file.write(json.dumps(content, indent=1) + '\n')
@@ -220,7 +222,7 @@ def replace_file(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Sync all files and directories. Spark does not, and a visible run must survive a power cut."""
+    """Sync all files and directories: a visible run must survive a power cut, and Spark does not sync."""
     for directory, _, names in os.walk(root):
         for name in names:
             descriptor = os.open(os.path.join(directory, name), os.O_RDONLY)

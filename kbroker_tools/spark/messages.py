@@ -1,4 +1,5 @@
-"""Errors of a query that Spark reports by their messages alone, and what the workers' Python lacks."""
+"""Errors of a query that Spark reports by their messages alone, and the check for packages that the workers' Python
+lacks."""
 from __future__ import annotations
 
 import os
@@ -16,11 +17,11 @@ HIDE_TRACEBACK = 'SPARK_HIDE_TRACEBACK'
 
 
 class ColumnError(ValueError):
-    """A schema has an unknown column, or one of another type."""
+    """A schema has an unknown column, or a column of another type."""
 
 
 class TimestampError(ValueError):
-    """A record has a timestamp that a column of Spark cannot have."""
+    """A record has a timestamp that a column of Spark cannot hold."""
 
 
 class MissingPackageError(Exception):
@@ -28,15 +29,15 @@ class MissingPackageError(Exception):
 
 
 EXPLAINED = (ConfigError, ColumnError, TimestampError, MissingPackageError, KafkaError, ClientError)
-"""Errors that say what was found and expected: of the user, of a broker, or of the network."""
+"""Errors that say what was found and expected. Their cause is the user, a broker or the network."""
 
 
 @contextmanager
 def message_first(*more: type[Exception]) -> Iterator[None]:
-    """Have PySpark leave out the traceback of an `EXPLAINED` error or one of `more`. It would stand above the message.
+    """Make PySpark omit the traceback, which it prints above the message, of an `EXPLAINED` error or one of `more`.
 
     PySpark reads the variable from the environment of the worker. A worker process ends with its first error, so the
-    variable affects no other. In a process that is no worker, this does nothing.
+    variable affects no other error. In a process that is no worker, this does nothing.
     """
     kinds: tuple[type[Exception], ...] = (*EXPLAINED, *more)
     try:

@@ -1,4 +1,4 @@
-"""The options of `format("kbroker")`. An option that Spark's Kafka connector has too keeps its name."""
+"""The options of `format("kbroker")`. An option that Spark's Kafka connector also has keeps its name."""
 from __future__ import annotations
 
 import json
@@ -39,7 +39,7 @@ WITHOUT_EFFECT = {
     'fetchoffset.numretries': 'set kafka.default.api.timeout.ms to bound the attempts',
     'fetchoffset.retryintervalms': 'set kafka.retry.backoff.ms for the pause between attempts',
 }
-"""Options of Spark's own connector that existing queries may set, with the reason why they do nothing here."""
+"""Options of Spark's own connector that existing queries may set, with the reason why they have no effect here."""
 CLIENT_SETTINGS = frozenset((
     'bootstrap.servers', 'client.id', 'isolation.level', 'security.protocol', 'request.timeout.ms',
     'default.api.timeout.ms', 'socket.connection.setup.timeout.ms', 'retry.backoff.ms', 'retry.backoff.max.ms',
@@ -71,7 +71,7 @@ class Row(Option):
     """One option of a query."""
 
     place: str = ''
-    """The only queries that may set it: `path`, `broker`, `stream`, `batch` or `path batch`; '' for all."""
+    """The only queries that may set it: `path`, `broker`, `stream`, `batch` or `path batch`; '' for all queries."""
 
 
 def parse_bytes(text: str) -> int:
@@ -103,7 +103,7 @@ def _offsets(word: str) -> Callable[[str], str | dict[tuple[str, int], int]]:
 
 
 def parse_partition_numbers(text: str, what: str) -> dict[tuple[str, int], int]:
-    """Parse `{"orders":{"0":23,"1":-2}}` to {(topic, partition): number}. ValueError with the expected form."""
+    """Parse `{"orders":{"0":23,"1":-2}}` to {(topic, partition): number}. Raise ValueError with the expected form."""
     expected = f'JSON such as {{"topic":{{"0":100}}}}, a number ({what}) for each partition'
     try:
         topics = json.loads(text)
@@ -256,7 +256,7 @@ class Options:
         return self.kafka.get('bootstrap.servers')
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Report whether the options select this partition."""
+        """Return whether the options select this partition."""
         if self.is_given('assign'):
             return partition in self['assign'].get(topic, ())
         if self.is_given('subscribe'):
@@ -267,7 +267,7 @@ class Options:
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Parse and check the options. OptionError names the option, the found value and the expected one."""
+    """Parse and check the options. Raise OptionError, which names the option, the found value and the expected one."""
     values = {row.name.lower(): row.default for row in ROWS}
     kafka: dict[str, str] = {}
     names = set()
@@ -318,9 +318,10 @@ def _client_setting(name: str, text: str) -> str:
 
 
 def client_options(file: Path | None) -> dict[str, str]:
-    """Return the settings of a client's file as options. Those that the data source lacks, or sets itself, are skipped.
+    """Return the settings of a client's file as options. Settings that the data source lacks, or sets itself, are
+    skipped.
 
-    Raises ConfigError, and OSError for a file that cannot be read.
+    Raise ConfigError, and OSError for a file that cannot be read.
     """
     if file is None:
         return {}
@@ -333,7 +334,7 @@ def known_client_settings() -> list[str]:
 
 
 def suggestion(name: str, allowed: Iterable[str]) -> str:
-    """Return words that name the allowed name nearest to `name`, or '' if none is near."""
+    """Return the end of a message that suggests the allowed name closest to `name`, or '' if no name is close."""
     return did_you_mean(name, [*allowed, 'kafka.bootstrap.servers'], ', ')
 
 

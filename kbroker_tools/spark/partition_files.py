@@ -1,8 +1,9 @@
 """One partition in files: its segments and the outcomes of the transactions in them.
 
 Planning reads directory listings, the newest snapshot and the headers of the last segment, and nothing else of the log.
-This is correct beside a live broker. Sizes are fixed first, then the snapshot is read, then the segment is walked, so
-the result is a state that existed. Below the last stable offset, only cleaning and retention change anything later.
+The result is correct while a broker writes to the directory. Sizes are fixed first, then the snapshot is read, then the
+segment is walked, so the result is a state that existed. Below the last stable offset, only cleaning and retention
+change anything later.
 """
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ _INTERNAL_SUFFIX = re.compile(r'.*\.[0-9a-f]{32}-(delete|future|stray)')
 
 
 def parse_directory_name(name: str) -> tuple[str, int] | None:
-    """Return topic and partition of `orders-0`; None for any other directory, and for one being deleted."""
+    """Return topic and partition of `orders-0`. Return None for any other directory, and for one that is being
+    deleted."""
     match = _DIRECTORY.fullmatch(name)
     if match is None or _INTERNAL_SUFFIX.fullmatch(name):
         return None
@@ -57,7 +59,7 @@ def parse_directory_name(name: str) -> tuple[str, int] | None:
 class SegmentFiles:
     base_offset: int
     size_bytes: int
-    """The size of the log file when it was listed."""
+    """The size of the log file in bytes when it was listed."""
     modified_ns: int
     has_index: bool
     has_time_index: bool
@@ -79,7 +81,7 @@ class PartitionFiles:
 
     @classmethod
     def list(cls, storage: Storage, topic: str, partition: int) -> PartitionFiles:
-        """List the files. FileNotFoundError, OSError. CorruptLogError if a broker died between two renames."""
+        """List the files. Raise FileNotFoundError, OSError, or CorruptLogError if a broker died between two renames."""
         found: dict[str, dict[int, FileFacts]] = {
             kind: {} for kind in ('log', 'index', 'timeindex', 'txnindex', 'snapshot')}
         for name, facts in _listed(storage).items():
@@ -94,11 +96,12 @@ class PartitionFiles:
 
 
 def _listed(storage: Storage) -> dict[str, FileFacts | None]:
-    """Return a listing that is not in the middle of a swap or a deletion of segments.
+    """Return a listing that shows no swap or deletion of segments in progress.
 
-    A local directory is listed until two listings agree, because one alone may miss a file that is being renamed. They
-    must agree on transaction indexes, too: without its index, a segment shows its aborted records. Segments that only
-    the later one has are left out: otherwise a writer that rolls often would keep listings from agreeing.
+    A local directory is listed until two listings agree, because a single one may miss a file that is being renamed.
+    They must agree on transaction indexes too: a segment whose index is missed would show its aborted records. Segments
+    that only the later listing has are left out. Otherwise listings would never agree while a writer rolls segments
+    often.
     """
     before: set[tuple[int, str]] | None = None
     for _ in range(LISTINGS):
@@ -140,15 +143,16 @@ class PartitionState:
     log_end_offset: int
     last_stable_offset: int
     open: dict[int, int]
-    """Open transactions: first offset by producer id."""
+    """The first offsets of the open transactions, by producer id."""
     tail_aborted: list[tuple[int, int, int]] = field(default_factory=list)
-    """(producer id, first offset, marker's offset) of abort markers from `walked_from` on."""
+    """(producer id, first offset, marker's offset) of each abort marker from `walked_from` on."""
     walked_from: int = 0
-    """The offset from which headers were read, not indexes."""
+    """The offset from which headers were read instead of indexes."""
     producers: list[ActiveProducer] = field(default_factory=list)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[tuple[int, int, int]]:
-        """Return the aborted transactions in [start_offset, end_offset). Below `walked_from` the indexes have them."""
+        """Return the aborted transactions in [start_offset, end_offset). Those below `walked_from` come from the
+        indexes."""
         found = []
         for segment, following in pairwise([*self.files.segments, None]):
             assert segment is not None
@@ -164,7 +168,7 @@ class PartitionState:
 
 
 def read_transaction_index(storage: Storage, name: str) -> list[tuple[int, int, int, int]]:
-    """Return (producer id, first offset, last offset, last stable offset) of each entry. CorruptLogError."""
+    """Return (producer id, first offset, last offset, last stable offset) of each entry. Raise CorruptLogError."""
     data = storage.read(name)
     rows = []
     for number, (version, *fields) in enumerate(whole_entries(TRANSACTION_ENTRY, data)):
@@ -178,7 +182,7 @@ def read_transaction_index(storage: Storage, name: str) -> list[tuple[int, int, 
 
 
 class Tail:
-    """A walk over the end of a partition, batch by batch. `advance` continues where it stopped."""
+    """A walk over the end of a partition, batch by batch. `advance` continues where the last call stopped."""
 
     def __init__(self, *, verify_transaction_index: bool = False):
         """With `verify_transaction_index` the whole partition is walked and no index is needed."""
@@ -196,16 +200,16 @@ class Tail:
 
     def advance(self, files: PartitionFiles, log_start_offset: int = 0,
                 recovery_point: int | None = None) -> PartitionState:
-        """Return the partition's offsets and transactions, from its files as they are now.
+        """Return the partition's offsets and transactions, as its files have them now.
 
         `log_start_offset` comes from the checkpoint. After an unclean stop, segments at or above `recovery_point` are
-        walked without their indexes. CorruptLogError, OSError. After a FileNotFoundError, for a segment deleted
-        meanwhile, list the files and advance again.
+        walked without their indexes. Raise CorruptLogError or OSError. A FileNotFoundError means that a segment was
+        deleted after the listing: the caller must list the files and advance again.
         """
         if not files.segments:
             return PartitionState(files, log_start_offset, log_start_offset, log_start_offset, {})
         last = files.segments[-1]
-        # Only the last segment cannot have been compacted since.
+        # Only the last segment cannot have been compacted since the last call.
         if self._segment_base != last.base_offset or last.size_bytes < self._position:
             self._begin_anew()
             self._start(files, recovery_point)
@@ -254,7 +258,7 @@ class Tail:
 
 
 def _load_snapshot(files: PartitionFiles, producers: ProducerStateTable, at_most: int) -> int:
-    """Load the newest valid snapshot up to `at_most`. Return its offset, or the start of the log without one."""
+    """Load the newest valid snapshot up to `at_most`. Return its offset, or the start of the log without a snapshot."""
     first = files.segments[0].base_offset
     for offset in reversed(files.snapshots):
         if first <= offset <= at_most:
@@ -310,8 +314,8 @@ def first_position_by_time(files: PartitionFiles, segment: SegmentFiles, timesta
                            is_sealed: bool) -> int | None:
     """Return a position before which all records are older than `timestamp_ms`; None if the whole segment is older.
 
-    It comes from the indexes. An entry of the time index bounds the timestamps of all records up to its offset. The
-    last entry of a sealed segment bounds the whole segment.
+    The position comes from the indexes. An entry of the time index bounds the timestamps of all records up to its
+    offset. The last entry of a sealed segment bounds the whole segment.
     """
     try:
         if not segment.has_time_index or not segment.has_index:
@@ -337,9 +341,10 @@ def first_position_by_time(files: PartitionFiles, segment: SegmentFiles, timesta
 
 
 def next_sound_batch(file: Any, position: int, end: int, low: int, high: int = NO_OFFSET) -> int:
-    """Return the position of the next batch with a valid CRC and offsets in [low, high), behind a damaged one.
+    """Return the position of the next batch, after a damaged one, with a valid CRC and offsets in [low, high).
 
-    Return `end` if there is none. The damaged batch's own length is tried first, because records may contain batches.
+    Return `end` if there is no such batch. The damaged batch's own length is tried first, because records may contain
+    batches.
     """
     size = size_at(file, position, end)
     if size is not None and (position + size == end or _is_sound(file, position + size, end, low, high)):

@@ -1,8 +1,8 @@
 """Hard links that keep segments for a query even if a broker deletes or compacts them.
 
-The links lie next to the log directory, in the same file system. Nothing is copied. A folder inside the log directory
-would keep Apache Kafka from starting. PySpark does not report the end of a query, so the next query that pins removes
-links older than a day.
+The links are in a directory next to the log directory, in the same file system. Nothing is copied. A folder inside the
+log directory would keep Apache Kafka from starting. PySpark does not report the end of a query, so the next query that
+pins removes links older than a day.
 """
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class SegmentChanged(Exception):
 
 
 def pin(ranges: Sequence[FileRange]) -> list[FileRange]:
-    """Return the same ranges in links to their segments. SegmentChanged; OptionError if linking is not possible."""
+    """Return the same ranges in links to their segments. Raise SegmentChanged, or OptionError if linking is not
+    possible."""
     directories: dict[Path, Path] = {}
     linked: dict[tuple[Storage, SegmentFiles], Storage] = {}
     for each in ranges:
@@ -44,7 +45,7 @@ def pin(ranges: Sequence[FileRange]) -> list[FileRange]:
 
 
 def _beside(partition: Storage) -> Path:
-    """Return the directory for links: next to the log directory, or next to a partition without one."""
+    """Return the directory for links: next to the log directory, or next to a partition that is in no log directory."""
     if not partition.is_local:
         raise OptionError('pin', f'found hardlink with {partition}, but only local paths have hard links')
     directory = Path(partition.location).resolve()

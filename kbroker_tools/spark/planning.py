@@ -1,7 +1,7 @@
 """The resolution of options to offsets, which are all fixed when the plan is made.
 
-A place (a log directory or a cluster) reports its partitions and their bounds. The options are resolved against these
-in the same way for both.
+A place (a log directory or a cluster) reports its partitions and their bounds. The options are resolved against them in
+the same way for both kinds of places.
 """
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Bounds:
-    """The readable part of a partition: from the log start to the last stable offset or its replacement."""
+    """The readable part of a partition: from the log start to the last stable offset, or to the end that an option
+    sets."""
 
     start_offset: int
     end_offset: int
@@ -34,7 +35,7 @@ LocatedBatch = tuple[int | None, int | None, BatchHeader, memoryview]
 
 @dataclass(frozen=True)
 class Slice:
-    """The offsets to read of one partition, without `end_offset`."""
+    """The offsets of one partition to read, from `start_offset` up to, but not including, `end_offset`."""
 
     topic: str
     partition: int
@@ -43,7 +44,7 @@ class Slice:
 
 
 class Place(Protocol):
-    """A log directory or a cluster to read from. Methods raise OSError, KafkaError, DataLossError."""
+    """A log directory or a cluster to read from. Methods raise OSError, KafkaError and DataLossError."""
 
     def refresh(self) -> None:
         """Update the partitions and their bounds."""
@@ -54,41 +55,41 @@ class Place(Protocol):
     def bounds(self, topic: str, partition: int) -> Bounds: ...
 
     def high_watermark(self, topic: str, partition: int) -> int:
-        """Return the end of what is committed to the log, open transactions included, for any isolation."""
+        """Return the end of the offsets that any isolation level can read, which includes open transactions."""
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Return the offset of the first record at or after the time, or None."""
 
     def size_bytes(self, each: Slice) -> int:
-        """Return about how many bytes of log a slice has."""
+        """Return about how many bytes of the log a slice has."""
 
     def tasks(self, slices: Sequence[Slice], options: Options, *, with_outcomes: bool = False) -> list[Any]:
         """Return the picklable tasks that read the slices, for `read_task`.
 
-        With `with_outcomes` they also provide the outcome of each transaction.
+        With `with_outcomes`, the tasks also provide the outcome of each transaction.
         """
 
     def pieces(self, topic: str, partition: int) -> list[Any]:
         """Return the pieces of a whole partition for `batches`."""
 
     def batches(self, topic: str, partition: int, piece: Any) -> Iterator[LocatedBatch]:
-        """Yield every batch of a piece, or of the partition if it is None, with markers and open transactions."""
+        """Yield every batch of a piece, with markers and open transactions. A piece of None is the whole partition."""
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """Return the name of the topic with this id; None if there is none, or if its id is not known."""
+        """Return the name of the topic with this id; None if no topic has it, or if the ids are not known."""
 
     def producers(self, topic: str, partition: int) -> list[Any]:
-        """Return the producers, with the members of `kbroker_tools.base.view.ProducerInfo`."""
+        """Return the producers. They have the attributes of `kbroker_tools.base.view.ProducerInfo`."""
 
     def aborted(self, topic: str, partition: int, piece: Any) -> list[tuple[int, int, int]]:
         """Return (producer id, first offset, marker's offset) of the aborted transactions that are still in the log.
 
-        Only those that end in the piece are returned; all, if it is None.
+        Only those that end in the piece are returned. A piece of None is the whole partition.
         """
 
 
 def chosen_partitions(place: Place, options: Options, *, may_be_gone: bool = False) -> list[TopicPartition]:
-    """Return the selected partitions. OptionError for none, or for a missing one unless it `may_be_gone`."""
+    """Return the selected partitions. Raise OptionError without any, and for a missing one unless it `may_be_gone`."""
     present = place.partitions()
     chosen = [each for each in present if options.wants(*each)]
     if may_be_gone:
@@ -114,7 +115,7 @@ def chosen_partitions(place: Place, options: Options, *, may_be_gone: bool = Fal
 
 
 def named(partitions: Any) -> str:
-    """Return `a-0, a-1, b-0 and 20 more`."""
+    """Return names as text: `a-0, a-1, b-0 and 20 more`."""
     names = [f'{topic}-{partition}' for topic, partition in sorted(partitions)]
     return ', '.join(names[:10]) + (f' and {len(names) - 10} more' if len(names) > 10 else '') or 'none'
 
@@ -122,7 +123,8 @@ def named(partitions: Any) -> str:
 def resolve(place: Place, options: Options, skipped: Skipped | None = None) -> list[Slice]:
     """Return the slices that a batch query reads, and add wanted offsets that are gone to `skipped`.
 
-    Timestamps win over offsets, as in Spark's connector. A partition that JSON does not name takes the default.
+    Timestamps take precedence over offsets, as in Spark's connector. A partition that the JSON does not name has the
+    default.
     """
     chosen = chosen_partitions(place, options)
     check_named_partitions(options, chosen)
@@ -162,7 +164,9 @@ def check_named_partitions(options: Options, chosen: Sequence[TopicPartition]) -
 
 def starting_offset(place: Place, options: Options, topic: str, partition: int, bounds: Bounds, *,
                     default: str) -> int:
-    """Return the first offset to read. OptionError (with failOnDataLoss) below the log start or past its end."""
+    """Return the first offset to read.
+
+    With failOnDataLoss, raise OptionError for an offset below the log start or past its end."""
     timestamp_ms = _timestamp(options, 'starting', topic, partition)
     if timestamp_ms is not None:
         found = place.offset_for_timestamp(topic, partition, timestamp_ms)
@@ -187,7 +191,7 @@ def starting_offset(place: Place, options: Options, topic: str, partition: int, 
 
 
 def ending_offset(place: Place, options: Options, topic: str, partition: int, bounds: Bounds) -> int:
-    """Return the end of the offsets to read, which is never above the readable ones."""
+    """Return the end of the offsets to read. It is never above the end of the readable offsets."""
     timestamp_ms = _timestamp(options, 'ending', topic, partition)
     if timestamp_ms is not None:
         found = place.offset_for_timestamp(topic, partition, timestamp_ms)

@@ -22,9 +22,10 @@ class Field:
     name: str
     spark_type: str
     decoded: str | None
-    """The column of `kbroker.record.columns` that it comes from; None if it is constant in a partition."""
+    """The column of `kbroker.record.columns` that the column is made of; None if its value is constant in a
+    partition."""
     group: str = ''
-    """The option that adds it; '' for a column that is always there."""
+    """The option that adds the column; '' for a column that each query has."""
 
 
 FIELDS = (
@@ -59,13 +60,13 @@ def ddl(options: Options) -> str:
 
 
 def wanted_fields(schema: StructType) -> list[Field]:
-    """Return the columns of a schema, which the user may have narrowed, in its order. ColumnError."""
+    """Return the columns of a schema, which the user may have narrowed, in its order. Raise ColumnError."""
     check_columns(schema, {field.name: field.spark_type for field in FIELDS})
     return [BY_NAME[column.name] for column in schema.fields]
 
 
 def check_columns(schema: StructType, known: Mapping[str, str]) -> None:
-    """Raise ColumnError for an unknown column or another type."""
+    """Raise ColumnError for an unknown column or a column of another type."""
     for column in schema.fields:
         expected = known.get(column.name)
         if expected is None:

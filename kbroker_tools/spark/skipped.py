@@ -1,9 +1,9 @@
 """Records that a query skipped, as lines of JSON in a directory that the driver and the executors share.
 
-Spark takes only rows from a Python source, and no counters. So with the option `skippedTo`, the plan writes a file, and
-so does each task that skipped anything, at its end. A file is named after its work, so that work that runs twice counts
-once. In a stream the name begins with the micro-batch, because two micro-batches may share a batch of the log. All rows
-have all columns, so that a query always finds them.
+Spark accepts only rows from a Python source, and no counters. With the option `skippedTo`, the plan therefore writes a
+file, and each task that skipped records writes another one at its end. A file has a name that depends on its work only,
+so that work that runs twice counts once. In a stream the name begins with the micro-batch, because two micro-batches
+may share a batch of the log. All rows have all columns, so that a query always finds them.
 """
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class Skipped:
         self.aborted += other.aborted
 
     def write(self, directory: Path, name: str) -> None:
-        """Write the file `name`, replacing that of an earlier attempt; if nothing was skipped, delete it. OSError."""
+        """Write the file `name`, which replaces that of an earlier attempt. Delete it if nothing was skipped. Raise
+        OSError."""
         rows = [{**asdict(loss), 'aborted_transactions': 0} for loss in self.losses]
         rows += [{**asdict(Loss(topic, partition, None, 0, None)), 'aborted_transactions': count}
                  for (topic, partition), count in sorted(self.aborted.items()) if count]
@@ -77,7 +78,7 @@ class Skipped:
 
     @classmethod
     def read(cls, directory: Path) -> Skipped:
-        """Return the sum of all files in the directory. OSError."""
+        """Return the sum of all files in the directory. Raise OSError."""
         return cls.sum(json.loads(line) for path in sorted(directory.glob('*.json'))
                        for line in path.read_text('utf-8').splitlines())
 
@@ -94,7 +95,8 @@ class Skipped:
 
 
 def keep_only(directory: Path, prefix: str, names: Iterable[str]) -> None:
-    """Delete the files with this prefix, except those named here, which their work will replace. OSError."""
+    """Delete the files with this prefix, except those in `names`, which the present tasks will replace. Raise
+    OSError."""
     kept = {f'{name}.json' for name in names}
     for path in directory.glob(f'{prefix}*.json'):
         if path.name not in kept:

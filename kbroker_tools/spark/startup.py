@@ -27,11 +27,11 @@ SOURCE = 'kbroker'
 PYTHON_SETTINGS = ('spark.pyspark.python', 'spark.pyspark.driver.python')
 MASTER_SETTING = 'spark.master'
 ARGUMENTS: dict[str, str] = {}
-"""The master that the program gave `SparkContext` as an argument, as a setting."""
+"""The master that the program passed to `SparkContext` as an argument, as a setting."""
 
 
 class Loader:
-    """The loader of a module, and a function to call with the module once it is loaded."""
+    """The loader of a module, and a function that is called with the module after it is loaded."""
 
     def __init__(self, loader: Any, after: Callable[[ModuleType], None]):
         self._loader = loader
@@ -50,7 +50,7 @@ class Loader:
 
 
 class Finder:
-    """A finder on `sys.meta_path` that wraps functions of PySpark's modules, and finds nothing else."""
+    """A finder on `sys.meta_path` that wraps functions of PySpark's modules. It finds no other modules."""
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         wrap = WRAPPED.get(name)
@@ -79,9 +79,9 @@ def wrap_launch(module: Any) -> None:
 
 
 def wrap_context(module: Any) -> None:
-    """Have `SparkContext` note its argument `master`, which `launch_gateway` does not get.
+    """Make `SparkContext` store its argument `master`, which `launch_gateway` does not receive.
 
-    Spark shows the caller of `__init__` to the user, so a wrapper must not stand in between. `__new__` runs before it.
+    Spark shows the caller of `__init__` to the user, so that must not be a wrapper. `__new__` runs before it.
     """
     def __new__(cls: Any, master: Any = None, *_others: Any, **_named: Any) -> Any:
         ARGUMENTS.clear()
@@ -115,7 +115,7 @@ def _wrap_format(kind: Any) -> None:
 def choose_python(conf: dict[str, str]) -> None:
     """Set PYSPARK_PYTHON to the Python of this program and print a line, if the workers would run another Python.
 
-    PYSPARK_PYTHON stays as it is if a setting names a Python, the JVM runs already, or the tasks run on other machines.
+    PYSPARK_PYTHON is not changed if a setting names a Python, the JVM runs already, or the tasks run on other machines.
     """
     if os.environ.get('PYSPARK_PYTHON') or 'PYSPARK_GATEWAY_PORT' in os.environ or not sys.executable:
         return
@@ -170,7 +170,7 @@ def default_file() -> str:
 
 
 def properties_of(file: str) -> Iterator[tuple[str, str]]:
-    """Yield the settings of a properties file; none if it cannot be read."""
+    """Yield the settings of a properties file, or nothing if the file cannot be read."""
     import re
     try:
         with open(file, encoding='utf-8', errors='replace') as opened:
@@ -184,7 +184,7 @@ def properties_of(file: str) -> Iterator[tuple[str, str]]:
 
 
 def is_this_python(command: str) -> bool:
-    """Report whether a command, by path or by its name in PATH, is the Python of this program and its environment."""
+    """Return whether a command, by path or by its name in PATH, is the Python of this program and its environment."""
     from shutil import which
     found = which(command)
     if found is None:
@@ -194,7 +194,7 @@ def is_this_python(command: str) -> bool:
 
 
 def ensure_source(session: Any) -> None:
-    """Register the source if Spark did not find it. PySparkRuntimeError if the workers' Python lacks it."""
+    """Register the source if Spark did not find it. Raise PySparkRuntimeError if the workers' Python lacks it."""
     if session._jsparkSession.sessionState().dataSourceManager().dataSourceExists(SOURCE):
         return
     python = session.sparkContext.pythonExec

@@ -1,4 +1,4 @@
-"""Read-only files of a log directory, anywhere that pyarrow can open them: on the local disk, S3, HDFS or GCS."""
+"""The read-only files of a log directory, at any place that pyarrow can open: the local disk, S3, HDFS or GCS."""
 from __future__ import annotations
 
 import os
@@ -17,37 +17,39 @@ class FileFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Storage:
-    """A directory by its path or URI. It is picklable, and a task opens it where it runs.
+    """A directory by its path or URI. It is picklable, and a task opens it on its own machine.
 
-    Raises FileNotFoundError for missing files, OSError for unreadable ones.
+    Methods raise FileNotFoundError for missing files and OSError for unreadable ones.
     """
 
     location: str
 
     @classmethod
     def at(cls, location: str) -> Storage:
-        """Return the storage for a location from the user: without a slash at its end, a local path made absolute."""
+        """Return the storage for a location from the user. A slash at its end is removed, and a local path is made
+        absolute."""
         storage = cls(location)
         return cls(os.path.abspath(location)) if storage.is_local else cls(''.join(storage._parts))
 
     @property
     def is_local(self) -> bool:
-        """True if it was given as a path, not as a URI."""
+        """Return True if the location is a path, not a URI."""
         return '://' not in self.location
 
     @property
     def is_on_disk(self) -> bool:
-        """True if its files are in a file system of this machine, given by path or URI."""
+        """Return True if its files are in a file system of this machine. The location may be a path or a URI."""
         return self.is_local or self.location.startswith('file:')
 
     @property
     def window_bytes(self) -> int:
-        """The size of one sequential read: what fits the CPU cache, or what is worth a request to another machine."""
+        """Return the size of one sequential read: it fits the CPU cache, or is large enough for a request to another
+        machine."""
         return 256 * 1024 if self.is_local else 8 * 1024 * 1024
 
     @property
     def _parts(self) -> tuple[str, str]:
-        """The location up to its last name, and the query of a URI (for S3: the endpoint and so on)."""
+        """Return the location up to its last name, and the query of a URI (for S3, the endpoint and so on)."""
         path, mark, query = (self.location, '', '') if self.is_local else self.location.partition('?')
         return path.rstrip('/') or '/', mark + query
 
@@ -74,7 +76,7 @@ class Storage:
         return re.sub(r'://[^/]*@', '://', self._parts[0])
 
     def path(self, name: str) -> str:
-        """Return the path of a file in here, for messages."""
+        """Return the path of a file in this directory, for messages."""
         return f'{str(self).rstrip("/")}/{name}'
 
     def child(self, name: str) -> Storage:
@@ -83,7 +85,7 @@ class Storage:
         return Storage(f'{path.rstrip("/")}/{name}{query}')
 
     def list(self) -> dict[str, FileFacts | None]:
-        """Return the files by name; a directory has None."""
+        """Return the files by name. A directory has None."""
         if self.is_local:
             with os.scandir(self.location) as entries:
                 return {entry.name: _facts(entry.stat) for entry in entries}
@@ -132,7 +134,7 @@ def _found_facts(found: Any) -> FileFacts | None:
 
 
 class LocalFile:
-    """A local file with the interface of pyarrow's files that is used here. It reads into one buffer."""
+    """A local file with those methods of pyarrow's files that are used here. It reads into one buffer."""
 
     def __init__(self, path: str):
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -61,7 +61,8 @@ def from_json(offsets: dict[str, dict[str, int]]) -> Offsets:
 
 
 class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of a streaming query, in one Python process beside the driver. It keeps the place and refreshes it."""
+    """The reader of a streaming query, in a Python process that runs next to the driver. It keeps the place and
+    refreshes it."""
 
     def __init__(self, options: Options, schema: StructType):
         self.options = options
@@ -111,7 +112,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json({**begin, **{each: max(end, begin.get(each, end)) for each, end in reached.items()}})
 
     def _waits_for_more(self, slices: list[Slice]) -> bool:
-        """Report whether to wait for minOffsetsPerTrigger, at most maxTriggerDelay after the last micro-batch.
+        """Return whether to wait for minOffsetsPerTrigger, at most maxTriggerDelay after the last micro-batch.
 
         The first micro-batch does not wait.
         """
@@ -132,7 +133,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @message_first(DataLossError)
     def prepareForTriggerAvailableNow(self) -> None:
-        """Store the ends, without checks: a micro-batch from before the restart must not fail here."""
+        """Store the ends without checks: a micro-batch from before the restart must not fail here."""
         self._target = self._ends(self._refreshed_place())
 
     def _ends(self, place: Place) -> Offsets:
@@ -172,7 +173,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TaskPartition(each) for each in named_tasks]
 
     def _slices(self, place: Place, begin: Offsets, ends: Offsets, skipped: Skipped) -> Iterator[Slice]:
-        """Yield the existing offsets of a micro-batch, and add the others to `skipped`. DataLossError."""
+        """Yield the existing offsets of a micro-batch, and add the missing ones to `skipped`. Raise DataLossError."""
         present = set(place.partitions())
         for each, end_offset in sorted(ends.items()):
             if each not in present:
@@ -202,9 +203,9 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             logger.warning('%s. This was skipped', text)
 
     def _write_plan(self, batch: str, tasks: list[str], skipped: Skipped) -> None:
-        """Write what was lost before any task began into `skippedTo`. OSError.
+        """Write the records that were lost before any task began into `skippedTo`. Raise OSError.
 
-        An earlier attempt at the micro-batch may have had other tasks; their files are deleted.
+        An earlier attempt at the micro-batch may have had other tasks. Their files are deleted.
         """
         if self.options['skippedTo'] is not None:
             keep_only(Path(self.options['skippedTo']), batch, tasks)
@@ -218,7 +219,7 @@ class RecordsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def name_of(start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> str:
-    """Return a name for a micro-batch from its offsets, which stays the same if it is repeated."""
+    """Return a name for a micro-batch that depends only on its offsets: a repeated micro-batch has the same name."""
     return hashlib.sha256(json.dumps([start, end], sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -1,6 +1,7 @@
-"""`option("table", ...)`: tables about the log. A task reads many partitions, or a piece of one for `batches`.
+"""`option("table", ...)`: tables about the log. A task reads many partitions or, for `batches`, a piece of one.
 
-Tables have few and small rows compared to records, so they are built in Python. The main cost is reading headers.
+Tables have few and small rows compared to records, so they are built in Python. Most of the time is spent on reading
+headers.
 """
 from __future__ import annotations
 
@@ -39,10 +40,11 @@ ROWS_OF_A_BATCH = 5_000
 TASKS = 8
 """The default of minPartitions for a table. Each cut through a partition adds a task.
 
-More tasks would cost more than the small partitions that they read.
+More tasks would cost more time than they save, because most partitions are small.
 """
 BYTES_OF_A_TASK = 1024 * 1024
-"""The least bytes of a coordinator's partitions, whose rows are replayed one by one, that are worth a task."""
+"""The least bytes of a coordinator's partitions that are worth a task of their own. Their rows are replayed one by
+one."""
 DELETE_HORIZON_BIT = 0x40
 
 PARTITION = 'topic string, partition int'
@@ -72,14 +74,14 @@ SCHEMAS = {
 }
 BY_COORDINATOR = {'transactions': (TRANSACTION_STATE,), 'transaction_history': (TRANSACTION_STATE,),
                   'offsets': (CONSUMER_OFFSETS, SHARE_GROUP_STATE), 'groups': (CONSUMER_OFFSETS,)}
-"""The topics whose rows make a table."""
+"""The topics whose rows make up a table."""
 
 Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class TablePiece:
-    """A partition of a topic or of its coordinator, or with `piece` a part of it."""
+    """A partition of a topic or of its coordinator. With `piece`, it is a part of the partition."""
 
     topic: str
     partition: int
@@ -87,7 +89,7 @@ class TablePiece:
 
 
 class TableReader(DataSourceReader):
-    """The reader of a table other than `records`. A query sees the log as it is when its tasks run."""
+    """The reader of a table other than `records`. A query sees the log in its state when the tasks run."""
 
     def __init__(self, options: Options, schema: StructType):
         self.options = options
@@ -244,7 +246,8 @@ def offsets(place: Place, piece: TablePiece) -> Iterator[Row]:
 
 
 def _share_offsets(place: Place, piece: TablePiece) -> Iterator[Row]:
-    """Yield where share groups begin. Their lag reaches to the high watermark, whatever the query may read."""
+    """Yield the offsets at which share groups begin. Their lag reaches to the high watermark, whatever the query may
+    read."""
     states: dict[ShareKey, ShareState] = {}
     replay_share_states(_plain(place, piece), None, states)
     present = set(place.partitions())
@@ -293,7 +296,7 @@ def _plain(place: Place, piece: TablePiece) -> Iterator[tuple[BatchHeader, memor
 
 
 def _time(timestamp_ms: int | None) -> int | None:
-    """Return the time in milliseconds; None if there is none."""
+    """Return the time in milliseconds; None for a missing time."""
     return None if timestamp_ms is None or timestamp_ms < 0 else timestamp_ms
 
 

@@ -1,9 +1,9 @@
 """A walk over the end of a partition, batch by batch, which finds its end and the outcomes of its transactions.
 
-Planning waits only for this walk, so partitions are walked in parallel, mostly without the GIL. Of a run of batches
-that one producer wrote without interruption, only the first and the last are replayed: the first opens a transaction,
-the last has the last sequence and timestamp. `skim` reads only those and the headers of the others. `feed` reads every
-byte, and so finds every damaged batch.
+Planning waits only for this walk, so partitions are walked in parallel, mostly without the GIL. If one producer wrote a
+run of batches without interruption, only the first and the last batch of the run are replayed. The first opens a
+transaction, and the last has the last sequence and timestamp. `skim` reads only these two and the headers of the
+batches between them. `feed` reads every byte, and so finds every damaged batch.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -54,7 +54,7 @@ cdef struct Window:
 
 
 cdef const uint8_t *header_at(Window *window, int64_t position, int64_t file_end) noexcept nogil:
-    """Return the header at a position, or NULL if the file ends before."""
+    """Return the header at a position, or NULL if the file ends before the end of the header."""
     cdef ssize_t size
     if position < window.start or position + HEADER_BYTES > window.end:
         while window.asked_to < min(file_end, position + AHEAD_BYTES):
@@ -68,10 +68,10 @@ cdef const uint8_t *header_at(Window *window, int64_t position, int64_t file_end
 
 
 cdef class TailWalk:
-    """A walk. `next_offset` is the offset behind the last valid batch.
+    """A walk. `next_offset` is the offset after the last valid batch.
 
-    `replay`, such as `ProducerStateTable.replay_batch`, takes the batches at or above `replay_from`. A batch that is
-    damaged, or below an earlier one, is skipped.
+    `replay`, such as `ProducerStateTable.replay_batch`, is called with the batches at or above `replay_from`. A batch
+    that is damaged, or below an earlier one, is skipped.
     """
     cdef readonly int64_t next_offset
     cdef readonly int64_t replayed_to    # behind the last batch at or above `replay_from`; -1 if there is none
@@ -86,7 +86,7 @@ cdef class TailWalk:
         self.replay = replay
 
     def feed(self, data):
-        """Walk the whole batches at the beginning of `data`. Return their size in bytes."""
+        """Walk the complete batches at the beginning of `data`. Return their size in bytes."""
         cdef Py_buffer view
         cdef Run run
         cdef Py_ssize_t position = 0
@@ -106,10 +106,10 @@ cdef class TailWalk:
             PyBuffer_Release(&view)
 
     def skim(self, int fd, int64_t position, int64_t end):
-        """Walk the whole batches of an open file between two positions. Return the position behind the last one.
+        """Walk the complete batches of an open file between two positions. Return the position after the last one.
 
-        Markers, the first and the last batch of each run, and the last batch of all are read whole and checked.
-        UnsoundTail if one of them is damaged; OSError.
+        Markers, the first and the last batch of each run, and the last batch of the file are read completely and
+        checked. Raise UnsoundTail if one of them is damaged, and OSError.
         """
         cdef Window window
         cdef BatchFields fields
@@ -138,7 +138,8 @@ cdef class TailWalk:
 
     cdef bint skim_run(self, Window *window, int64_t *position, int64_t end, Run *run, BatchFields *fields,
                        int64_t *last_size) except -1 nogil:
-        """Walk to the first batch of the next run and return True, or behind the last batch and return False."""
+        """Walk to the first batch of the next run and return True. Without another run, walk past the last batch and
+        return False."""
         cdef const uint8_t *header
         cdef int64_t batch_bytes
         while True:
@@ -168,7 +169,7 @@ cdef class TailWalk:
             self.replayed_to = self.next_offset
 
     cdef Py_ssize_t next_run(self, const uint8_t *data, Py_ssize_t size, Py_ssize_t position, Run *run) noexcept nogil:
-        """Walk behind the next run of a producer. If there is none, `first_size` is 0 and the walk is over."""
+        """Walk past the next run of a producer. If no run follows, `first_size` is 0 and the walk is over."""
         cdef BatchFields fields
         cdef int64_t batch_bytes
         run.first_size = 0
@@ -200,7 +201,7 @@ cdef class TailWalk:
 
 
 cdef object sound_batch(int fd, int64_t position, int64_t size):
-    """Return a whole batch of a file. UnsoundTail, OSError."""
+    """Return a complete batch of a file. Raise UnsoundTail or OSError."""
     cdef BatchFields fields
     cdef bytes batch = os.pread(fd, size, position)
     cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(batch)

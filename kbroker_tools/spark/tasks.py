@@ -37,7 +37,7 @@ def open_place(options: Options) -> Place:
 
 
 def read_task(task: Any, name: str, fields: list[Field], options: Options) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task, then write the skipped records under `name`. OSError."""
+    """Yield the rows of one task, then write the skipped records under `name`. Raise OSError."""
     freeze_imports()
     skipped = Skipped()
     with message_first(DataLossError):
@@ -49,7 +49,7 @@ def read_task(task: Any, name: str, fields: list[Field], options: Options) -> It
 
 @cache
 def freeze_imports() -> None:
-    """Exclude everything imported so far from garbage collection, once per process.
+    """Exclude all objects imported so far from garbage collection, once per process.
 
     PySpark collects garbage after each task. Scanning all imported objects costs about 30 ms of CPU time per task.
     """
@@ -58,7 +58,7 @@ def freeze_imports() -> None:
 
 
 def write_skipped(skipped: Skipped, options: Options, name: str) -> None:
-    """Write the skipped records into the directory `skippedTo`, if that option is set. OSError."""
+    """Write the skipped records into the directory `skippedTo`, if that option is set. Raise OSError."""
     if options['skippedTo'] is not None:
         skipped.write(Path(options['skippedTo']), name)
 

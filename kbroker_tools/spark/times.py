@@ -1,4 +1,4 @@
-"""Times of the log, which are milliseconds, as times of Spark, which are microseconds. Both have 64 bits."""
+"""The conversion of the log's times, in milliseconds, to Spark's times, in microseconds. Both have 64 bits."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -17,8 +17,8 @@ OVERFLOWS = ('error', 'null')
 def spark_times(times_ms: pa.Array, overflow: str, where: str, offsets: pa.Array | None = None) -> pa.Array:
     """Return times of the log, an array of int64, as timestamps of Spark.
 
-    One that Spark cannot have is null with `overflow` null. Otherwise TimestampError names it, with its offset if
-    there are `offsets`. A writer that gives nanoseconds for milliseconds makes such times.
+    With `overflow` null, a time that Spark cannot hold becomes null. Otherwise raise TimestampError, which names it,
+    with its offset if there are `offsets`. A writer that uses nanoseconds instead of milliseconds makes such times.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

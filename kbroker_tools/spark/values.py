@@ -2,7 +2,7 @@
 
 A value that does not match the schema is not lost: its record has null in `value` and the bytes in `value_undecoded`,
 which is null otherwise. Spark's functions alone do not suffice. In their permissive mode they return a row of nulls for
-an unreadable value, which may also be a valid value, and Avro's ignores bytes behind the end.
+an unreadable value, although a valid value may be such a row. The function for Avro also ignores bytes after the end.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 UNDECODED = 'value_undecoded'
 _CORRUPT = '__corrupt_record__'
 _END = b'\xa5kbroker'
-"""The end mark behind an Avro value. A reader that read exactly the value finds it next."""
+"""The end mark after an Avro value. A reader that has read exactly the value finds it next."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ValueFormat:
     schema: str
 
     def decode(self, frame: DataFrame) -> DataFrame:
-        """Decode `value`, and append the column `value_undecoded`. IngestError for an invalid schema."""
+        """Decode `value`, and append the column `value_undecoded`. Raise IngestError for an invalid schema."""
         from pyspark.sql import functions as f
         value = f.col('value')
         with _explained(self.kind):
@@ -45,7 +45,7 @@ class ValueFormat:
 
 
 def _json(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]:
-    """Decode JSON. An array does not count as the struct that it begins with, as it would in Spark."""
+    """Decode JSON. An array does not match the struct that it begins with, although Spark would accept it."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
@@ -66,8 +66,8 @@ def _json(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]
 def _avro(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]:
     """Decode Avro. The value is read as a field of a record, between the boolean true and an end mark.
 
-    This distinguishes a value whose fields are all null from one that ends early or has more bytes than the datum, as
-    with a schema registry's prefix.
+    This distinguishes a value whose fields are all null from a value that ends early, and from one with more bytes than
+    the datum, such as a schema registry's prefix.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.avro.functions import from_avro
@@ -76,7 +76,7 @@ def _avro(schema: str, value: Column, frame: DataFrame) -> tuple[Column, Column]
     except ValueError as error:
         raise IngestError(f'--value-schema: found {schema!r}, which is not JSON, expected an Avro schema: {error}'
                           ) from None
-    # Without a namespace, which the inner schema would inherit.
+    # The record has no namespace, because the inner schema would inherit it.
     framed = {'type': 'record', 'name': 'KbrokerFramed', 'fields': [
         {'name': 'is_whole', 'type': 'boolean'}, {'name': 'value', 'type': given},
         {'name': 'end', 'type': {'type': 'fixed', 'name': 'KbrokerEnd', 'size': len(_END)}}]}
@@ -127,7 +127,7 @@ def needed_package(kind: str, who: str) -> IngestError:
 
 @contextlib.contextmanager
 def _explained(kind: str) -> Iterator[None]:
-    """Turn Spark's errors about a missing package, which may be a page long, or a schema into IngestError."""
+    """Turn Spark's errors about a missing package, which may be a page long, or about a schema into IngestError."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     try:

@@ -260,8 +260,8 @@ class Proxy:
         self._listen(link)
 
     def _listen(self, link: Link) -> None:
-        """Wait until sockets with unsent bytes have room. Receive nothing from a peer while the other end has no
-        room."""
+        """Set the events of both ends: room at an end with unsent bytes, and input unless the other end has too many of
+        them."""
         for end in link.ends():
             other = link.broker if end is link.client else link.client
             events = selectors.EVENT_WRITE if link.unsent[end] else 0

@@ -1,4 +1,4 @@
-"""The transactional ids of a prefix at their coordinators: what is open, and how it ends."""
+"""The transactional ids of a prefix at their coordinators: which transactions are open, and how to end them."""
 from __future__ import annotations
 
 import re
@@ -16,11 +16,11 @@ from kbroker_tools.stuck.expiry_interval import expiry_interval_ms
 
 ONGOING = 'Ongoing'
 NOT_COMMITTED = frozenset({'CompleteAbort', 'PrepareAbort', 'Empty'})
-"""The states of an ended transaction that was not committed. An operator who ends one by force leaves it Empty."""
+"""The states of an ended transaction that was not committed. An operator who forces its end leaves it Empty."""
 
 
 class TaskTransactions:
-    """The transactions of tasks, and the pair of the drivers. Raises KafkaError, ClientError."""
+    """The transactions of tasks, and the pair of the drivers. Methods raise KafkaError and ClientError."""
 
     def __init__(self, cluster: Cluster):
         self._cluster = cluster
@@ -36,14 +36,15 @@ class TaskTransactions:
                            connection.api_versions.get(ApiKey.INIT_PRODUCER_ID, (0, -1))[1] >= TWO_PHASE_INIT_VERSION)
 
     def expiry_interval_ms(self, prefix: str) -> int | None:
-        """Return the interval at which the drivers' coordinator looks for expired transactions. None if it is unknown.
+        """Return the interval at which the drivers' coordinator looks for expired transactions, or None if it is
+        unknown.
         """
         node_id = self._cluster.retrying(lambda: self._cluster.coordinator_id(KeyType.TRANSACTION, driver_id(prefix)),
                                          f'finding the coordinator of transactional.id {driver_id(prefix)!r}')
         return expiry_interval_ms(self._admin, node_id)
 
     def pair(self, prefix: str) -> ProducerIdAndEpoch:
-        """Return the pair of the drivers' id."""
+        """Return the producer id and epoch (the pair) of the drivers' id."""
         name = driver_id(prefix)
         found = self._admin.describe_transactions([name])[name]
         if isinstance(found, KafkaError):
@@ -51,7 +52,7 @@ class TaskTransactions:
         return ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
 
     def ids(self, beginning: str, state_filters: Collection[str] = (), longer_than_ms: int = -1) -> list[str]:
-        """Return the transactional ids that begin so. The broker must have transaction.version 2."""
+        """Return the transactional ids with this beginning. The broker must have transaction.version 2."""
         pattern = f'{re.escape(beginning)}.*'
         try:
             found = self._admin.list_transactions(state_filters, (), longer_than_ms, pattern)
@@ -80,7 +81,7 @@ class TaskTransactions:
         return [handle for handle in handles if handle.transactional_id in refused]
 
     def aborted(self, handles: Collection[Handle]) -> list[Handle]:
-        """Return those of these ended transactions that were aborted. An id that has expired counts as committed."""
+        """Return which of these ended transactions were aborted. An id that has expired counts as committed."""
         described = self._admin.describe_transactions([handle.transactional_id for handle in handles])
         lost = []
         for handle in handles:
@@ -93,6 +94,6 @@ class TaskTransactions:
         return lost
 
     def withdraw(self, prefix: str, pair: ProducerIdAndEpoch) -> None:
-        """Abort by handle. This raises the epoch even if the transaction has not begun, and no newer pair is affected.
+        """Abort by handle. This raises the epoch even if the transaction has not begun. A newer pair is not affected.
         """
         self.end([Handle(driver_id(prefix), pair)], commit=False)

@@ -17,14 +17,15 @@ from kbroker_tools.spark.sink.values import Decision, SinkError, Visible
 
 POLL_MS = 500
 ENDING_MS = 2000
-"""The time in which the markers of a transaction that has been ended normally arrive."""
+"""The time in which the markers of an ended transaction normally arrive."""
 CLEANUP_POLICY = 'cleanup.policy'
 CONFIGS = {CLEANUP_POLICY: 'compact', 'segment.bytes': str(1 << 20)}
-"""Each plan reads the whole ledger. The segment that is being written is not compacted, so it must stay small."""
+"""The configs of the topic. Each plan reads the whole ledger. Its active segment is not compacted, so segments are
+small."""
 
 
 class Ledger:
-    """The ledger topic of a cluster. Raises SinkError, KafkaError, ClientError."""
+    """The ledger topic of a cluster. Methods raise SinkError, KafkaError and ClientError."""
 
     def __init__(self, cluster: Cluster, topic: str, clock: Clock | None = None):
         self._cluster = cluster
@@ -33,7 +34,7 @@ class Ledger:
         self._clock = clock or Clock()
 
     def ensure(self) -> None:
-        """Create the topic if it does not exist. SinkError if its rows would not be kept."""
+        """Create the topic if it does not exist. Raise SinkError if an existing topic would not keep its rows."""
         if self.exists():
             self._check()
             return
@@ -60,8 +61,8 @@ class Ledger:
     def decisions(self, prefix: str) -> list[Decision]:
         """Return the last decision of each owner of the prefix, in the order of the decisions.
 
-        They include all that were committed before the call. An open transaction of another prefix can hide later rows
-        from read_committed consumers, so the call waits for its end.
+        They include all decisions that were committed before the call. An open transaction of another prefix can hide
+        later rows from read_committed consumers, so the call waits for its end.
         """
         timeout_ms = self._cluster.config.default_api_timeout_ms
         found, end_offset = self._read(prefix, timeout_ms)
@@ -72,12 +73,12 @@ class Ledger:
         return found
 
     def visible_decisions(self, prefix: str) -> Visible:
-        """Return the decisions that no open transaction hides. Waits for transactions that are about to end."""
+        """Return the decisions that no open transaction hides. Wait only for transactions that are about to end."""
         found, end_offset = self._read(prefix, ENDING_MS)
         return Visible(found, end_offset is not None)
 
     def _read(self, prefix: str, timeout_ms: int) -> tuple[list[Decision], int | None]:
-        """Return the decisions, and the present end of the ledger if it could not be read up to there."""
+        """Return the decisions. Also return the present end of the ledger if it could not be read up to there."""
         partition = (self._topic, 0)
         end_offset = self._admin.list_offsets({partition: LATEST})[partition].offset
         found: dict[str, Decision] = {}
@@ -92,7 +93,7 @@ class Ledger:
         return list(found.values()), None if is_whole else end_offset
 
     def _records(self, consumer: Consumer, end_offset: int, timeout_ms: int) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the committed records below `end_offset` and some above it. Stops early if the time is up."""
+        """Yield the committed records below `end_offset`, and some above it. Stop early if the time is up."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while (consumer.position(self._topic, 0) or 0) < end_offset:
             batches = consumer.poll(POLL_MS)
@@ -105,7 +106,7 @@ class Ledger:
 
 
 def partition_counts(cluster: Cluster, topics: Sequence[str]) -> dict[str, int]:
-    """Return the number of partitions of the topics that exist. KafkaError, ClientError."""
+    """Return the number of partitions of the topics that exist. Raise KafkaError or ClientError."""
     counts = {}
     for topic in topics:
         try:

@@ -1,4 +1,4 @@
-"""The options of the sink. Options with a counterpart in Spark's Kafka sink or in the reader keep their names."""
+"""The options of the sink. An option with a counterpart in Spark's Kafka sink or in the reader has the same name."""
 from __future__ import annotations
 
 import re
@@ -22,7 +22,7 @@ from kbroker_tools.spark.options import (
 from kbroker_tools.spark.sink.values import Commit
 
 MOST_TASKS = 10_000
-"""The row of a decision names each transaction, so this bounds its size."""
+"""The most tasks of a unit. The row of a decision names each transaction, so this bounds the row's size."""
 LEDGER_TOPIC = '__kbroker_spark_commits'
 PROTECTED = {
     'transactional.id': 'the sink makes it of transactionalIdPrefix',
@@ -36,22 +36,22 @@ PROTECTED = {
 BINARY = ('org.apache.kafka.common.serialization.bytearrayserializer',)
 AS_IT_IS = {'acks': ('all', '-1'), 'enable.idempotence': ('true',), 'key.serializer': BINARY,
             'value.serializer': BINARY}
-"""The values of protected settings that say what the sink does anyway."""
+"""The values of protected settings that the sink uses anyway. They are accepted."""
 EXACTLY_ONCE = 'exactly_once'
 TWO_PHASE = {'auto': None, 'on': True, 'off': False}
 DRIVER_TIMEOUT_MS = 60_000
 TASK_TIMEOUT_MS = 15 * 60_000
 """The default of the brokers' transaction.max.timeout.ms."""
 BATCH_BYTES = 256 * 1024
-"""The default of kafka.batch.size. A task spends at most half the CPU time on a row of 1 KiB that batches of 16 KiB
-take, the default of a producer. `bench/RESULTS.md` has the figures."""
+"""The default of kafka.batch.size. The default of a producer is 16 KiB, with which a task spends at least twice the CPU
+time on a row of 1 KiB. `bench/RESULTS.md` has the figures."""
 BUFFER_BYTES = 8 * 1024 * 1024
-"""The default of kafka.buffer.memory, unless batches or requests are larger than usual. A task fills it whenever its
-broker is slower, and memory that a process has not used before costs more than to fill it."""
+"""The default of kafka.buffer.memory, unless batches or requests are larger than usual. A task fills the buffer
+whenever its broker is slower. Memory that a process has not used before costs more time than filling it."""
 BUFFERED_BATCHES = 8
 """The least number of full batches for which the default of kafka.buffer.memory has room."""
 LINGER_MS = 100
-"""The default of kafka.linger.ms. The end of a task sends all rows at once, so no row waits for it."""
+"""The default of kafka.linger.ms. The end of a task sends all remaining rows at once, so no row waits for it."""
 LEAST_MARGIN_MS = 1000
 MOST_TIMEOUT_MS = 2**31 - 1
 """The longest timeout of a transaction in Kafka's protocol."""
@@ -112,7 +112,7 @@ ROWS = (
 AT_LEAST_ONCE = ('topic', 'delivery', 'transactionalIdPrefix')
 """The options that delivery=at_least_once allows. The prefix has no effect there: a query may change its delivery."""
 WITH_COMMIT = {'auto': (Commit.AUTO,), 'tasks': (Commit.PREPARED, Commit.AUTO)}
-"""The values of `commit` that an option is for, by its place."""
+"""The values of `commit` that an option is for, by the option's place."""
 BY_NAME = {row.name.lower(): row for row in ROWS}
 
 
@@ -121,10 +121,10 @@ class SinkOptions:
     """The values of all options. `kafka` has the settings of the producer; it may hold passwords."""
 
     topic: str | None
-    """None: each row names its topic."""
+    """The topic of all rows; None if each row names its topic."""
     is_exactly_once: bool
     prefix: str
-    """'' if it is not needed: with delivery=at_least_once."""
+    """The prefix; '' with delivery=at_least_once, which does not need it."""
     idempotency_key: str | None
     ledger_topic: str
     commit: Commit
@@ -132,10 +132,10 @@ class SinkOptions:
     max_staged_bytes: int
     max_prepared: int
     two_phase: bool | None
-    """None: if the broker has it."""
+    """True for two-phase commit. None uses it if the broker has it."""
     decision_margin_ms: int
     driver_timeout_ms: int
-    """The timeout of the driver's transaction. `decision_limit_ms` can be less."""
+    """The timeout of the driver's transaction. `decision_limit_ms` can be shorter."""
     task_timeout_ms: int
     """The timeout of a task's transaction that is not in two-phase commit."""
     kafka: dict[str, str] = field(repr=False)
@@ -148,8 +148,8 @@ class SinkOptions:
     def decision_limit_ms(self, is_urgent: bool) -> int:
         """Return the time after which the broker refuses a decision.
 
-        The transactions of tasks have the whole margin left when they are checked. So the driver cannot decide after
-        they have timed out, and the other half of the margin is left to commit them.
+        When the transactions of tasks are checked, the whole margin is left to them. The driver may use half of it, so
+        it cannot decide after they have timed out. The other half is left to commit them.
         """
         return min(self.driver_timeout_ms, self.decision_margin_ms // 2) if is_urgent else self.driver_timeout_ms
 
@@ -164,7 +164,7 @@ class SinkOptions:
 
 
 def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
-    """Parse and check the options. OptionError names the option, the found value and the expected one."""
+    """Parse and check the options. Raise OptionError, which names the option, the found value and the expected one."""
     values: dict[str, Any] = {row.name: row.default for row in ROWS}
     kafka: dict[str, str] = {}
     names = set()
@@ -223,7 +223,7 @@ def _check_producer(kafka: Mapping[str, str]) -> None:
 
 
 def _take_client_setting(kafka: dict[str, str], name: str, text: str) -> None:
-    """Keep a setting of the producer, unless it says what the sink does anyway."""
+    """Keep a setting of the producer. Skip a setting whose value the sink uses anyway."""
     setting = name.removeprefix('kafka.')
     if setting in PROTECTED:
         if text.strip().lower() not in AS_IT_IS.get(setting, ()):

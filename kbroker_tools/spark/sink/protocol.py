@@ -1,14 +1,14 @@
 """The protocol of the sink, without Spark and without a broker: plan, task, commit, abort.
 
-    plan     the pair of the driver's transactional.id rises, which fences every older plan. Then the decisions are
-             read: all that the fenced plans have made are among them. What those plans left open is ended.
-    task     a unit that is decided is skipped. The other tasks stage their rows for the commit, or write them in a
-             transaction of the attempt and leave it open, if the plan may still decide. If the plan may not, the result
-             says so. The task does not fail: Spark's abort learns of its own plan only from results.
-    commit   staged rows and the decision, in one transaction under the pair of the plan. The decision names the
+    plan     raises the pair of the driver's transactional.id, which fences every older plan. Then it reads the
+             decisions, which include all that the fenced plans have made, and ends the transactions that those plans
+             left open.
+    task     skips a unit that is decided. Otherwise it stages its rows for the commit, or writes them in a transaction
+             of the attempt and leaves it open. If the plan can no longer decide, the result says so and the task does
+             not fail: Spark's abort learns of its own plan only from results.
+    commit   writes staged rows and the decision in one transaction under the pair of the plan. The decision names the
              transactions of the tasks, which are committed after it.
-    abort    the plan's right to decide is withdrawn, and its transactions are ended. Those of a decided unit are still
-             committed.
+    abort    withdraws the plan's right to decide, and ends its transactions. Those of a decided unit are committed.
 
 Two plans never decide the same unit. The later one read the ledger after it had fenced the earlier one: either it found
 the decision and skipped the unit, or the earlier plan can no longer make it.
@@ -42,13 +42,13 @@ from kbroker_tools.stuck.expiry_interval import EXPIRY_INTERVAL
 
 
 class Wanted(NamedTuple):
-    """The ways to write that the user allows."""
+    """The ways of writing that the user allows."""
 
     commit: Commit = Commit.DRIVER
     two_phase: bool | None = None
-    """None: if the broker has it."""
+    """True for two-phase commit. None uses it if the broker has it."""
     margin_ms: int = 0
-    """The decisionMargin. It matters if transactions of tasks may time out."""
+    """The decisionMargin. It has an effect only if transactions of tasks may time out."""
 
 
 class Bounds(NamedTuple):
@@ -59,7 +59,8 @@ class Bounds(NamedTuple):
 
 
 def choose(wanted: Wanted, broker: BrokerFacts) -> tuple[Commit, bool]:
-    """Return how tasks may write on this broker, and whether in two-phase commit. SinkError if it cannot be as wanted.
+    """Return how tasks may write on this broker, and whether in two-phase commit. Raise SinkError if the broker does
+    not serve the wanted way.
     """
     if wanted.commit is Commit.DRIVER:
         return Commit.DRIVER, False
@@ -75,10 +76,10 @@ def choose(wanted: Wanted, broker: BrokerFacts) -> tuple[Commit, bool]:
 
 
 def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wanted) -> Plan:
-    """Fence older plans of the prefix, read the decisions, and end what the fenced plans left open.
+    """Fence older plans of the prefix, read the decisions, and end the transactions that the fenced plans left open.
 
-    The plan has the decisions of the owners that `is_owner` selects. SinkError if a newer plan exists, or if the broker
-    lacks what is wanted; LostRowsError.
+    The plan has the decisions of the owners that `is_owner` selects. Raise SinkError if a newer plan exists or the
+    broker lacks a wanted feature, and LostRowsError.
     """
     store.check_topic()
     broker = store.broker(prefix)
@@ -89,7 +90,7 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
     decisions = store.decisions(prefix)
     if broker.transaction_version >= HANDLE_LEVEL:
         last = _last(decisions)
-        # The tasks of an overtaken plan would all come too late.
+        # Fail now if a newer plan exists: all tasks of this plan would be late.
         ended = settle_all(store, prefix, pair, last, confirms=commit is not Commit.DRIVER)
         check_none_lost(last, ended.lost)
     decided = {decision.unit.owner: decision.unit.batch for decision in decisions if is_owner(decision.unit.owner)}
@@ -99,8 +100,9 @@ def plan(store: Store, prefix: str, is_owner: Callable[[str], bool], wanted: Wan
 def _check_margin(margin_ms: int, interval_ms: int | None) -> None:
     """Raise SinkError unless half of the margin is longer than the interval in which the broker looks for timeouts.
 
-    A decision may take half of the margin. The broker refuses a later one only when it looks, up to an interval after
-    that. The transactions of the tasks may time out at the end of the margin, so it has to look before.
+    A decision may take half of the margin. The broker refuses a later decision only after it has looked for timeouts,
+    up to an interval later. The transactions of the tasks may time out at the end of the margin, so the broker has to
+    look before.
     """
     if interval_ms is not None and margin_ms <= 2 * interval_ms:
         raise SinkError(f'found a decisionMargin of {margin_ms} ms, expected more than {2 * interval_ms} ms: the '
@@ -109,11 +111,11 @@ def _check_margin(margin_ms: int, interval_ms: int | None) -> None:
 
 
 def check_current(store: Store, plan: Plan) -> None:
-    """Raise LateError if the plan can no longer decide. A task calls it before and after its transaction begins.
+    """Raise LateError if the plan can no longer decide. A task calls this before and after its transaction begins.
 
-    The pair of the drivers rises with a decision, an abort and a newer plan. Each of them ends what is open after that.
-    A transaction that is open while the pair is still the plan's is ended by them. One that begins later is refused or
-    ended here, because nothing else might end it.
+    The pair of the drivers rises with a decision, an abort and a newer plan. Each of these then ends the open
+    transactions. A transaction that is open while the pair is still the plan's thus is ended by them. A transaction
+    that begins later is refused or ended here, because nothing else might end it.
     """
     pair = store.pair(plan.prefix)
     if pair != plan.pair:
@@ -126,7 +128,7 @@ def check_current(store: Store, plan: Plan) -> None:
 def commit(store: Store, messages: Sequence[Staged | None], bounds: Bounds) -> Decision | None:
     """Decide the unit of these messages. Return None if it was decided before.
 
-    Before the decision: SinkError, KafkaError, ClientError. After it: DecidedError, LostRowsError.
+    Before the decision, raise SinkError, KafkaError or ClientError. After it, raise DecidedError or LostRowsError.
     """
     staged = [message for message in messages if message is not None]
     if len(staged) != len(messages) or not staged:
@@ -172,11 +174,11 @@ class Stopped(NamedTuple):
 
     ended: Settlement
     is_decided: bool
-    """The commit had made the decision before the abort."""
+    """True if the commit had made the decision before the abort."""
 
 
 def abort(store: Store, plan: Plan) -> Stopped | None:
-    """End a unit whose commit was not made, or failed. KafkaError, ClientError, LostRowsError.
+    """End a unit whose commit was not made, or failed. Raise KafkaError, ClientError or LostRowsError.
 
     A newer plan is not affected. A transaction of the plan that is decided is committed. With commit=driver the result
     is None: tasks have written nothing, and the next plan ends the driver's transaction.
@@ -193,7 +195,8 @@ def abort(store: Store, plan: Plan) -> Stopped | None:
 def abort_last(store: Store, prefix: str) -> Stopped | None:
     """Abort the unit of the plan that has the prefix now, for a caller that does not know its own plan.
 
-    Spark's abort knows none if no task has finished. If a newer driver has the prefix, it fails and has to repeat.
+    Spark's abort does not know it if no task has finished. If a newer driver has the prefix, that driver fails and has
+    to repeat its unit.
     """
     if store.broker(prefix).transaction_version < HANDLE_LEVEL:
         return None
@@ -215,13 +218,13 @@ class Preview(NamedTuple):
     to_end: Settlement
     decisions: list[Decision]
     hides_some: bool
-    """An open transaction in the ledger may hide later decisions."""
+    """True if an open transaction in the ledger may hide later decisions."""
 
 
 def preview(store: Store, prefix: str, waits: bool) -> Preview:
-    """Return what `finish` would end now, and the decisions. Changes nothing.
+    """Return the transactions that `finish` would end now, and the decisions. Change nothing.
 
-    With `waits`, it waits for open transactions in the ledger, so that it knows all decisions.
+    With `waits`, wait for open transactions in the ledger, so that all decisions are known.
     """
     has_handles = store.broker(prefix).transaction_version >= HANDLE_LEVEL
     found, hides_some = (store.decisions(prefix), False) if waits else store.visible_decisions(prefix)
@@ -229,9 +232,10 @@ def preview(store: Store, prefix: str, waits: bool) -> Preview:
 
 
 def finish(store: Store, prefix: str, accept_loss: bool) -> Finished:
-    """Fence all plans of the prefix, and end what they left open.
+    """Fence all plans of the prefix, and end the transactions that they left open.
 
-    LostRowsError if a decided unit has lost rows. With `accept_loss`, the ledger then gets the unit without them.
+    Raise LostRowsError if a decided unit has lost rows. With `accept_loss`, the ledger then receives the unit without
+    them.
     """
     has_handles = store.broker(prefix).transaction_version >= HANDLE_LEVEL
     pair = store.fence(prefix)

@@ -1,6 +1,6 @@
 """The rows of the sink: the columns of a DataFrame, checked, staged as Arrow streams, and sent.
 
-The columns are those of Spark's Kafka sink, and `timestamp`: what the reader returns can be written as it is.
+The columns are those of Spark's Kafka sink, and `timestamp`. A DataFrame from the reader can be written unchanged.
 """
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 COLUMNS = {'key': ('binary', 'string'), 'value': ('binary', 'string'), 'topic': ('string',), 'partition': ('int',),
            'timestamp': ('timestamp',), 'headers': (HEADERS,)}
-"""The columns with their types. Only `value` is required, and `topic` unless the option names the topic."""
+"""The columns with their types. `value` is required, and so is `topic` unless the option names the topic."""
 OVERHEAD_BYTES = record_bytes(None, None, [])
 WITHOUT_PARTITION = -1
 TIME_BYTES = 8
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
-    """Raise OptionError without a topic, ColumnError for any column that the sink does not take, or no `value`."""
+    """Raise OptionError if no topic is named. Raise ColumnError for a column that the sink does not accept, or without
+    `value`."""
     names = [column.name for column in schema.fields]
     if topic is None and 'topic' not in names:
         raise OptionError('topic', 'found neither the option nor a column topic, expected one of them')
@@ -47,17 +48,17 @@ def check_schema(schema: StructType, topic: str | None) -> None:
 
 
 class RowChecks:
-    """Checks the rows of one task attempt before they go anywhere."""
+    """The checks of the rows of one task attempt, before rows are staged or sent."""
 
     def __init__(self, topic: str | None, largest_record_bytes: int):
-        """`topic` replaces the column. A row may take `largest_record_bytes`."""
+        """`topic` replaces the column. The size of a row is at most `largest_record_bytes`."""
         self.rows = 0
         self.highest_partitions: dict[str, int] = {}
         self._topic = topic
         self._largest_bytes = largest_record_bytes - HEADER_BYTES
 
     def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows as `send_rows` takes them. SinkError names the first row that cannot be written."""
+        """Return the rows in the form that `send_rows` accepts. Raise SinkError, which names the first invalid row."""
         batch = _narrowed(batch, drop_topic=self._topic is not None)
         self._check_sizes(batch)
         self._note_partitions(batch)
@@ -78,7 +79,7 @@ class RowChecks:
                             'kafka.max.request.size, and max.message.bytes of the topic')
 
     def _note_partitions(self, batch: pa.RecordBatch) -> None:
-        """Note the highest partition that the rows name in each topic."""
+        """Keep the highest partition that the rows name in each topic."""
         for topic, partition, _ in _groups(batch, self._topic):
             if topic is None:
                 raise SinkError('found null in the column topic, expected the name of a topic in each row')
@@ -126,7 +127,8 @@ def _narrowed(batch: pa.RecordBatch, drop_topic: bool) -> pa.RecordBatch:
 
 
 def _check_times(times: pa.Array) -> None:
-    """Raise SinkError for a time that no record can have. Microseconds are checked: the cast rounds to 1970."""
+    """Raise SinkError for a time that no record can have. Microseconds are checked, because the cast rounds times to
+    1970."""
     import pyarrow as pa
     import pyarrow.compute as pc
     earliest_us = pc.min(times.cast(pa.int64())).as_py()
@@ -135,7 +137,7 @@ def _check_times(times: pa.Array) -> None:
 
 
 def _header_bytes(column: pa.Array) -> pa.Array:
-    """Return the bytes that the headers of each row take. SinkError for a header without a key."""
+    """Return the bytes that the headers of each row take. Raise SinkError for a header without a key."""
     import pyarrow as pa
     sizes = []
     for headers in column.to_pylist():
@@ -159,7 +161,8 @@ def staged_batches(chunks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
 
 
 def send_rows(producer: Producer, batch: pa.RecordBatch, topic: str | None) -> None:
-    """Queue checked rows. `topic` is that of the checks. Rows of one partition keep their order. Raises as `send`."""
+    """Queue checked rows. `topic` is the topic of the checks. Rows of one partition keep their order. Raise the errors
+    of `send`."""
     for name, partition, rows in _groups(batch, topic):
         names = rows.schema.names
         producer.send_batch(name, rows['value'], rows['key'] if 'key' in names else None,
@@ -187,7 +190,7 @@ def _groups(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[Any, int
 
 
 def _times_ms(rows: pa.RecordBatch) -> memoryview:
-    """Return the times of the rows as int64; null is the present time."""
+    """Return the times of the rows as int64. A null becomes the present time."""
     import pyarrow.compute as pc
     times = pc.fill_null(rows['timestamp'], Clock().wall_ms())
     start = times.offset * TIME_BYTES

@@ -2,13 +2,13 @@
 
     phase      entered from                   meaning
     PLANNED    (the start)                    the plan may decide
-    CHECKED    PLANNED                        staged rows are written; each transaction of the unit is open, and will be
-                                              for decisionMargin
+    CHECKED    PLANNED                        staged rows are written; each transaction of the unit is open, and will
+                                              stay open for decisionMargin
     DECIDED    CHECKED                        the ledger has the unit and the handles of its transactions
     COMMITTED  DECIDED                        each of them is committed
-    WITHDRAWN  PLANNED                        the plan can no longer decide; whether it did is in the ledger
-    SETTLED    COMMITTED, WITHDRAWN           no transaction of the plan is open, except those of late attempts, which
-                                              end them themselves (`protocol.check_current`)
+    WITHDRAWN  PLANNED                        the plan can no longer decide; the ledger shows whether it did
+    SETTLED    COMMITTED, WITHDRAWN           no transaction of the plan is open; a late attempt ends its own
+                                              (`protocol.check_current`)
 
 A transaction is committed only after the decision, and aborted only if no plan can decide for it any more.
 """
@@ -61,7 +61,7 @@ class Settlement(NamedTuple):
 
 
 class UnitEnding:
-    """The end of one unit, by the plan that may decide it. Raises RuntimeError for a step out of order."""
+    """The end of one unit, by the plan that may decide it. A step out of order raises RuntimeError."""
 
     def __init__(self, store: Store, plan: Plan):
         self.phase = Phase.PLANNED
@@ -71,7 +71,7 @@ class UnitEnding:
     def decide(self, staged: Sequence[Staged], decision: Decision, margin_ms: int) -> None:
         """Write the decision, if each transaction that it names is open, and will be for `margin_ms`.
 
-        SinkError if one is not, or if another plan has taken the prefix.
+        Raise SinkError if one is not, or if another plan has claimed the prefix.
         """
         self._check_can_enter(Phase.CHECKED)
         self._store.write(staged, decision, lambda: self._check(decision.handles, margin_ms))
@@ -104,22 +104,23 @@ class UnitEnding:
                             'smaller batches. Nothing was decided')
 
     def commit_tasks(self, decision: Decision) -> None:
-        """Commit the transactions of the decided unit. LostRowsError if one was aborted."""
+        """Commit the transactions of the decided unit. Raise LostRowsError if one was aborted."""
         self._check_can_enter(Phase.COMMITTED)
         if decision.handles:
             check_none_lost(decision, self._store.end(decision.handles, commit=True))
         self.phase = Phase.COMMITTED
 
     def withdraw(self) -> None:
-        """Take the right to decide from the plan. Another process may be using it at this moment."""
+        """Withdraw the plan's right to decide. Another process may be using it at this moment."""
         self._check_can_enter(Phase.WITHDRAWN)
         self._store.withdraw(self._plan.prefix, self._plan.pair)
         self.phase = Phase.WITHDRAWN
 
     def settle(self, decision: Decision | None) -> Settlement:
-        """End what the plan's own attempts left open. `decision` is the plan's own, if it has made one. LostRowsError.
+        """End the transactions that the plan's own attempts left open. Raise LostRowsError.
 
-        Without a decision of it, its transactions are undecided, or a later plan has settled the decided ones.
+        `decision` is the plan's own, if it has made one. Without it, the plan's transactions are undecided, or a later
+        plan has settled the decided ones.
         """
         self._check_can_enter(Phase.SETTLED)
         found = self._store.open_transactions(tasks_of(self._plan.prefix, self._plan.pair), also=_decided(decision))
@@ -136,11 +137,12 @@ class UnitEnding:
 
 def settle_all(store: Store, prefix: str, pair: ProducerIdAndEpoch, last: Decision | None,
                confirms: bool = False) -> Settlement:
-    """End what all plans of the prefix up to this one have left open. `last` was read after `fence` gave the pair.
+    """End the transactions that all plans of the prefix up to this one have left open.
 
-    SinkError if a newer plan exists. The pair is confirmed after the list was made: the list then has only transactions
-    of this plan and of older ones, however late they are ended. With `confirms`, it is even if nothing is open: a newer
-    plan may have ended what was.
+    `last` was read after `fence` returned the pair. Raise SinkError if a newer plan exists. The pair is confirmed after
+    the transactions were listed. The list then has only transactions of this plan and of older ones, however late they
+    are ended. With `confirms`, the pair is confirmed even if nothing is open: a newer plan may have ended the
+    transactions.
     """
     found = _left_open(store, prefix, last)
     if (found or confirms) and store.pair(prefix) != pair:
@@ -149,7 +151,7 @@ def settle_all(store: Store, prefix: str, pair: ProducerIdAndEpoch, last: Decisi
 
 
 def to_settle(store: Store, prefix: str, last: Decision | None) -> Settlement:
-    """Return what `settle_all` would end now. Ends nothing."""
+    """Return the transactions that `settle_all` would end now, without ending them."""
     commits, aborts, others = _sorted_out(_left_open(store, prefix, last), last)
     return Settlement(tuple(commits), tuple(aborts), tuple(store.aborted(others)) if others else ())
 
@@ -164,7 +166,7 @@ def _decided(decision: Decision | None) -> tuple[Handle, ...]:
 
 
 def _end(store: Store, found: Sequence[OpenTransaction], last: Decision | None) -> Settlement:
-    """Commit the decided ones of these transactions, and abort the others."""
+    """Commit the decided ones of these transactions, and abort all others."""
     commits, aborts, others = _sorted_out(found, last)
     lost = store.end(commits, commit=True) if commits else []
     if aborts:
@@ -190,5 +192,5 @@ def check_none_lost(decision: Decision | None, lost: Sequence[Handle]) -> None:
 
 
 def in_words(handles: Sequence[Handle]) -> str:
-    """Return the first ids."""
+    """Return the first ids as text."""
     return ', '.join(handle.transactional_id for handle in handles[:3]) + (' ...' if len(handles) > 3 else '')

@@ -17,17 +17,17 @@ from kbroker_tools.spark.sink.values import Decision, SinkError, Staged, Visible
 
 _STALE_PAIR = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
                          ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_TXN_STATE})
-"""The errors of a pair whose transaction was ended. Apache Kafka 4.3 answers a late commit with the last one."""
+"""The errors for a pair whose transaction was ended. Apache Kafka 4.3 answers a late commit with the last of them."""
 
 LIMITED_BY = {False: 'transactionTimeout', True: 'half of decisionMargin'}
-"""The limit of the driver's transaction, in words, by whether its decision is urgent."""
+"""The words for the limit of the driver's transaction, by whether its decision is urgent."""
 
 
 class BrokerStore(TaskTransactions):
-    """The broker as the protocol's store. Opens its connections when it is first used."""
+    """The broker as the protocol's store. It opens its connections when it is first used."""
 
     def __init__(self, options: SinkOptions, cluster: Cluster | None = None):
-        """`cluster` is one that the caller closes."""
+        """`cluster` is a cluster that the caller closes."""
         self.cluster = cluster or Cluster(ClientConfig.from_settings(options.connection()))
         super().__init__(self.cluster)
         self._options = options
@@ -74,10 +74,10 @@ class BrokerStore(TaskTransactions):
                 if not may_time_out:
                     producer.flush()
                     check()
-                # Other prefixes wait for open transactions in the ledger, so it comes last.
+                # The row of the ledger is sent last, because other prefixes wait for open transactions in the ledger.
                 producer.send(self._options.ledger_topic, decision.value(), decision.key(), partition=0)
                 if may_time_out:
-                    # The time for the decision begins with the first row. So one is written before the check.
+                    # The transaction's timeout starts with its first row, so write that row before the time is checked.
                     producer.flush()
                     check()
         except KafkaError as error:
@@ -91,7 +91,7 @@ class BrokerStore(TaskTransactions):
     # ---- rows
 
     def producer(self, transactional_id: str | None = None, timeout_ms: int | None = None) -> Producer:
-        """Return a producer that shares the store's connections. It is in two-phase commit if it has no timeout."""
+        """Return a producer that shares the store's connections. Without a timeout, it is in two-phase commit."""
         settings: dict[str, object] = {**self._options.producer()}
         if transactional_id is not None:
             settings['transactional.id'] = transactional_id
@@ -102,7 +102,7 @@ class BrokerStore(TaskTransactions):
         return Producer(self.cluster, settings)
 
     def _driver(self, is_urgent: bool) -> Producer:
-        """Return a producer of the drivers' transactional.id, without a pair."""
+        """Return a producer of the drivers' transactional.id that has not claimed the id."""
         return self.producer(driver_id(self._options.prefix), self._options.decision_limit_ms(is_urgent))
 
     def check_cluster(self, planned: str | None) -> None:
@@ -113,7 +113,8 @@ class BrokerStore(TaskTransactions):
                             f'and the write was planned for cluster {planned}')
 
     def check_partitions(self, highest: Mapping[str, int]) -> None:
-        """Raise SinkError unless these topics exist or are created, with at least the partitions of these numbers."""
+        """Raise SinkError unless these topics exist or can be created, each with more partitions than the highest
+        number named."""
         counts = self._existing(list(highest))
         for topic, number in highest.items():
             if number >= counts[topic]:
@@ -125,7 +126,7 @@ class BrokerStore(TaskTransactions):
     def _existing(self, topics: Sequence[str]) -> Mapping[str, int]:
         """Return the number of partitions by topic. The broker creates a missing topic, as for any producer.
 
-        SinkError for one that it does not create.
+        Raise SinkError for a topic that it does not create.
         """
         found = partition_counts(self.cluster, topics)
         limit_ms = ProducerSettings.from_properties(self._options.producer()).max_block_ms
@@ -142,12 +143,12 @@ class BrokerStore(TaskTransactions):
 
 
 def is_stale(error: BaseException) -> bool:
-    """Return whether the broker refuses a pair whose transaction was ended elsewhere."""
+    """Return whether the broker refuses a pair because its transaction was ended by another process."""
     return isinstance(error, ProducerFencedError) or (isinstance(error, KafkaError) and error.code in _STALE_PAIR)
 
 
 def initialize(producer: Producer) -> None:
-    """Claim the transactional.id. SinkError if the broker does not allow its timeout."""
+    """Claim the transactional.id. Raise SinkError if the broker does not allow its timeout."""
     try:
         producer.init_transactions(keep=False)
     except KafkaError as error:

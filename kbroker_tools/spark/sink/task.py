@@ -2,7 +2,7 @@
 
     commit=driver      staged
     commit=prepared    written
-    commit=auto        staged up to maxStagedBytes; a task that has more writes all of its rows
+    commit=auto        staged up to maxStagedBytes; a task with more bytes writes all of its rows
 """
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Attempt(NamedTuple):
 
 
 class RowsToTopics:
-    """The rows of one task attempt on their way to their topics, under a producer. Checks each topic before its rows.
+    """The rows of one task attempt on their way to their topics, sent by one producer. Each topic is checked before its
+    rows.
     """
 
     def __init__(self, options: SinkOptions, transactional_id: str | None = None, timeout_ms: int | None = None):
@@ -51,7 +52,7 @@ class RowsToTopics:
         check_current(self._store, plan)
 
     def send(self, batches: Iterable[pa.RecordBatch], checks: RowChecks) -> None:
-        """Queue rows that `checks` has accepted. SinkError if their topic or partition does not exist."""
+        """Queue rows that `checks` has accepted. Raise SinkError if their topic or partition does not exist."""
         if checks.highest_partitions != self._checked:
             self._store.check_partitions(checks.highest_partitions)
             self._checked = dict(checks.highest_partitions)
@@ -64,7 +65,7 @@ class RowsToTopics:
 
 
 class Task:
-    """The work of a task attempt under a plan. As a context manager it aborts its transaction after an exception.
+    """The work of a task attempt under a plan. As a context manager, it aborts its transaction after an exception.
 
     LateError replaces the error of a transaction that was ended because the plan can no longer decide.
     """
@@ -94,7 +95,7 @@ class Task:
             self._target.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of a batch. SinkError for rows that cannot be written."""
+        """Stage or send the rows of a batch. Raise SinkError for rows that cannot be written."""
         batch = self._checks.checked(batch)
         if not batch.num_rows:
             return
@@ -132,7 +133,7 @@ class Task:
     def result(self, unit: Unit) -> Staged:
         """Wait until each row is written. Return the rows that were staged, or the open transaction.
 
-        LateError if no plan would end the transaction.
+        Raise LateError if no plan would end the transaction.
         """
         handle = None
         if self._target is not None:

@@ -21,24 +21,24 @@ VERSION = 1
 JOB = 'job.'
 QUERY = 'query.'
 HANDLE_LEVEL = 2
-"""The first transaction.version with which any process can end a transaction by its pair (KIP-890)."""
+"""The first transaction.version in which any process can end a transaction by its pair (KIP-890)."""
 NO_TIMEOUT_MS = 2**31 - 1
 """The timeout of a transaction in two-phase commit (KIP-939)."""
 
 
 class SinkError(KafkaError):
-    """The sink refuses a step. Nothing of its unit becomes visible, unless a subclass says otherwise."""
+    """The sink refuses a step. None of the unit's rows becomes visible, unless a subclass says otherwise."""
 
     def __init__(self, message: str):
         super().__init__(ErrorCode.INVALID_REQUEST, message)
 
 
 class LateError(SinkError):
-    """A task whose plan can no longer decide. A repetition of the task would find the same."""
+    """A task's plan can no longer decide. Repeating the task would raise the same error."""
 
 
 class DecidedError(SinkError):
-    """A unit is decided, and the end of its transactions has failed. A repeated call can finish them."""
+    """A unit is decided, but ending its transactions has failed. A repeated call can finish it."""
 
 
 class LostRowsError(SinkError):
@@ -58,19 +58,19 @@ TOO_LARGE = {
     Commit.AUTO: 'use commit=prepared, fewer tasks, or smaller batches',
     Commit.PREPARED: 'write smaller batches',
 }
-"""The remedies for rows that the driver cannot take, by the way in which the tasks write."""
+"""The remedies for rows that the driver cannot hold, by the way in which the tasks write."""
 
 
 class Unit(NamedTuple):
-    """The smallest thing that is written exactly once: a micro-batch of a query, or a job."""
+    """The smallest amount of rows that is written exactly once: a micro-batch of a query, or a job."""
 
     owner: str
-    """`query.<id>`, or `job.<idempotencyKey>`, or `job.` for a job without a key."""
+    """`query.<id>` for a query, `job.<idempotencyKey>` for a job, or `job.` for a job without a key."""
     batch: int = 0
 
     @property
     def is_repeatable(self) -> bool:
-        """Return whether another plan may be asked for the same unit."""
+        """Return whether another plan may receive the same unit."""
         return self.owner != JOB
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ class Decision:
         return f'{self.prefix}~{self.unit.owner}'.encode()
 
     def value(self) -> bytes:
-        """Return the value of the row. It has transactional ids without their common beginning."""
+        """Return the value of the row. It leaves out the common beginning of transactional ids."""
         beginning = tasks_of(self.prefix)
         return json.dumps({'version': VERSION, 'owner': self.unit.owner, 'batch': self.unit.batch, 'rows': self.rows,
                            'producer_id': self.pair.producer_id, 'producer_epoch': self.pair.producer_epoch,
@@ -126,7 +126,7 @@ class Decision:
 
     @classmethod
     def read(cls, key: bytes, value: bytes) -> Decision:
-        """Read a row of the ledger. SinkError for other content."""
+        """Read a row of the ledger. Raise SinkError for other content."""
         try:
             prefix, _, owner = key.decode().partition('~')
             found = json.loads(value)
@@ -145,11 +145,11 @@ class Visible(NamedTuple):
 
     decisions: list[Decision]
     hides_some: bool
-    """An open transaction in the ledger may hide later ones."""
+    """True if an open transaction in the ledger may hide later decisions."""
 
 
 def is_urgent(commit: Commit, is_two_phase: bool) -> bool:
-    """Report whether a decision must come within half of decisionMargin.
+    """Return whether a decision must be made within half of decisionMargin.
 
     That is so if transactions of tasks may time out. It is also so with commit=prepared: the driver's transaction has
     nothing but the row of the ledger, for which other prefixes wait.
@@ -167,9 +167,9 @@ class Plan:
     decided: Mapping[str, int]
     """The last decided batch by owner."""
     commit: Commit = Commit.DRIVER
-    """The ways that are open to the tasks: AUTO allows both others."""
+    """The way in which the tasks may write. AUTO allows both other ways."""
     is_two_phase: bool = False
-    """The transactions of tasks have no timeout (KIP-939)."""
+    """True if the transactions of tasks have no timeout (KIP-939)."""
 
     @property
     def is_urgent(self) -> bool:
@@ -181,8 +181,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Staged:
-    """The rows of one task attempt, or the open transaction that has them. Spark brings it from the task to the commit.
-    """
+    """The staged rows of one task attempt, or its open transaction. Spark passes it from the task to the commit."""
 
     plan: Plan
     unit: Unit
@@ -192,7 +191,7 @@ class Staged:
     """The topics of the staged rows, each with the highest partition that a row names, or -1."""
     handle: Handle | None = None
     late: str = ''
-    """The reason why the plan can no longer decide, if the task came too late. The task has then written nothing."""
+    """The reason why the plan can no longer decide, if the task was late. The task has then written nothing."""
 
     @property
     def is_skipped(self) -> bool:
@@ -204,22 +203,22 @@ class Staged:
 
 
 class BrokerFacts(NamedTuple):
-    """The properties of a cluster that decide about the ways to write."""
+    """The properties of a cluster that determine how tasks can write."""
 
     cluster_id: str | None
     transaction_version: int
     has_two_phase: bool
-    """The coordinator serves InitProducerId 6 (KIP-939)."""
+    """True if the coordinator serves InitProducerId 6 (KIP-939)."""
 
 
 class Store(Protocol):
     """The broker, as the protocol sees it. Each method raises KafkaError and ClientError."""
 
     def check_topic(self) -> None:
-        """Raise SinkError if the topic of all rows does not exist. Each row may name its own topic instead."""
+        """Raise SinkError if the topic of all rows does not exist. Do nothing if each row names its own topic."""
 
     def broker(self, prefix: str) -> BrokerFacts:
-        """Return the properties of the cluster. Writes nothing."""
+        """Return the properties of the cluster. This writes nothing."""
 
     def fence(self, prefix: str, is_urgent: bool = False) -> ProducerIdAndEpoch:
         """Raise the pair of the prefix's drivers, and settle their open transaction. Return the new pair.
@@ -228,16 +227,16 @@ class Store(Protocol):
         """
 
     def withdraw(self, prefix: str, pair: ProducerIdAndEpoch) -> None:
-        """Abort the drivers' transaction of this pair, or have it never begin. Other pairs are not affected."""
+        """Abort the drivers' transaction of this pair, or prevent it from beginning. Other pairs are not affected."""
 
     def pair(self, prefix: str) -> ProducerIdAndEpoch:
         """Return the pair of the prefix's drivers."""
 
     def decisions(self, prefix: str) -> list[Decision]:
-        """Return the committed rows of the prefix in their order, at least all that were decided before the call."""
+        """Return the committed rows of the prefix in their order, including all that were decided before the call."""
 
     def visible_decisions(self, prefix: str) -> Visible:
-        """Return the rows that no open transaction hides. Waits for those only that are about to end."""
+        """Return the rows that no open transaction hides. Wait only for transactions that are about to end."""
 
     def expiry_interval_ms(self, prefix: str) -> int | None:
         """Return the interval at which the coordinator of the drivers looks for expired transactions.
@@ -246,21 +245,22 @@ class Store(Protocol):
         """
 
     def write(self, staged: Sequence[Staged], decision: Decision, check: Callable[[], None]) -> None:
-        """Write staged rows and decision in one transaction of the decision's pair. SinkError if the pair is fenced.
+        """Write staged rows and the decision in one transaction of the decision's pair. Raise SinkError if the pair is
+        fenced.
 
         `check` is called between the rows and the decision. If it raises, nothing is decided.
         """
 
     def open_transactions(self, beginning: str, longer_than_ms: int = -1,
                           also: Collection[Handle] = ()) -> list[OpenTransaction]:
-        """Return the open transactions whose ids begin so, or those of them that are open for longer.
+        """Return the open transactions whose ids have this beginning, or only those that are open for longer.
 
-        A list can lack a transaction whose coordinator moves to another broker. Those of `also` are returned if they
-        are open, whether the list has them or not.
+        A list can lack a transaction whose coordinator moves to another broker. The transactions of `also` are returned
+        if they are open, whether the list has them or not.
         """
 
     def end(self, handles: Collection[Handle], commit: bool) -> list[Handle]:
         """Commit or abort transactions. Return those that the broker has ended the other way, or no longer knows."""
 
     def aborted(self, handles: Collection[Handle]) -> list[Handle]:
-        """Return those of these ended transactions that were aborted."""
+        """Return which of these ended transactions were aborted."""

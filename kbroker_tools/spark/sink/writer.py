@@ -1,7 +1,8 @@
 """The writers that PySpark calls. They run the protocol with rows from Spark.
 
-Spark pickles the writer for the tasks, in a process of the driver. That is the moment of the plan. The commit of a
-micro-batch runs in another process, on a writer that was not pickled and has no plan: the results of the tasks have it.
+Spark pickles the writer for the tasks, in a process of the driver: that is when the plan is made. The commit of a
+micro-batch runs in another process, on a writer that was not pickled and has no plan. It finds the plan in the results
+of the tasks.
 """
 from __future__ import annotations
 
@@ -43,25 +44,26 @@ Messages = list[WriterCommitMessage | None]
 
 @dataclass
 class TaskResult(WriterCommitMessage):
-    """The result of a task attempt, as Spark carries it to the commit."""
+    """The result of a task attempt. Spark passes it to the commit."""
 
     staged: Staged
 
 
 class PlanError(PickleError):
-    """A plan has failed. PySpark raises a PickleError again, and prints the traceback of any other error of pickling.
+    """A plan has failed. PySpark raises a PickleError unchanged, but prints the traceback of any other error of
+    pickling.
     """
 
 
 class _Planned(ABC):
-    """The common part of both writers: the plan is made when Spark pickles the writer for the tasks."""
+    """The common part of both writers. The plan is made when Spark pickles the writer for the tasks."""
 
     options: SinkOptions
     plan: Plan | None = None
 
     @abstractmethod
     def is_owner(self, owner: str) -> bool:
-        """Report whether the tasks need the decision of this owner."""
+        """Return whether the tasks need the decision of this owner."""
 
     @message_first(PlanError)
     def __getstate__(self) -> dict[str, Any]:
@@ -81,7 +83,7 @@ class _Planned(ABC):
 
     @message_first()
     def run_task(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> TaskResult:
-        """Stage or write the rows of a task. If the unit is decided, or the task late, only read the rows."""
+        """Stage or write the rows of a task. If the unit is decided or the task is late, only read the rows."""
         if self.plan is None:
             raise AssertionError('the task has a writer without a plan')
         freeze_imports()
@@ -119,16 +121,17 @@ class _Planned(ABC):
             logger.warning('%s', self.skipped(messages))
 
     def skipped(self, messages: Messages) -> str:
-        """Return that the unit was written before, in words."""
+        """Return a sentence that says that the unit was written before."""
         unit = next(staged.unit for staged in _staged(messages) if staged is not None)
         again = '' if unit.owner.startswith(QUERY) else '. For another job, give another idempotencyKey'
         return (f'{unit} with the prefix {self.options.prefix!r} was written before, so nothing was written '
                 f'now{again}')
 
     def withdraw(self, messages: Messages) -> None:
-        """End the transactions of the tasks, if that is possible now. The next plan ends the others.
+        """End the transactions of the tasks, if that is possible now. The next plan ends the remaining ones.
 
-        It raises nothing: of a failed commit, Spark would then report only that the job has failed.
+        Log errors instead of raising them: Spark would then report only that the job has failed, instead of the
+        commit's own error.
         """
         if self.options.commit is Commit.DRIVER:
             return      # as `protocol.abort` does, without a connection
@@ -153,7 +156,7 @@ class _Planned(ABC):
 
 
 def _withdrawn(stopped: Stopped) -> str:
-    """Return what was withdrawn, in words. The commit of a decided unit is completed."""
+    """Return a sentence about the withdrawal. The commit of a decided unit is completed."""
     ended = stopped.ended
     if ended.committed:
         return f'it was decided, and {len(ended.committed)} transactions of its tasks were committed: ' \
