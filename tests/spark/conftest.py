@@ -43,7 +43,8 @@ def log(tmp_path):
 
 @pytest.fixture(scope='session')
 def spark(tmp_path_factory):
-    """A session on two cores. Its workers find the project and `support`; `format("kbroker")` works unregistered."""
+    """A session on two cores. Its workers find the project and `support`. `format("kbroker")` works without
+    registration."""
     from pyspark.sql import SparkSession
     work = tmp_path_factory.mktemp('spark')
     os.environ['PYTHONPATH'] = os.pathsep.join(map(str, (ROOT, ROOT / 'tests', ROOT / 'kbroker_tools/spark/autoload')))

@@ -36,7 +36,7 @@ def delete_records(address, name, partition, offset):
 
 
 class Writer:
-    """Writes one transaction after the other. No value is ever repeated."""
+    """Writes one transaction after the other. Each value is used once."""
 
     def __init__(self, address, transactional_id):
         self.producer = confluent_kafka.Producer({
@@ -71,7 +71,8 @@ class Writer:
 
 
 def consumed(address, topic):
-    """Return (partition, offset, key, value) of all that a read_committed consumer gets, in the order of the log."""
+    """Return (partition, offset, key, value) of all records that a read_committed consumer receives, in the order of
+    the log."""
     consumer = confluent_kafka.Consumer({'bootstrap.servers': address, 'group.id': 'judge', 'enable.auto.commit': False,
                                          'isolation.level': 'read_committed', 'enable.partition.eof': True})
     partitions = sorted(consumer.list_topics(topic, LIMIT_S).topics[topic].partitions)

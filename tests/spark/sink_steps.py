@@ -1,4 +1,4 @@
-"""The steps of a driver and its tasks with the sink, without Spark: plan, task and commit, in this process."""
+"""The steps of a driver and its tasks with the sink, in this process and without Spark: plan, task and commit."""
 import pickle
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ def options(broker, topic, **more):
 
 
 def planned(given):
-    """Return a stream's writer as the tasks have it. Raises the error of the plan."""
+    """Return a stream's writer as the tasks receive it. Raise the error of the plan."""
     try:
         pickled = pickle.dumps(KafkaLogDataSource(given).streamWriter(VALUE, False))
     except PlanError as error:
@@ -46,7 +46,7 @@ def staged(monkeypatch, task, number, *values, partition=0, attempt=0):
 
 
 def commit(given, number, *results):
-    """Commit as another process does, with a writer that has no plan."""
+    """Commit as a process of its own does, with a writer that has no plan."""
     KafkaLogDataSource(given).streamWriter(VALUE, False).commit(list(results), number)
 
 

@@ -1,4 +1,4 @@
-"""Log files, and the rows that Spark's Python workers get from the data source, without a virtual machine."""
+"""Log files, and the rows that Spark's Python workers read from the data source, without a virtual machine."""
 from __future__ import annotations
 
 import pathlib
@@ -63,7 +63,7 @@ def batches(columns=None, **options):
 
 
 def rows(columns=None, **options):
-    """Return the rows as dictionaries, in the order of the log if they have a partition and an offset."""
+    """Return the rows as dictionaries. If they have a partition and an offset, they are in the order of the log."""
     found = [row for task in batches(columns, **options) for batch in task for row in batch.to_pylist()]
     if columns is None and options.get('table', 'records') == 'records':
         found.sort(key=lambda row: (row['topic'], row['partition'], row['offset']))
@@ -90,7 +90,7 @@ class LogFiles:
 
     def write(self, *values: str | None, producer_id: int = -1, key: bytes | None = b'k', codec: int = 0,
               at_ms: int = 0, headers: Iterable[tuple[str, bytes | None]] = (), **options: object) -> int:
-        """Append a batch, transactional if there is a producer id. Return its base offset."""
+        """Append a batch, transactional if a producer id is given. Return its base offset."""
         records = [(WHEN_MS + at_ms, key, None if value is None else value.encode(), list(headers)) for value in values]
         if producer_id >= 0:
             sequence = self._sequences.get(producer_id, 0)

@@ -1,4 +1,4 @@
-"""A directory is read during appends, rolls, compaction and deletion. Each answer is the state of one moment."""
+"""A directory is read during appends, rolls, compaction and deletion. Each result is the state of one moment."""
 import random
 import re
 import threading
@@ -14,7 +14,8 @@ from kbroker_tools.spark.tasks import open_place
 WRITES = 1500
 KEYS = 12
 WRITES_BETWEEN_READS = 5
-"""Without them, the reader may keep the writer waiting for the interpreter, and read the same thousands of times."""
+"""The least writes between two reads. Otherwise the reader may keep the interpreter, and read the same thousands of
+times."""
 
 
 class Writer(threading.Thread):
@@ -103,7 +104,7 @@ def test_compaction_beside_the_reader_takes_only_what_is_superseded(tmp_path):
         for offset, key, value in sorted(writer.history):
             if offset < end:
                 latest[key] = (offset, key, value)
-        # Only records superseded above `end` may be gone by now.
+        # Only records that were superseded by a record above `end` may be gone by now.
         newest = {key: max(offset for offset, other, _ in writer.history if other == key) for key in latest}
         missing = {key for key, row in latest.items() if row not in found}
         assert all(newest[key] >= end for key in missing)

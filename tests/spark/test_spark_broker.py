@@ -54,7 +54,7 @@ def write(kafka, topic, *texts, transactional_id=None, end='commit', partition=0
 
 
 def wait_for_end(kafka, topic, offset):
-    """Wait until the log end reaches `offset`: markers are written after the answer to EndTxn."""
+    """Wait until the log end reaches `offset`: markers are written after the response to EndTxn."""
     deadline = time.monotonic() + 120
     while kafka.admin.list_offsets({(topic, 0): LATEST})[topic, 0].offset < offset:
         assert time.monotonic() < deadline, 'no markers'
@@ -145,7 +145,7 @@ def test_transactions(kafka):
     found = rows(**at(kafka, 'transactions', isolation='read_uncommitted', includeTransactions='true'))
     assert [(row['value'].decode(), row['outcome']) for row in found] == [
         ('aborted', 'aborted'), ('committed', 'committed'), ('open', 'open'), ('above', 'aborted'), ('plain', None)]
-    # The column may be asked for by a schema alone.
+    # A schema alone may select the column.
     assert [row['outcome'] for row in rows(columns=['outcome'], **at(
         kafka, 'transactions', isolation='read_uncommitted'))] == [row['outcome'] for row in found]
 
@@ -209,7 +209,7 @@ def test_damage_that_a_broker_hands_on(kafka):
 
 
 def answered(monkeypatch, *answers):
-    """Run a task over offsets 0 to 5. Its broker gives these answers and repeats the last one."""
+    """Run a task over offsets 0 to 5. Its broker sends these responses, and repeats the last one."""
     left = list(answers)
     monkeypatch.setattr(Fetches, '_receive', lambda self, connection, position: (
         left.pop(0) if len(left) > 1 else left[0], None))
@@ -261,7 +261,7 @@ def lived_in(kafka):
 
 @pytest.fixture(params=['broker', 'files'])
 def place(request, lived_in):
-    """The options that name the broker or the directory, and the other tools' view of the same."""
+    """The options that name the broker or the directory, and the view of it that the other tools use."""
     with contextlib.ExitStack() as stack:
         if request.param == 'files':
             view = DirectoryView(lived_in.directory)
@@ -317,7 +317,7 @@ def test_producers_batches_and_aborted_ones_as_tables(place, lived_in):
 
 
 def test_the_partitions_of_a_coordinator_share_tasks_by_their_size(place, monkeypatch):
-    """Once, fifty partitions were divided among eight tasks, most of them empty."""
+    """Fifty partitions were once divided evenly among eight tasks, most of them empty."""
     options, _ = place
     (task,) = make_reader(table='transactions', **options).partitions()
     assert 3 <= len(task.value) < 10  # the partitions that have rows
@@ -337,7 +337,7 @@ def test_a_coordinator_without_rows_is_no_task(tmp_path):
 
 
 def test_what_a_group_committed_of_a_topic_that_was_not_asked_for(place):
-    """This once raised a KeyError with a broker, where only the ends of the requested topics were known."""
+    """A broker once raised a KeyError here, because only the ends of the requested topics were known."""
     options, _ = place
     found = rows(table='offsets', **options, subscribe='__consumer_offsets')
     assert {(row['topic'], row['last_stable_offset']) for row in found if row['group_id'] == 'readers'} == {

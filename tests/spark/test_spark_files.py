@@ -475,7 +475,7 @@ def test_offline_bounds_are_those_of_the_broker_s_log(log):
 
 
 def test_many_aborted_transactions_make_small_tasks_not_large_ones(tmp_path):
-    """Once, each task carried all aborted transactions of its segment."""
+    """Each task once received all aborted transactions of its segment."""
     log = LogFiles(tmp_path, segment_bytes=1 << 30)
     for number in range(100_000):
         log.write('no', producer_id=number % 7)
@@ -493,8 +493,9 @@ def test_many_aborted_transactions_make_small_tasks_not_large_ones(tmp_path):
 
 
 def test_a_listing_within_a_deletion_has_no_log_file_without_its_transaction_index():
-    # A segment vanishes while its directory is listed for the second time: its log file is seen, then its transaction
-    # index is not. Two listings with the same log files used to be enough, and aborted records became readable.
+    # A segment vanishes during the second listing of its directory. The listing still has its log file, but no longer
+    # its transaction index. Two listings with the same log files once were accepted, and aborted records became
+    # readable.
     logs = {f'{base:020d}.log': FileFacts(100, 0) for base in (0, 10)}
     whole = logs | {f'{0:020d}.txnindex': FileFacts(34, 0)}
     rest = {name: facts for name, facts in logs.items() if name.startswith(f'{10:020d}')}

@@ -36,7 +36,7 @@ def until(is_over, do):
 
 
 def join_streams(cluster):
-    """Join a streams group, and return when its member has tasks."""
+    """Join a streams group. Return when its member has tasks."""
     epoch, answered = 0, []
 
     def beat():
@@ -56,7 +56,7 @@ def join_streams(cluster):
 
 @pytest.fixture(scope='module')
 def lived_in(tmp_path_factory):
-    """A broker whose groups have read some of a topic of two partitions."""
+    """A broker whose groups have read a part of a topic of two partitions."""
     broker = BrokerProcess(tmp_path_factory.mktemp('spark-groups') / 'data', SETTINGS)
     with contextlib.ExitStack() as stack:
         stack.callback(broker.kill9)
@@ -121,7 +121,7 @@ def test_offsets_of_every_kind_are_listed(options):
 
 @pytest.mark.parametrize('isolation', ['read_committed', 'read_uncommitted'])
 def test_the_lag_of_a_share_group_ends_at_the_high_watermark(options, lived_in, isolation):
-    """It is the lag of kbroker-share-groups, and includes an open transaction."""
+    """The lag equals that of kbroker-share-groups, and includes an open transaction."""
     described = run_in_process('share-groups', '--bootstrap-server', lived_in.address, '--describe', '--group', 'share',
                                '--json')
     expected = [json.loads(line)['lag'] for line in described.stdout.splitlines()]

@@ -40,7 +40,7 @@ def other_writer(shared_broker):
 
 @pytest.fixture(params=['broker', 'directory'])
 def source(request, shared_broker):
-    """The source of the same log: the broker, or its files."""
+    """The source of one log: the broker, or its files."""
     return shared_broker.address if request.param == 'broker' else str(shared_broker.directory)
 
 
@@ -64,7 +64,7 @@ def test_each_committed_row_is_there_once_run_after_run(spark, shared_broker, wr
     writer.write(topic, 30, 'abort')
     first = ingest.run()
     assert (first.run, first.rows, first.lag) == (1, 50, 0)
-    # offsets without a row: 30 aborted records, and the markers of each transaction in each partition
+    # Offsets without a row: 30 aborted records, and the markers of each transaction in each partition.
     assert first.skipped_offsets == 34
     assert (first.aborted_transactions, first.lost_offsets) == (2, 0)  # one in each partition
 
@@ -104,7 +104,7 @@ def test_partitions_that_are_added_are_read_from_their_start(spark, shared_broke
 @pytest.mark.parametrize(('kind', 'codec'), [(kind, codec) for kind in CODECS
                                               for codec in CODECS[kind]])
 def test_files_are_written_with_each_codec_of_their_format(spark, tmp_path, kind, codec):
-    """Once, Parquet's default could not be changed, and where snappy did not load, no row was ever written."""
+    """Parquet's default once could not be changed, and no row was ever written where snappy did not load."""
     files = LogFiles(tmp_path / 'log', 'coded')
     files.write(*(['the same value'] * 200))
     files.flush()
@@ -166,7 +166,7 @@ def test_a_run_that_fails_leaves_everything_as_it_was(spark, shared_broker, writ
     before = (ingest.rows, progress_of(ingest.state))
     writer.write(topic, 10)
     with monkeypatch.context() as patch:
-        # executors that write into a directory of the same name on another machine have this effect
+        # The patch has the effect of executors that write into a directory of the same name on another machine.
         patch.setattr('kbroker_tools.spark.ingest.IngestJob._write', lambda self, *_: Written(10, 0, None))
         with pytest.raises(IngestError, match='found 0 rows in 0 files, and the tasks wrote 10'):
             ingest.run()
@@ -243,10 +243,10 @@ def test_avro_of_one_plain_value(spark, shared_broker, writer, tmp_path):
 
 
 def test_a_struct_without_any_field_is_distinguished_from_one_with_fields(spark):
-    """This decides if a Protobuf message was read.
+    """The result decides if a Protobuf message was read.
 
-    For an unreadable message, or one of another type, Spark returns a row of nulls with empty lists and maps. Those
-    once counted as fields.
+    For an unreadable message, or one of another type, Spark returns a row of nulls with empty lists and maps. Such
+    lists and maps once counted as fields.
     """
     frame = spark.createDataFrame(
         [(1, None, None, None), (None, 'a', [], {}), (None, None, [1], None), (None, None, None, {1: 1}),

@@ -1,4 +1,4 @@
-"""Rows and the offsets that they cover become visible in one step, wherever the job is killed."""
+"""Rows and the offsets that they cover become visible in one step, whenever the job is killed."""
 import json
 import os
 import signal
@@ -41,7 +41,7 @@ def test_a_job_goes_on_where_it_stopped(ledger):
 
 
 class KilledAt:
-    """Kills its own process just before or after the n-th call that changes the disk. For use in a child process."""
+    """Kills its own process just before or after the n-th call that changes the disk. It is for a child process."""
 
     def __init__(self, number, is_after):
         self.number, self.is_after = number, is_after
@@ -66,7 +66,7 @@ class KilledAt:
 
 
 def survives(ledger, number, is_after):
-    """Run in a child that is killed at that call. Return True if the run ended before it."""
+    """Run the ingest in a child that is killed at that call. Return True if the ingest ended before the call."""
     child = os.fork()
     if child == 0:
         try:
@@ -135,7 +135,7 @@ def test_a_new_state_does_not_take_over_runs_of_another(ledger, tmp_path):
     other = Ledger(ledger.to, tmp_path / 'other')
     other.state.mkdir()
     refused(other, 'found run 1 of an ingest that is not in')
-    # as the message advises
+    # This is the step that the message advises.
     (other.state / 'progress.json').write_text((ledger.to / 'run=000001' / '_ingest.json').read_text())
     assert run_once(other).run == 2
     assert visible(other) == list(range(20))

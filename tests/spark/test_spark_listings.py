@@ -1,4 +1,4 @@
-"""How often a reader of a directory lists it, beside a writer that rolls and deletes segments."""
+"""The number of times that a reader lists a directory in which a writer rolls and deletes segments."""
 import pytest
 from spark_rows import LogFiles, make_reader
 
@@ -51,7 +51,7 @@ def test_tasks_whose_segments_are_as_planned_list_nothing(log, calls, scheme):
 
 
 def test_lost_ranges_cost_the_same_while_the_writer_rolls(log, calls, monkeypatch):
-    """Listings differ in the segments at the end. The range at the end of the plan once led to all of those."""
+    """The listings differ in the last segments. The range at the end of the plan once led to all of these."""
     reader, tasks = plan(log, failOnDataLoss='false')
     log.roll()
     log.log.delete_records(log.log.log_end_offset)

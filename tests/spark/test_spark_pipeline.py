@@ -1,4 +1,5 @@
-"""The pipeline of the page of Spark: from topic to topic, exactly once, also after steps of its driver are undone."""
+"""The pipeline on the page about Spark: from topic to topic, exactly once, also after steps of its driver are
+undone."""
 import json
 
 import pytest

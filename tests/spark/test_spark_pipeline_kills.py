@@ -1,4 +1,5 @@
-"""The pipeline of the page of Spark under kills: each payment arrives once, whichever process dies at which step.
+"""The pipeline on the page about Spark under kills: each payment arrives once, whichever process is killed at which
+step.
 
 Covers promises 1, 2 and 4 of docs/design.md.
 """
@@ -34,7 +35,7 @@ ROUNDS = 10
 
 
 class Pipeline:
-    """The two brokers, and the program between them."""
+    """The two brokers, and the program that copies between them."""
 
     def __init__(self, directory):
         self._directory = directory
@@ -57,7 +58,7 @@ class Pipeline:
         assert self.source.tracebacks() == []
 
     def program(self, name, writer):
-        """Return the program of the page, with several micro-batches a run."""
+        """Return the program of the page, changed so that a run has several micro-batches."""
         program, = blocks('docs/spark.md', 'python')
         for old, new in (('localhost:9092', self.source.address), ('localhost:9192', self.target.proxy.address),
                          ('/data/', f'{self._directory}/{name}/'),
@@ -123,7 +124,7 @@ def test_both_brokers_are_killed_when_a_micro_batch_is_decided(spark, pipeline):
 
 
 class Program:
-    """The program as a process on a cluster, in a session of its own."""
+    """The program as a process on a cluster. It has its own process session."""
 
     def __init__(self, text, cluster, log):
         arguments = ['--master', cluster.address]
@@ -156,7 +157,7 @@ VICTIMS = ('driver', 'executor', 'source', 'target', 'all')
 
 
 def strike(victim, pipeline, program, cluster, rng):
-    """Kill the victims, and start the brokers among them again."""
+    """Kill the victims, and restart the brokers among them."""
     if victim in ('driver', 'all'):
         program.kill9()
     if victim in ('executor', 'all'):

@@ -102,7 +102,7 @@ def test_values_that_are_no_message_of_the_type_are_kept_as_they_are(spark, shar
                                                                      tmp_path):
     """Two errors are fixed: unsigned numbers were negative, and a message of another type could count as read.
 
-    The latter happened with types that have a list or a map, which Spark never leaves null, and lost the bytes.
+    The second error occurred with types that have a list or a map, which Spark never leaves null. It lost the bytes.
     """
     topic = create_topic(shared_broker.address, 1)
     for value in [*(value for value, _ in GOOD.values()), *BAD.values()]:

@@ -133,7 +133,7 @@ def test_sql_reads_by_a_view_and_refuses_a_table_whose_options_would_be_lost(spa
 
 
 def test_a_table_with_columns_is_created_and_its_queries_fail(spark, twenty):
-    """Spark asks the source only for a table without columns. This test detects a Spark that passes the options on."""
+    """Spark uses the source only for a table without columns. This test detects a Spark that passes the options on."""
     spark.sql(f"CREATE TABLE with_columns (value STRING) USING kbroker OPTIONS (path '{twenty.path}')")
     try:
         for query in ('SELECT * FROM with_columns', "INSERT INTO with_columns VALUES ('x')"):
@@ -202,7 +202,7 @@ def test_a_stream_goes_on_where_it_stopped_and_replays_the_same_rows(spark, log,
     source = stream.progress[0]['sources'][0]
     assert (source['endOffset'], source['latestOffset']) == ({'topic': {'0': 5}}, {'topic': {'0': 12}})
     assert stream.run() == []
-    # Rows appended since then belong to later micro-batches.
+    # Rows that were appended since then belong to later micro-batches.
     log.end(2)
     log.write('later')
     log.flush()

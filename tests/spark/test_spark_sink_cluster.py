@@ -17,7 +17,7 @@ BATCHES = 3
 SPECULATION = {'spark.speculation': 'true', 'spark.speculation.interval': '100ms',
                'spark.speculation.multiplier': '1.1', 'spark.speculation.quantile': '0.3',
                'spark.speculation.minTaskRuntime': '1s'}
-"""A task is repeated elsewhere after one second, if a third of the tasks has ended sooner."""
+"""A task is repeated in another process after one second, if a third of the tasks has ended sooner."""
 
 
 @pytest.fixture(scope='module', params=[KBROKER, APACHE_KAFKA])
@@ -35,7 +35,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def start_driver(cluster, tmp_path):
-    """A function that starts a driver with settings. Only one at a time has executors."""
+    """Return a function that starts a driver with settings. Only one driver at a time has executors."""
     started = []
 
     def start(**more):
@@ -57,9 +57,10 @@ def waiting_task():
 
 @pytest.fixture
 def killed_executor(start_driver, tmp_path):
-    """A function that runs a query up to a step of a task, and kills the executor there. The query runs to its end.
+    """Return a function that runs a query up to a step of a task, and kills the executor there. The query runs to its
+    end.
 
-    It returns the stop, at which the Python worker of the dead executor still waits.
+    The function returns the stop, at which the Python worker of the dead executor still waits.
     """
     def run_and_kill(run, step):
         stop = run.place.proxy.stop_at(step, after=DECISION)
@@ -84,7 +85,7 @@ def accept(listener):
 
 @pytest.mark.parametrize('writer', WRITERS)
 def test_a_speculative_copy_wins_against_a_task_that_waits(place, start_driver, waiting_task, tmp_path, writer):
-    """Without the copy, the query would not end. Spark kills the loser, or it comes too late."""
+    """Without the copy, the query would not end. Spark kills the losing attempt, or that attempt is too late."""
     run = SinkRun(place, f'speculation-{writer}', writer)
     driver = start_driver(**SPECULATION)
     driver.run(run.options | fault_options(waiting_task), tmp_path / 'checkpoint', BATCHES)
@@ -97,7 +98,7 @@ def test_a_speculative_copy_wins_against_a_task_that_waits(place, start_driver, 
 
 @pytest.mark.parametrize('writer', WRITERS)
 def test_an_executor_is_killed_before_its_task_writes(place, start_driver, waiting_task, tmp_path, writer):
-    """Its Python worker lives a little longer and goes on."""
+    """The Python worker of the executor lives a little longer and continues."""
     run = SinkRun(place, f'executor-{writer}', writer)
     driver = start_driver()
     driver.run(run.options | fault_options(waiting_task), tmp_path / 'checkpoint', BATCHES)
@@ -125,7 +126,8 @@ def test_the_driver_is_killed_while_an_executor_has_a_task(place, start_driver, 
 
 
 def test_an_executor_is_killed_while_it_writes(place, killed_executor):
-    """Its Python worker has sent rows and awaits their answer, which comes after the query has ended."""
+    """The executor's Python worker has sent rows and waits for the response, which arrives after the query has
+    ended."""
     run = SinkRun(place, 'writing', PREPARED)
     stop = killed_executor(run, 'Produce task rows answer')
     stop.release()
@@ -134,7 +136,7 @@ def test_an_executor_is_killed_while_it_writes(place, killed_executor):
 
 
 def test_a_task_that_writes_too_late_is_ended_by_the_tool(place, killed_executor):
-    """Its executor is killed, and its rows reach the broker when the query has ended."""
+    """The executor is killed, and its rows reach the broker when the query has ended."""
     run = SinkRun(place, 'too-late', PREPARED)
     stop = killed_executor(run, 'Produce task rows request')
     stop.release()

@@ -1,7 +1,8 @@
-"""The failures of the sink, through Spark: after each, every row is committed once, and nothing stays open.
+"""The failures of the sink, through Spark: after each, every row is committed once, and no transaction stays open.
 
-The queries meet the broker through a proxy, which stops them at a step of their protocol. A step is lost if the process
-dies that it belongs to. The source of a query ends after some micro-batches, with an error that the tests expect.
+The queries reach the broker through a proxy, which stops them at a step of their protocol. A step is lost if the
+process that takes it is killed. The source of a query ends after some micro-batches, with an error that the tests
+expect.
 """
 import shutil
 
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 BATCHES = 3
 WRITERS = [DRIVER, PREPARED]
 KILLED = {DRIVER: 'EndTxn driver commit answer', PREPARED: 'EndTxn task commit answer'}
-"""The step at which the default run kills: the micro-batch is decided, and its driver does not know."""
+"""The step at which the default run kills: the micro-batch is decided, and its driver does not know it."""
 
 
 @pytest.fixture(scope='module', params=[KBROKER, pytest.param(APACHE_KAFKA, marks=pytest.mark.soak)])
@@ -34,7 +35,7 @@ def place(request, tmp_path_factory):
 
 
 class Drivers:
-    """Drivers in processes of their own, which tests may kill or give back."""
+    """Drivers in separate processes. A test takes one, and either kills it or puts it back."""
 
     def __init__(self, directory):
         self._directory = directory
@@ -83,7 +84,7 @@ def session_driver(spark):
 
 
 def run_to_the_end(driver, run, checkpoint, batches=BATCHES):
-    """Run the query. Repeat it as long as it fails, at most twice. Return the errors before the end."""
+    """Run the query. Repeat it as long as it fails, at most twice. Return the errors of the failed runs."""
     failures = []
     while len(failures) < 3:
         driver.run(run.options, checkpoint, batches)
@@ -102,7 +103,7 @@ def test_a_micro_batch_takes_the_steps_at_which_the_other_tests_stop(place, sess
 
 
 def killed_steps(*writers):
-    """Return the cases: a writer, a step, the step after which it is the next one, and how many such come before.
+    """Return the cases. A case is a writer, a step, the step that precedes it, and how many such steps come before.
 
     The default run has one case of each of these writers.
     """
@@ -113,7 +114,7 @@ def killed_steps(*writers):
             ('ListTransactions request', 'Produce task rows answer', 0),
             ('Produce task rows answer', DECISION, 2), ('EndTxn task commit answer', DECISION, 1),
             ('ListTransactions answer', 'EndTxn task commit answer', 0),
-            # the first of these steps confirms the plan, the next one is a task's
+            # The first of these steps confirms the plan, the next one belongs to a task.
             ('DescribeTransactions driver request', DECISION, 1), ('DescribeTransactions driver answer', DECISION, 1)]
     return cases + [pytest.param(PREPARED, *case, marks=pytest.mark.soak) for case in more]
 
@@ -166,7 +167,7 @@ def test_a_fault_of_a_task_or_a_commit(place, drivers, tmp_path, writer, fault):
 
 @pytest.mark.parametrize('writer', WRITERS)
 def test_the_older_of_two_drivers_with_one_prefix_fails(place, session_driver, writer, tmp_path):
-    """Each has its own checkpoint, and writes its own rows as far as it comes."""
+    """Each driver has its own checkpoint, and writes its own rows until it fails."""
     run = SinkRun(place, f'two-{writer}', writer)
     stop = place.proxy.stop_at('Produce driver ledger request', after=DECISION)
     older, younger = session_driver(), session_driver()
@@ -183,7 +184,7 @@ def test_the_older_of_two_drivers_with_one_prefix_fails(place, session_driver, w
 @pytest.mark.parametrize('step', ['Produce driver ledger request', 'EndTxn driver commit request'])
 @pytest.mark.parametrize('writer', WRITERS)
 def test_a_zombie_of_the_same_query_decides_nothing(place, drivers, session_driver, writer, step, tmp_path):
-    """The zombie has read its checkpoint; the successor goes on from a copy of it."""
+    """The zombie has read its checkpoint. The successor continues from a copy of the checkpoint."""
     run = SinkRun(place, f'zombie-{writer}-{step.replace(" ", "-")}', writer)
     stop = place.proxy.stop_at(step, after=DECISION)
     zombie = drivers.take()
@@ -256,7 +257,8 @@ def test_transactions_that_time_out_after_the_decision_are_an_error_until_their_
 
 @pytest.mark.parametrize('side', ['request', pytest.param('answer', marks=pytest.mark.soak)])
 def test_a_plan_that_was_overtaken_while_it_listed_transactions_ends_none(place, session_driver, tmp_path, side):
-    """The first query leaves transactions, so that the list of the second one is not empty. The third one overtakes."""
+    """The first query leaves open transactions, so that the second query's list is not empty. The third query overtakes
+    it."""
     run = SinkRun(place, f'overtaken-{side}', PREPARED)
     queries = []
     stops = []

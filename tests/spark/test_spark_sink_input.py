@@ -1,4 +1,4 @@
-"""The sink without Spark: options, columns and rows, and what a broker must have before anything is written."""
+"""The sink without Spark: options, columns and rows, and the state of the broker that is checked before any write."""
 import pickle
 from contextlib import closing
 from types import SimpleNamespace
@@ -162,7 +162,7 @@ def test_a_column_that_a_join_has_twice_is_refused_before_the_tasks():
 # ---- rows
 
 def sent(batch, topic):
-    """Return the rows that the producer gets, as (topic, partition, key, value, headers, timestamp)."""
+    """Return the rows that the producer receives, as (topic, partition, key, value, headers, timestamp)."""
     found = []
 
     def send_batch(topic, values, keys, headers, *, partition, timestamps):
@@ -264,7 +264,7 @@ def test_a_row_for_a_missing_partition_or_topic_is_refused_before_anything_is_wr
 
 
 def test_a_topic_is_created_by_its_first_use_as_for_any_producer(shared_broker, monkeypatch):
-    """Once, a missing topic was refused also where the broker creates topics, as Spark's own sink lets it."""
+    """A missing topic once was refused even where the broker creates topics, as it does for Spark's own sink."""
     given = options(shared_broker, 'made-by-the-option')
     commit(given, 0, staged(monkeypatch, planned(given), 0, 'x'))
     assert values_in(shared_broker, 'made-by-the-option') == [b'x']
@@ -278,7 +278,7 @@ def test_a_topic_is_created_by_its_first_use_as_for_any_producer(shared_broker, 
 
 
 def test_a_unit_that_was_written_before_says_that_nothing_is_written_now(shared_broker, admin, monkeypatch, caplog):
-    """Once, a job that its idempotencyKey skipped ended without a word."""
+    """A job that its idempotencyKey skipped once ended without a message."""
     create(admin, 'said', 1)
     given = options(shared_broker, 'said')
     for _ in range(2):

@@ -126,7 +126,7 @@ def test_a_planner_that_pauses_between_the_list_and_the_confirmation_ends_nothin
 
 
 def test_a_planner_that_found_nothing_open_fails_if_a_newer_one_has_overtaken_it():
-    """Its tasks would all come too late."""
+    """Otherwise all tasks of the older planner would be late."""
     coordinator = Coordinator()
     older = Process(lambda process: planned(MemoryStore(coordinator, process.turn)))
     for _ in range(4):      # broker, fence, decisions and the list
@@ -140,7 +140,7 @@ def test_a_planner_that_found_nothing_open_fails_if_a_newer_one_has_overtaken_it
 
 
 def test_a_decided_transaction_that_a_list_lacks_is_committed_before_the_next_decision():
-    """The next decision replaces the row of the ledger. Then the transaction would count as undecided."""
+    """The next decision replaces the row of the ledger. After that, the transaction would count as undecided."""
     coordinator = Coordinator()
     store, unit = MemoryStore(coordinator), Unit(QUERY_1, 0)
     found = planned(store)
@@ -151,7 +151,7 @@ def test_a_decided_transaction_that_a_list_lacks_is_committed_before_the_next_de
 
 
 def test_an_abort_beside_its_own_commit_leaves_a_unit_whole_or_undecided():
-    """A query that is stopped calls abort in another process, while the one of the commit still runs."""
+    """A query that is stopped calls abort in another process, while the process of the commit still runs."""
     outcomes = set()
     for turns in range(12):
         coordinator = Coordinator()
@@ -264,7 +264,7 @@ def test_a_failure_after_the_decision_says_that_the_unit_is_decided():
 
 @pytest.mark.parametrize('is_decided', [False, True])
 def test_an_abort_reports_whether_its_unit_was_decided_before(is_decided):
-    """Spark may stop a commit after its decision. The abort then ends only the copy of an attempt."""
+    """Spark may stop a commit after its decision. The abort then ends only the transaction of a second attempt."""
     store = MemoryStore(Coordinator())
     found = planned(store)
     message, copy = (written(store, found, Unit(QUERY_1, 0), b'row', task=task) for task in range(2))

@@ -52,7 +52,7 @@ def admin(two_phase_broker):
 
 @pytest.fixture
 def make(two_phase_broker, admin):
-    """A function that makes a topic and returns the options of a query with tasks that write."""
+    """Return a function that makes a topic and returns the options of a query with tasks that write."""
     def make(topic, **more):
         create(admin, topic, 1)
         return options(two_phase_broker, topic, **{'commit': 'prepared', **more})
@@ -74,7 +74,7 @@ def finish(broker, prefix, *more):
 
 
 def decide_only(given, *results):
-    """Decide, and die before the transactions of the tasks are committed."""
+    """Decide, and end before the transactions of the tasks are committed, as after a crash."""
     with closing(BrokerStore(parse_sink_options(given, is_stream=True))) as store:
         store.end = lambda handles, commit: (_ for _ in ()).throw(KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -100,7 +100,7 @@ def test_tasks_write_without_a_time_limit_if_the_broker_has_two_phase_commit(
 
 
 def values_in_progress(broker, given):
-    """Return what a consumer reads while the transactions of tasks are open."""
+    """Return the values that a consumer reads while the transactions of tasks are open."""
     with Consumer(broker.address, isolation_level='read_committed', auto_offset_reset='earliest') as consumer:
         consumer.assign([(given['topic'], 0)])
         return [record.value for each in consumer.poll(0) for record in each.records()]
@@ -210,7 +210,7 @@ def test_an_abort_without_results_ends_the_transactions_of_the_last_plan(
 @pytest.mark.parametrize('is_begun', [False, True])
 def test_an_attempt_that_comes_too_late_leaves_no_transaction_open(
         make, admin, monkeypatch, two_phase_broker, is_begun):
-    """Its unit is decided before it begins its transaction, or between that and its first rows."""
+    """The unit is decided before the attempt begins its transaction, or between that and the attempt's first rows."""
     given = make(f'too-late-{is_begun}', **{'kafka.linger.ms': '60000'})
     task = planned(given)
     result = staged(monkeypatch, task, 0, 'decided')
@@ -230,7 +230,8 @@ def test_an_attempt_that_comes_too_late_leaves_no_transaction_open(
 @pytest.mark.parametrize('is_begun', [False, True])
 def test_a_driver_that_was_overtaken_fails_and_leaves_the_newer_one_alone(
         make, admin, monkeypatch, two_phase_broker, is_begun):
-    """No task of it has a result before. The newer driver may abort the transaction of a task while that writes."""
+    """No task of the older driver has a result before. The newer driver may abort a task's transaction during its
+    writes."""
     given = make(f'overtaken-{is_begun}', **{'kafka.buffer.memory': '10000'})
     older = planned(given)
     staged(monkeypatch, older, 0, attempt=1)     # the context of the attempt
@@ -257,7 +258,7 @@ def test_a_driver_that_was_overtaken_fails_and_leaves_the_newer_one_alone(
 
 def test_a_task_whose_transaction_an_operator_ends_fails_and_its_repetition_is_committed(
         make, admin, monkeypatch, two_phase_broker):
-    """Its plan may still decide, so it has not come too late."""
+    """The plan of the task may still decide, so the task is not late."""
     given = make('ended-by-operator', **{'kafka.buffer.memory': '10000'})
     task = planned(given)
     staged(monkeypatch, task, 0, attempt=1)     # the context of the attempt
@@ -334,7 +335,7 @@ def test_a_task_that_may_not_write_opens_no_transaction(make, admin, monkeypatch
 @pytest.mark.parametrize('code', [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
                                   ErrorCode.INVALID_TXN_STATE])
 def test_a_driver_whose_transaction_was_ended_names_the_prefix_and_the_time(make, code):
-    """Brokers differ in their answer to a commit after the timeout."""
+    """Brokers answer a commit after the timeout with different errors."""
     given = make(f'ended-{code.name.lower()}', commit='driver', transactionTimeout='2s')
 
     def refused():
@@ -391,7 +392,7 @@ def test_finish_spark_ends_the_transactions_of_tasks_as_the_ledger_decides(
 
 def test_finish_spark_refuses_a_ledger_that_lacks_the_decision_of_the_query(
         make, admin, monkeypatch, two_phase_broker):
-    """With it, the decided transaction would be aborted."""
+    """With that ledger, the decided transaction would be aborted."""
     given = make('own-ledger', ledgerTopic='own-ledger-decisions')
     planned(make('default-ledger'))     # creates the default ledger
     decide_only(given, staged(monkeypatch, planned(given), 0, 'decided'))
@@ -499,7 +500,7 @@ def test_a_broker_that_lacks_what_the_options_need_is_refused_before_anything_is
 
 
 def test_a_margin_that_the_broker_cannot_keep_is_refused_before_anything_is_written(start_broker):
-    """It looks for expired transactions every 10 s, unless it is configured."""
+    """The broker looks for expired transactions every 10 s by default."""
     broker = start_broker({'transaction.abort.timed.out.transaction.cleanup.interval.ms': '10000'})
     with Admin(broker.address) as admin:
         create(admin, 'margin', 1)

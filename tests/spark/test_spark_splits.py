@@ -1,7 +1,7 @@
-"""Independent pieces of a partition together return exactly the rows that one consumer would get.
+"""Independent pieces of a partition together return exactly the rows that one consumer would receive.
 
-The broker's own log writes random logs: transactions of several producers, open and aborted ones, compaction, holes,
-a log start that moved up. Then tails are torn, snapshots damaged and indexes deleted.
+The broker's own log writes random logs: transactions of several producers, open and aborted ones, compaction, holes, a
+log start that moved up. Then tails are torn, snapshots damaged and indexes deleted.
 """
 import os
 import random
@@ -26,7 +26,7 @@ LOGS = 60
 
 
 class RandomLog:
-    """A log after a random history, and the rows that a consumer of it would get."""
+    """A log after a random history, and the rows that a consumer of it would receive."""
 
     def __init__(self, path, seed):
         self.random = random.Random(seed)
@@ -84,7 +84,7 @@ class RandomLog:
         return self.log.log_end_offset if first is None else max(first, self.log.log_start_offset)
 
     def consumed(self, *, read_committed):
-        """Return the rows that a consumer gets by reading all batches in order with an abort filter."""
+        """Return the rows that a consumer would receive, by reading all batches in order with an abort filter."""
         end = self.last_stable_offset if read_committed else self.log.log_end_offset
         start = self.log.log_start_offset
         aborted = AbortFilter(self.log.aborted_transactions(start, end) if read_committed else [])

@@ -1,4 +1,4 @@
-"""A program that a virtual environment's Python runs, without activating it: its Spark workers are the same Python."""
+"""A program that a virtual environment's Python runs without activation: its Spark workers run the same Python."""
 import os
 import pathlib
 import subprocess
@@ -32,7 +32,8 @@ except Exception as error:
 
 @pytest.fixture
 def environment(monkeypatch, tmp_path):
-    """No setting of Spark, and another Python as the `python3` of PATH. Return the environment's PATH directory."""
+    """Remove Spark's settings, and put another Python as `python3` first on PATH. Return the environment's PATH
+    directory."""
     for name in ('PYSPARK_PYTHON', 'PYSPARK_DRIVER_PYTHON', 'PYSPARK_GATEWAY_PORT', 'PYSPARK_SUBMIT_ARGS', 'MASTER',
                  'SPARK_HOME'):
         monkeypatch.delenv(name, raising=False)

@@ -36,7 +36,7 @@ def test_a_micro_batch_that_is_played_again_counts_once(log, tmp_path):
     assert query.play(0, 6) == ['0', '1']
     assert query.play(0, 6) == ['0', '1']
     assert query.skipped.aborted == {('topic', 0): 2}
-    # The report of a range is named after its first batch. It is the same batch here: the index has no other.
+    # The report of a range is named after its first batch. Both ranges have the same one: the index has no other.
     assert query.play(6, 12) == ['2', '3']
     assert query.skipped.aborted == {('topic', 0): 4}
 

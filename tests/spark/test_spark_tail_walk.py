@@ -13,9 +13,9 @@ WHEN_MS = 1_700_000_000_000
 
 
 def random_log(chance, *, large=False):
-    """Return batches of several producers, in runs, with markers in between.
+    """Return batches of several producers, in runs, with markers between them.
 
-    Some batches are damaged, and some have lower offsets than their predecessors.
+    Some batches are damaged, and some have lower offsets than the batches before them.
     """
     batches, offset, sequences = [], 0, {}
     for number in range(chance.randrange(1, 60)):
@@ -43,7 +43,7 @@ def random_log(chance, *, large=False):
 def replayed_one_by_one(batches, replay_from):
     """Return (open transactions, producers, aborted, next offset).
 
-    Only sound batches count whose offsets are above those of all batches before them.
+    Only valid batches count whose offsets are above those of all batches before them.
     """
     table, aborted, next_offset = ProducerStateTable(), [], 0
     for batch in batches:

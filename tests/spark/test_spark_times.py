@@ -1,4 +1,4 @@
-"""Milliseconds of the log and microseconds of Spark: nothing wraps where one becomes the other."""
+"""Milliseconds of the log and microseconds of Spark: no conversion from one to the other wraps."""
 import pyarrow as pa
 import pytest
 from spark_rows import WHEN_MS, LogFiles, as_time, make_reader, rows
@@ -10,7 +10,7 @@ from kbroker_tools.spark.sink.values import SinkError
 from kbroker_tools.spark.times import EARLIEST_MS, LATEST_MS, spark_times
 
 NANOSECONDS = WHEN_MS * 1_000_000
-"""The present time in nanoseconds, which a writer gave as milliseconds."""
+"""The present time in nanoseconds. A writer passed it as milliseconds."""
 UTC_TIME = pa.timestamp('us', tz='UTC')
 
 
@@ -26,7 +26,7 @@ def log(tmp_path):
 
 
 def test_a_time_that_spark_cannot_have_is_an_error_that_names_its_record(log):
-    """Once, the product of the milliseconds wrapped, and the record had a wrong date."""
+    """The product of the milliseconds once wrapped, and the record had a wrong date."""
     with pytest.raises(TimestampError, match=rf'^topic-0, offset 1: found the timestamp {NANOSECONDS} ms, expected'):
         rows(path=log)
     with pytest.raises(TimestampError, match=rf'^topic-0: found the timestamp {NANOSECONDS} ms'):
@@ -66,7 +66,7 @@ def test_the_times_next_to_them_are_not(at_ms):
                                   'endingOffsetsByTimestamp', 'startingOffsets', 'endingOffsets'])
 @pytest.mark.parametrize('number', [-3, 2**63])
 def test_a_number_that_the_protocol_does_not_have_is_refused_as_an_option(name, number):
-    """Once, a negative time reached the broker, where it has another meaning."""
+    """A negative time once reached the broker, where it has another meaning."""
     text = str(number) if name.endswith('Timestamp') and 'By' not in name else f'{{"topic":{{"0":{number}}}}}'
     with pytest.raises(OptionError, match=f'option {name}: found .*, expected'):
         parse_options({'path': '/data', name: text})
@@ -98,6 +98,6 @@ def test_the_sink_writes_the_whole_range_of_spark_s_times_in_milliseconds():
 
 @pytest.mark.parametrize('at_us', [-1, -1000, -2**63])
 def test_the_sink_refuses_a_time_before_1970_by_any_microsecond(at_us):
-    """Once, the last millisecond before 1970 was written as 1970."""
+    """The last millisecond before 1970 once was written as 1970."""
     with pytest.raises(SinkError, match=f'found a row with the timestamp {at_us // 1000} ms, expected none before'):
         checked(at_us)

@@ -36,7 +36,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def on_terminal(monkeypatch):
-    """A function that returns the text sent to a terminal of so many columns, without style sequences."""
+    """Return a function that returns the text sent to a terminal of so many columns, without style sequences."""
     def shown_on(columns, show):
         monkeypatch.setenv('COLUMNS', str(columns))
         terminal = Terminal()
@@ -83,7 +83,8 @@ NOT_UTF8 = 'a\udcffb\ud83d'
     lambda output: output.table(COLUMNS, [(EVIL + '\n' + NOT_UTF8, 7)]),
     lambda output: output.labelled('id ', EVIL + NOT_UTF8)])
 def test_a_line_for_a_pipe_is_one_line_that_a_terminal_may_show(show):
-    """The next command in the pipe, and a person who looks at a file, get no line that a name has made."""
+    """A line feed in a name must make no line, neither for the next command in the pipe nor for a reader of the
+    file."""
     stream = io.StringIO()
     show(Output(stream=stream))
     *_, last = stream.getvalue().splitlines()

@@ -1,4 +1,4 @@
-"""kbroker-acls: usage, its output, and the directory of a stopped broker."""
+"""kbroker-acls: its usage, its output, and the directory of a stopped broker."""
 import json
 import os
 

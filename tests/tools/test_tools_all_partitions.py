@@ -1,4 +1,4 @@
-"""kbroker-transactions on all partitions, and what it says after it has ended a transaction."""
+"""kbroker-transactions on all partitions, and its output after it has ended a transaction."""
 import json
 
 import pytest
@@ -40,7 +40,8 @@ def run(broker, *arguments):
 
 
 def test_all_topics_are_looked_at_without_one(held):
-    """Once, the operator had to know the topic. Sixty-three partitions cost two questions, and the held ones more."""
+    """The operator once had to know the topic. Sixty-three partitions take two requests, and the held ones take
+    more."""
     done = run(held, 'why-stuck')
     assert done.returncode == 1 and done.stdout.startswith('all topics: 2 of ')
     assert all(f"{name} is held at offset" in done.stdout for name in ('orders-0', 'audit-0'))

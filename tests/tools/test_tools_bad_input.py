@@ -25,7 +25,7 @@ ASKING = {
     'produce': ['--topic', 'orders'], 'consume': ['--topic', 'orders', '--from-beginning'], 'transactions': ['list'],
     'txn-state': ['--from-beginning'],
 }
-"""Every command that talks to a broker, with arguments."""
+"""Every command that sends requests to a broker, with arguments."""
 OFFLINE = {name: arguments for name, arguments in ASKING.items() if name != 'produce'} | {
     'configs': ['--describe', '--entity-type', 'topics'], 'transactions': ['why-stuck', 'orders']}
 
@@ -69,7 +69,7 @@ def test_a_port_without_a_broker_is_reported(words):
 
 
 def test_a_tls_port_is_reported_with_the_setting_that_it_wants(tmp_path):
-    """A TLS server answers plain text with an alert that may be lost. The message names TLS in any case."""
+    """A TLS server answers plain text with an alert that may be lost. The message names TLS in both cases."""
     make_certificates(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / 'server.pem')
@@ -130,7 +130,7 @@ def test_a_broker_that_lacks_an_api_is_reported_with_its_name(lacking, name, arg
 
 @pytest.fixture
 def directory(tmp_path):
-    """A directory with a partition of 200 kB, which is more than a pipe holds, and a transaction."""
+    """A directory with a partition of 200 kB, which is more than a pipe can hold, and a transaction."""
     stage = HandwrittenDirectory(tmp_path / 'data')
     stage.row('tx', 'Ongoing', (7, 3), 1, start=1, partitions=[ORDERS])
     stage.append(ORDERS, encode_batch([(stage.time(2), b'key', b'value' * 1000)] * 40))
@@ -156,7 +156,7 @@ def test_a_place_that_is_not_there_or_no_log_directory_is_reported(name, argumen
     for place in (tmp_path / '7.log', tmp_path / 'file'):
         done = run_command(*offline(name, arguments, place))
         assert str(place) in done.stderr.splitlines()[-1] and 'Traceback' not in done.stderr
-        # Like Kafka's tool, this one skips a file with an unknown suffix.
+        # Like Kafka's tool, dump-log skips a file with an unknown suffix.
         assert done.returncode == (2 if name != 'dump-log' else 0 if place.exists() else 1), done
     (tmp_path / 'empty').mkdir()
     assert_one_line(run_command(*offline(name, arguments, tmp_path / 'empty')), str(tmp_path / 'empty'))

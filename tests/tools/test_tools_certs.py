@@ -1,4 +1,5 @@
-"""kbroker-certs makes what a secure broker and its clients need, for the owner only; the quick start works."""
+"""kbroker-certs makes the files that a secure broker and its clients need, for the owner only; the quick start
+works."""
 import os
 import re
 import subprocess

@@ -345,7 +345,7 @@ def test_a_repair_of_which_any_write_fails_can_be_done_again(partition):
 
 
 def test_a_power_cut_in_a_repair_leaves_files_old_or_new(partition, tmp_path):
-    """Files that a clean start trusts must be whole: it would believe an index with missing entries."""
+    """Files that a clean start trusts must be whole: the broker would use an index with missing entries."""
     damage_everything(partition)
     old = {path.name: path.read_bytes() for path in partition.iterdir()}
     rng = random.Random(7)
@@ -392,7 +392,7 @@ def batches_of(partition):
 
 
 def forget_checkpoints(directory):
-    """Empty the checkpoints: they contradict shortened logs, which is not tested here."""
+    """Empty the checkpoints. They contradict shortened logs, which these tests do not check."""
     for path in directory.glob('*-checkpoint'):
         path.write_text('0\n0\n')
 
@@ -513,7 +513,8 @@ def test_what_the_files_of_a_log_directory_say_of_each_other_is_checked(director
 
 @pytest.fixture
 def recreated(tmp_path):
-    """The directory of a broker that was killed after it had deleted a topic with a record and created it again."""
+    """The directory of a broker that was killed after it had deleted a topic with a record and created the topic
+    again."""
     directory = tmp_path / 'data'
     with InProcessBroker(directory, SETTINGS) as broker:
         client = Client(broker, Promises())
@@ -527,7 +528,7 @@ def recreated(tmp_path):
 
 
 def test_a_topic_that_was_created_again_has_lost_nothing(recreated):
-    """A crash may take its new directory, while checkpoints still list the log of the deleted topic."""
+    """A crash may remove the new directory of the topic, while checkpoints still list the log of the deleted one."""
     shutil.rmtree(recreated / 'orders-0')
     checkpoint(recreated, 'recovery-point-offset-checkpoint', 'orders 0 1')
     assert messages(errors_in(recreated)) == []
@@ -551,7 +552,7 @@ def test_a_kill_between_two_topics_of_a_name_is_no_error(recreated):
 
 
 def test_a_high_watermark_from_before_a_partition_is_of_an_earlier_topic(tmp_path):
-    """Kafka writes the checkpoint every few seconds, and removes a deleted log soon."""
+    """Kafka writes the checkpoint every few seconds, and removes the log of a deleted topic soon."""
     directory = tmp_path / 'data'
     with InProcessBroker(directory, SETTINGS) as broker:
         Client(broker, Promises()).create_topic('orders', 1)

@@ -1,4 +1,4 @@
-"""kbroker-check ends each finding with what to do, and its commands do it."""
+"""kbroker-check ends each finding with advice, and the commands of the advice work."""
 import re
 import shutil
 
@@ -137,7 +137,7 @@ def refusal(directory):
 
 
 def test_one_of_several_log_directories_is_recognized(second):
-    """Once, the start called it an empty metadata log, and the command that it advised did nothing."""
+    """The start once called the missing metadata log an empty one, and the command that it advised did nothing."""
     message = refusal(second)
     assert 'one of several log directories' in message and 'empty' not in message
     assert f'kbroker-check --accept {second}' in message

@@ -1,4 +1,4 @@
-"""Ends of commands: an exit code, and one line on failure."""
+"""The ends of commands: an exit code, and one line on failure."""
 import click
 import pytest
 from click.testing import CliRunner

@@ -54,7 +54,7 @@ def test_what_is_not_there_is_shown_in_words():
 
 
 def test_a_header_name_that_is_not_utf8_is_shown_as_by_kafkas_tool_and_is_valid_json():
-    """Java's decoder replaces the longest beginning of a character by one U+FFFD."""
+    """Java's decoder replaces the longest valid beginning of a character by one U+FFFD."""
     headers = [(name.decode('utf-8', 'surrogateescape'), b'\xff') for name in (b'\xff\xe2\x82', b'\xed\xa0\x80')]
     assert shown({'print.headers': 'true'}, headers=headers) == (
         '\ufffd\ufffd:'.encode() + b'\xff,' + '\ufffd\ufffd\ufffd:'.encode() + b'\xff\tv\n')
@@ -96,7 +96,8 @@ def test_include_is_a_regular_expression_with_commas():
 
 @pytest.fixture(scope='module')
 def filled(shared_broker):
-    """`plain`: 20 records in two partitions. `mixed`: committed, aborted, committed, open."""
+    """A broker with two topics. `plain` has 20 records in two partitions. `mixed` has records of transactions:
+    committed, aborted, committed and open."""
     cluster = Cluster(ClientConfig.load(shared_broker.address))
     Admin(cluster).create_topics([NewTopic('plain', 2), NewTopic('mixed', 1)])
     producer = Producer(cluster, ProducerSettings(batch_size_bytes=0))
@@ -314,7 +315,7 @@ def test_a_directory_shows_what_a_broker_shows(start_broker):
 
 
 def test_a_command_ends_at_its_time_beside_a_member_that_does_not_poll(broker, cluster):
-    """The group waits for the busy member, for as long as its max.poll.interval.ms."""
+    """The group waits for the busy member for as long as its max.poll.interval.ms."""
     Admin(cluster).create_topics([NewTopic('shared', 1)])
     with Consumer(broker.address, group_id='g', topics=['shared']) as busy:
         while not busy.assignment:

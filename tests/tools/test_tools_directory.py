@@ -54,7 +54,7 @@ def run_transactions(client, count=12):
 
 
 def answers_of(broker, topic, partition):
-    """Return the answers of ListOffsets: earliest, high watermark, last stable offset."""
+    """Return the responses of ListOffsets: earliest, high watermark, last stable offset."""
     def ask(timestamp, isolation_level):
         answer = broker.ask(build('ListOffsetsRequest', replica_id=-1, isolation_level=isolation_level, topics=[
             {'name': topic, 'partitions': [{'partition_index': partition, 'timestamp': timestamp}]}]), 7)
@@ -410,7 +410,8 @@ class TornListing(ReadOnlyFileSystem):
 
 @pytest.mark.parametrize('number', [0, 1, -1])
 def test_a_listing_that_misses_a_segment_is_not_believed(copied, number):
-    """Once, a broker renamed a compacted segment while a reader listed the directory, and its batches were skipped."""
+    """A broker once renamed a compacted segment while a reader listed the directory, and the reader skipped its
+    batches."""
     directory, _, batches = copied
     logs = sorted(directory.glob('*.log'))
     reader = PartitionReader(TornListing(logs[number].name), str(directory))

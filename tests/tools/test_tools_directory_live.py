@@ -1,4 +1,4 @@
-"""A running broker gives the same answers over the wire and in its directory."""
+"""A running broker and its directory give the same answers."""
 from __future__ import annotations
 
 import contextlib

@@ -14,7 +14,7 @@ def batch(offset):
 
 
 def followed(tmp_path, path, *steps, **options):
-    """Follow a file while the steps run. Return the output before each step, and after the last."""
+    """Follow a file while the steps run. Return the output before each step and after the last one."""
     shown, steps = [], list(steps)
     file = tmp_path / 'dumped'
 

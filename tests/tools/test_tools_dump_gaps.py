@@ -1,4 +1,4 @@
-"""Gaps between offsets are reported in order, without holding them all in memory."""
+"""Gaps between offsets are reported in order, without keeping all of them in memory."""
 import tracemalloc
 
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Indexes and snapshots in kafka-dump-log's format. tests/jvm/test_dump_index.py compares with its own output."""
+"""Indexes and snapshots in kafka-dump-log's format. tests/jvm/test_dump_index.py compares them with Kafka's tool."""
 import io
 import os
 import random
@@ -27,7 +27,7 @@ def directory(tmp_path):
 
 
 def dumped(path, **options):
-    """Dump a file. Return the printed lines and the lines of the report."""
+    """Dump a file. Return the printed lines and the lines of the error report."""
     out, report = io.StringIO(), ErrorReport()
     DUMPS[path.suffix](str(path), IndexOptions(**options), out, report)
     return out.getvalue().splitlines(), list(report.lines())
@@ -227,7 +227,7 @@ def test_the_report_of_4_2_has_the_last_finding_first_and_no_path_of_an_offset_t
 
 @pytest.mark.parametrize('suffix', ['.index', '.timeindex', '.txnindex', '.snapshot', '.log'])
 def test_whatever_the_bytes_are_they_are_shown_or_said_to_be_corrupt(directory, suffix):
-    """The random bytes are in the file itself, or in the log that the indexes refer to."""
+    """The random bytes are in the file itself, or in the log to which the indexes refer."""
     rng = random.Random(suffix)
     path = directory / (SECOND + suffix)
     good = path.read_bytes()

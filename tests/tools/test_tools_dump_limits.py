@@ -25,7 +25,7 @@ print(code, int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read
 
 
 def peak_bytes(path, *flags):
-    """Dump in a process. Return the exit code and the peak memory."""
+    """Dump in another process. Return the exit code and the peak memory."""
     done = subprocess.run([sys.executable, '-c', MEASURE, str(path), *flags], cwd=ROOT, capture_output=True, text=True,
                           check=True)
     code, peak = done.stdout.split()

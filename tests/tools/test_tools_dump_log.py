@@ -385,7 +385,7 @@ def test_the_short_way_does_without_the_library_of_the_command(tmp_path):
 
 
 def test_the_sound_batches_of_what_a_recovery_has_cut_off_are_shown(tmp_path):
-    """Once, no tool read a `.cut` file: it begins with bytes that are no batch."""
+    """No tool once read a `.cut` file, because it begins with invalid bytes."""
     batches = [encode_batch(RECORDS, base_offset=offset) for offset in (0, 6, 12, 18)]
     batches[0][70] ^= 1
     cut = tmp_path / f'{0:020d}.log.300.cut'

@@ -99,7 +99,7 @@ def test_a_position_within_a_batch_counts_the_records_behind_it_also_after_compa
 @given(st.lists(st.tuples(st.sampled_from(['plain', 'begin', 'commit', 'abort']), st.integers(1, 3),
                           st.integers(1, 4)), max_size=30), st.integers(0, 20))
 def test_the_records_left_are_those_that_a_consumer_would_see(steps, position):
-    """The oracle marks each record individually."""
+    """The expected numbers come from a marking of each single record."""
     partition, records, open_since = Partition(), [], {}
     for step, producer_id, count in steps:
         if step in ('commit', 'abort'):
@@ -233,7 +233,7 @@ def test_wrong_usage_is_reported_with_exit_code_2(arguments, words):
 
 @pytest.fixture(scope='module')
 def staged(shared_broker):
-    """A broker with a group behind an aborted, an open and a committed transaction."""
+    """A broker with a group whose offset is before an aborted, an open and a committed transaction."""
     servers = {'bootstrap.servers': shared_broker.address}
     admin = AdminClient(servers)
     for made in admin.create_topics([NewTopic('orders', 1)]).values():
@@ -337,7 +337,7 @@ def test_a_limit_of_time_is_taken(staged):
 
 
 def test_a_description_says_which_offsets_lie_behind_the_end_and_which_are_held(broker):
-    """Once, a lag below zero and a lag that does not shrink were left to the reader."""
+    """The tables once had a negative lag and a lag that does not shrink, without an explanation."""
     with Admin(broker.address) as admin, KbrokerProducer(broker.address, transactional_id='billing') as producer:
         admin.create_topics({'noted': 2})
         producer.begin_transaction()

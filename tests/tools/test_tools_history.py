@@ -23,7 +23,7 @@ KAFKA_DIRECTORY = (pathlib.Path(__file__).parent.parent / 'data' / 'kafka-direct
 
 
 class Coordinator:
-    """Writes the rows and markers of one id; each step may be left out or done wrongly."""
+    """A writer of the rows and markers of one id. Each step may be left out or done wrongly."""
 
     def __init__(self, view, transactional_id='pay', producer_id=1000, version=2):
         self.view = view
@@ -83,7 +83,7 @@ def view():
 
 @pytest.fixture(params=[1, 2])
 def coordinator(view, request):
-    """A coordinator before (1) and since (2) endings bump the epoch."""
+    """A coordinator with version 1, or with version 2, in which endings bump the epoch."""
     return Coordinator(view, version=request.param)
 
 

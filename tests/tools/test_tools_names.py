@@ -1,4 +1,4 @@
-"""Names that clients choose, in the output of commands: each stays in its line, whatever it consists of."""
+"""Names that clients choose, in the output of commands: each one stays in its line, whatever characters it has."""
 import json
 
 import pytest

@@ -1,6 +1,6 @@
-"""A partition that damage keeps offline: the commands and the client serve the others, and say why, at once.
+"""A partition that damage keeps offline: the commands and the client serve all others, and report the reason at once.
 
-Once, a consumer of a damaged and a healthy partition printed nothing, forgot its time-out and ended after 60 s.
+A consumer of a damaged and a healthy partition once printed nothing, ignored its timeout and ended after 60 s.
 
 Covers KIP-112.
 """
@@ -19,7 +19,7 @@ from kbroker.client.errors import PartitionOffline
 from kbroker.daemon.status import lines_of, read_status
 
 LIMIT_S = 50
-"""Less than default.api.timeout.ms, after which these commands once gave up."""
+"""This is less than default.api.timeout.ms, after which these commands once failed."""
 FLIPPED = 350
 
 
@@ -47,7 +47,7 @@ def broker(tmp_path_factory):
 
 @pytest.fixture
 def damage(broker):
-    """The reason and the command that all commands name."""
+    """The reason and the advised command, which all commands print."""
     log = broker.directory / 'pay-0' / '00000000000000000000.log'
     return f'pay-0 is offline: {log}: found the checksum', f'kbroker-check {broker.directory}/pay-0'
 
@@ -169,7 +169,7 @@ def test_a_command_for_one_partition_says_where_to_look(broker):
 
 @pytest.mark.parametrize(('offline', 'kind'), [((1,), PartitionOffline), ((2,), KafkaError), ((), KafkaError)])
 def test_only_a_broker_that_runs_proves_that_a_retry_is_useless(offline, kind):
-    """A broker that is down may come back, so such a partition is asked for again until the timeout."""
+    """A broker that is down may restart, so requests for such a partition are repeated until the timeout."""
     cluster = Cluster(ClientConfig((('localhost', 1),), default_api_timeout_ms=1000), Clock(), lambda seconds: None)
     cluster.nodes = {1: Node(1, 'localhost', 1)}
     row = PartitionMetadata(0, -1, 0, offline, (), offline, ErrorCode.LEADER_NOT_AVAILABLE)

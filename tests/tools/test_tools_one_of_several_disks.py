@@ -1,4 +1,4 @@
-"""Commands on the disk of one broker of several: they go on, and say what is elsewhere."""
+"""Commands on the disk of one of several brokers. They continue, and report what is on other disks."""
 import json
 import shutil
 
@@ -39,7 +39,7 @@ def elsewhere(disk):
 
 
 def test_a_topic_is_consumed_beyond_a_partition_that_is_elsewhere(disk):
-    """Once, the first such partition ended the command."""
+    """The first partition on another disk once ended the command."""
     done = run('consume', disk, '--topic', 'orders')
     assert done.stdout.split('\n')[:2] == ['value 0', 'value 2'] and done.returncode == 1
     assert elsewhere(disk) in done.stderr and 'not all was read: 1 partition cannot be read here' in done.stderr
@@ -56,7 +56,7 @@ def test_a_damaged_batch_does_not_end_the_other_partitions(disk):
 
 
 def test_why_stuck_names_the_broker_that_has_the_partition(disk):
-    """Once, it advised to ask the broker whose disk this is."""
+    """The advice once was to use the broker whose disk this is."""
     done = run('transactions', disk, 'why-stuck', 'orders')
     assert done.returncode == 1 and elsewhere(disk) in done.stdout
     assert json.loads(run('transactions', disk, 'why-stuck', 'orders', '--json').stdout)['not_seen'].keys() == {

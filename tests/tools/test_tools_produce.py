@@ -107,8 +107,8 @@ def produce(broker, topic, *options, stdin=b''):
 def records(broker, topic, isolation_level='read_committed'):
     """Return (key, value, headers) of all records up to the high watermark.
 
-    It does not stop at the last stable offset: a commit is answered before its markers are written, so that offset
-    may still be below the last record.
+    It does not stop at the last stable offset. A commit is answered before its markers are written, so that offset may
+    still be below the last record.
     """
     cluster = Cluster(ClientConfig.load(broker.address))
     partitions = [(topic, partition) for partition in cluster.topics([topic])[topic].partitions]
@@ -176,7 +176,7 @@ def test_ctrl_c_aborts_the_open_transaction(shared_broker):
 
 
 def test_a_failed_abort_is_reported_in_addition_to_the_error_that_ended_the_command(start_broker):
-    """Once it was not reported, and the transaction blocked consumers until its timeout."""
+    """The failed abort once was not reported, and the transaction blocked consumers until its timeout."""
     broker = start_broker()
     process = subprocess.Popen(command_line('produce', '--bootstrap-server', broker.address, '--topic', 'gone',
                                             '--transactional-id', 'gone', '--timeout', '0', '--max-block-ms', '500',

@@ -176,7 +176,7 @@ orders-0 is held at offset 10 by transactional.id 'billing': its transaction is 
 
 
 def test_an_offset_behind_the_end_of_the_log_needs_a_reset(tmp_path):
-    """Once, such a group was said to be past the transaction, as it reads uncommitted records."""
+    """The report once said that such a group is past the transaction because it reads uncommitted records."""
     text = ' '.join(shown(replace(OPEN, groups=(HeldGroup('lost', 40, 0, is_past_end=True),)), tmp_path).split())
     assert ('lost: at 40, lag 0; the log ends below it, at 30, so it needs a reset once it has no members: '
             'kbroker-groups --bootstrap-server b:9092 --reset-offsets --group lost --topic orders:0 --to-latest '
@@ -225,7 +225,7 @@ def test_the_json_has_what_the_text_has():
 # ---- a cluster that changes meanwhile
 
 class MovingView:
-    """A view of a partition whose transaction ends, and another begins, after the first request."""
+    """A view of a partition whose transaction ends after the first request, and in which another one begins."""
 
     place, is_live = 'b:9092', True
 

@@ -360,7 +360,7 @@ def test_ticks_are_round_few_and_in_range(start, span, count, axis):
 
 @pytest.fixture
 def tool(monkeypatch):
-    """A function that runs the command on a view."""
+    """Return a function that runs the command on a view."""
     def run(view, *arguments):
         monkeypatch.setattr(command, 'open_view', lambda *_: view)
         return CliRunner().invoke(command.timeline, ['orders:0', '--data-dir', '/', *arguments] if not arguments or

@@ -1,4 +1,4 @@
-"""kbroker-transactions: one command for a broker and a directory, and one line for each error."""
+"""kbroker-transactions: one command for a broker and for a directory, and one line for each error."""
 import json
 import shutil
 import types
@@ -36,7 +36,7 @@ def rows_of(done):
 
 @pytest.fixture
 def stage(tmp_path):
-    """A directory with an open transaction, one that has been hanging for an hour, and an id without any."""
+    """A directory with an open transaction, a hanging one that began an hour ago, and an id without a transaction."""
     stage = HandwrittenDirectory(tmp_path / 'data')
     stage.row('open', 'Ongoing', (7, 3), 1, start=1, partitions=[ORDERS, ('orders', 1)], timeout_ms=900_000)
     stage.data(ORDERS, (7, 3), 1)
@@ -99,7 +99,7 @@ def test_transactions_of_two_phase_commit_are_listed_and_described_with_their_wa
 
 
 def test_the_way_out_of_a_transaction_of_a_spark_query_is_that_of_its_ledger(stage):
-    """It may be decided: to terminate it by force would lose its records."""
+    """The transaction may be decided: a forced end would lose its records."""
     name = tasks_of('word count', ProducerIdAndEpoch(5, 2)) + '0.17'
     stage.row(name, 'Ongoing', (11, 2), 300, start=300, partitions=[('audit', 1)], timeout_ms=2147483647)
     stage.data(('audit', 1), (11, 2), 300)
@@ -209,7 +209,7 @@ def test_why_stuck_of_a_healthy_partition_says_why(tmp_path):
 
 
 def test_partitions_that_could_not_be_looked_at_are_counted_in_the_verdict(directory, monkeypatch):
-    """A topic that is deleted meanwhile has such partitions."""
+    """Partitions of a topic that is deleted during the command could not be checked."""
     whole = Gatherer.facts
 
     def facts(self, topic, partition):

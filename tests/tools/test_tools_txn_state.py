@@ -159,7 +159,7 @@ def test_offsets_and_groups_have_formatters_too(tmp_path):
 
 @pytest.fixture
 def follow():
-    """A function that starts the command and returns its process."""
+    """Return a function that starts the command and returns its process."""
     started = []
 
     def start(*arguments):
@@ -189,7 +189,7 @@ def test_following_goes_on_with_rows_that_are_written_later(tmp_path, follow):
 
 
 def test_without_from_beginning_only_new_rows_are_shown(tmp_path):
-    """Kafka's console consumer does the same. The position is taken before anything is read."""
+    """Kafka's console consumer does the same. The position is determined before any row is read."""
     topic = Topic(tmp_path, '__transaction_state', 1)
     topic.append(0, transaction('tx-a', 0, T))
     tail = tail_of(DirectoryPartition(tmp_path))
@@ -216,7 +216,7 @@ def test_the_tail_ends_after_so_many_rows(tmp_path, follow):
 # ---- unreadable rows
 
 class DirectoryPartition:
-    """The part of a view that the tail uses: the batches of one log file, read each time."""
+    """The part of a view that the tail uses: the batches of one log file, read from the start at each call."""
 
     is_live = False
     place = 'here'
@@ -408,7 +408,8 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path, follow):
 # ---- an incomplete directory
 
 def test_a_copy_of_some_partitions_is_read_as_far_as_it_goes(data, tmp_path):
-    """Without the metadata the number of partitions is unknown, so an id is searched in all that are present."""
+    """Without the metadata log, the number of partitions is unknown. An id is therefore searched in all existing
+    ones."""
     for name, expected in (('tx-b', [('tx-b', 0), ('tx-b', 1)]), ('tx-a', [])):
         found = lines('--data-dir', data / '__transaction_state-2', '--from-beginning', '--transactional-id', name)
         assert statuses(found) == expected
