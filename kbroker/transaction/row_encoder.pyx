@@ -4,16 +4,11 @@ A transaction writes three rows, and through the messages they would cost more t
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from cpython.bytearray cimport PyByteArray_AS_STRING
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
-from libc.string cimport memcpy, memmove, memset
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.string cimport memcpy
 
-from kbroker.record.batch cimport HEADER_BYTES, BatchFields, write_header
-from kbroker.record.record_writer cimport RECORD_OVERHEAD_BYTES
-from kbroker.transaction.state cimport STATUS_EMPTY, RowFields, TransactionRow
-from kbroker.wire.bytes cimport (
-    put_unsigned_varint, unsigned_varint_size, write_int16, write_int32, write_int64, zigzag,
-)
+from kbroker.transaction.state cimport NO_PRODUCER_EPOCH, NO_PRODUCER_ID, STATUS_EMPTY, RowFields, TransactionRow
+from kbroker.wire.bytes cimport put_unsigned_varint, write_int16, write_int32, write_int64
 
 from kbroker.base.errors import ErrorCode, KafkaError
 
@@ -21,9 +16,6 @@ cdef enum:
     FIXED_BYTES = 80            # more than a row takes without its partitions
     TOPIC_OVERHEAD_BYTES = 16   # more than a topic takes without its name and partitions
     MAX_STRING_BYTES = 32767
-    KEPT_ROOM_BYTES = 65536     # a buffer that one large row made larger is not kept
-    NO_PRODUCER_ID = -1
-    NO_PRODUCER_EPOCH = -1
 
 
 def encode_key(str transactional_id not None):
@@ -45,75 +37,6 @@ def encode_value(TransactionRow row not None, int version):
     cdef uint8_t *start = <uint8_t *>PyByteArray_AS_STRING(value)
     cdef uint8_t *end = put_value(start, row, topics, version)
     return PyBytes_FromStringAndSize(<char *>start, end - start)
-
-
-cdef class RowBatch:
-    """Rows that will be one batch in the log, a record each. Offset and leader epoch are the log's to place."""
-
-    def __cinit__(self):
-        self.size = HEADER_BYTES
-
-    def __dealloc__(self):
-        PyMem_Free(self.start)
-
-    cdef int add(self, bytes key, TransactionRow row, int version) except -1:
-        """A record: length, attributes, timestamp delta, offset delta, key, value, count of headers."""
-        cdef list topics = topics_of(row)
-        cdef Py_ssize_t key_bytes = PyBytes_GET_SIZE(key), value_bytes, record_bytes
-        cdef uint8_t *value
-        cdef uint8_t *at
-        self.make_room(RECORD_OVERHEAD_BYTES + key_bytes + value_room(topics))
-        self.last = self.size
-        at = self.start + self.size
-        value = at + RECORD_OVERHEAD_BYTES + key_bytes
-        value_bytes = put_value(value, row, topics, version) - value
-        record_bytes = (2 + unsigned_varint_size(zigzag(self.count))
-                        + unsigned_varint_size(zigzag(key_bytes)) + key_bytes
-                        + unsigned_varint_size(zigzag(value_bytes)) + value_bytes + 1)
-        at = put_unsigned_varint(at, zigzag(record_bytes))
-        at[0] = at[1] = 0               # attributes, timestamp delta
-        at = put_unsigned_varint(at + 2, zigzag(self.count))
-        at = put_unsigned_varint(at, zigzag(key_bytes))
-        memcpy(at, PyBytes_AS_STRING(key), key_bytes)
-        at = put_unsigned_varint(at + key_bytes, zigzag(value_bytes))
-        memmove(at, value, value_bytes)
-        at[value_bytes] = 0             # headers
-        self.size = at + value_bytes + 1 - self.start
-        self.count += 1
-        return 0
-
-    cdef int make_room(self, Py_ssize_t more) except -1:
-        cdef Py_ssize_t room = max(self.size + more, 2 * self.room)
-        cdef uint8_t *start
-        if self.size + more > self.room:
-            start = <uint8_t *>PyMem_Realloc(self.start, room)
-            if start == NULL:
-                raise MemoryError
-            self.start, self.room = start, room
-        return 0
-
-    cdef int seal(self, int64_t now_ms) except -1:
-        """Put the header in front: the batch is what lies from `start` on, `size` bytes."""
-        cdef BatchFields fields
-        memset(&fields, 0, sizeof(fields))
-        fields.base_timestamp_ms = fields.max_timestamp_ms = now_ms
-        fields.partition_leader_epoch = fields.producer_epoch = fields.base_sequence = -1
-        fields.producer_id = NO_PRODUCER_ID
-        fields.last_offset_delta = self.count - 1
-        fields.records_count = self.count
-        return write_header(self.start, self.size, &fields)
-
-    cdef void drop_last(self) noexcept:
-        """Take out the row that was added last."""
-        self.size = self.last
-        self.count -= 1
-
-    cdef void clear(self) noexcept:
-        self.size = HEADER_BYTES
-        self.count = 0
-        if self.room > KEPT_ROOM_BYTES:
-            PyMem_Free(self.start)
-            self.start, self.room = NULL, 0
 
 
 cdef Py_ssize_t value_room(list topics) except -1:

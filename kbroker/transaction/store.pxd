@@ -1,13 +1,27 @@
 # cython: language_level=3
 cimport cython
-from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from kbroker.base.clock cimport Clock, Timer, Timers
 from kbroker.base.completion cimport Completion
 from kbroker.topics.partition cimport Partition
-from kbroker.transaction.row_encoder cimport RowBatch
 from kbroker.transaction.stale_requests cimport StaleRequests
 from kbroker.transaction.state cimport PartitionSet, TransactionMetadata, TransactionRow
+
+
+@cython.final
+cdef class RowBatch:
+    cdef uint8_t *start
+    cdef Py_ssize_t room
+    cdef Py_ssize_t size            # of the batch so far, its header included
+    cdef Py_ssize_t last            # where the row begins that was added last
+    cdef int32_t count              # of rows
+
+    cdef int add(self, bytes key, TransactionRow row, int version) except -1
+    cdef int make_room(self, Py_ssize_t more) except -1
+    cdef int seal(self, int64_t now_ms) except -1
+    cdef void drop_last(self) noexcept
+    cdef void clear(self) noexcept
 
 
 @cython.final

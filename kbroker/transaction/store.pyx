@@ -7,19 +7,25 @@ import logging
 
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport int16_t, int64_t, uint8_t
+from libc.string cimport memcpy, memmove, memset
 
 from kbroker.base.clock cimport Clock, Timer, Timers
 from kbroker.base.completion cimport Completion
 from kbroker.base.object_memory cimport memory_of, utf8_length
+from kbroker.record.batch cimport HEADER_BYTES, BatchFields, write_header
+from kbroker.record.record_writer cimport RECORD_OVERHEAD_BYTES
 from kbroker.topics.partition cimport Partition
 from kbroker.topics.partitioner cimport partition_for
-from kbroker.transaction.row_encoder cimport RowBatch
+from kbroker.transaction.row_encoder cimport put_value, topics_of, value_room
 from kbroker.transaction.stale_requests cimport StaleRequests
 from kbroker.transaction.state cimport (
-    NO_PRODUCER_EPOCH, STATUS_COMPLETE_ABORT, STATUS_COMPLETE_COMMIT, PartitionSet, TransactionMetadata, TransactionRow,
-    is_idle, is_prepared,
+    NO_PRODUCER_EPOCH, NO_PRODUCER_ID, STATUS_COMPLETE_ABORT, STATUS_COMPLETE_COMMIT, PartitionSet,
+    TransactionMetadata, TransactionRow, is_idle, is_prepared,
 )
+from kbroker.wire.bytes cimport put_unsigned_varint, unsigned_varint_size, zigzag
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import TRANSACTION_STATE
@@ -43,6 +49,9 @@ HELD_MS = 5
 HELD_RETRY_BACKOFF_MS = 100
 MOST_TOGETHER_BYTES = 16384
 """The largest batch of more than one row."""
+
+cdef enum:
+    KEPT_ROOM_BYTES = 65536     # a buffer that one large row made larger is not kept
 
 
 cdef class StatePartition:
@@ -443,6 +452,75 @@ cdef class TransactionStore:
             self._on_loaded(owned)
 
         owned.partition.when_durable(owned.partition.log_end_offset, read)
+
+
+cdef class RowBatch:
+    """Rows that will be one batch of the log, each as a record. The log sets the batch's offset and leader epoch."""
+
+    def __cinit__(self):
+        self.size = HEADER_BYTES
+
+    def __dealloc__(self):
+        PyMem_Free(self.start)
+
+    cdef int add(self, bytes key, TransactionRow row, int version) except -1:
+        """Add a record: length, attributes, timestamp delta, offset delta, key, value, count of headers."""
+        cdef list topics = topics_of(row)
+        cdef Py_ssize_t key_bytes = PyBytes_GET_SIZE(key), value_bytes, record_bytes
+        cdef uint8_t *value
+        cdef uint8_t *at
+        self.make_room(RECORD_OVERHEAD_BYTES + key_bytes + value_room(topics))
+        self.last = self.size
+        at = self.start + self.size
+        value = at + RECORD_OVERHEAD_BYTES + key_bytes
+        value_bytes = put_value(value, row, topics, version) - value
+        record_bytes = (2 + unsigned_varint_size(zigzag(self.count))
+                        + unsigned_varint_size(zigzag(key_bytes)) + key_bytes
+                        + unsigned_varint_size(zigzag(value_bytes)) + value_bytes + 1)
+        at = put_unsigned_varint(at, zigzag(record_bytes))
+        at[0] = at[1] = 0               # attributes, timestamp delta
+        at = put_unsigned_varint(at + 2, zigzag(self.count))
+        at = put_unsigned_varint(at, zigzag(key_bytes))
+        memcpy(at, PyBytes_AS_STRING(key), key_bytes)
+        at = put_unsigned_varint(at + key_bytes, zigzag(value_bytes))
+        memmove(at, value, value_bytes)
+        at[value_bytes] = 0             # headers
+        self.size = at + value_bytes + 1 - self.start
+        self.count += 1
+        return 0
+
+    cdef int make_room(self, Py_ssize_t more) except -1:
+        cdef Py_ssize_t room = max(self.size + more, 2 * self.room)
+        cdef uint8_t *start
+        if self.size + more > self.room:
+            start = <uint8_t *>PyMem_Realloc(self.start, room)
+            if start == NULL:
+                raise MemoryError
+            self.start, self.room = start, room
+        return 0
+
+    cdef int seal(self, int64_t now_ms) except -1:
+        """Write the header of the batch: the `size` bytes from `start` on are complete then."""
+        cdef BatchFields fields
+        memset(&fields, 0, sizeof(fields))
+        fields.base_timestamp_ms = fields.max_timestamp_ms = now_ms
+        fields.partition_leader_epoch = fields.producer_epoch = fields.base_sequence = -1
+        fields.producer_id = NO_PRODUCER_ID
+        fields.last_offset_delta = self.count - 1
+        fields.records_count = self.count
+        return write_header(self.start, self.size, &fields)
+
+    cdef void drop_last(self) noexcept:
+        """Remove the row that was added last."""
+        self.size = self.last
+        self.count -= 1
+
+    cdef void clear(self) noexcept:
+        self.size = HEADER_BYTES
+        self.count = 0
+        if self.room > KEPT_ROOM_BYTES:
+            PyMem_Free(self.start)
+            self.start, self.room = NULL, 0
 
 
 cdef object error_for_client(Partition partition, object error):
