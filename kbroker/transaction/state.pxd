@@ -9,7 +9,7 @@ cpdef enum:
     NO_PRODUCER_ID = -1
     NO_PRODUCER_EPOCH = -1
     NO_TIMESTAMP = -1
-    MAX_PRODUCER_EPOCH = 32767          # only the coordinator uses it: in a fence, or in a producer id's last markers
+    MAX_PRODUCER_EPOCH = 32767          # only in a fence of the coordinator, and in a producer id's last markers
     EXHAUSTED_PRODUCER_EPOCH = 32766    # from here on, the next bump that a client would see needs a new producer id
     NEVER_TIMES_OUT_MS = 2147483647     # the timeout of a producer in two-phase commit (KIP-939)
     EPOCH_BUMPS_FROM = 2                # the transaction version from which each ending bumps the epoch (KIP-890)
@@ -37,23 +37,23 @@ cdef inline bint is_prepared(int status) noexcept:
 
 cdef class PartitionSet:
     cdef readonly frozenset members     # of (topic, partition)
-    cdef tuple sorted_members           # None until it was asked for
-    cdef list topics                    # the members by encoded name, as rows carry them; None until it was asked for
-    cdef int64_t held_bytes             # -1 until it was asked for
+    cdef tuple sorted_members           # None until it was needed
+    cdef list topics                    # the members by encoded topic name, as in a row; None until it was needed
+    cdef int64_t held_bytes             # -1 until it was needed
 
     cdef PartitionSet union(self, PartitionSet other)
     cdef tuple in_order(self)
     cdef int64_t measure(self) except -1
 
     cdef inline int64_t memory(self) except -1:
-        """Return the memory of the partitions with what is made of them."""
+        """Return the memory of the partitions, with their sorted and encoded forms."""
         return self.held_bytes if self.held_bytes >= 0 else self.measure()
 
 
 cpdef PartitionSet set_of(partitions)
 
 
-cdef struct RowFields:              # what a row has besides its partitions; `TransactionRow` documents them
+cdef struct RowFields:              # the fields of a row without its partitions; `TransactionRow` documents them
     int state
     int64_t producer_id
     int16_t producer_epoch
@@ -85,11 +85,11 @@ cdef class TransactionRow:
 cdef class TransactionMetadata:
     cdef readonly str transactional_id
     cdef int64_t open_bytes         # of the partitions in its rows, as the store has counted them
-    cdef bytes key                  # of its rows in the log, once it was asked for
+    cdef bytes key                  # of its rows in the log; None until it was needed
     cdef public TransactionRow current
     cdef public TransactionRow pending
     cdef public bint has_failed_epoch_fence
-    # of `stale_requests`: the connection, and the client's pair for which it is known
+    # fields of `stale_requests`: the newest connection, and the client's pair that used it
     cdef NewestConnection newest_connection
     cdef int64_t newest_producer_id
     cdef int16_t newest_producer_epoch

@@ -29,7 +29,6 @@ class TransactionState(enum.IntEnum):
 
 IDLE: frozenset[TransactionState]
 PREPARED: frozenset[TransactionState]
-COMPLETED: frozenset[TransactionState]
 ENTERED_FROM: dict[TransactionState, frozenset[TransactionState]]
 STORED: frozenset[TransactionState]
 

@@ -1,14 +1,4 @@
-"""The life of one transactional.id: its states, what may follow what, and what each step may change.
-
-    state              id  stored  entered from
-    Empty               0  yes     Empty, CompleteCommit, CompleteAbort
-    Ongoing             1  yes     Ongoing, Empty, CompleteCommit, CompleteAbort
-    PrepareCommit       2  yes     Ongoing
-    PrepareAbort        3  yes     Ongoing, PrepareEpochFence, Empty, CompleteCommit, CompleteAbort
-    CompleteCommit      4  yes     PrepareCommit
-    CompleteAbort       5  yes     PrepareAbort
-    Dead                6  no      Empty, CompleteCommit, CompleteAbort
-    PrepareEpochFence   7  no      Ongoing
+"""The life of one transactional.id: its states, the order in which they may follow, and what each step may change.
 
       InitProducerId          partition added           EndTxn, or a fence       every marker durable
            |                        |                        |                          |
@@ -20,18 +10,20 @@
            +------------------------+------------------------+------------------------------------+
              InitProducerId           the next transaction     an abort with nothing to abort (TV2)
 
-A durable Prepare row is the point of no return: from there a restart can only finish what the row says. PrepareAbort
-from Empty or Complete* is the empty abort of TV2, which exists to bump the epoch (KIP-890). PrepareEpochFence is what
-InitProducerId and the timeout put into `pending` before they abort in the producer's place.
+ENTERED_FROM is the table of the states, and STORED names those that a row in the log may have.
 
-A step is *prepared* (`pending` holds the next row), appended to the log, and *adopted* once the row is durable, or
-*abandoned*. A Complete row, which only repeats what is durable, is adopted at once. While a row is pending, nothing
-else may happen to the id. `adopt` refuses what no sound step can produce: that is a fault of this program, never of a
-client.
+A durable Prepare row is the point of no return: a restart after it can only finish what the row decides. PrepareAbort
+from Empty or Complete* is the empty abort of TV2, which exists to bump the epoch (KIP-890). InitProducerId and the
+timeout make PrepareEpochFence pending before they abort in the producer's place.
 
-A row has two pairs of producer id and epoch. The *transaction's* pair is in its batches, and its markers carry it. The
-*client's* pair is what the living client has. They are the same until a client keeps the open transaction of the client
-before it (KIP-939). From then on, until the transaction is complete, the row is *kept*:
+A step is *prepared* (`pending` holds the next row) and its row appended to the log. The row is *adopted* once it is
+durable, or *abandoned*. A Complete row is adopted at once, because everything in it follows from durable records. While
+a row is pending, no other step of the id may begin. `adopt` refuses a row that no correct step produces: such a row is
+a fault of this program, never of a client.
+
+A row has two pairs of producer id and epoch. The batches and markers of the transaction carry the *transaction's*
+pair. The *client's* pair is the one that the living client uses. They are the same until a client keeps the open
+transaction of the client before it (KIP-939). From then on, until the transaction is complete, the row is *kept*:
 
     step                               transaction's pair                client's pair
     keep                               unchanged                         bumped
@@ -49,7 +41,7 @@ from kbroker.base.object_memory cimport memory_of
 from kbroker.base.errors import ErrorCode, KafkaError
 
 cdef enum:
-    # The memory of one in a transaction, and in its row, as measured on CPython 3.11 with 64 bits.
+    # The memory of a partition in a transaction and its row, and of a topic, measured on CPython 3.11 with 64 bits.
     PARTITION_BYTES = 200
     TOPIC_BYTES = 300
     LARGEST_TOPIC_BYTES = 920   # with a name of 249 characters
@@ -59,7 +51,7 @@ cdef PartitionSet NO_PARTITIONS = set_of(())
 
 
 class IllegalTransition(Exception):
-    """A broken invariant of the coordinator: the message holds both rows."""
+    """A broken invariant of the coordinator. The message contains both rows."""
 
 
 class TransactionState(enum.IntEnum):
@@ -76,18 +68,16 @@ class TransactionState(enum.IntEnum):
 
     @property
     def title(self):
-        """The name that Kafka's tools show: 'PrepareCommit'."""
+        """The name that Kafka's tools show, such as 'PrepareCommit'."""
         return self.name.title().replace('_', '')
 
 
 _S = TransactionState
 
 IDLE = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
-"""No transaction is open: the id may begin one, be initialised, or expire."""
+"""No transaction is open. The id may begin one, be initialised, or expire."""
 PREPARED = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
-"""Decided, and not yet finished."""
-COMPLETED = frozenset({_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
-"""Finished: every partition knows."""
+"""The transaction is decided, and some of its partitions may lack the marker."""
 
 ENTERED_FROM = {
     _S.EMPTY: IDLE,
@@ -99,9 +89,9 @@ ENTERED_FROM = {
     _S.DEAD: IDLE,
     _S.PREPARE_EPOCH_FENCE: frozenset({_S.ONGOING}),
 }
-
+"""The states that may precede each state."""
 STORED = frozenset(_S) - {_S.DEAD, _S.PREPARE_EPOCH_FENCE}
-"""The states that a row may carry."""
+"""The states that a row in the log may have. The other two are only ever pending."""
 
 cdef tuple STATES = tuple(TransactionState)
 cdef int entered_from_bits[STATUSES]
@@ -111,7 +101,7 @@ for _state, _entered in ENTERED_FROM.items():
 
 @cython.final
 cdef class PartitionSet:
-    """The partitions of a transaction, which never change, and what is made of them: rows share it."""
+    """An immutable set of partitions, with its sorted and its encoded form once they were needed. Rows share it."""
 
     cdef PartitionSet union(self, PartitionSet other):
         if not self.members:
@@ -124,7 +114,7 @@ cdef class PartitionSet:
         return self.sorted_members
 
     cdef int64_t measure(self) except -1:
-        """Count each partition, and of each topic the name and its UTF-8 form."""
+        """Compute `held_bytes`: the partitions, and for each topic the name and its UTF-8 form."""
         cdef set names = set()
         for name, _ in self.members:
             names.add(name)
@@ -147,12 +137,12 @@ cpdef PartitionSet set_of(partitions):
 @cython.final
 @cython.freelist(8)
 cdef class TransactionRow:
-    """Everything that is known of a transactional.id at one moment. All but `last_producer_epoch` is stored.
+    """The state of a transactional.id at one moment. The log stores all fields except `last_producer_epoch`.
 
-    `previous_producer_id` is the client's producer id before the last step: it differs from the client's only after a
-    rotation. `next_producer_id`, in a Prepare row whose epoch was exhausted, is the one that follows once the
-    transaction is complete. `last_producer_epoch` is the client's epoch before the last bump that was sent to it, not
-    known after a reload.
+    `previous_producer_id` is the client's producer id before the last step. It differs from the client's current one
+    only after a rotation. `next_producer_id`, in a Prepare row whose epoch was exhausted, is the producer id that the
+    client gets once the transaction is complete. `last_producer_epoch` is the client's epoch before the last bump that
+    was sent to it. It is not known after a restart.
 
     In a kept row, `next_producer_id` and `next_producer_epoch` are the client's pair. In any other row,
     `next_producer_epoch` is NO_PRODUCER_EPOCH, and the client's pair is the transaction's.
@@ -240,7 +230,7 @@ cdef class TransactionRow:
         return self.fields.next_producer_epoch if self.keeps() else self.fields.producer_epoch
 
     cdef bint is_exhausted(self) noexcept:
-        """Return whether the next bump of the client's pair needs a new producer id."""
+        """Return whether the next bump of the client's epoch needs a new producer id."""
         return self.epoch_of_client() >= EXHAUSTED_PRODUCER_EPOCH
 
     cdef bint does_bump_epoch(self) noexcept:
@@ -252,10 +242,10 @@ cdef class TransactionRow:
 
 
 cdef class TransactionMetadata:
-    """One transactional.id: the row in force, and the one that is on its way to the log.
+    """One transactional.id: `current` is the row in force, `pending` the row that is on its way to the log.
 
-    `has_failed_epoch_fence`: a fence bumped the epoch in memory but never reached the log, and the next fence must not
-    bump again.
+    With `has_failed_epoch_fence`, a fence has bumped the epoch in memory but never reached the log. The next fence must
+    not bump it again.
     """
 
     def __init__(self, str transactional_id not None, TransactionRow current not None):
@@ -264,17 +254,17 @@ cdef class TransactionMetadata:
 
     @classmethod
     def unborn(cls, transactional_id, int64_t producer_id, int32_t timeout_ms, int64_t now_ms):
-        """Return the metadata of an id that has no row yet. Its first InitProducerId gives it epoch 0."""
+        """Return the metadata of an id that has no row yet. Its first InitProducerId gives the id epoch 0."""
         return cls(transactional_id, TransactionRow(STATUS_EMPTY, producer_id, NO_PRODUCER_EPOCH, timeout_ms, now_ms))
 
     @property
     def is_born(self):
-        """True if the id ever had a current row. Until then, no producer can know the id."""
+        """True once the first row of the id is in force. Before that, no producer can know the id."""
         return self.was_born()
 
     @property
     def is_dying(self):
-        """True if the id is about to expire. Only the coordinator still knows it."""
+        """True while the tombstone of the expired id is not durable. Clients do not see the id any more."""
         return self.pending is not None and self.pending.fields.state == STATUS_DEAD
 
     def __repr__(self):
@@ -288,9 +278,9 @@ cdef class TransactionMetadata:
     def prepare_epoch_increment(self, int32_t timeout_ms, expected_epoch, int64_t now_ms):
         """Prepare an Empty row with the next epoch, for InitProducerId.
 
-        `expected_epoch` is what the client believes to hold (KIP-360), None for a client that names none. A client that
-        lost the answer asks with the epoch before the last bump, and gets the same answer again. Raises PRODUCER_FENCED
-        for any other epoch than these two.
+        `expected_epoch` is the epoch that the client names (KIP-360), None if it names none. A client that lost the
+        reply names the epoch before the last bump, and gets the same reply again. Raise PRODUCER_FENCED unless the
+        client names the current epoch or that one.
         """
         cdef TransactionRow current = self.current, row
         if current.is_exhausted() and expected_epoch in (None, current.fields.producer_epoch):
@@ -318,7 +308,7 @@ cdef class TransactionMetadata:
 
     cpdef TransactionRow prepare_partitions(self, PartitionSet partitions, int client_transaction_version,
                                             int64_t now_ms):
-        """Prepare the row in which `partitions` join the open transaction, or begin one."""
+        """Prepare the Ongoing row in which `partitions` join the open transaction, or begin a transaction."""
         cdef TransactionRow row = self.current.copy()
         if row.keeps():
             raise IllegalTransition(f'{self!r}: no partition may join a kept transaction')
@@ -331,11 +321,10 @@ cdef class TransactionMetadata:
         return self.prepare(row)
 
     def prepare_keep(self, int32_t timeout_ms, int64_t fresh_producer_id, int64_t now_ms):
-        """Prepare the row with the next pair of a client that keeps the open transaction (KIP-939).
+        """Prepare the Ongoing row in which the client keeps the open transaction and gets its next pair (KIP-939).
 
-        The transaction keeps its own pair.
-
-        `fresh_producer_id` is NO_PRODUCER_ID unless the client's epoch is exhausted.
+        The transaction's pair is unchanged. `fresh_producer_id` is NO_PRODUCER_ID unless the client's epoch is
+        exhausted.
         """
         cdef TransactionRow row = self.current.copy()
         if row.fields.state != STATUS_ONGOING:
@@ -347,9 +336,9 @@ cdef class TransactionMetadata:
         return self.prepare(row)
 
     def prepare_epoch_fence(self):
-        """Prepare a row with the epoch at which the coordinator itself will abort.
+        """Prepare a row with the epoch at which the coordinator itself will abort the transaction.
 
-        It is never stored: `prepare_end` or `abandon` follows.
+        The row is never stored: `prepare_end` or `abandon` follows.
         """
         cdef TransactionRow row = self.current.copy()
         row.fields.state = STATUS_PREPARE_EPOCH_FENCE
@@ -359,15 +348,15 @@ cdef class TransactionMetadata:
 
     cpdef TransactionRow prepare_end(self, int status, int transaction_version, int64_t fresh_producer_id,
                                      int64_t now_ms):
-        """Prepare the row of the decision.
+        """Prepare the row in which the transaction is decided, with the state `status`.
 
-        With TV2 it bumps the epoch, so that nothing late can join the next transaction.
+        TV2 bumps the epoch in this row, so that no late batch can join the next transaction. `fresh_producer_id` is
+        NO_PRODUCER_ID unless this bump finds the client's epoch exhausted.
 
-        `fresh_producer_id` is NO_PRODUCER_ID unless the decision bumps the client's epoch and that is exhausted.
-
-        A pending fence turns into the abort it was made for. Under TV0 and TV1 it fences in memory at once, even if
-        the append then fails: refusing the old producer early is safe, and letting it go on is not (KAFKA-9666).
-        Under TV2 the bump of the Prepare row is the fence, and bumping before would bump twice (KAFKA-19367).
+        A pending fence becomes the abort that it was prepared for. Under TV0 and TV1 the fence is in force in memory at
+        once, even if the append then fails: to refuse the old producer early is safe, to let it continue is not
+        (KAFKA-9666). Under TV2 the bump of the Prepare row is the fence. A bump before it would be a second one
+        (KAFKA-19367).
         """
         cdef TransactionRow fence = self.take_fence(), row
         cdef bint bumps_epoch = transaction_version >= EPOCH_BUMPS_FROM
@@ -394,9 +383,9 @@ cdef class TransactionMetadata:
         return self.prepare(row)
 
     cpdef TransactionRow prepare_complete(self, int64_t now_ms):
-        """Prepare the row of the end of a decided transaction, in which the client's pair takes over.
+        """Prepare the Complete row of a decided transaction, in which the client's pair becomes the transaction's.
 
-        That is the pair of a kept transaction's client, or a producer id reserved by the Prepare row, at epoch 0.
+        Without a separate client's pair, a producer id that the Prepare row reserved takes over, at epoch 0.
         """
         cdef TransactionRow row = self.current.copy()
         cdef int64_t producer_id_before_bump = row.fields.previous_producer_id
@@ -419,15 +408,15 @@ cdef class TransactionMetadata:
         return self.prepare(row)
 
     def prepare_dead(self):
-        """Prepare the expiry of the id."""
+        """Prepare the row that marks the id as expired, while its tombstone is appended."""
         cdef TransactionRow row = self.current.copy()
         row.fields.state = STATUS_DEAD
         return self.prepare(row)
 
-    # -- what follows a step -------------------------------------------------------------------------------------
+    # -- the outcome of a step -----------------------------------------------------------------------------------
 
     cpdef TransactionRow adopt(self):
-        """Adopt the pending row, now that it is durable. Raises IllegalTransition where no sound step leads to it."""
+        """Put the pending row, which is durable, in force. Raise IllegalTransition if no correct step produces it."""
         cdef TransactionRow row = self.pending
         if row is None or row.fields.state == STATUS_DEAD or row.fields.state == STATUS_PREPARE_EPOCH_FENCE:
             raise IllegalTransition(f'{self!r}: there is no row to adopt')
@@ -448,7 +437,7 @@ cdef class TransactionMetadata:
         return fence
 
     cdef TransactionRow prepare(self, TransactionRow row):
-        """Make `row` the pending one. It does not change from here on."""
+        """Make `row` pending. Raise IllegalTransition if it cannot follow, or if another row is pending."""
         if self.pending is not None:
             raise IllegalTransition(f'{self!r}: cannot prepare {row.state.title} while a row is pending')
         if not entered_from_bits[row.fields.state] >> self.current.fields.state & 1:
@@ -472,7 +461,7 @@ cdef TransactionRow emptied(TransactionRow current, int32_t timeout_ms, int64_t 
 
 
 cdef int bump_client(TransactionRow row, int64_t fresh_producer_id) except -1:
-    """Give the client of a new row its next pair, which is apart from the transaction's from now on."""
+    """Give the client of a new row its next pair. The row is kept from then on."""
     if fresh_producer_id != NO_PRODUCER_ID:
         row.fields.next_producer_id, row.fields.next_producer_epoch = fresh_producer_id, 0
     elif row.is_exhausted():

@@ -4,7 +4,6 @@ import itertools
 import pytest
 
 from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.transaction import state
 from kbroker.transaction.state import (
     ENTERED_FROM,
     STORED,
@@ -29,18 +28,26 @@ STEPS = {
 }
 
 
-def table_of_the_docstring():
-    lines = iter(state.__doc__.splitlines())
-    assert any(line.split()[:2] == ['state', 'id'] for line in lines)
-    for line in itertools.takewhile(str.strip, lines):
-        name, number, stored, *entered_from = line.replace(',', '').split()
-        yield name, int(number), stored == 'yes', set(entered_from)
+# state            id stored, then the states that may precede it, in Kafka's terms
+PRECEDING = """
+Empty              0 yes Empty CompleteCommit CompleteAbort
+Ongoing            1 yes Ongoing Empty CompleteCommit CompleteAbort
+PrepareCommit      2 yes Ongoing
+PrepareAbort       3 yes Ongoing PrepareEpochFence Empty CompleteCommit CompleteAbort
+CompleteCommit     4 yes PrepareCommit
+CompleteAbort      5 yes PrepareAbort
+Dead               6 no  Empty CompleteCommit CompleteAbort
+PrepareEpochFence  7 no  Ongoing
+"""
 
 
-def test_the_docstring_draws_the_table_that_is_in_force():
-    drawn = {name: (number, stored, entered) for name, number, stored, entered in table_of_the_docstring()}
-    assert drawn == {found.title: (int(found), found in STORED, {entered.title for entered in ENTERED_FROM[found]})
-                     for found in TransactionState}
+@pytest.mark.parametrize('line', PRECEDING.strip().splitlines())
+def test_a_state_has_the_id_and_the_predecessors_that_kafka_gives_it(line):
+    name, number, stored, *preceding = line.split()
+    found = TransactionState(int(number))
+    assert found.title == name
+    assert (found in STORED) == (stored == 'yes')
+    assert {entered.title for entered in ENTERED_FROM[found]} == set(preceding)
 
 
 @pytest.mark.parametrize(('found', 'step'), list(itertools.product(sorted(STORED), STEPS)))
