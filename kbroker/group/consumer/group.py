@@ -174,18 +174,16 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
                 self.count_names(part, sign)
                 self.hold(sign * subscription_bytes(part))
 
-    def put_member(self, member_id: str, member: ConsumerMember | None) -> None:
-        before = self.members.get(member_id)
-        super().put_member(member_id, member)
-        regex_before, regex_after = '' if before is None else before.regex, '' if member is None else member.regex
+    def index_member(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+        regex_before, regex_after = '' if before is None else before.regex, '' if after is None else after.regex
         if regex_before != regex_after:
             self._count_regex(regex_after, 1)
             self._count_regex(regex_before, -1)
-        if (None if before is None else before.classic) is not (None if member is None else member.classic):
+        if (None if before is None else before.classic) is not (None if after is None else after.classic):
             self._count_classic(before, -1)
-            self._count_classic(member, 1)
-        if self._owners is not None and (before is None or member is None or before.held is not member.held):
-            self._move_partitions(before, member)
+            self._count_classic(after, 1)
+        if self._owners is not None and (before is None or after is None or before.held is not after.held):
+            self._move_partitions(before, after)
 
     def _count_classic(self, member: ConsumerMember | None, sign: int) -> None:
         if member is None or member.classic is None:

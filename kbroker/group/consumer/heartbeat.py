@@ -28,10 +28,11 @@ from kbroker.group.modern.heartbeat import (
     Place,
     find_dynamic,
     not_found,
+    partitions_reply,
     unknown_member,
     with_fields,
 )
-from kbroker.group.modern.reconcile import Assigned, reconcile
+from kbroker.group.modern.reconcile import reconcile
 from kbroker.protocol import messages
 from kbroker.settings.config import Config
 
@@ -125,7 +126,7 @@ class ConsumerSteps:
 
     def after(self, draft: ConsumerDraft, call: Call) -> None:
         """Resolve the regular expressions of the group if that is due."""
-        self.regexes.look_after(self.place.shard, self.place.turns, draft.group.group_id, call.may_describe)
+        self.regexes.look_after(self.place, draft.group.group_id, call.may_describe)
 
 
 def max_size(config: Config) -> int:
@@ -205,16 +206,12 @@ def subscribe(draft: ConsumerDraft, _call: Call) -> Steps[bool]:
 
 
 def reply(draft: ConsumerDraft, call: Call, interval_ms: int) -> Any:
-    request, member = call.request, draft.member
+    """Return the response, with the assignment if the request has all fields."""
+    request = call.request
     is_full = request.rebalance_timeout_ms != NO_TIMEOUT and request.topic_partitions is not None and (
         call.names is not None or request.subscribed_topic_regex is not None)
-    assignment = None
-    if request.member_epoch == JOIN_EPOCH or is_full or (
-            draft.before is not None and member.held.assigned != draft.before.held.assigned):
-        assignment = assignment_of(member.held)
-    return messages.ConsumerGroupHeartbeatResponse(
-        member_id=member.member_id, member_epoch=member.epoch, heartbeat_interval_ms=interval_ms,
-        assignment=assignment)
+    return partitions_reply(messages.ConsumerGroupHeartbeatResponse, draft, interval_ms,
+                            request.member_epoch == JOIN_EPOCH or is_full)
 
 
 def farewell(request: Any) -> Any:
@@ -255,11 +252,3 @@ def owned_partitions(request: Any) -> Target | None:
     for topic in request.topic_partitions:
         owned[topic.topic_id] = owned.get(topic.topic_id, frozenset()).union(topic.partitions)
     return owned
-
-
-def assignment_of(held: Assigned[bytes]) -> Any:
-    """Return the assignment for a response: without the partitions that the member has to give up."""
-    response = messages.ConsumerGroupHeartbeatResponse
-    return response.Assignment(topic_partitions=[
-        response.TopicPartitions(topic_id=topic_id, partitions=list(partitions))
-        for topic_id, partitions in held.assigned.items()])

@@ -19,9 +19,9 @@ from kbroker.group.consumer.group import ConsumerGroup
 from kbroker.group.consumer.member import Resolved
 from kbroker.group.group import Group
 from kbroker.group.kinds import Row, Steps
+from kbroker.group.modern.heartbeat import Place
 from kbroker.group.modern.sorted_names import sorted_in_parts
 from kbroker.group.modern.topic_changes import TopicChanges
-from kbroker.group.shard import Shard
 from kbroker.group.turns import Outcome, Turns
 from kbroker.security.escape import shown
 from kbroker.settings.config import Config
@@ -65,15 +65,15 @@ class Regexes:
     def __len__(self) -> int:
         return len(self._wanted)
 
-    def look_after(self, shard: Shard, turns: Turns, group_id: str, may_describe: MayDescribe) -> None:
+    def look_after(self, place: Place, group_id: str, may_describe: MayDescribe) -> None:
         """Resolve the expressions of a group if that is due. Leave out topics that `may_describe` refuses."""
-        group = shard.groups.get(group_id)
+        group = place.shard.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or not group.regexes or not self._is_due(group):
             return
         group_id = group.group_id       # all tables share one string
         self._forget_attempts()
         self._attempts[group_id] = self._clock.wall_ms()
-        self._wanted[group_id] = partial(self._resolve, group, turns, may_describe)
+        self._wanted[group_id] = partial(self._resolve, group, place.turns, may_describe)
         if len(self._wanted) == 1:
             self._long_work.start(self._work_off())
 

@@ -229,7 +229,7 @@ class ModernGroup(Group, Generic[M, T]):
         """Yield the tombstones of the other rows: those of neither members nor the assignment epoch."""
 
     def put_member(self, member_id: str, member: M | None) -> None:
-        """Set a member, or remove it if it is None. All indexes of the members follow."""
+        """Set a member, or remove it if it is None. Update all indexes of the members."""
         before = self.members.get(member_id)
         if member is before:
             return
@@ -250,6 +250,10 @@ class ModernGroup(Group, Generic[M, T]):
             if names_before is not None:
                 self._count_subscription(names_before, -1)
         self.hold((0 if member is None else member.held_bytes) - (0 if before is None else before.held_bytes))
+        self.index_member(before, member)
+
+    def index_member(self, before: M | None, after: M | None) -> None:
+        """Update the indexes that only this kind has, once `after` has replaced `before`. None stands for no member."""
 
     def _count_subscription(self, names: frozenset[str], sign: int) -> None:
         count = self.subscriptions.get(names, 0)

@@ -101,6 +101,11 @@ class Draft(Generic[G, M]):
         return self.group.targets.get(self.stored_id)
 
     @property
+    def has_other_assignment(self) -> bool:
+        """The member is new, or its assignment has changed."""
+        return self.before is None or self.member.held.assigned != self.before.held.assigned
+
+    @property
     def stored_id(self) -> str:
         """The id of the member in the group."""
         return self.member.member_id if self.before is None else self.before.member_id
@@ -465,6 +470,20 @@ def find_dynamic(group: ModernGroup[Any, Any], call: Call) -> Any:
     if member is None and call.request.member_epoch != JOIN_EPOCH:
         raise unknown_member(group, call.request.member_id)
     return member
+
+
+def partitions_reply(response_class: Any, draft: Draft[Any, Any], interval_ms: int, is_asked: bool) -> Any:
+    """Return the response to a member of a consumer or share group.
+
+    It has the partitions of the member if the request asks for them (`is_asked`), or if they have changed.
+    """
+    held, assignment = draft.member.held, None
+    if is_asked or draft.has_other_assignment:
+        assignment = response_class.Assignment(topic_partitions=[
+            response_class.TopicPartitions(topic_id=topic_id, partitions=list(partitions))
+            for topic_id, partitions in held.assigned.items()])
+    return response_class(member_id=draft.member.member_id, member_epoch=held.epoch, heartbeat_interval_ms=interval_ms,
+                          assignment=assignment)
 
 
 def with_fields(member: M, fields: Mapping[str, Any]) -> M:

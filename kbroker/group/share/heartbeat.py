@@ -17,8 +17,18 @@ from kbroker.group.assignors import simple
 from kbroker.group.assignors.spec import Spec, SpecMember
 from kbroker.group.group import Group
 from kbroker.group.kinds import Row, Steps
-from kbroker.group.modern.heartbeat import JOIN_EPOCH, Call, Draft, Kind, Place, find_dynamic, not_found, with_fields
-from kbroker.group.modern.reconcile import Assigned, reconcile_shared
+from kbroker.group.modern.heartbeat import (
+    JOIN_EPOCH,
+    Call,
+    Draft,
+    Kind,
+    Place,
+    find_dynamic,
+    not_found,
+    partitions_reply,
+    with_fields,
+)
+from kbroker.group.modern.reconcile import reconcile_shared
 from kbroker.group.share import member_rows as rows
 from kbroker.group.share.group import ShareGroup
 from kbroker.group.share.member_rows import NOTHING, ShareMember, States, Target, TopicState
@@ -179,14 +189,9 @@ def subscribe(draft: ShareDraft, _call: Call) -> Steps[bool]:
 
 
 def reply(draft: ShareDraft, call: Call, interval_ms: int) -> Any:
-    member = draft.member
-    assignment = None
-    if call.request.member_epoch == JOIN_EPOCH or call.names is not None or (
-            draft.before is not None and member.held.assigned != draft.before.held.assigned):
-        assignment = assignment_of(member.held)
-    return messages.ShareGroupHeartbeatResponse(
-        member_id=member.member_id, member_epoch=member.epoch, heartbeat_interval_ms=interval_ms,
-        assignment=assignment)
+    """Return the response, with the assignment if the request lists topics."""
+    return partitions_reply(messages.ShareGroupHeartbeatResponse, draft, interval_ms,
+                            call.request.member_epoch == JOIN_EPOCH or call.names is not None)
 
 
 def farewell(request: Any) -> Any:
@@ -258,11 +263,3 @@ def without_failed(states: States, failed: Iterable[ShareKey]) -> dict[bytes, To
     left = {topic_id: TopicState(state.name, state.partitions - gone.get(topic_id, set()))
             for topic_id, state in states.items()}
     return {topic_id: state for topic_id, state in left.items() if state.partitions}
-
-
-def assignment_of(held: Assigned[bytes]) -> Any:
-    """Return the assignment for a response."""
-    response = messages.ShareGroupHeartbeatResponse
-    return response.Assignment(topic_partitions=[
-        response.TopicPartitions(topic_id=topic_id, partitions=list(partitions))
-        for topic_id, partitions in held.assigned.items()])

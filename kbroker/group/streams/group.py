@@ -117,15 +117,10 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
                 name: part.subtopology_id for part in self.topology.subtopologies for name in part.sources()}
         return self
 
-    def put_member(self, member_id: str, member: StreamsMember | None) -> None:
-        before = self.members.get(member_id)
-        super().put_member(member_id, member)
-        if before is None or member is None or (
-                before.held is not member.held or before.process_id != member.process_id):
-            self._move_tasks(before, member)
-
-    def _move_tasks(self, before: StreamsMember | None, after: StreamsMember | None) -> None:
-        """Update the indexes of tasks after a change of a member."""
+    def index_member(self, before: StreamsMember | None, after: StreamsMember | None) -> None:
+        if before is not None and after is not None and (
+                before.held is after.held and before.process_id == after.process_id):
+            return
         for member, change in (before, TaskHolders.remove), (after, TaskHolders.add):
             if member is None:
                 continue

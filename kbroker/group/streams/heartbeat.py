@@ -87,11 +87,6 @@ class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
     def validated_epoch(self) -> int:
         return self.topology.epoch if self.configured.status is None else NO_TOPOLOGY_EPOCH
 
-    @property
-    def has_other_tasks(self) -> bool:
-        """The tasks of the member have changed."""
-        return self.before is None or self.member.held.assigned != self.before.held.assigned
-
 
 class StreamsSteps:
     """The functions of the kind that need more than the draft and the request."""
@@ -224,7 +219,7 @@ class StreamsSteps:
                 draft.member = replace(member, held=held)
                 draft.rows.append(rows.current_row(group.group_id, member.member_id, held))
         draft.endpoint_changes = int(draft.member.endpoint is not None and (
-            call.request.member_epoch == JOIN_EPOCH or draft.has_other_tasks))
+            call.request.member_epoch == JOIN_EPOCH or draft.has_other_assignment))
         if group.endpoint_epoch + draft.endpoint_changes != call.request.endpoint_information_epoch:
             draft.endpoints = yield from self.describe_endpoints(draft)
         if group.topology is None:
@@ -268,7 +263,7 @@ class StreamsSteps:
             partitions_by_user_endpoint=draft.endpoints,
             status=[response_class().Status(status_code=status, status_detail=detail)
                     for status, detail in self.statuses(draft)])
-        if call.request.member_epoch == JOIN_EPOCH or draft.has_other_tasks:
+        if call.request.member_epoch == JOIN_EPOCH or draft.has_other_assignment:
             for role in Role:
                 setattr(response, f'{role}_tasks', [
                     response_class().TaskIds(subtopology_id=subtopology, partitions=list(numbers))
