@@ -1,4 +1,4 @@
-"""Types of classic_answers.pyx; the documentation stands there."""
+"""Types of answers.pyx; see answers.pyx for the documentation."""
 from collections.abc import Generator, Mapping
 from typing import Any
 

@@ -1,6 +1,7 @@
-"""The answers to JoinGroup and SyncGroup requests of classic groups. They wait until an operation has ended.
+"""The replies to JoinGroup and SyncGroup requests of classic groups, kept until the operation has ended.
 
-An answer lets the next request of its connection pass at once. That request must not find a group that is half changed.
+A reply lets the next request of its connection pass at once. That request must not find a group that an operation has
+changed only in part.
 """
 
 from collections import deque
@@ -11,7 +12,7 @@ from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import JoinGroupResponse, SyncGroupResponse
 
 VERSION_WITH_SKIP_ASSIGNMENT = 9
-"""The version of JoinGroup that can tell a leader to skip the assignment (KIP-814)."""
+"""The first version of JoinGroup in which the response can say that the leader need not assign (KIP-814)."""
 
 cdef enum:
     ANSWERS_A_PART = 16         # how many requests are answered between two yields
@@ -19,10 +20,10 @@ cdef enum:
 
 
 class ClassicAnswers:
-    """The answers of one shard that wait for `send`.
+    """The replies of one shard that wait for `send`.
 
-    `_outbox` has completions of requests with their responses, `_works` generators that answer many requests in parts.
-    The session of a member that gets an answer starts again.
+    `_outbox` has the completions of requests, each with its response. `_works` has the generators that answer many
+    requests in parts. A reply restarts the session of its member.
     """
 
     def __init__(self, sessions, clock, long_work):
@@ -33,15 +34,15 @@ class ClassicAnswers:
         self._works = deque()
 
     def add(self, done, response):
-        """Answer a request with this response at the next `send`."""
+        """Queue a response for the next `send`. `done` completes with it."""
         self._outbox.append((done, response))
 
     def then(self, work):
-        """Start a generator at the next `send`, after the other answers."""
+        """Queue a generator. `send` starts it after the queued responses."""
         self._works.append(work)
 
     def send(self):
-        """Send all answers, because the operation on the group has ended."""
+        """Send all queued responses, because the operation on the group has ended."""
         while self._outbox:
             done, response = self._outbox.popleft()
             (<Completion?>done).complete(None, 0, response)
@@ -51,13 +52,14 @@ class ClassicAnswers:
     # JoinGroup
 
     def generation_started(self, group):
-        """Answer all parked joins with the generation that starts."""
+        """Answer all parked joins: the generation starts."""
         self.then(self._answer_joins(group, group.take_joins(self._clock.monotonic_ms())))
 
     def _answer_joins(self, group, joins):
-        """Answer joins with the generation that starts: a generator. The leader is last, because it needs all members.
+        """Answer the joins of the generation that starts, in parts: a generator.
 
-        `joins` has all members of the generation, each with its parked join, or None if it did not join.
+        `joins` has all members of the generation, each with its parked join, or None if the member did not join. The
+        leader is answered last, because its response names all members.
         """
         answered = 0
         leader_id, leader_joins = group.leader_id, []
@@ -88,7 +90,8 @@ class ClassicAnswers:
         if skips and version >= VERSION_WITH_SKIP_ASSIGNMENT:
             head.skip_assignment = True
         elif skips:
-            # Without skip_assignment (KIP-814), the leader would assign again. So the response names its old id.
+            # Without skip_assignment (KIP-814), a client that finds itself named as the leader would assign again. The
+            # response therefore names the leader's old id.
             head.leader = old_leader_id or ''
         yield from _answer_join(group, member, done, head)
 
@@ -102,11 +105,11 @@ class ClassicAnswers:
     # SyncGroup
 
     def synced(self, group, member, done):
-        """Answer a sync with the member's stored assignment."""
+        """Answer a SyncGroup with the member's stored assignment."""
         self.add(done, _sync_response(group, member.assignment))
 
     def assigned(self, group, assignments):
-        """Answer all parked syncs with the assignments by member id."""
+        """Answer all parked syncs. `assignments` has the assignments by member id."""
         self.then(self._answer_syncs(group, assignments, group.take_syncs(self._clock.monotonic_ms())))
 
     def _answer_syncs(self, group, assignments, syncs):
@@ -157,9 +160,9 @@ class ClassicAnswers:
 
 
 def _answer_join(group, member, done, head):
-    """Answer a join with the response `head`, or with the current generation if it is None: a generator.
+    """Answer a join with the response `head`; None stands for the current generation. A generator.
 
-    The leader also gets the members, because it computes their assignments.
+    The response to the leader also has the members, because the leader computes their assignments.
     """
     members = []
     if head is None:
@@ -181,7 +184,7 @@ def _answer_join(group, member, done, head):
 
 
 def _join_response(group):
-    """Return a response with the current generation, without the fields that depend on the member."""
+    """Return a response with the fields of the current generation that are the same for every member."""
     return JoinGroupResponse(
         generation_id=group.generation,
         protocol_type=group.protocol_type,

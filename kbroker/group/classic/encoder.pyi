@@ -1,4 +1,4 @@
-"""Types of group_encoder.pyx; the documentation stands there."""
+"""Types of encoder.pyx; see encoder.pyx for the documentation."""
 from kbroker.group.classic.group import ClassicGroup
 from kbroker.group.records import Row
 

@@ -1,8 +1,10 @@
-"""The value of a group's row, encoded without an object for each member. `protocol.rows` encodes the same bytes.
+"""The value of a classic group's row, encoded without an object for each member. `protocol.rows` encodes the same
+bytes.
 
 Version 3: version int16, protocol type, generation int32, protocol, leader, timestamp int64, number of members int32.
 Each member: member id, group.instance.id, client id, client host, rebalance timeout int32, session timeout int32,
-subscription, assignment. The last two are bytes with an int32 length. Strings have an int16 length, -1 for null.
+subscription, assignment. Subscription and assignment are bytes with an int32 length. Strings have an int16 length; -1
+is null.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -32,7 +34,8 @@ def group_row(ClassicGroup group not None, dict assignments not None, Py_ssize_t
 
 
 cdef bytes encode_group(ClassicGroup group, dict assignments, Py_ssize_t max_bytes):
-    """Encode the group's generation with these assignments by member id. A member without one gets an empty one.
+    """Encode the row of the group's generation. `assignments` has the assignments by member id; a member that is not in
+    it gets an empty one.
 
     Raises MESSAGE_TOO_LARGE for a value of more than `max_bytes`.
     """

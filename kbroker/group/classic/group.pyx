@@ -1,4 +1,4 @@
-"""A classic group: its members, and the state of its rebalance. It knows no log: `membership` changes it."""
+"""A classic group: its members, and the state of its rebalance. `membership` changes the group and appends its rows."""
 
 
 from libc.stdint cimport int32_t, int64_t
@@ -19,8 +19,8 @@ CONSUMER_PROTOCOL_TYPE = 'consumer'
 MOST_PROTOCOLS = 64
 """The most assignors that a member may offer. Kafka's clients offer one to five."""
 MOST_MEMBERS = 15_000
-"""The most members of a group, whatever group.max.size says. With so many, each undivided part of a rebalance takes
-less than 10 ms."""
+"""The most members of a group, even if group.max.size is larger. Up to this number, each undivided part of a rebalance
+takes less than 10 ms."""
 
 
 cdef object DEAD = GroupState.DEAD
@@ -31,16 +31,17 @@ cdef object PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
 
 
 cdef class ClassicGroup(Group):
-    """A classic group. If `protocol_type` is None, the group only has offsets, and never had members.
+    """A classic group. A group whose `protocol_type` is None only has offsets, and never had members.
 
-    * `state_since_ms`: the wall time of the last transition, None if the group was loaded from a row without it.
+    * `state_since_ms`: the wall time of the last transition; None if the group was loaded from a row without this time.
     * `static_member_ids`: the member ids of static members by their group.instance.id (KIP-345).
-    * `pending_members`: a timer for each id of MEMBER_ID_REQUIRED with which no client has joined yet (KIP-394).
+    * `pending_members`: the member ids that MEMBER_ID_REQUIRED gave to clients that have not joined yet (KIP-394). Each
+      has a timer.
     * `stored_generation`: the generation whose assignments were appended. A leader that syncs again cannot change them.
     * `member_added`: a member has joined since the initial rebalance delay was last extended.
     * `joined_count`: the number of members with a parked join.
     * `metadata_bytes`: the sum of the members' `metadata_bytes`.
-    * `revision`: changes with each change of the members.
+    * `revision`: a number that changes with each change of the members.
     """
 
     group_type = 'classic'
@@ -62,7 +63,8 @@ cdef class ClassicGroup(Group):
         self._subscriptions = Subscriptions()
 
     def transition_to(self, state, int64_t now_ms):
-        """Change the state. Raise AssertionError unless it may follow, by TRANSITIONS: no client can cause this."""
+        """Change the state. Raise AssertionError for a state that may not follow by TRANSITIONS, which no client can
+        cause."""
         if state not in TRANSITIONS[self.state]:
             raise AssertionError(f'group {self.group_id!r}: {self.state.value} -> {state.value} is no transition')
         self.previous_state, self.state, self.state_since_ms = self.state, state, now_ms
@@ -84,7 +86,7 @@ cdef class ClassicGroup(Group):
         return self.state is EMPTY and not self.pending_members
 
     def check_offset_deletion(self):
-        """Raise NON_EMPTY_GROUP if the members are not consumers, so that their topics are not known."""
+        """Raise NON_EMPTY_GROUP if the members are not consumers: the broker does not know which topics they read."""
         if self.state is not EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f'group {self.group_id} has {len(self.members)} members')
 
@@ -104,7 +106,7 @@ cdef class ClassicGroup(Group):
 
     @property
     def rebalance_timeout_ms(self):
-        """The longest rebalance timeout of a member."""
+        """The longest rebalance timeout of the members."""
         cdef Member member
         cdef int32_t longest_ms = 0
         for member in self.members.values():
@@ -112,9 +114,9 @@ cdef class ClassicGroup(Group):
         return longest_ms
 
     cpdef Member check_member(self, str member_id, str group_instance_id):
-        """Return the member. Raise UNKNOWN_MEMBER_ID if there is none.
+        """Return the member. Raise UNKNOWN_MEMBER_ID if the group does not have it.
 
-        Raises FENCED_INSTANCE_ID if the group.instance.id belongs to a newer member (KIP-345).
+        Raise FENCED_INSTANCE_ID if a newer member has the group.instance.id (KIP-345).
         """
         if group_instance_id is not None:
             current = self.static_member_ids.get(group_instance_id)
@@ -141,7 +143,7 @@ cdef class ClassicGroup(Group):
     cpdef check_commit(self, Commit commit, int version):
         """Raise KafkaError unless the OffsetCommit may be stored.
 
-        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS,
+        The errors are UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS and
         COORDINATOR_NOT_AVAILABLE.
         """
         self.check_alive()
@@ -156,13 +158,13 @@ cdef class ClassicGroup(Group):
         self.check_member(commit.member_id, commit.group_instance_id)
         self.check_generation(commit.generation)
         if self.state is COMPLETING_REBALANCE:
-            # The member has no assignment in this generation yet. It commits again after its sync.
+            # The member has no assignment in this generation yet. Its client commits again after the SyncGroup.
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     cpdef check_transactional_commit(self, Commit commit, int version):
-        """Raise KafkaError unless the TxnOffsetCommit may be stored. A rebalance does not matter (KIP-447).
+        """Raise KafkaError unless the TxnOffsetCommit may be stored. A rebalance in progress is no error (KIP-447).
 
-        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE.
+        The errors are UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION and COORDINATOR_NOT_AVAILABLE.
         """
         self.check_alive()
         if commit.names_member() and not self.is_standalone(commit):
@@ -170,14 +172,16 @@ cdef class ClassicGroup(Group):
             self.check_generation(commit.generation)
 
     cdef bint is_standalone(self, Commit commit) except -1:
-        """Return whether a consumer without group management, or an administrator, commits to an empty group."""
+        """Return whether the commit is that of a consumer without group management, or of an administrator, to an empty
+        group."""
         return commit.generation < 0 and self.state is EMPTY
 
     def kept_since_ms(self, CommittedOffset committed not None):
-        """Return the time from which the retention of an offset counts; None while it does not expire (KIP-211).
+        """Return the wall time at which the retention of an offset begins; None while the offset does not expire
+        (KIP-211).
 
         * A group that only has offsets: the time of the commit.
-        * An empty group: the time at which the last member left, or that of the commit if it is not known.
+        * An empty group: the time at which the last member left. If it is not known, the time of the commit.
         * A stable group of consumers whose topics are known: the time of the commit.
         * Any other group: None.
         """
@@ -204,7 +208,7 @@ cdef class ClassicGroup(Group):
         self.count(member, 1)
 
     def remove(self, Member member not None):
-        """Remove the member and its timer. The caller has answered its parked requests before."""
+        """Remove the member and stop its timer. The caller must have answered its parked requests."""
         assert member.join_done is None and member.sync_done is None
         if member.session_timer is not None:
             member.session_timer.cancel()
@@ -217,13 +221,13 @@ cdef class ClassicGroup(Group):
         self.count(member, -1)
 
     def update(self, Member member not None, Member joining not None):
-        """Give the member the fields of its new JoinGroup, but not the id of `joining`."""
+        """Copy the fields of a new JoinGroup from `joining` to the member, which keeps its id."""
         self.count(member, -1)
         member.adopt_fields(joining)
         self.count(member, 1)
 
     cdef int count(self, Member member, int sign) except -1:
-        """Count a member that joins (1) or leaves (-1)."""
+        """Count a member that joins (`sign` is 1) or leaves (-1)."""
         self.assignors.count(member, sign)
         self.hold(sign * member.held_bytes)
         self.metadata_bytes += sign * member.metadata_bytes
@@ -247,8 +251,8 @@ cdef class ClassicGroup(Group):
     def has_room_for(self, member_id, Py_ssize_t max_size):
         """Return whether a member may join a group of at most `max_size` members.
 
-        While members join a rebalance, only those that have joined count. So a group that is too large, because
-        group.max.size was lowered, loses the members that join last.
+        While members join a rebalance, only members that have joined count. If group.max.size was lowered, a group that
+        is too large therefore loses the members that join last.
         """
         cdef Member member
         if self.state is EMPTY or self.state is DEAD:
@@ -266,7 +270,7 @@ cdef class ClassicGroup(Group):
         self.joined_count += 1
 
     cpdef Completion take_join(self, Member member):
-        """Remove and return the parked join, None without one. The caller answers it."""
+        """Remove and return the parked join, or return None if there is none. The caller must answer it."""
         cdef Completion done = member.join_done
         if done is not None:
             member.join_done = None
@@ -279,7 +283,7 @@ cdef class ClassicGroup(Group):
         self.unsynced_member_ids.discard(member.member_id)
 
     cpdef Completion take_sync(self, Member member):
-        """Remove and return the parked sync, None without one. The caller answers it."""
+        """Remove and return the parked sync, or return None if there is none. The caller must answer it."""
         cdef Completion done = member.sync_done
         member.sync_done = None
         return done
@@ -288,7 +292,10 @@ cdef class ClassicGroup(Group):
         self.unsynced_member_ids.discard(member.member_id)
 
     def take_joins(self, int64_t now_ms):
-        """Remove all parked joins. Return the members in a list, each with its join or None. Start their sessions."""
+        """Remove all parked joins, and start the sessions of all members.
+
+        Return a list of all members, each with its parked join, or None if the member has none.
+        """
         cdef Member member
         cdef list taken = []
         for member in self.members.values():
@@ -300,7 +307,8 @@ cdef class ClassicGroup(Group):
         return taken
 
     def take_syncs(self, int64_t now_ms):
-        """Remove all parked syncs. Return their members in a list, each with its sync. Start their sessions."""
+        """Remove all parked syncs, and start the sessions of their members. Return a list of these members with their
+        syncs."""
         cdef Member member
         cdef list taken = []
         for member in self.members.values():
@@ -310,7 +318,7 @@ cdef class ClassicGroup(Group):
         return taken
 
     def assign(self, dict assignments not None):
-        """Give each member its assignment by member id, or an empty one if there is none."""
+        """Store the assignments. A member that is not in `assignments` gets an empty one."""
         cdef Member member
         cdef bytes assignment
         for member in self.members.values():
@@ -320,7 +328,8 @@ cdef class ClassicGroup(Group):
             member.assignment = assignment
 
     def absent_members(self):
-        """Return the members that have not joined. Static members are left out: only their sessions remove them."""
+        """Return the members that have not joined. Leave out static members, which only the end of their sessions
+        removes."""
         cdef Member member
         if self.joined_count == len(self.members):
             return []
@@ -331,7 +340,10 @@ cdef class ClassicGroup(Group):
         return not self.pending_members and self.joined_count == len(self.members)
 
     def elect_joined_leader(self):
-        """Keep the leader if it has joined, else choose the first member that has. Return False if no member has."""
+        """Keep the leader if it has joined. If it has not, elect the first member that has joined.
+
+        Return False if no member has joined.
+        """
         cdef Member leader = self.members.get(self.leader_id or '')
         cdef Member member
         if leader is None or leader.join_done is not None:
@@ -345,7 +357,7 @@ cdef class ClassicGroup(Group):
     # Assignors
 
     def supports(self, protocol_type, protocols):
-        """Return whether a member with these assignors may join: all members have to offer one of them."""
+        """Return whether a member with these assignors may join: all members must offer at least one of them."""
         if self.state is EMPTY:
             return bool(protocol_type) and bool(protocols)
         return protocol_type == self.protocol_type and any([self.assignors.is_common(name) for name, _ in protocols])
@@ -355,7 +367,7 @@ cdef class ClassicGroup(Group):
         self.protocol_name = self.assignors.elect()
 
     def start_generation(self, int64_t now_ms):
-        """Start the next generation: elect its assignor, or become Empty without members."""
+        """Start the next generation: elect its assignor. A group without members becomes Empty."""
         self.generation += 1
         self.unsynced_member_ids = set(self.members)
         self.revision += 1
@@ -370,15 +382,16 @@ cdef class ClassicGroup(Group):
     # Subscriptions
 
     def read_subscriptions(self):
-        """Read the topics that the members are subscribed to, in parts: a generator. `is_subscribed_to` needs it.
+        """Read the topics that the members subscribe to, in parts: a generator. `is_subscribed_to` needs them.
 
-        If the members change before the end, the topics are not known.
+        If the members change before the generator has ended, the topics stay unknown.
         """
         is_of_consumers = self.protocol_type == CONSUMER_PROTOCOL_TYPE
         return self._subscriptions.read(list(self.members.values()), self.protocol_name if is_of_consumers else None)
 
     def is_subscribed_to(self, topic):
-        """Return whether a member reads the topic. True for consumers whose topics are not known: offsets must stay."""
+        """Return whether a member reads the topic. Return True for consumers whose topics are not known, so that
+        offsets stay."""
         if not self.members:
             return False
         if not self._subscriptions.are_known():

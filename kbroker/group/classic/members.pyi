@@ -1,4 +1,4 @@
-"""Types of members.pyx; the documentation stands there."""
+"""Types of members.pyx; see members.pyx for the documentation."""
 from collections.abc import Generator, Sequence
 
 from kbroker.base.clock import Timer

@@ -12,8 +12,8 @@ MAX_MEMBER_NAME_LENGTH = 249
 """The longest group.instance.id that Kafka's clients accept (KIP-345)."""
 MEMBER_BYTES = 1_200
 PROTOCOL_BYTES = 160
-"""The memory of a member with its session timer, and of an assignor with empty metadata, as measured on CPython 3.11
-with 64 bits. Strings and metadata come on top."""
+"""The memory of a member with its session timer, and that of an assignor, measured on CPython 3.11 with 64 bits.
+Neither includes strings and metadata."""
 
 cdef enum:
     TOPICS_A_PART = 64          # the topics of consumers that are read between two yields
@@ -22,15 +22,17 @@ cdef object NOT_READ = object()
 
 
 def new_member_id(client_id, group_instance_id):
-    """Return a readable part and a UUID. The part is cut, so that the id is not longer than the protocol allows."""
+    """Return a member id: a readable prefix and a UUID. Cut the prefix so that the id is not longer than the protocol
+    allows."""
     return f'{(group_instance_id or client_id)[:MAX_MEMBER_NAME_LENGTH]}-{uuid.uuid4()}'
 
 
 cdef class Member:
-    """A member. `protocols` has the assignors that it offers, best first, each with the member's metadata for it.
+    """A member. `protocols` has the assignors that it offers, best first, each with the member's metadata for this
+    assignor.
 
-    * `is_new`: its first join is parked. It does not know its id, so it cannot heartbeat.
-    * `join_done`, `sync_done`: the parked requests, at most one of each. Only the group sets them.
+    * `is_new`: the client waits for the response to its first JoinGroup. It does not know its id and cannot heartbeat.
+    * `join_done`, `sync_done`: the parked JoinGroup and the parked SyncGroup, or None. Only the group sets them.
     * `session_deadline_ms`: the end of the session in monotonic time. The timer may be due earlier.
     * `held_bytes`: the memory that the member takes.
     * `metadata_bytes`: the size of its longest metadata.
@@ -55,12 +57,12 @@ cdef class Member:
         )
 
     def copy(self):
-        """Return a member with the same fields and without parked requests and session."""
+        """Return a member with the same fields, but without parked requests and without a session."""
         return Member(self.member_id, self.group_instance_id, self.client_id, self.client_host,
                       self.rebalance_timeout_ms, self.session_timeout_ms, self.protocols, self.assignment)
 
     cdef int adopt_fields(self, Member other) except -1:
-        """Adopt the fields that a JoinGroup sets, but not the id."""
+        """Copy the fields that a JoinGroup sets from `other`. Keep the id."""
         self.held_bytes = other.held_bytes - len(other.assignment) + len(self.assignment)
         self.protocols = other.protocols
         self.metadata_bytes = other.metadata_bytes
@@ -71,7 +73,8 @@ cdef class Member:
         return 0
 
     cdef int expect_life(self, int64_t now_ms) except -1:
-        """Start the time of the session. `Sessions.restart` must follow, because an old timer may have ended."""
+        """Move the end of the session to one session timeout from now. `Sessions.restart` must follow: the timer may
+        have ended."""
         self.session_deadline_ms = now_ms + self.session_timeout_ms
         return 0
 
@@ -81,7 +84,8 @@ cdef class Member:
 
     @property
     def is_waiting(self):
-        """A join or a sync of the member is parked. The broker has to answer first, so its session does not end."""
+        """A join or a sync of the member is parked. The session does not end while the member waits for the broker's
+        reply."""
         return not self.is_new and (self.join_done is not None or self.sync_done is not None)
 
     def metadata(self, protocol_name):
@@ -95,7 +99,8 @@ cdef class Member:
 cdef class Assignors:
     """The assignors of a group, each with the number of members that offer it.
 
-    The counts replace loops over the members, so a join into a large group costs no more than one into a small group.
+    With these counts, no join needs a loop over the members. A join to a large group costs no more than one to a small
+    group.
     """
 
     def __init__(self, str group_id not None, dict members not None):
@@ -104,7 +109,7 @@ cdef class Assignors:
         self._counts = {}
 
     cdef int count(self, Member member, int sign) except -1:
-        """Count the assignors of a member that joins (1) or leaves (-1)."""
+        """Count the assignors of a member that joins (`sign` is 1) or leaves (-1)."""
         cdef int number
         for name in {name for name, _ in member.protocols}:
             number = self._counts.get(name, 0) + sign
@@ -119,13 +124,14 @@ cdef class Assignors:
         return self._counts.get(name, 0) == len(self._members)
 
     def common(self):
-        """Return the assignors that all members offer, in the order of the first member."""
+        """Return the assignors that all members offer, in the first member's order."""
         if not self._members:
             return []
         return [name for name, _ in next(iter(self._members.values())).protocols if self.is_common(name)]
 
     def elect(self):
-        """Return the assignor with the most votes. Raise INCONSISTENT_GROUP_PROTOCOL if the members share none.
+        """Return the assignor with the most votes. Raise INCONSISTENT_GROUP_PROTOCOL if no assignor is offered by all
+        members.
 
         Each member votes for the first of its assignors that all members offer. In a tie, the assignor that got its
         first vote earlier wins.
@@ -146,9 +152,9 @@ cdef class Assignors:
 
 
 cdef class Subscriptions:
-    """The topics that the members of a group of consumers read, by their metadata.
+    """The topics that the members of a group of consumers read, taken from their metadata.
 
-    They are not known until `read` has run, or if a member's metadata cannot be read.
+    The topics are unknown until `read` has run. They stay unknown if the metadata of a member cannot be read.
     """
 
     def __init__(self):
@@ -161,9 +167,9 @@ cdef class Subscriptions:
         return 0
 
     def read(self, list members not None, str protocol_name):
-        """Read the topics in parts: a generator. Does nothing if they were read before.
+        """Read the topics in parts, unless they are known: a generator.
 
-        Without an assignor, or if the members change before the end, the topics are not known.
+        The topics stay unknown if there is no assignor, or if the members change before the generator has ended.
         """
         cdef int64_t version = self._version
         cdef Py_ssize_t read = 0

@@ -1,4 +1,4 @@
-"""Types of membership.pyx; the documentation stands there."""
+"""Types of membership.pyx; see membership.pyx for the documentation."""
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 

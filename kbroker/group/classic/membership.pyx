@@ -1,10 +1,10 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic groups, and their deadlines.
 
-As in Kafka, the state of a rebalance is in memory only. A member that does not heartbeat in time is removed, after a
-restart too. The log has a row for each generation with its assignments. Once this row is durable, the group becomes
-Stable and its members get their assignments.
+As in Kafka, the state of a rebalance is only in memory. A member that does not heartbeat in time is removed, after a
+restart too.
 
-The answers of an operation wait in `answers` until it has ended.
+The log has a row for each generation, with its assignments. Once this row is durable, the group becomes Stable and its
+members get their assignments. The replies of an operation wait in `answers` until the operation has ended.
 """
 
 import functools
@@ -30,8 +30,8 @@ from kbroker.security.escape import shown
 log = logging.getLogger(__name__)
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60_000
-"""The time that a member without an id may stay in a rebalance. It cannot heartbeat, and its connection may be closed.
-A client that is still there joins again."""
+"""The longest time for which a JoinGroup without a member id is parked in a rebalance. Such a client cannot heartbeat,
+and its connection may be closed. A client that still waits joins again."""
 
 cdef enum:
     MEMBERS_AT_ONCE = 1_000     # the most members whose row is encoded and appended without a yield
@@ -44,7 +44,7 @@ cdef object PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
 
 
 def then_answer(operation):
-    """Decorate an operation: the answers that it adds are sent when it has ended."""
+    """Decorate an operation of Membership: send the replies that it has queued when it ends."""
 
     @functools.wraps(operation)
     def wrapped(self, /, *args, **kwargs):
@@ -74,7 +74,8 @@ class Membership:
 
     @then_answer
     def start_sessions(self):
-        """Start all sessions after a load. Rebalance groups with more members than group.max.size."""
+        """Start all sessions after a load. Begin a rebalance of each group that has more members than group.max.size.
+        """
         for group in self._classic_groups():
             for member in group.members.values():
                 self.sessions.restart(group, member)
@@ -82,7 +83,7 @@ class Membership:
                 self._rebalance_or_complete(group)
 
     def stop_sessions(self):
-        """Remove all members and their timers, because `__consumer_offsets` is closed or deleted."""
+        """Stop the timers of all members and remove all groups, because `__consumer_offsets` is closed or deleted."""
         for group in self._classic_groups():
             for member in list(group.members.values()):
                 self._remove(group, member)
@@ -97,7 +98,8 @@ class Membership:
 
     @then_answer
     def end(self, group):
-        """End a group that a consumer group is about to replace. Answer its parked requests REBALANCE_IN_PROGRESS."""
+        """End a group that a consumer group is about to replace. Answer its parked requests with REBALANCE_IN_PROGRESS.
+        """
         group.bury(self._clock.wall_ms())
         for timer in (group.join_timer, group.sync_timer):
             if timer is not None:
@@ -107,7 +109,7 @@ class Membership:
 
     @then_answer
     def revive(self, group_id):
-        """Continue a group that `end` has ended, unless another group has replaced it. Its members rebalance."""
+        """Continue a group that `end` has ended, with a rebalance. Do nothing if another group has replaced it."""
         ended = self._classic_group(group_id)
         if ended is None or not ended.is_dead:
             return
@@ -123,7 +125,8 @@ class Membership:
 
     @then_answer
     def start_downgraded(self, group_id, rebalances):
-        """Start the sessions of a classic group that was a consumer group, and a rebalance if `rebalances` is true."""
+        """Start the sessions of a group that was a consumer group until now. Begin a rebalance if `rebalances` is true.
+        """
         group = self._classic_group(group_id)
         if group is None:
             return
@@ -143,19 +146,19 @@ class Membership:
         return [group for group in self._shard.groups.values() if isinstance(group, ClassicGroup)]
 
     def _classic_group(self, group_id):
-        """Return the group if it is a classic one, else None."""
+        """Return the group if it is a classic group, else None."""
         group = self._shard.groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
 
     def row_of(self, group, assignments):
-        """Return the row of the group's generation with these assignments by member id.
+        """Return the row of the group's generation. `assignments` has the assignments by member id.
 
         Raises MESSAGE_TOO_LARGE if the row exceeds `max.message.bytes`.
         """
         return group_row(group, assignments, self._shard.partition.max_message_bytes)
 
     def _append(self, group, row, assignments, done):
-        """Append a row that `row_of` returned. `done` completes when it is durable, or with the partition's error."""
+        """Append a row from `row_of`. `done` completes when the row is durable, or with the partition's error."""
         self._shard.append_rows([row], functools.partial(
             self._generation_is_durable, group, group.generation, assignments), done)
 
@@ -195,7 +198,7 @@ class Membership:
             self._add_member(group, joining, request.protocol_type, done)
 
     def check_join(self, request):
-        """Raise INVALID_SESSION_TIMEOUT or INVALID_REQUEST for a JoinGroup that is wrong in any group."""
+        """Raise INVALID_SESSION_TIMEOUT or INVALID_REQUEST for a JoinGroup that no group could accept."""
         low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
             raise KafkaError(
@@ -204,7 +207,7 @@ class Membership:
         check_protocols(request.protocols)
 
     def _joining(self, group, request, client_id, client_host):
-        # Version 0 has no rebalance timeout: the session timeout stands for both.
+        # Version 0 has no rebalance timeout, so the session timeout is used for both.
         known = request.rebalance_timeout_ms >= 0
         return Member(
             member_id=request.member_id or new_member_id(client_id, request.group_instance_id),
@@ -217,7 +220,8 @@ class Membership:
         )
 
     def _check_room(self, group, member_id):
-        """Raise GROUP_MAX_SIZE_REACHED if the group is full. A member that has lost its place is removed."""
+        """Raise GROUP_MAX_SIZE_REACHED if the group is full. If a member sent the request, remove it: other members
+        have its place."""
         most = min(self._config.group_max_size, MOST_MEMBERS)
         if group.has_room_for(member_id, most):
             return
@@ -230,10 +234,10 @@ class Membership:
         )
 
     def _check_memory(self, group, joining):
-        """Refuse a member whose metadata has no room in the group's row, or for which there is no memory.
+        """Raise GROUP_MAX_SIZE_REACHED if the group's row has no room for the member's metadata, and
+        COORDINATOR_LOAD_IN_PROGRESS if there is no memory for the member.
 
-        To free memory, the oldest pending members of all groups expire first. Raises GROUP_MAX_SIZE_REACHED,
-        COORDINATOR_LOAD_IN_PROGRESS.
+        Before the latter, expire the oldest pending members of all groups to free memory.
         """
         cdef Member known = group.members.get(joining.member_id)
         cdef Py_ssize_t more_bytes = joining.held_bytes + PENDING_MEMBER_BYTES
@@ -258,7 +262,7 @@ class Membership:
     def _hand_out_member_id(self, group, joining, done):
         """Answer with a member id. The client becomes a member when it joins with this id (KIP-394).
 
-        So an answer that is lost leaves no member behind that is never used.
+        If the answer is lost, no member remains under an id that no client knows.
         """
         member_id = joining.member_id
         self._pending_members.add(
@@ -281,7 +285,8 @@ class Membership:
         self._rebalance_or_complete(group)
 
     def _join_again(self, group, member, joining, done):
-        """Serve the join of a member that lost its answer, wants a rebalance, or takes part in one."""
+        """Serve the JoinGroup of a known member: it lost the response, wants a rebalance, or joins the rebalance in
+        progress."""
         same_metadata = member.protocols == joining.protocols
         keeps_generation = group.state is COMPLETING_REBALANCE or (
             group.state is STABLE and not group.is_leader(member.member_id)
@@ -289,7 +294,8 @@ class Membership:
         if keeps_generation and same_metadata:
             self.answers.joined(group, member, done)
             return
-        # A leader that joins a stable group has a reason that its metadata may not show, such as new partitions.
+        # The leader of a stable group that joins again has a reason, such as new partitions, which its metadata may not
+        # show.
         group.update(member, joining)
         # An earlier join of the member may still be parked, on a connection that is closed.
         self.answers.refuse_join(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -297,9 +303,9 @@ class Membership:
         self._rebalance_or_complete(group)
 
     def _replace_static_member(self, group, joining, version, done):
-        """Let a static member that returns without its id take its place again, under a new id (KIP-345).
+        """Give a static member that joins without its member id its place again, under a new id (KIP-345).
 
-        A group that is stable and would elect the same assignor needs no rebalance.
+        No rebalance begins if the group is stable and would elect the same assignor.
         """
         assert joining.group_instance_id is not None
         member = group.members[group.static_member_ids[joining.group_instance_id]]
@@ -369,7 +375,8 @@ class Membership:
         group.join_timer = self._timers.after(group.rebalance_timeout_ms, lambda: self._end_join(group))
 
     def _delay_initial_rebalance(self, group, delay_ms, remaining_ms):
-        """Wait for the first members of a new group. Each new member extends the time, up to the rebalance timeout."""
+        """Wait for more members of a new group. Each member that joins extends the time, up to the rebalance timeout.
+        """
 
         def due():
             if group.member_added and remaining_ms > 0:
@@ -388,18 +395,21 @@ class Membership:
 
     @then_answer
     def _end_join(self, group):
-        """Complete the join, because its time is over."""
+        """Complete the join, because its timeout has passed."""
         self._complete_join(group)
 
     def _complete_join(self, group):
-        """Start the next generation with the members that joined, and the static ones, which are given their
-        session's time. The others are removed first, in parts if they are many."""
+        """Start the next generation with the members that joined and with all static members, whose sessions start
+        again.
+
+        Before that, remove all other members, in parts if there are many.
+        """
         if group.join_timer is not None:
             group.join_timer.cancel()
         self._long_work.start(self._remove_absent(group, group.absent_members()))
 
     def _remove_absent(self, group, absent):
-        """Remove the members that did not join, then start the generation: a generator."""
+        """Remove the members that did not join, and start the generation: a generator."""
         generation = group.generation
         for index, member in enumerate(absent):
             if index and index % MEMBERS_A_PART == 0:
@@ -413,7 +423,7 @@ class Membership:
             self.answers.send()
 
     def _is_in(self, group, generation, *states):
-        """Return whether the group is still in this generation and in one of these states, after a pause."""
+        """Return whether the group still has this generation and one of these states after a pause."""
         return (
             self._shard.groups.get(group.group_id) is group and group.generation == generation
             and group.state in states
@@ -466,7 +476,7 @@ class Membership:
             self._long_work.start(self._store_assignments(group, request.assignments))
 
     def _store_assignments(self, group, given):
-        """Append the group's row with the assignments of the leader, for a large group in parts: a generator."""
+        """Append the group's row with the leader's assignments, in parts for a large group: a generator."""
         generation = group.generation
         is_large = len(given) + len(group.members) > MEMBERS_AT_ONCE
 
@@ -487,7 +497,8 @@ class Membership:
 
     @then_answer
     def _assignments_stored(self, group, generation, error, result):
-        """Rebalance if the row was not stored. Without an error, `_generation_is_durable` has done everything."""
+        """Begin a rebalance if the row was not stored. If it was stored, `_generation_is_durable` has already answered
+        the syncs."""
         if error is not None and group.generation == generation and group.state is COMPLETING_REBALANCE:
             log.error('assignments of group %s, generation %d, were not stored: %s', shown(group.group_id), generation,
                       error)
@@ -497,7 +508,7 @@ class Membership:
 
     @then_answer
     def _generation_is_durable(self, group, generation, assignments):
-        """Give the members their assignments, unless a rebalance has ended this generation in the meantime."""
+        """Give the members their assignments, unless a rebalance has already ended this generation."""
         if self._shard.groups.get(group.group_id) is not group or generation != group.generation or (
                 group.state is not COMPLETING_REBALANCE):
             return
@@ -511,11 +522,12 @@ class Membership:
 
     @then_answer
     def _expire_syncs(self, group, generation):
-        """Remove members that joined but did not sync in time, so that the others rebalance (KAFKA-13435)."""
+        """Remove members that joined but did not send a SyncGroup in time. The remaining members rebalance
+        (KAFKA-13435)."""
         self._long_work.start(self._remove_unsynced(group, generation))
 
     def _remove_unsynced(self, group, generation):
-        """Remove members in parts: a generator. The group is consistent after each part."""
+        """Remove the members that did not sync, in parts: a generator. The group is consistent after each part."""
         states = [COMPLETING_REBALANCE, STABLE]
         if not self._is_in(group, generation, *states):
             return
@@ -538,8 +550,8 @@ class Membership:
     def heartbeat(self, request):
         """Serve a Heartbeat.
 
-        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE;
-        REBALANCE_IN_PROGRESS, after the session has started again, if the member has to join.
+        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, COORDINATOR_NOT_AVAILABLE. Raises
+        REBALANCE_IN_PROGRESS if the member has to join again; its session has then started again nevertheless.
         """
         group = self.group(request.group_id)
         member = group.check_member(request.member_id, request.group_instance_id)
@@ -551,7 +563,7 @@ class Membership:
     def leave(self, request):
         """Serve a LeaveGroup of version 3 or later, in parts. Return the response, with an error code for each member.
 
-        An administrator removes a static member by its group.instance.id, with the member id '' (KIP-345). Raises
+        An administrator names a static member by its group.instance.id, with an empty member id (KIP-345). Raises
         COORDINATOR_NOT_AVAILABLE.
         """
         answers, left = [], False
@@ -606,7 +618,8 @@ class Membership:
         self._after_removal(group)
 
     def _remove(self, group, member):
-        """Remove the member. Its parked requests get UNKNOWN_MEMBER_ID, so a client that is still there joins again."""
+        """Remove the member. Answer its parked requests with UNKNOWN_MEMBER_ID, after which a client that still waits
+        joins again."""
         self.answers.refuse_join(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
         self.answers.refuse_sync(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
         group.remove(member)
@@ -623,7 +636,8 @@ class Membership:
             self._shard.remove_group(group.group_id)  # it never had members, so it has no row
 
     def group(self, group_id):
-        """Return the group of a member's request. Raise UNKNOWN_MEMBER_ID, COORDINATOR_NOT_AVAILABLE."""
+        """Return the classic group that a member's request names. Raise UNKNOWN_MEMBER_ID or COORDINATOR_NOT_AVAILABLE.
+        """
         group = self._classic_group(group_id)
         if group is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {group_id} does not exist')

@@ -1,4 +1,4 @@
-"""Pending members: clients that have got a member id and have not joined with it yet (KIP-394)."""
+"""Pending members: clients that have received a member id, but have not joined with it yet (KIP-394)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from kbroker.base.object_memory import memory_of
 from kbroker.group.classic.group import ClassicGroup
 
 MOST_PENDING_MEMBERS = 20_000
-"""The largest number of pending members of all groups."""
+"""The largest number of pending members of all groups together."""
 PENDING_MEMBER_BYTES = 900
 """The memory of a pending member without its id, as measured on CPython 3.11 with 64 bits."""
 
 
 class PendingMembers:
-    """The pending members of all groups, oldest first. An id is kept for its session timeout.
+    """The pending members of all groups, oldest first. A member id is kept for its session timeout.
 
-    If there are too many, the oldest ones expire early. Their clients get UNKNOWN_MEMBER_ID and ask for another id. So
-    a flood of requests cannot keep a client out.
+    If there are too many, the oldest ones expire early, and their clients get UNKNOWN_MEMBER_ID and ask for another id.
+    A flood of requests for ids therefore cannot keep a client out.
     """
 
     def __init__(self, timers: Timers, most: int = MOST_PENDING_MEMBERS):
@@ -32,7 +32,7 @@ class PendingMembers:
         return len(self._expire_by_id)
 
     def add(self, group: ClassicGroup, member_id: str, timeout_ms: int, expired: Callable[[], None]) -> None:
-        """Add a pending member. `expired` is called if it has not joined within `timeout_ms`."""
+        """Add a pending member. Call `expired` if it has not joined within `timeout_ms`."""
         while len(self._expire_by_id) >= self._most:
             self.expire_oldest()
         expire = partial(self._expire, group, member_id, expired)

@@ -1,4 +1,4 @@
-"""Types of sessions.pyx; the documentation stands there."""
+"""Types of sessions.pyx; see sessions.pyx for the documentation."""
 from collections.abc import Callable
 
 from kbroker.base.clock import Clock, Timers

@@ -1,4 +1,4 @@
-"""The sessions of classic members: each request of a member starts its session timeout again."""
+"""The sessions of classic members. Each request of a member restarts its session timeout."""
 from functools import partial
 
 from libc.stdint cimport int64_t
@@ -18,7 +18,7 @@ cdef object PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
 
 
 cdef class Sessions:
-    """The sessions of one shard. `on_silence(group, member)` is called when a session ends."""
+    """The sessions of one shard. `on_silence(group, member)` is called when a member's session ends."""
 
     def __init__(self, Clock clock not None, Timers timers not None, on_silence):
         self._clock = clock
@@ -28,7 +28,7 @@ cdef class Sessions:
     cpdef restart(self, ClassicGroup group, Member member, int64_t timeout_ms=OWN_TIMEOUT):
         """Expect the next request of the member within `timeout_ms`, by default its session timeout.
 
-        A timer that is due earlier stays: it is then started again for the rest of the time.
+        A timer that is due earlier keeps running. When it is due, it is started again for the remaining time.
         """
         if timeout_ms == OWN_TIMEOUT:
             timeout_ms = member.session_timeout_ms
@@ -41,7 +41,8 @@ cdef class Sessions:
         self.await_life(group, member, timeout_ms)
 
     cpdef touch(self, Group group, str member_id):
-        """Start the session again after an offset commit. Members of other kinds of groups need their heartbeats."""
+        """Restart the session of a classic member after an offset commit. In other kinds of groups, only heartbeats do
+        that."""
         cdef ClassicGroup classic
         if not isinstance(group, ClassicGroup):
             return

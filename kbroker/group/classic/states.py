@@ -1,11 +1,11 @@
-"""The states of a classic group, and the transitions between them."""
+"""The states of a classic group, and the allowed transitions."""
 from __future__ import annotations
 
 import enum
 
 
 class GroupState(enum.Enum):
-    """The state of a group. The value is its name in DescribeGroups and ListGroups."""
+    """The state of a group. The value is the state's name in DescribeGroups and ListGroups."""
 
     EMPTY = 'Empty'
     PREPARING_REBALANCE = 'PreparingRebalance'
@@ -25,7 +25,7 @@ TRANSITIONS = {
 
 * Empty -> Preparing: the first member joins.
 * Preparing -> Completing: all awaited members have joined. Preparing -> Empty: no member has joined.
-* Completing -> Stable: the leader's assignment is durable.
+* Completing -> Stable: the leader's assignments are durable.
 * Completing, Stable -> Preparing: a member joins, leaves or is removed.
 * Dead: the group's tombstone is in the log, but not durable yet. No state follows.
 """
