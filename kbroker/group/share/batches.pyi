@@ -1,4 +1,4 @@
-"""Types of share_batches.pyx; the documentation stands there."""
+"""Types of batches.pyx; see batches.pyx for the documentation."""
 from kbroker.topics.partition import Partition
 
 def read_batches(partition: Partition, offset: int, max_bytes: int, upper_bound_offset: int, last_offset: int,

@@ -1,4 +1,4 @@
-"""The bounds of batches that a share group may acquire, read from the batch headers."""
+"""The bounds of the batches that a share group may acquire, read from the headers of the batches."""
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
 
@@ -11,18 +11,18 @@ from kbroker.record.abort_filter import AbortFilter
 from kbroker.record.batch import read_header
 
 cdef enum:
-    # The most headers of one read, so that it does not hold the loop. A header takes about a microsecond.
+    # The most headers of one read. A header takes about a microsecond, and the read holds the loop.
     MOST_BATCHES = 2048
     PAIR_BYTES = 16     # of an aborted transaction: producer id and first offset
 
 
 def read_batches(Partition partition not None, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset,
                  int64_t last_offset, bint is_read_committed):
-    """Return (first offset, last offset, is aborted) of the batches, from the one that holds `offset`.
+    """Return (first offset, last offset, is aborted) of each batch, from the batch that holds `offset` on.
 
-    The list ends with the batch that holds `last_offset`, after MOST_BATCHES, or after `max_bytes`, but has at least
-    one batch. It is empty if there is none below `upper_bound_offset`. Batches of aborted transactions are recognized
-    if `is_read_committed`; markers never count as aborted. Raises the KafkaError of the read.
+    The list has at least one batch if there is one below `upper_bound_offset`, else it is empty. It ends with the batch
+    that holds `last_offset`, after MOST_BATCHES batches, or after `max_bytes` bytes. Batches of aborted transactions
+    are marked as aborted only if `is_read_committed`; markers never are. Raises the KafkaError of the read.
     """
     cdef LogSlice found = partition.read(offset, max_bytes, upper_bound_offset, True)
     cdef BatchWalk walk
@@ -47,7 +47,7 @@ def read_batches(Partition partition not None, int64_t offset, int64_t max_bytes
 
 
 cdef object abort_filter(Partition partition, int64_t offset, int64_t end_offset):
-    """Return the filter of the aborted transactions in a range of offsets, or None if there are none."""
+    """Return the filter for the aborted transactions in a range of offsets; None if the range has none."""
     cdef bytes rows = partition.aborted_rows(offset, end_offset)
     if not rows:
         return None
@@ -57,7 +57,7 @@ cdef object abort_filter(Partition partition, int64_t offset, int64_t end_offset
 
 
 cdef tuple first_bytes(BatchWalk walk, bint is_control):
-    """Return the header of a batch, and the bytes that the filter needs: the whole batch of a marker, else the
+    """Return the header of a batch, and the bytes that the filter reads: the whole batch for a marker, else only the
     header."""
     cdef int64_t size = batch_size_bytes(&walk.fields) if is_control else HEADER_BYTES
     cdef const uint8_t *data_at = walk.data() if is_control else walk.need(walk.position, size)

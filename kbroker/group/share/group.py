@@ -14,12 +14,12 @@ from kbroker.group.share import member_rows as rows
 from kbroker.group.share.member_rows import ShareMember, States, Target
 
 INITIALIZED_BYTES = 180
-"""The largest memory of a number in a frozenset, as measured on CPython 3.11 with 64 bits."""
+"""The largest memory of one number in a frozenset, measured on CPython 3.11 with 64 bits."""
 
 
 class ShareGroup(ModernGroup[ShareMember, Target]):
-    """A share group. Its rows may come in any order, because a compaction may change their order. It has no committed
-    offsets."""
+    """A share group. It has no committed offsets. Its rows can be read in any order, because a compaction may reorder
+    them."""
 
     group_type = 'share'
     member_class = ShareMember
@@ -29,10 +29,10 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
     def __init__(self, group_id: str):
         super().__init__(group_id)
         self.initialized: States = {}
-        """The partitions whose share state is initialized. Only these are assigned. A row replaces the mapping."""
+        """The partitions whose share state is initialized. Only these are assigned. Each row replaces this mapping."""
         self.has_states_row = False
         self.complete_version = NEVER_LOOKED
-        """The version of the TopicChanges at which all partitions of all subscribed topics were initialized."""
+        """A version of the TopicChanges: at this version, all partitions of all subscribed topics were initialized."""
         self._is_covered: bool | None = None
 
     def copy(self) -> Self:
@@ -52,11 +52,12 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
 
     @property
     def is_known_covered(self) -> bool:
-        """`is_covered` returns True without a search."""
+        """The last `is_covered` has returned True, and nothing has changed since."""
         return self._is_covered is True
 
     def is_covered(self) -> Steps[bool]:
-        """Return whether the targets have exactly the initialized partitions of the subscribed topics."""
+        """Return whether the members' targets together have exactly the initialized partitions of the subscribed
+        topics."""
         if self._is_covered is None:
             self._is_covered = yield from self._covers()
         return self._is_covered
@@ -83,11 +84,11 @@ class ShareGroup(ModernGroup[ShareMember, Target]):
         raise self._has_no_offsets()
 
     def check_transactional_commit(self, commit: Commit, version: int) -> None:
-        """Raise GROUP_ID_NOT_FOUND, as `check_commit`."""
+        """Raise GROUP_ID_NOT_FOUND: a share group has no committed offsets."""
         raise self._has_no_offsets()
 
     def check_offset_deletion(self) -> None:
-        """Raise GROUP_ID_NOT_FOUND, as `check_commit`."""
+        """Raise GROUP_ID_NOT_FOUND: a share group has no committed offsets."""
         raise self._has_no_offsets()
 
     def _has_no_offsets(self) -> KafkaError:

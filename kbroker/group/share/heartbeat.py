@@ -1,7 +1,7 @@
 """The heartbeats of share groups (KIP-932): the functions that `modern/heartbeat` calls for this kind.
 
-A member is assigned only partitions whose share state is initialized. A heartbeat initializes the missing states, and
-the next heartbeat assigns these partitions. The states are durable before the group's row lists them.
+A member is assigned only partitions whose share state is initialized. A heartbeat initializes the missing states; the
+next heartbeat assigns their partitions. The group's row lists a state only once the state is durable.
 """
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ ShareDraft = Draft[ShareGroup, ShareMember]
 
 
 class ShareSteps:
-    """The functions of the kind that need more than the draft and the request."""
+    """The functions of the table that need the coordinator, besides the draft and the request."""
 
     def __init__(self, place: Place, states: ShareStates):
         self.place = place
         self.states = states
 
     def kind(self) -> Kind:
-        """Return the table of share groups."""
+        """Return the table of the functions for share groups."""
         return Kind(
             ShareGroup, Draft, rows, max_size=max_size, find=find_dynamic, changed=changed, owned=owned,
             subscribe=subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
@@ -113,7 +113,7 @@ class ShareSteps:
     # Share states
 
     def complete_states(self, draft: ShareDraft) -> Steps[None]:
-        """Initialize the share states that are missing, and list them in the group's row. This waits for the disk."""
+        """Initialize the missing share states, wait until they are durable, and add the group's row that lists them."""
         group, changes = draft.group, self.place.changes
         is_unchanged = draft.before is not None and draft.member.names == draft.before.names
         version = changes.version
@@ -129,7 +129,7 @@ class ShareSteps:
             group.complete_version = version
 
     def missing(self, group: ShareGroup, names: Iterable[str]) -> Steps[dict[bytes, TopicState]]:
-        """Return the partitions of these topics whose share state is not initialized."""
+        """Return the partitions of the topics `names` that have no initialized share state."""
         pace, find = Pace(), self.place.changes.topics.topic
         found: dict[bytes, TopicState] = {}
         for name in list(names):
@@ -146,7 +146,7 @@ class ShareSteps:
         return found
 
     def initialize(self, group_id: str, epoch: int, missing: States) -> Steps[dict[bytes, TopicState]]:
-        """Initialize share states, and wait until they are durable. Return those that did not fail."""
+        """Initialize share states, and wait until they are durable. Return those that were initialized."""
         starts = {ShareKey(group_id, topic_id, partition): UNKNOWN_OFFSET
                   for topic_id, state in missing.items() for partition in state.partitions}
         failed = yield from result_of(partial(self.states.initialize, starts, epoch))
@@ -177,12 +177,13 @@ def changed(before: ShareMember | None, call: Call) -> tuple[ShareMember, ShareM
 
 
 def owned(_request: Any) -> Target:
-    """Return nothing: several members may have a partition, so none has to report its own."""
+    """Return no partitions. Several members may have the same partition, so no member has to report its own."""
     return NOTHING
 
 
 def subscribe(draft: ShareDraft, _call: Call) -> Steps[bool]:
-    """Initialized partitions that are in no target need a new epoch, too."""
+    """Return whether the draft needs a new epoch: the subscription has changed, or an initialized partition is in no
+    target."""
     if draft.member.names != draft.origin.names:
         return True
     return draft.epoch <= draft.assignment_epoch and not (yield from draft.group.is_covered())
@@ -199,9 +200,10 @@ def farewell(request: Any) -> Any:
 
 
 class Numbering:
-    """The initialized partitions of topics, numbered from 0 as an assignor needs them.
+    """The initialized partitions of topics, numbered from 0 as the assignor needs them.
 
-    Numbers and partitions differ only in a topic with gaps: a partition is initialized, and an earlier one is not.
+    A number differs from its partition only in a topic with gaps, in which a partition is initialized and a lower one
+    is not.
     """
 
     def __init__(self, initialized: States):
@@ -216,7 +218,8 @@ class Numbering:
         return 0 if state is None else len(state.partitions)
 
     def numbers(self, target: Target, pace: Pace) -> Steps[Target]:
-        """Replace each partition of a target by its index in the topic's list of initialized partitions."""
+        """Replace each partition of a target by its number: its index in the topic's sorted list of initialized
+        partitions."""
         if not self._sorted:
             return target
         found = dict(target)
@@ -229,7 +232,7 @@ class Numbering:
         return found
 
     def partitions(self, target: Target, pace: Pace) -> Steps[Target]:
-        """Replace each index in a target by its partition: the reverse of `numbers`."""
+        """Replace each number in a target by its partition: the reverse of `numbers`."""
         if not self._sorted:
             return target
         found = dict(target)
@@ -242,7 +245,7 @@ class Numbering:
 
 
 def merged(initialized: States, more: States) -> dict[bytes, TopicState]:
-    """Return the partitions that are in either."""
+    """Return the partitions that are in `initialized` or in `more`."""
     found = dict(initialized)
     for topic_id, state in more.items():
         known = found.get(topic_id)
@@ -251,12 +254,12 @@ def merged(initialized: States, more: States) -> dict[bytes, TopicState]:
 
 
 def without_deleted(states: States, topics: TopicRegistry) -> dict[bytes, TopicState]:
-    """Return the states of topics that exist."""
+    """Return `states` without the topics that do not exist."""
     return {topic_id: state for topic_id, state in states.items() if topics.topic_by_id(topic_id) is not None}
 
 
 def without_failed(states: States, failed: Iterable[ShareKey]) -> dict[bytes, TopicState]:
-    """Return the states without the partitions whose keys failed."""
+    """Return `states` without the partitions that are in `failed`."""
     gone: dict[bytes, set[int]] = {}
     for key in failed:
         gone.setdefault(key.topic_id, set()).add(key.partition)

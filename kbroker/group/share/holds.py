@@ -1,7 +1,7 @@
-"""The records that members of share groups hold, described for operators.
+"""A description, for operators, of the records that members of share groups hold.
 
-No request of Kafka's protocol shows them, and they are in memory only. The size of the description is bounded: it lists
-the first ranges of each share partition, and counts the others.
+No request of Kafka's protocol shows these holds, and they are in memory only. The size of the description is bounded:
+it lists the first ranges of each share partition, and counts the rest.
 """
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MOST_RANGES = 20
 MOST_BYTES = 32_768
 """The largest size of all listed ranges together, as JSON."""
 LEAST_BYTES = 512
-"""If less room than this is left, no more ranges are listed."""
+"""The least room for a further range. With less room, no more ranges are listed."""
 
 Run = tuple[int, int, int, str, int | None, bool]
-"""A run as `SharePartition.held` returns it."""
+"""One run in the result of `SharePartition.held`."""
 
 
 class HoldsFilter(NamedTuple):
-    """The share partitions to describe. None stands for all."""
+    """The share partitions to describe. A field that is None admits every share partition."""
 
     topic: str | None = None
     partition: int | None = None
@@ -37,7 +37,8 @@ class HoldsFilter(NamedTuple):
 
 
 def describe_holds(share_partitions: SharePartitions, clock: Clock, wanted: HoldsFilter) -> Steps[dict[str, Any]]:
-    """Return the held `records` of all wanted share partitions, their `ranges`, and how many ranges are `left_out`.
+    """Return the number of held `records` of all wanted share partitions, their `ranges`, and the number of ranges
+    `left_out`.
 
     A share partition that is loaded during the call may be missing.
     """
@@ -67,10 +68,9 @@ def describe_holds(share_partitions: SharePartitions, clock: Clock, wanted: Hold
 
 
 def describe_run(live: LivePartition, run: Run, clock: Clock, lock_ms: int) -> dict[str, Any]:
-    """Return a run as JSON. `since_ms` is the time at which its lock began, if the group's lock duration has not
-    changed.
+    """Return a run as JSON. `since_ms` is the time at which its lock began, by the group's present lock duration.
 
-    It is null if the lock has ended, or if the duration was shortened.
+    `since_ms` is null if the lock has ended, or if the lock duration was shortened since.
     """
     first, last, delivery_count, member_id, deadline_ms, is_ending = run
     since_ms = lock_ends_ms = None

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class FetchLimits(NamedTuple):
-    """The limits in the request of a member. `is_exact`: acquire mode record_limit."""
+    """The limits in a member's fetch request. `is_exact` is set in the acquire mode record_limit."""
 
     max_bytes: int
     max_records: int
@@ -16,8 +16,8 @@ class FetchLimits(NamedTuple):
 class Wanted(NamedTuple):
     """The limits of one acquisition: those of the fetch and those of the group.
 
-    If `is_exact`, at most `max_records` are acquired. Otherwise whole batches are acquired until there are at least as
-    many. An acquired range then ends at the end of a batch once it has `batch_size` records.
+    If `is_exact`, at most `max_records` records are acquired. Otherwise whole batches are acquired until `max_records`
+    is reached. An acquired range then ends at the first end of a batch at which it has `batch_size` records.
     """
 
     max_records: int

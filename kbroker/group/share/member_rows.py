@@ -1,4 +1,4 @@
-"""The values of a share group, and its rows, encoded from these values and decoded."""
+"""The values of a share group, and the functions that make its rows from them and read the rows."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -95,8 +95,8 @@ def states_row(group_id: str, initialized: States, deleting: Mapping[bytes, str]
 
 
 def read_states(value: Any) -> dict[bytes, TopicState]:
-    """Return the initialized partitions. Partitions that another broker was initializing are left out, and initialized
-    again."""
+    """Return the initialized partitions. Leave out partitions that another broker was initializing: this broker
+    initializes them again."""
     return {topic.topic_id: TopicState(topic.topic_name, frozenset(topic.partitions))
             for topic in value.initialized_topics}
 

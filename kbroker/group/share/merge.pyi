@@ -1,4 +1,4 @@
-"""Types of share_merge.pyx; the documentation stands there."""
+"""Types of merge.pyx; see merge.pyx for the documentation."""
 from collections.abc import Sequence
 
 _Batch = tuple[int, int, int, int]

@@ -1,12 +1,15 @@
 """The batches of a share state: ranges of records with the same state, and how a write changes them.
 
 A batch is a tuple: first offset, last offset, delivery state, delivery count. The batches of a state are sorted and
-disjoint, and neighbours differ in state or count. A request may change thousands of them, so this is compiled.
+disjoint, and neighbours differ in state or count. This module is compiled because a request may change thousands of
+batches.
 
-The batches end the value of both kinds of rows in `__share_group_state`, by Kafka's schemas ShareSnapshotValue and
-ShareUpdateValue: an unsigned varint with their number plus 1; for each batch first offset (int64), last offset (int64),
-state (int8), count (int16) and no tagged fields (0); then the tagged field 0, the delivery complete count (int32),
-which is left out if it is -1.
+In `__share_group_state`, the value of a snapshot row and of an update row ends with the batches, by Kafka's schemas
+ShareSnapshotValue and ShareUpdateValue:
+
+* the number of batches plus 1: unsigned varint
+* for each batch: first offset (int64), last offset (int64), state (int8), count (int16), no tagged fields (0)
+* tagged field 0: the delivery complete count (int32), which is left out if it is -1
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
@@ -23,16 +26,16 @@ cdef enum:
 
 
 def merge_batches(tuple old not None, new, int64_t start_offset):
-    """Merge the batches of `new`, in any order, into those of `old`, which are sorted and disjoint.
+    """Merge the batches `new`, which may be in any order, into the batches `old`, which are sorted and disjoint.
 
-    Records below `start_offset` are cut. Where batches overlap, the higher delivery count wins, then the higher state.
-    Equal neighbours are joined.
+    Cut records below `start_offset`. Where batches overlap, keep the one with the higher delivery count; of two with
+    the same count, keep the one with the higher state. Join equal neighbours.
     """
     cdef Py_ssize_t kept = first_from(old, LAST, start_offset), low, high
     cdef list added = cut_below(in_order(list(new)), start_offset)
     if not added:
         return tuple(cut_below(list(old[kept:]), start_offset))
-    # Only batches that overlap a new one change. Their neighbours may be joined with them.
+    # Only the batches that overlap a new batch change, and perhaps their neighbours, which may be joined to them.
     low = max(kept, first_from(old, LAST, <int64_t>added[0][0] - 1))
     high = max(low, first_from(old, FIRST, <int64_t>added[len(added) - 1][1] + 2))
     return (*cut_below(list(old[kept:low]), start_offset),
@@ -40,7 +43,7 @@ def merge_batches(tuple old not None, new, int64_t start_offset):
 
 
 cdef list in_order(list batches):
-    """Return the batches, sorted and disjoint."""
+    """Return batches as a sorted and disjoint list."""
     cdef Py_ssize_t i, half, count = len(batches)
     cdef int64_t first, last, end = -1
     cdef bint is_sorted = True
@@ -57,7 +60,7 @@ cdef list in_order(list batches):
 
 
 cdef Py_ssize_t first_from(tuple batches, Py_ssize_t end, int64_t offset) except -1:
-    """Return the position of the first batch whose FIRST or LAST offset is not below `offset`."""
+    """Return the position of the first batch whose first or last offset, as `end` says, is not below `offset`."""
     cdef Py_ssize_t low = 0, high = len(batches), middle
     while low < high:
         middle = (low + high) >> 1
@@ -91,7 +94,7 @@ cdef struct Batch:
 
 
 cdef bint read_batch(list batches, Py_ssize_t i, Batch *batch) except -1:
-    """Read the batch at position `i`. Return whether there is one."""
+    """Read the batch at position `i` into `batch`. Return False if there is none."""
     if i >= len(batches):
         return False
     whole = batches[i]
@@ -101,7 +104,8 @@ cdef bint read_batch(list batches, Py_ssize_t i, Batch *batch) except -1:
 
 
 cdef int emit(list found, Batch *batch, int64_t last) except -1:
-    """Append the records of a batch up to `last`. Join them to the previous batch if it is equal."""
+    """Append the records of a batch up to offset `last`. Join them to the previous batch if state and count are equal.
+    """
     cdef Py_ssize_t count = len(found)
     if count:
         previous = <tuple>found[count - 1]
@@ -123,7 +127,7 @@ cdef int cut(Batch *batch, int64_t first) noexcept:
 
 
 cdef list overlaid(list old, list new):
-    """Return disjoint batches. At each offset, the batch with the higher count wins, then the one with the higher
+    """Return the disjoint batches of both lists. Where two overlap, keep the one with the higher count, then the higher
     state."""
     cdef Batch a, b
     cdef Batch *winner
@@ -164,7 +168,7 @@ cdef list overlaid(list old, list new):
 
 
 def encode_batches(batches not None, int32_t delivery_complete_count):
-    """Return the end of a row's value."""
+    """Return the batches and the delivery complete count as the end of a row's value."""
     cdef Py_ssize_t count = len(batches)
     cdef int64_t first, last
     cdef int state, delivery_count
@@ -186,7 +190,7 @@ def encode_batches(batches not None, int32_t delivery_complete_count):
 
 
 cdef uint8_t *put_number(uint8_t *at, int64_t value, int size) noexcept:
-    """Write the lowest `size` bytes of a number. Return the position behind them."""
+    """Write the lowest `size` bytes of a number. Return the position after them."""
     cdef int i
     for i in range(size):
         at[i] = <uint8_t>(value >> (8 * (size - 1 - i)))

@@ -1,7 +1,7 @@
-"""The administration of share groups. Their offsets are the share states of their partitions.
+"""The administration of share groups. The offsets of a share group are the share states of its partitions.
 
-A group's row and its share states are in two logs. Before states are deleted, the group's row lists their topics as
-being deleted. So after a crash no share partition is assigned without a state.
+The row of a group and its share states are in two logs. Before states are deleted, the group's row lists their topics
+as being deleted. After a crash, no partition is therefore assigned without a share state.
 """
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from kbroker.group.share.state import ShareStates
 from kbroker.group.turns import Operation, Outcome, Turns
 
 Starts = Mapping[tuple[bytes, int], int]
-"""The start offsets of partitions, by topic id and partition."""
+"""The start offset of each partition, by topic id and partition."""
 
 
 class ShareOffsets:
-    """The operations on the offsets of the share groups in a shard, and their deletion."""
+    """The operations on the offsets of a shard's share groups, and the deletion of the groups."""
 
     def __init__(self, turns: Turns, states: ShareStates, topics: Any):
         self._turns = turns
@@ -38,8 +38,8 @@ class ShareOffsets:
         """Set the start offsets of an empty group, and forget its acknowledgements. Create the group if it does not
         exist.
 
-        `done` completes with the errors of the partitions that failed, as {(topic id, partition): KafkaError}, or with
-        NON_EMPTY_GROUP, or GROUP_ID_NOT_FOUND for a group of another type.
+        `done` completes with {(topic id, partition): KafkaError}, which has the partitions that failed. The errors of
+        the whole operation are NON_EMPTY_GROUP, and GROUP_ID_NOT_FOUND for a group of another type.
         """
         self._turns.submit(group_id, partial(self._alter, group_id, starts), done)
 
@@ -61,9 +61,9 @@ class ShareOffsets:
     def delete(self, group_id: str, topic_ids: Collection[bytes], done: Completion) -> None:
         """Delete the share states of topics of an empty group.
 
-        `done` completes with the ids of the topics whose states were deleted. The group has no states of the others. It
-        completes with None if the group never had a share state. The errors are GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP,
-        and those of `ShareStates.delete`.
+        `done` completes with the ids of the topics whose states were deleted; the group has no state of the other
+        topics. It completes with None if the group never had a share state. The errors are GROUP_ID_NOT_FOUND,
+        NON_EMPTY_GROUP, and the errors of `ShareStates.delete`.
         """
         self._delete_in_turns(group_id, topic_ids, partial(self._end_states, group_id, topic_ids), done)
 
@@ -73,8 +73,8 @@ class ShareOffsets:
 
     def _delete_in_turns(self, group_id: str, topic_ids: Collection[bytes] | None, delete: Operation,
                          done: Completion) -> None:
-        """Write the topics that are to be deleted into the group's row, then delete their states. None stands for the
-        whole group."""
+        """List the topics to delete in the group's row, then delete their states. `topic_ids` is None for the whole
+        group."""
         def noted(error: KafkaError | None, known: Any) -> None:
             if error is not None or known is None:
                 complete(done, error, None)
@@ -85,9 +85,9 @@ class ShareOffsets:
         self._turns.submit(group_id, partial(self._note_deletion, group_id, topic_ids), Callback(noted))
 
     def _note_deletion(self, group_id: str, topic_ids: Collection[bytes] | None, found: Group | None) -> Outcome:
-        """Write the row before a deletion. Reply with the ids of the topics that the group has states of.
+        """Write the group's row before a deletion. Reply with the ids of the given topics that the group has states of.
 
-        For a deletion of topics, the reply is None if the group has no row of its states.
+        For a deletion of topics, the reply is None if the group has no row with share states.
         """
         group = empty_share_group(group_id, found)
         deleting = {topic_id: state.name for topic_id, state in group.initialized.items()
@@ -111,14 +111,14 @@ class ShareOffsets:
         return Outcome(rows)
 
     def _delete_states(self, keys: list[ShareKey]) -> Steps[None]:
-        """Delete share states, and wait until this is durable. Raise the first error."""
+        """Delete share states, and wait until the deletion is durable. Raise the first error."""
         failed = yield from result_of(partial(self._states.delete, keys))
         for error in failed.values():
             raise error
 
 
 def empty_share_group(group_id: str, found: Group | None) -> ShareGroup:
-    """Return the group. Raise GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+    """Return the share group if it is empty. Raise GROUP_ID_NOT_FOUND if there is none, and NON_EMPTY_GROUP."""
     if not isinstance(found, ShareGroup):
         raise not_found(group_id)
     if found.members:

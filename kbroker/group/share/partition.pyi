@@ -1,4 +1,4 @@
-"""Types of share_partition.pyx; the documentation stands there."""
+"""Types of partition.pyx; see partition.pyx for the documentation."""
 from collections.abc import Iterable, Sequence
 
 from kbroker.group.share.limits import Wanted

@@ -1,14 +1,15 @@
 """The records of one partition that a share group tracks: their states, and the members that have acquired them.
 
 The records from `start_offset` up to `next_offset` are tracked, as runs of neighbours with the same state. All records
-below are finished, and none above was ever acquired. There is no I/O and no clock here. A change of state that has to
-be durable is begun. The caller adopts or abandons it when it knows the outcome of its write:
+below `start_offset` are finished. No record from `next_offset` on was ever acquired. This module does no I/O and reads
+no clock.
 
 - AVAILABLE becomes ACQUIRED at once, because acquisitions are not stored.
-- ACQUIRED becomes AVAILABLE, ACKNOWLEDGED or ARCHIVED by a `Change`. Until the change is adopted, its records have no
-  other transition.
+- ACQUIRED becomes AVAILABLE, ACKNOWLEDGED or ARCHIVED by a `Change`, which has to be durable. The caller writes a
+  change that has begun, and then adopts it, or abandons it if the write has failed. Until then, the records of the
+  change have no other transition.
 
-`MOST_PAST_LIMIT` bounds the tracked records, and so the runs.
+`MOST_PAST_LIMIT` bounds the tracked records, and with them the runs.
 """
 cimport cython
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
@@ -34,16 +35,16 @@ cdef enum:
 
 cdef enum:
     NO_CHANGE = 0
-    # An acquisition extends to the end of a batch, and so may exceed the limit of record locks by this many records.
+    # An acquisition ends at the end of a batch. It may therefore exceed the limit of record locks by this many records.
     PAST_LIMIT = 10_000
-    # From this delivery count on, a record is delivered alone in its last try.
+    # The least limit of deliveries with which a record in its last try is delivered alone.
     LEAST_LIMIT_WITH_LAST_TRY = 3
 
 MOST_PAST_LIMIT = PAST_LIMIT
 ACKNOWLEDGE_TYPES = frozenset({GAP, ACCEPT, RELEASE, REJECT, RENEW})
 STATE_NAMES = {AVAILABLE: 'available', ACQUIRED: 'acquired', ACKNOWLEDGED: 'acknowledged', ARCHIVED: 'archived'}
 
-# The states that a record may go to, by its state.
+# The states that may follow each state.
 cdef dict TRANSITIONS = {
     AVAILABLE: (ACQUIRED, ARCHIVED),
     ACQUIRED: (AVAILABLE, ACKNOWLEDGED, ARCHIVED),
@@ -89,11 +90,11 @@ cdef Run new_run(int64_t first, int64_t last, int state, int count) noexcept:
 
 
 cdef class Change:
-    """Transitions that are written together.
+    """Transitions of records that are written together.
 
-    * `batches`: (first offset, last offset, state, delivery count) of each.
+    * `batches`: (first offset, last offset, state, delivery count) of each transition.
     * `start_offset`, `delivery_complete_count`: the values that are written with them.
-    * `holds_anyway`: the lock of the records has ended, so they become free even if the write fails.
+    * `holds_anyway`: the lock of the records has ended, so that they become free even if the write fails.
     """
 
     def __init__(self, int32_t number, bint holds_anyway, int delivery_count_limit):
@@ -113,12 +114,13 @@ cdef class Change:
 
 
 cdef class SharePartition:
-    """The tracked records, from `start_offset` up to `next_offset`, which is not included."""
+    """The tracked records of a share partition: those from `start_offset` up to, but not including, `next_offset`."""
 
     def __init__(self, int64_t start_offset, batches=()):
-        """Track the stored batches (first offset, last offset, state, delivery count), sorted and disjoint.
+        """Track the stored batches: (first offset, last offset, state, delivery count), sorted and disjoint.
 
-        Records between them were never delivered, or the outcome of their delivery is not known. They are available.
+        The records between two batches are available. They were never delivered, or the outcome of their delivery was
+        not stored.
         """
         cdef int64_t first, last, start
         cdef int state, count
@@ -147,7 +149,7 @@ cdef class SharePartition:
 
     @property
     def runs_bytes(self):
-        """The memory of the runs, with the spare places of their table, in bytes."""
+        """The memory of the runs in bytes, including the spare places of their table."""
         return self.runs.capacity * <Py_ssize_t>sizeof(Run)
 
     @property
@@ -166,10 +168,11 @@ cdef class SharePartition:
         return rows
 
     def held(self, Py_ssize_t most):
-        """Return the number of acquired records, the number of their runs, and the first `most` of these runs.
+        """Return the number of acquired records, the number of their runs, and a list of the first `most` of these
+        runs.
 
-        A run is (first offset, last offset, delivery count, member id, deadline, whether a change is in progress). The
-        deadline is None if the lock has ended.
+        A run in the list is (first offset, last offset, delivery count, member id, deadline, whether a change is in
+        flight). The deadline is None if the lock has ended.
         """
         cdef Run *run
         cdef int64_t records = 0
@@ -189,7 +192,7 @@ cdef class SharePartition:
     # ---- what can be fetched
 
     def next_fetch_offset(self):
-        """Return the first offset that can be acquired. It is `next_offset` if no tracked record is free."""
+        """Return the first offset that can be acquired, which is `next_offset` if no tracked record is free."""
         return self.first_free()
 
     cdef int64_t first_free(self) except -1:
@@ -200,8 +203,8 @@ cdef class SharePartition:
         return self.next_offset
 
     def is_acquirable(self, int64_t max_record_locks):
-        """Return whether a fetch can acquire records: a tracked record is free, or the limit of record locks allows
-        more."""
+        """Return whether a fetch can acquire records: a tracked record is free, or the limit of record locks is not
+        reached."""
         return self.next_offset - self.start_offset < max_record_locks or self.first_free() < self.next_offset
 
     # ---- acquire
@@ -209,8 +212,8 @@ cdef class SharePartition:
     def acquire(self, str member_id not None, batches, wanted, int64_t deadline_ms):
         """Acquire records for a member. Return a list of (first offset, last offset, delivery count).
 
-        `batches` are those of the log from `next_fetch_offset` on: (first offset, last offset, is aborted). Records of
-        aborted transactions are archived, and so are records below the first batch, which the log has no longer.
+        `batches` are the log's batches from `next_fetch_offset` on: (first offset, last offset, is aborted). Records of
+        aborted transactions become ARCHIVED. So do records below the first batch, which the log does not have any more.
         `wanted` is a Wanted.
         """
         cdef Acquisition acquisition
@@ -241,14 +244,14 @@ cdef class SharePartition:
         return acquisition.ranges
 
     cdef int skip_hole(self, int64_t first, int64_t base_offset) except -1:
-        """Archive free records from `first` up to `base_offset`: the log does not have them."""
+        """Archive the free records from `first` up to `base_offset`, which the log does not have."""
         if self.runs.count:
             return self.archive(first, base_offset - 1)
         self.start_offset = self.next_offset = base_offset
         return 0
 
     cdef int archive(self, int64_t first, int64_t last) except -1:
-        """Archive free records, and records that are not tracked yet."""
+        """Archive records of a range: those that are free, and those that are not tracked yet."""
         cdef Py_ssize_t i, end
         if first < self.next_offset:
             i = self.runs.split_at(first)
@@ -264,12 +267,13 @@ cdef class SharePartition:
     # ---- acknowledge
 
     def acknowledge(self, str member_id not None, batches, int delivery_count_limit, int64_t deadline_ms):
-        """Begin the acknowledgement of records that a member has acquired: all of it, or nothing.
+        """Begin the acknowledgement of records that a member has acquired: of all of them, or of none.
 
-        `batches` are (first offset, last offset, types), with one type for all records or one for each. A renewed lock
-        ends at `deadline_ms`. Return the Change, or None if there is nothing to write. Raises KafkaError:
+        Return the Change, or None if there is nothing to write. `batches` are (first offset, last offset, types), with
+        one type for all records or one for each. A renewed lock ends at `deadline_ms`. Raises KafkaError:
 
-        - INVALID_RECORD_STATE: a record is not acquired by this member, has a change in progress, or is named twice.
+        - INVALID_RECORD_STATE: the member has not acquired a record, or has named it twice, or a change of it is in
+          flight.
         - INVALID_REQUEST: a record is above all tracked records.
         """
         cdef Change change
@@ -299,8 +303,10 @@ cdef class SharePartition:
         return self.begun(change)
 
     cdef list segments_of(self, str member_id, batches):
-        """Return (first offset, last offset, type) of each range with one type. Records below the start are finished,
-        and left out."""
+        """Return (first offset, last offset, type) for each range of records with one type.
+
+        Leave out the records below `start_offset`, which are finished.
+        """
         cdef list segments = []
         cdef int64_t first, last, begin, end = self.start_offset
         cdef Py_ssize_t i, count
@@ -332,7 +338,7 @@ cdef class SharePartition:
         return segments
 
     cdef int check_owned(self, str member_id, list segments) except -1:
-        """Raise INVALID_RECORD_STATE unless the member has acquired all records of the sorted segments."""
+        """Raise INVALID_RECORD_STATE unless the member has acquired all records of the segments, which are sorted."""
         cdef Run *run
         cdef int64_t first, last
         cdef Py_ssize_t i = self.runs.find(segments[0][0])
@@ -350,7 +356,7 @@ cdef class SharePartition:
         return 0
 
     cdef int split_along(self, list segments) except -1:
-        """Split runs at the bounds of the sorted segments."""
+        """Split runs at the bounds of the segments, which are sorted."""
         cdef int64_t first, last
         cdef list offsets = []
         for first, last, _ in segments:
@@ -359,7 +365,8 @@ cdef class SharePartition:
         return self.runs.split_along(offsets)
 
     def release(self, str member_id not None, int delivery_count_limit):
-        """Begin to free all records that a member has acquired. Return the Change, or None if it has none."""
+        """Begin to free all records that a member has acquired. Return the Change, or None if the member has no
+        records."""
         cdef Run *run
         cdef Py_ssize_t i
         cdef Change change = self.begin(False, delivery_count_limit)
@@ -370,7 +377,7 @@ cdef class SharePartition:
         return self.begun(change)
 
     def expire(self, int64_t now_ms, int delivery_count_limit):
-        """Begin to free the records whose lock has ended. Return the Change, or None if there are none."""
+        """Begin to free the records whose lock has ended. Return the Change, or None if there are no such records."""
         cdef Run *run
         cdef Py_ssize_t i
         cdef Change change = self.begin(True, delivery_count_limit)
@@ -385,7 +392,7 @@ cdef class SharePartition:
         return self.begun(change)
 
     def next_deadline_ms(self):
-        """Return the monotonic time at which the next lock ends, None without a lock."""
+        """Return the monotonic time at which the next lock ends; None if no record is locked."""
         cdef Run *run
         cdef Py_ssize_t i
         cdef int64_t earliest = INT64_MAX
@@ -422,7 +429,7 @@ cdef class SharePartition:
         return change.add(run.first, run.last, state, run.count)
 
     cdef int32_t count_finished(self) except -1:
-        """Return the number of finished records once all changes in progress are adopted."""
+        """Return the number of tracked records that will be finished once all changes in flight are adopted."""
         cdef Run *run
         cdef Py_ssize_t i
         cdef int64_t count = 0
@@ -434,22 +441,23 @@ cdef class SharePartition:
         return <int32_t>min(count, <int64_t>0x7FFFFFFF)
 
     def delivery_complete_count(self):
-        """Return the number of finished records that are still tracked."""
+        """Return the number of tracked records that are finished, or will be when all changes in flight are adopted."""
         return self.count_finished()
 
     def adopt(self, Change change not None):
-        """Adopt a change that is durable."""
+        """Adopt a change, because it is durable."""
         self.end_change(change, True)
 
     def abandon(self, Change change not None):
-        """Undo a change that could not be written. Its records keep the state that they had before it.
+        """Undo a change that could not be written. Its records keep the state that they had before the change.
 
-        Those whose lock has ended become AVAILABLE, or ARCHIVED at the limit of deliveries.
+        Records whose lock has ended become AVAILABLE; at the limit of deliveries, they become ARCHIVED.
         """
         self.end_change(change, False)
 
     cdef int end_change(self, Change change, bint is_durable) except -1:
-        """End the change in its runs, except those below the start, which are no longer tracked."""
+        """End the change in the runs of its records. Records below `start_offset` are no longer tracked, so they are
+        skipped."""
         cdef Run *run
         cdef int64_t first, last
         cdef Py_ssize_t i
@@ -472,7 +480,7 @@ cdef class SharePartition:
     # ---- the start
 
     def move_start(self, int64_t log_start_offset):
-        """Adopt the start of the log. Return whether it is above the start of the tracked records."""
+        """Stop tracking the records below the start of the log. Return False if no record was tracked below it."""
         if log_start_offset <= self.start_offset:
             return False
         if log_start_offset >= self.next_offset:
@@ -485,7 +493,7 @@ cdef class SharePartition:
         return True
 
     cdef int settle(self) except -1:
-        """Stop tracking the finished records at the start, and join equal neighbours."""
+        """Stop tracking the finished records at the start, and join neighbouring runs that are equal."""
         cdef Run *at = self.runs.at
         cdef Py_ssize_t i, kept = 0
         for i in range(self.runs.count):
@@ -505,11 +513,12 @@ cdef class SharePartition:
 
 @cython.final
 cdef class Acquisition:
-    """An acquisition in progress: the ranges of records that a member has got, batch by batch.
+    """An acquisition in progress: the ranges of records that a member gets, batch by batch.
 
-    Bad records are isolated, so that a record that a member cannot process does not use up the tries of its neighbours.
-    With t = max(2, limit / 2 rounded up), records that were delivered t times or more are given without others, and in
-    smaller and smaller parts: half of their batch, a quarter, and so on. A record in its last try is given alone.
+    A record that no member can process must not use up the tries of its neighbours. Records that were delivered often
+    are therefore delivered in smaller and smaller parts. With t = max(2, limit / 2 rounded up), records that were
+    delivered t times or more are given without any others: first half of their batch, then a quarter, and so on. A
+    record in its last try is given alone.
     """
     def __init__(self, SharePartition owner not None, str member_id not None, wanted, int64_t deadline_ms):
         cdef int64_t in_flight = owner.next_offset - owner.start_offset
@@ -528,7 +537,7 @@ cdef class Acquisition:
         self.ranges = []
 
     cdef bint acquire_batch(self, int64_t first, int64_t last) except -1:
-        """Acquire the free records of a batch. Return whether the next batch is wanted, too."""
+        """Acquire the free records of a batch. Return whether to continue with the next batch."""
         cdef SharePartition owner = self.owner
         cdef int64_t tracked_last = min(last, owner.next_offset - 1)
         cdef Py_ssize_t i = owner.runs.find(first)
@@ -549,7 +558,7 @@ cdef class Acquisition:
         return not self.is_full
 
     cdef Py_ssize_t acquire_run(self, int64_t first, int64_t last, Py_ssize_t i, bint is_first) except -1:
-        """Acquire wanted records of the free run `i`. Return the position of their run."""
+        """Acquire the wanted records of the free run `i`, which is split. Return the position of the acquired part."""
         cdef Runs runs = self.owner.runs
         cdef Run *run = &runs.at[i]
         cdef bint is_last_try = self.limit >= LEAST_LIMIT_WITH_LAST_TRY and run.count >= self.limit - 1
@@ -571,7 +580,7 @@ cdef class Acquisition:
         return i
 
     cdef int acquire_new(self, int64_t last, bint is_first) except -1:
-        """Acquire records that are not tracked yet, up to the end of the batch."""
+        """Acquire the records of a batch that are not tracked yet, up to offset `last`, the end of the batch."""
         cdef SharePartition owner = self.owner
         cdef int64_t first = owner.next_offset
         cdef int64_t end = min(last, first + self.budget - 1) if self.is_exact else last
@@ -606,7 +615,7 @@ cdef class Acquisition:
         return 0
 
     cdef int end(self) except -1:
-        """Store the sizes of the ranges that are delivered for the first time."""
+        """Note the size of each range that is delivered for the first time. Later deliveries divide it."""
         cdef Runs runs = self.owner.runs
         cdef Py_ssize_t i, end
         cdef int64_t first, last

@@ -1,8 +1,8 @@
-"""The share partitions in memory, for the partitions that this broker leads.
+"""The share partitions in memory. This broker leads their partitions.
 
 The first fetch of a share partition loads its state from the share coordinator. Acquisitions are kept in memory only.
 An acknowledgement or a release is written, then adopted, then answered. A share partition that no member has fetched
-for a while is dropped. The next fetch loads it again.
+for a while is dropped; the next fetch loads it again.
 """
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ logger = logging.getLogger(__name__)
 LIVE_BYTES = 2_000
 """The memory of a share partition without its runs and members: an upper bound."""
 IDLE_MS = 45_000
-"""The time without a fetch after which a share partition is dropped: the default session timeout of a share group."""
+"""The time without a fetch after which a share partition is dropped. It is the default session timeout of a share
+group."""
 MOST_TRIES = 8
-"""The largest number of reads of one fetch that find only aborted transactions."""
+"""The largest number of reads by one fetch that find only aborted transactions."""
 
 RELEASED_AT_ONCE = 64
 """The partitions of a session that are released in one part of long work."""
@@ -47,7 +48,7 @@ AS_THEY_ARE = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_O
 
 Done = Callable[[KafkaError | None], object]
 AcknowledgedBatch = tuple[int, int, Sequence[int]]
-"""First offset, last offset, and types: one for all records, or one for each."""
+"""First offset, last offset, and types: one type for all records, or one for each record."""
 
 
 class Waiting(Protocol):
@@ -57,7 +58,8 @@ class Waiting(Protocol):
 
 
 class Fetched(NamedTuple):
-    """The batches with the acquired records, and the acquired ranges: (first offset, last offset, delivery count)."""
+    """The batches that contain the acquired records, and the acquired ranges: (first offset, last offset, delivery
+    count)."""
 
     records: LogSlice
     acquired: list[tuple[int, int, int]]
@@ -104,7 +106,7 @@ class SharePartitions:
         return len(self._live)
 
     def all(self) -> list[LivePartition]:
-        """Return the share partitions in memory, in the order of their loading."""
+        """Return the share partitions in memory, in the order in which they were loaded."""
         return list(self._live.values())
 
     def start(self) -> None:
@@ -122,14 +124,15 @@ class SharePartitions:
             self._drop(live)
 
     def find(self, key: ShareKey) -> LivePartition:
-        """Return a share partition that was loaded by a fetch. Raise UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return a share partition that a fetch has loaded. Raise UNKNOWN_TOPIC_OR_PARTITION if there is none."""
         live = self._live.get(key)
         if live is None or live.records is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 'the share partition is not known: fetch it first')
         return live
 
     def open(self, key: ShareKey, partition: Partition) -> LivePartition:
-        """Return a share partition for a fetch. If it is still being loaded, `waiting` is woken when it is loaded.
+        """Return a share partition for a fetch. Load it if it is not in memory; its `waiting` fetches are woken when it
+        is loaded.
 
         Raises a KafkaError for the client if it cannot be loaded.
         """
@@ -180,10 +183,10 @@ class SharePartitions:
 
     def _choose_start(self, live: LivePartition, state: ShareState,
                       loaded: Callable[[KafkaError | None, ShareState | None], None]) -> None:
-        """Choose the start offset of a group without one, by `share.auto.offset.reset`.
+        """Choose the start offset of a group that has none, by `share.auto.offset.reset`.
 
-        A start that would be chosen differently at another time is written first. Otherwise, after a crash, the next
-        start could lie above records that were acquired and not acknowledged.
+        Write the chosen offset first, unless every later choice would be the same. If the offset were not stored, the
+        choice after a crash could be above records that were acquired and not acknowledged.
         """
         if state.start_offset != UNKNOWN_OFFSET:
             loaded(None, state)
@@ -214,7 +217,8 @@ class SharePartitions:
         return live.records is not None and live.records.is_acquirable(config.share_partition_max_record_locks)
 
     def acquirable_bytes(self, live: LivePartition, max_bytes: int) -> int:
-        """Return an estimate of the bytes that a fetch could acquire. Raise the KafkaError of the read."""
+        """Return an estimate of the bytes of the records that a fetch could acquire. Raise the KafkaError of the read.
+        """
         records = live.records
         if records is None:
             return 0
@@ -227,13 +231,13 @@ class SharePartitions:
         return 0 if found is None else found.size_bytes
 
     def awaits_disk(self, live: LivePartition) -> bool:
-        """Return whether the next record to acquire was acknowledged to its producer and is not durable yet."""
+        """Return whether the next record to acquire is acknowledged to its producer, but not durable yet."""
         partition = live.partition
         return live.records is not None and (
             partition.high_watermark <= live.records.next_fetch_offset() < partition.acknowledged_offset)
 
     def fetch(self, live: LivePartition, member_id: str, limits: FetchLimits) -> Fetched | None:
-        """Acquire records for a member. Return None if there are none. Raise the KafkaError of the read."""
+        """Acquire records for a member. Return None if none can be acquired. Raise the KafkaError of the read."""
         records = live.records
         if records is None:
             return None
@@ -269,8 +273,8 @@ class SharePartitions:
         return found
 
     def _adopt_log_start(self, live: LivePartition) -> None:
-        """Move the start of the share partition to the start of the log, if that has moved. The next write has the new
-        start."""
+        """Move the start of the share partition to the start of the log, if that is higher. The next write stores the
+        new start."""
         assert live.records is not None
         if live.records.move_start(live.partition.log_start_offset):
             self._count(live)
@@ -281,8 +285,8 @@ class SharePartitions:
                     done: Done) -> None:
         """Acknowledge records that a member has acquired: all of them, or none.
 
-        `done` gets None once this is durable, or the error for the client: INVALID_RECORD_STATE, INVALID_REQUEST, or
-        the error of the write.
+        `done` gets None once the acknowledgement is durable, or the error for the client: INVALID_RECORD_STATE,
+        INVALID_REQUEST, or the error of the write.
         """
         assert live.records is not None
         config = self.config_of(live.key.group_id)
@@ -299,7 +303,8 @@ class SharePartitions:
             self._write(live, change, done)
 
     def release(self, key: ShareKey, member_id: str, done: Done) -> None:
-        """Free all records of a share partition that a member has acquired. `done` is called once this is durable."""
+        """Free all records of a share partition that a member has acquired. `done` is called when the release is
+        durable."""
         live = self._live.get(key)
         change = None
         if live is not None and live.records is not None:
@@ -310,10 +315,11 @@ class SharePartitions:
             self._write(live, change, done)
 
     def release_session(self, session: ShareSession, done: Callable[[], object]) -> None:
-        """Free all records that the member of an ended session has acquired. `done` is called once this is durable.
+        """Free all records that the member of an ended session has acquired. `done` is called when the releases are
+        durable.
 
-        If the member begins a new session before all partitions of a long session are released, it keeps the other
-        records until their locks end: the new session may have acquired them.
+        A long session is released in parts. If the member begins a new session before the last part, the rest is not
+        released: the new session may have acquired these records. They stay acquired until their locks end.
         """
         waiting = 1     # counts the work itself
 
@@ -339,7 +345,7 @@ class SharePartitions:
         self._long_work.start(work())
 
     def _write(self, live: LivePartition, change: Change, done: Done) -> None:
-        """Write a change. Adopt it once it is durable, or abandon it if it cannot be written."""
+        """Write a change. Adopt it when it is durable, or abandon it if it cannot be written."""
         changes = Changes(live.state_epoch, live.partition.leader_epoch, change.start_offset,
                           change.delivery_complete_count, change.batches)
 
@@ -364,7 +370,7 @@ class SharePartitions:
     # ---- locks
 
     def _arm(self, live: LivePartition, deadline_ms: int) -> None:
-        """Let the timer of a share partition be due at a deadline, unless it is due earlier."""
+        """Arm the timer of a share partition for a deadline, unless it is due earlier."""
         if live.timer is not None:
             if live.timer.deadline_ms <= deadline_ms:
                 return
@@ -377,7 +383,7 @@ class SharePartitions:
             self._arm(live, deadline_ms)
 
     def _expire(self, live: LivePartition) -> None:
-        """Free the records whose lock has ended, and arm the timer for the next lock."""
+        """Free the records whose locks have ended, and arm the timer for the next lock."""
         live.timer = None
         if live.records is None:
             return
@@ -394,11 +400,11 @@ class SharePartitions:
     # ---- drop
 
     def _release_and_drop(self, session: ShareSession) -> None:
-        """Free the records of the member of a closed connection. Then drop the share partitions of its group, if no
-        session is left.
+        """Free the records of the member whose connection has closed. If its group has no session left, drop the
+        group's share partitions.
 
-        As in Kafka, a session that ends by a request drops nothing before its connection is closed. So records above
-        the limit of record locks stay tracked for the next member.
+        As in Kafka, a session that ends by a request drops nothing before its connection is closed. Records above the
+        limit of record locks therefore stay tracked for the next member.
         """
         self.release_session(session, lambda: self._drop_unused(session.key.group_id))
 
@@ -407,13 +413,13 @@ class SharePartitions:
             self.drop_group(group_id)
 
     def drop_group(self, group_id: str) -> None:
-        """Forget the share partitions of a group without sessions, except those that a fetch waits for."""
+        """Drop the share partitions of a group without sessions, except those that a fetch waits for."""
         for live in [live for key, live in self._live.items() if key.group_id == group_id]:
             if not live.waiting:
                 self._drop(live)
 
     def drop_topic(self, topic_id: bytes) -> None:
-        """Forget the share partitions of a deleted topic."""
+        """Drop the share partitions of a deleted topic."""
         for live in [live for key, live in self._live.items() if key.topic_id == topic_id]:
             self._drop(live)
 
@@ -431,7 +437,7 @@ class SharePartitions:
         yield
 
     def _is_idle(self, live: LivePartition) -> bool:
-        """Return whether no fetch uses a share partition, and no member has acquired records of it."""
+        """Return whether no fetch has used a share partition for IDLE_MS, and no member has acquired records of it."""
         is_unused = not live.waiting and self._clock.monotonic_ms() - live.used_ms >= IDLE_MS
         return is_unused and live.records is not None and live.records.next_deadline_ms() is None
 
@@ -458,15 +464,15 @@ def is_read_committed(config: GroupConfig) -> bool:
 
 
 def upper_bound(partition: Partition, config: GroupConfig) -> int:
-    """Return the offset below which a group may read."""
+    """Return the offset below which the group may read records."""
     return partition.last_stable_offset if is_read_committed(config) else partition.high_watermark
 
 
 def start_offset_of(reset: str, partition: Partition, now_ms: int, searches: Searches) -> Steps[int]:
-    """Return the start offset of a group for a `share.auto.offset.reset` of latest or by_duration:<ISO 8601>.
+    """Return the start offset of a group whose `share.auto.offset.reset` is latest or by_duration:<ISO 8601>.
 
-    Without a record to start at, it is behind the acknowledged records, which may not be durable yet. Raises
-    KafkaError.
+    If there is no record to start at, return the end of the records that are acknowledged to their producers, once they
+    are durable. Raises KafkaError.
     """
     if reset.startswith(BY_DURATION):
         from kbroker.settings.durations import java_duration_ms  # a start does not need it
@@ -486,7 +492,7 @@ def state_with_start(state: ShareState, start_offset: int) -> ShareState:
 
 
 def for_client(error: KafkaError) -> KafkaError:
-    """Translate an error of the share coordinator for a client of a share partition."""
+    """Translate an error of the share coordinator into an error for a client that fetches or acknowledges records."""
     code = error.code
     if code in COORDINATOR_GONE:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE

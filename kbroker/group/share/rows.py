@@ -1,7 +1,7 @@
 """The durable state of a share partition, and its rows in `__share_group_state`.
 
 A share partition is one partition of a topic for one share group. Its first row is a snapshot, which has the whole
-state. An update has the changes since the last row. After a number of updates, the next row is a snapshot again.
+state. An update has the changes since the row before it. After a number of updates, the next row is a snapshot again.
 """
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MOST_OFFSETS = 2**63 - 1
 ROW_VERSION = 0
 SNAPSHOT_HEAD = struct.Struct('>hiiiqqq')
 UPDATE_HEAD = struct.Struct('>hiiq')
-"""The fields before the batches in the value of a row, beginning with the version."""
+"""The fields of a row's value that come before the batches. The first is the version."""
 STATE_BYTES = 900
-"""The memory of a ShareState without batches, with its key in three dictionaries and the keys of its rows: an upper
-bound."""
+"""The memory of a ShareState without batches: an upper bound. It includes the state's key in three dictionaries, and
+the keys of its rows."""
 BATCH_BYTES = 168
 """The memory of one batch with its numbers: an upper bound."""
 
@@ -41,7 +41,8 @@ class ShareKey(NamedTuple):
 
     @property
     def coordinator_key(self) -> str:
-        """The text that chooses the partition of `__share_group_state` for the rows, as in FindCoordinator."""
+        """The key of the share partition in FindCoordinator. It also chooses the partition of `__share_group_state` for
+        its rows."""
         return f'{self.group_id}:{format_uuid(self.topic_id)}:{self.partition}'
 
 
@@ -62,7 +63,7 @@ StateBatch = tuple[int, int, int, int]
 
 
 class Changes(NamedTuple):
-    """A write to a share partition: the changes of its leader, and the epochs that the leader knows."""
+    """A write to a share partition: the changes by the leader, and the epochs that the leader knows."""
 
     state_epoch: int
     leader_epoch: int
@@ -75,8 +76,8 @@ class Changes(NamedTuple):
 class ShareState:
     """The state of a share partition after a row. `start_offset` is -1 until a leader has chosen one.
 
-    The last three fields are not part of a row: the number of updates since the last snapshot, the offset of that
-    snapshot in the log, and the time of the last row.
+    The last three fields are not in the row: the number of updates since the last snapshot, the offset of that snapshot
+    in the log, and the time of the last row.
     """
 
     snapshot_epoch: int
@@ -98,8 +99,8 @@ class ShareState:
     def lag(self, high_watermark: int) -> int | None:
         """Return the number of offsets below the high watermark that no member has finished.
 
-        None without a start offset, and for a row of a version without the count of finished offsets. A client can set
-        a start offset far below 0, so the result is at most the largest number that a response can hold.
+        Return None without a start offset, and for a row of a version without the count of finished offsets. A client
+        can set a start offset far below 0, so the result is bounded by the largest number that a response can hold.
         """
         if self.start_offset == UNKNOWN_OFFSET or self.delivery_complete_count == UNKNOWN_COUNT:
             return None
@@ -107,7 +108,7 @@ class ShareState:
 
 
 Row = tuple[bytes, bytes | None]
-"""The key and value of a record. A record without a value deletes the state."""
+"""The key and the value of a record. The value is None in a tombstone, which deletes the state."""
 
 
 def with_changes(state: ShareState, changes: Changes, now_ms: int) -> ShareState:
@@ -129,7 +130,7 @@ def snapshot_row(key: ShareKey, state: ShareState) -> Row:
 
 
 def update_row(key: ShareKey, snapshot_epoch: int, changes: Changes) -> Row:
-    """Return the update row of a write. Overlapping batches of the write are merged."""
+    """Return the update row of a write. Merge the overlapping batches of the write."""
     head = UPDATE_HEAD.pack(ROW_VERSION, snapshot_epoch, changes.leader_epoch, changes.start_offset)
     batches = merge_batches((), changes.batches, changes.start_offset)
     return (encode_row_key(messages.ShareUpdateKey(**key._asdict())),
@@ -145,7 +146,7 @@ def _snapshot_key(key: ShareKey) -> bytes:
 
 
 def read_row(states: dict[ShareKey, ShareState], record: Any) -> tuple[ShareKey, ShareState | None] | None:
-    """Return the share partition of a record and its state after it, None after a tombstone.
+    """Return the share partition of a record, and its state after the record, which is None after a tombstone.
 
     Return None for a row of an unknown type, and for an update of a share partition without a snapshot. Raises
     RowError.

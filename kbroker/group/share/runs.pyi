@@ -1,3 +1,3 @@
-"""Types of share_runs.pyx; the documentation stands there."""
+"""Types of runs.pyx; see runs.pyx for the documentation."""
 
 class Runs: ...

@@ -1,7 +1,7 @@
 """The runs of a share partition: neighbouring records with the same state, sorted by offset and without gaps.
 
-There may be thousands, so they are C structs of 48 bytes in one block of memory. A block that grows gets an eighth more
-places than it needs, and GROWTH more.
+There may be thousands of runs, so they are C structs of 48 bytes in one block of memory. A block that has to grow gets
+an eighth more places than are needed, plus GROWTH.
 """
 cimport cython
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
@@ -51,7 +51,8 @@ cdef class Runs:
         PyMem_Free(self.at)
 
     cdef Py_ssize_t find(self, int64_t offset) noexcept:
-        """Return the position of the run that holds `offset`, or the number of runs if it is not below the end."""
+        """Return the position of the run that holds `offset`, or the number of runs if `offset` is not below the end of
+        the last."""
         cdef Py_ssize_t low = 0, high = self.count, middle
         while low < high:
             middle = (low + high) >> 1
@@ -62,7 +63,7 @@ cdef class Runs:
         return low
 
     cdef int append(self, Run run) except -1:
-        """Append a run. The table becomes the owner of its reference to a member."""
+        """Append a run. The table takes over the run's reference to a member."""
         self.make_room(1)
         self.at[self.count] = run
         self.count += 1
@@ -77,7 +78,7 @@ cdef class Runs:
         return self.truncate(self.count - count)
 
     cdef Py_ssize_t split_at(self, int64_t offset) except -1:
-        """Split the run that holds `offset`, so that a run begins there. Return its position."""
+        """Split the run that holds `offset`, so that a run begins at `offset`. Return the position of that run."""
         cdef Py_ssize_t i = self.find(offset)
         if i == self.count or self.at[i].first >= offset:
             return i
@@ -88,8 +89,8 @@ cdef class Runs:
         return i + 1
 
     cdef int split_along(self, list offsets) except -1:
-        """Split runs so that one begins at each of the sorted offsets, in one pass: one run may hold thousands of
-        them."""
+        """Split runs so that one begins at each of the offsets, which are sorted. One pass serves all: a run may hold
+        thousands of these offsets."""
         cdef Py_ssize_t source = self.count - 1, target = source + self.count_splits(offsets), i
         cdef int64_t offset
         self.make_room(target - source)
@@ -107,7 +108,7 @@ cdef class Runs:
         return 0
 
     cdef Py_ssize_t count_splits(self, list offsets) except -1:
-        """Return the number of splits that these sorted offsets need."""
+        """Return the number of splits that `split_along` has to make."""
         cdef Py_ssize_t i = 0, splits = 0
         cdef int64_t offset, previous = -1
         for offset in offsets:
@@ -141,7 +142,7 @@ cdef class Runs:
 
 
 cdef void begin_at(Run *run, Run *rest, int64_t offset) noexcept:
-    """End a run below `offset`. `rest`, a copy of its bytes, begins there."""
+    """End a run before `offset`. Begin `rest`, which is a copy of the run, at `offset`."""
     run.last = offset - 1
     rest.first = offset
     Py_XINCREF(rest.member_id)

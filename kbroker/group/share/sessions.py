@@ -1,7 +1,7 @@
-"""Share sessions: the partitions that a member of a share group fetches, so that its requests list only changes.
+"""Share sessions: the partitions that each member of a share group fetches. A session spares the member a full list in
+every request: a request only lists changes.
 
-A session belongs to (group id, member id), and to the connection that opened it. Its epoch counts the requests of the
-member.
+A session belongs to (group id, member id) and to the connection that opened it. Its epoch counts the member's requests.
 """
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ LARGEST_EPOCH = 2**31 - 1
 MOST_HELD = 200_000
 """The largest number of partitions of all sessions. Each takes about 100 bytes."""
 MOST_NAME_BYTES = 16 * 1024 * 1024
-"""The largest memory of the ids of groups and members: some 8 KB for each session that is allowed by default."""
+"""The largest memory of the ids of groups and members. It is some 8 KB for each session that the default setting
+allows."""
 MOST_OF_A_SESSION = 20_000
-"""The largest number of partitions of one session. Some steps on all of them hold the loop."""
+"""The largest number of partitions of one session. Some steps handle all of them at once, and hold the loop."""
 
 SessionPartition = tuple[bytes, int]
 """Topic id and index."""
@@ -32,7 +33,8 @@ class SessionKey(NamedTuple):
 
 
 class ShareSession:
-    """The partitions of one member, in the order in which it named them. `epoch` is the epoch of its next request."""
+    """The partitions of one member, in the order in which it has named them. `epoch` is that of the member's next
+    request."""
 
     def __init__(self, key: SessionKey, connection_id: object):
         self.key = key
@@ -41,7 +43,7 @@ class ShareSession:
         self.partitions: dict[SessionPartition, None] = {}
 
     def rotated(self) -> list[SessionPartition]:
-        """Return the partitions, beginning with another one in each request."""
+        """Return the partitions, rotated so that each request begins with another partition."""
         partitions = list(self.partitions)
         if partitions:
             at = self.epoch % len(partitions)
@@ -55,8 +57,8 @@ class ShareSession:
 class ShareSessions:
     """All share sessions. `most` returns the setting group.share.max.share.sessions.
 
-    `on_end` is called with each session that ends because its connection is closed. If a request has ended the session
-    of a connection before, `on_leave` is called with the id of its group when the connection is closed.
+    When a connection is closed, `on_end` is called with each session that ends with it. `on_leave` is called with the
+    group id of the session that a request on this connection ended last, if there is one.
     """
 
     def __init__(self, most: Callable[[], int]):
@@ -89,9 +91,9 @@ class ShareSessions:
         return self._most()
 
     def begin(self, key: SessionKey, connection_id: object, partitions: Iterable[SessionPartition]) -> ShareSession:
-        """Open a session, which replaces an old one of the member.
+        """Open a session. End the old session of the member, if there is one.
 
-        Raises SHARE_SESSION_LIMIT_REACHED; the old session is ended then, too.
+        Raises SHARE_SESSION_LIMIT_REACHED. The old session has ended then, too.
         """
         old = self._sessions.get(key)
         if old is not None:
@@ -115,7 +117,7 @@ class ShareSessions:
         return session
 
     def find(self, key: SessionKey, epoch: int) -> ShareSession:
-        """Return the session for a request with this epoch, which has to be the expected one or -1.
+        """Return the session for a request with this epoch. The epoch must be the expected one, or -1.
 
         Raises SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH.
         """
@@ -129,9 +131,9 @@ class ShareSessions:
 
     def change(self, session: ShareSession, added: Iterable[SessionPartition],
                forgotten: Iterable[SessionPartition]) -> None:
-        """Add and forget the partitions of a request, and expect the next epoch.
+        """Add and remove the partitions that a request names, and advance the epoch.
 
-        Raises SHARE_SESSION_LIMIT_REACHED, and then changes nothing.
+        Raises SHARE_SESSION_LIMIT_REACHED, and changes nothing then.
         """
         new = [partition for partition in dict.fromkeys(added) if partition not in session.partitions]
         before = len(session.partitions)
@@ -143,7 +145,7 @@ class ShareSessions:
         session.advance()
 
     def has_group(self, group_id: str) -> bool:
-        """Return whether a group has sessions."""
+        """Return whether a member of the group has a session."""
         return group_id in self._by_group
 
     def connection_closed(self, connection_id: object) -> None:
@@ -159,7 +161,7 @@ class ShareSessions:
                 on_leave(left_group)
 
     def end(self, session: ShareSession) -> None:
-        """End a session at a request of its member, unless another session has replaced it."""
+        """End a session, because its member requests it. Do nothing if another session has replaced it."""
         if self._sessions.get(session.key) is session:
             self._forget_left_group(session.connection_id)
             self._left_groups[session.connection_id] = session.key.group_id
@@ -187,7 +189,8 @@ class ShareSessions:
             del self._by_group[session.key.group_id]
 
     def _check_room(self, added: int, held: int) -> None:
-        """Raise SHARE_SESSION_LIMIT_REACHED unless `added` more partitions fit into a session that has `held`."""
+        """Raise SHARE_SESSION_LIMIT_REACHED unless there is room for `added` more partitions in a session of `held`
+        partitions."""
         if added + held > MOST_OF_A_SESSION:
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED,
                              f'found {added + held} partitions of a session, expected {MOST_OF_A_SESSION} at most')

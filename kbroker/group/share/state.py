@@ -1,11 +1,11 @@
 """The share coordinator: the acknowledgements of share groups, stored in `__share_group_state`.
 
-The leader of a share partition (`share/partitions`) reads the state when it loads it, and writes each change before it
-answers. Memory is the replay of the log: a row is adopted when it is durable. Rows in flight build on each other, and
-readers do not see them.
+The leader of a share partition (`share/partitions`) reads the state when it loads the share partition. It writes each
+change before it answers the client. Memory is the replay of the log: a row is adopted when it is durable. A row may
+build on rows in flight, which readers do not see.
 
-If a share partition was not written for five minutes, its updates are replaced by a snapshot. Then the log is deleted
-up to the oldest snapshot that is still needed.
+If a share partition was not written for five minutes, a snapshot replaces its updates. Then the log is deleted up to
+the oldest snapshot that is still needed.
 """
 from __future__ import annotations
 
@@ -47,18 +47,19 @@ from kbroker.topics.topic import Topic
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_INTERVAL_MS = 300_000
-"""The time without a write after which updates become a snapshot. It is also the interval of the search for them."""
+"""The time without a write after which a snapshot replaces the updates of a share partition. The sweep that looks for
+such share partitions has the same interval."""
 ROWS_TOGETHER = 32
-"""The largest number of rows in one batch and in one part of long work."""
+"""The largest number of rows in one batch, and in one part of long work."""
 
 BATCHES_TOGETHER = 2_000
-"""The largest number of batches in the snapshots of one part, unless a single snapshot has more."""
+"""The largest number of batches in the snapshots of one part, unless one snapshot alone has more."""
 
 Done = Callable[[KafkaError | None], object]
 
 
 class PendingRow(NamedTuple):
-    """A row in flight, and the state after it, None after a tombstone."""
+    """A row in flight, and the state of its share partition after it. The state is None after a tombstone."""
 
     key: ShareKey
     state: ShareState | None
@@ -66,7 +67,7 @@ class PendingRow(NamedTuple):
 
 
 class ShareStateShard:
-    """One partition of `__share_group_state`. `states` has the durable states."""
+    """One partition of `__share_group_state`. `states` has the states that are durable."""
 
     def __init__(self, partition: Partition, clock: Clock, memory: GroupMemory):
         self.partition = partition
@@ -77,17 +78,18 @@ class ShareStateShard:
         self._appended: deque[tuple[int, Sequence[PendingRow]]] = deque()
 
     def load(self) -> None:
-        """Replay the log, then each batch that is appended. Raise CorruptLogError."""
+        """Replay the log. From then on, replay each batch that is appended. Raise CorruptLogError if the log cannot be
+        read."""
         self.partition.replay_all(self.replay)
         self.partition.set_replayer(self.replay)
 
     def forget(self) -> None:
-        """Release the memory, because this coordinator no longer has the partition."""
+        """Forget all states and release their memory, because this coordinator no longer has the partition."""
         for key in list(self.states):
             self._set(key, None)
 
     def newest(self, key: ShareKey) -> ShareState | None:
-        """Return the state on which the next row builds. It may not be durable."""
+        """Return the state on which the next row builds. It may be in flight."""
         return self._in_flight[key] if key in self._in_flight else self.states.get(key)
 
     def is_settled(self, key: ShareKey) -> bool:
@@ -95,14 +97,14 @@ class ShareStateShard:
         return key not in self._in_flight
 
     def append(self, changes: Sequence[PendingRow], done: Done) -> None:
-        """Append the rows as one batch. `done` gets None once they are durable and adopted, or the error."""
+        """Append the rows as one batch. `done` gets None when they are durable and adopted, or the error."""
         base_offset = self.partition.log_end_offset
         before = {change.key: self.newest(change.key) for change in changes if not self.is_settled(change.key)}
         entry = (base_offset, tuple(
             change if change.state is None or change.state.updates else
             change._replace(state=replace(change.state, snapshot_offset=base_offset + number))
             for number, change in enumerate(changes)))
-        # Noted before the append, because the batch may be durable and replayed before the append returns.
+        # The entry is added before the append: the batch may be durable and replayed before the append returns.
         self._appended.append(entry)
         for change in entry[1]:
             self._in_flight[change.key] = change.state
@@ -120,12 +122,12 @@ class ShareStateShard:
                                     lambda error: done(None if error is None else client_error(error)))
 
     def when_settled(self, done: Done) -> None:
-        """Call `done` when all earlier appends are durable, or with the error."""
+        """Call `done` with None when all earlier appends are durable, or with the error."""
         self.partition.when_durable(self.partition.log_end_offset,
                                     lambda error: done(None if error is None else client_error(error)))
 
     def replay(self, header: BatchHeader, batch: Any) -> None:
-        """Adopt one batch of the log. Batches that this shard appended are not decoded again."""
+        """Adopt one batch of the log. A batch that this shard has appended is not decoded again."""
         if header.is_control:
             return
         if self._appended and self._appended[0][0] == header.base_offset:
@@ -156,7 +158,7 @@ class ShareStateShard:
         self._memory.hold(held_bytes)
 
     def prune(self) -> None:
-        """Delete the log up to the oldest snapshot that a start needs."""
+        """Delete the log up to the oldest snapshot that the next start needs."""
         if self._appended:
             return
         needed = min((state.snapshot_offset for state in self.states.values()), default=self.partition.high_watermark)
@@ -170,8 +172,8 @@ class ShareStates:
     The operations raise no error. They pass a KafkaError to `done`, which may be called before they return:
 
     - COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: the log cannot be written.
-    - COORDINATOR_LOAD_IN_PROGRESS: no memory is left for more share partitions.
-    - UNKNOWN_TOPIC_OR_PARTITION, FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH, INVALID_REQUEST: as each operation describes.
+    - COORDINATOR_LOAD_IN_PROGRESS: there is no memory for more share partitions.
+    - UNKNOWN_TOPIC_OR_PARTITION, FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH, INVALID_REQUEST: see each operation.
 
     `updates_per_snapshot` returns the setting share.coordinator.snapshot.update.records.per.snapshot. `on_reset` is
     called with the key of each share partition whose state was initialized again or deleted.
@@ -191,7 +193,7 @@ class ShareStates:
         self.on_reset: list[Callable[[ShareKey], object]] = []
 
     def start(self) -> None:
-        """Load the states. Raise CorruptLogError."""
+        """Load the states, and start the sweep. Raise CorruptLogError if the log cannot be read."""
         self._topics.on_topic_created.append(self._on_topic_created)
         self._topics.on_topic_deleted.append(self._on_topic_deleted)
         topic = self._topics.topic(SHARE_GROUP_STATE)
@@ -201,7 +203,7 @@ class ShareStates:
         self._stop_timer = self._timers.every(SNAPSHOT_INTERVAL_MS, self.sweep)
 
     def close(self) -> None:
-        """Stop the timer and forget all states. Later operations get NOT_COORDINATOR."""
+        """Stop the sweep and forget all states. Later operations get NOT_COORDINATOR."""
         if self._stop_timer is not None:
             self._stop_timer()
             self._stop_timer = None
@@ -213,12 +215,11 @@ class ShareStates:
 
     def initialize(self, starts: Mapping[ShareKey, int], state_epoch: int,
                    done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
-        """Initialize the states of share partitions, also of those that have one: then their records are not
-        acknowledged any more.
+        """Initialize the states of share partitions. A share partition that has a state loses its acknowledgements.
 
-        `starts` has the offset at which the group starts to read, or -1 for `share.auto.offset.reset`. `done` is called
-        once all states are durable, with the keys that failed and the error of each: FENCED_STATE_EPOCH if the state
-        has a higher state epoch, or UNKNOWN_TOPIC_OR_PARTITION. Creates `__share_group_state` if it does not exist.
+        `starts` has the offsets at which the group starts to read; -1 stands for `share.auto.offset.reset`. `done` is
+        called when all states are durable, with the error of each key that failed: UNKNOWN_TOPIC_OR_PARTITION, or
+        FENCED_STATE_EPOCH if the state has a higher state epoch. Creates `__share_group_state` if it does not exist.
         """
         try:
             self._topics.ensure_internal(SHARE_GROUP_STATE)
@@ -232,8 +233,8 @@ class ShareStates:
              done: Callable[[KafkaError | None, ShareState | None], object]) -> None:
         """Pass the durable state of a share partition to `done`, for the leader of its partition.
 
-        If the leader epoch is higher than the known one, it is written first. The error is INVALID_REQUEST if the state
-        was never initialized, FENCED_LEADER_EPOCH if the leader epoch is lower.
+        A leader epoch that is higher than the known one is written first. The error is INVALID_REQUEST if the state was
+        never initialized, and FENCED_LEADER_EPOCH if the leader epoch is lower than the known one.
         """
         try:
             if self._topics.topic(SHARE_GROUP_STATE) is None:
@@ -263,10 +264,12 @@ class ShareStates:
             shard.when_settled(answer)
 
     def write(self, key: ShareKey, changes: Changes, done: Done) -> None:
-        """Write changes of the leader of a share partition. `done` gets None once they are durable.
+        """Write changes by the leader of a share partition. `done` gets None when they are durable, or one of these
+        errors:
 
-        The error is INVALID_REQUEST if the state was never initialized, FENCED_LEADER_EPOCH or FENCED_STATE_EPOCH if an
-        epoch is lower than the known one, UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist.
+        - INVALID_REQUEST: the state was never initialized.
+        - FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH: an epoch is lower than the known one.
+        - UNKNOWN_TOPIC_OR_PARTITION: the partition does not exist.
         """
         try:
             shard = self._shard(key)
@@ -289,15 +292,15 @@ class ShareStates:
         return bool(self._shards)
 
     def summary(self, key: ShareKey) -> ShareState | None:
-        """Return the durable state of a share partition, None if it was never initialized.
+        """Return the durable state of a share partition; None if it was never initialized.
 
-        Callers use its epochs, start offset and delivery complete count. Raises NOT_COORDINATOR while
+        Callers only use its epochs, start offset and delivery complete count. Raises NOT_COORDINATOR while
         `__share_group_state` is not served.
         """
         return self._shard(key).states.get(key)
 
     def keys_of(self, group_id: str) -> Steps[list[ShareKey]]:
-        """Return all share partitions of a group that have a state."""
+        """Return the share partitions of a group that have a state."""
         pace = Pace()
         found = []
         for shard in list(self._shards):
@@ -309,9 +312,10 @@ class ShareStates:
         return found
 
     def delete(self, keys: Sequence[ShareKey], done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
-        """Delete the states of share partitions. `done` is called once this is durable, with the keys that failed.
+        """Delete the states of share partitions. `done` is called when the deletion is durable, with the keys that
+        failed.
 
-        A share partition without a state is no failure.
+        A share partition without a state does not fail.
         """
         if not self._shards:
             done({})        # `__share_group_state` does not exist, so no share partition has a state
@@ -351,7 +355,7 @@ class ShareStates:
 
     def _in_parts(self, keys: Iterable[ShareKey], change: Callable[[ShareStateShard, ShareKey], PendingRow | None],
                   done: Callable[[dict[ShareKey, KafkaError]], object]) -> None:
-        """Append the rows that `change` returns for each key, in batches by shard, as long work."""
+        """Append the row that `change` returns for each key, in batches by shard, as long work."""
         failed: dict[ShareKey, KafkaError] = {}
         waiting = 1     # counts the work itself
 
@@ -419,8 +423,8 @@ class ShareStates:
     # ---- snapshots by time
 
     def sweep(self) -> None:
-        """Write snapshots of share partitions that are not written any more, and prune the logs, unless a sweep is in
-        progress."""
+        """Write snapshots of share partitions that are not written any more, and prune the logs. Do nothing while
+        another sweep is in progress."""
         if not self._is_sweeping:
             self._is_sweeping = True
             self._long_work.start(self._sweep())
@@ -455,8 +459,8 @@ class ShareStates:
         logger.info('%d share partitions loaded', sum(len(shard.states) for shard in self._shards))
 
     def _on_topic_created(self, topic: Topic) -> None:
-        """Load the partitions of a new topic. Partitions that are added later are used from the next start on, because
-        they move keys to other shards."""
+        """Load the partitions of a new topic. Partitions that are added to the topic later are used after the next
+        start only, because they move keys to other shards."""
         if topic.name == SHARE_GROUP_STATE and not self._shards:
             self._load(topic)
 
@@ -469,7 +473,7 @@ class ShareStates:
             self._long_work.start(self._forget(lambda topic_id: topic_id == topic.topic_id))
 
     def _forget_deleted_topics(self) -> Steps[None]:
-        """Write tombstones that a crash has prevented: for share partitions of deleted topics."""
+        """Write the tombstones of share partitions of deleted topics, which a crash may have prevented."""
         return self._forget(lambda topic_id: self._topics.topic_by_id(topic_id) is None)
 
     def _forget(self, is_deleted: Callable[[bytes], bool]) -> Steps[None]:
@@ -489,7 +493,7 @@ class ShareStates:
 
 
 def in_parts(keys: Sequence[ShareKey], states: Mapping[ShareKey, ShareState]) -> Iterable[list[ShareKey]]:
-    """Yield the keys in parts whose snapshots have few rows and few batches together."""
+    """Yield the keys in parts. The snapshots of one part have few rows, and few batches together."""
     part: list[ShareKey] = []
     batches = 0
     for key in keys:
