@@ -79,9 +79,9 @@ def test_the_offsets_of_a_group_are_those_of_the_last_commit_after_compaction_an
         for offset in range(100):
             commit(broker, offset)
         log = log_of(broker, '__consumer_offsets')
-        before_bytes = log.size_bytes
+        before_bytes = log.segments.size_bytes
         let_it_clean(broker)
-        assert log.size_bytes < before_bytes / 4
+        assert log.segments.size_bytes < before_bytes / 4
         assert fetched(broker) == 99
         if crashes:
             broker.crash()

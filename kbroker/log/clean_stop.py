@@ -83,7 +83,7 @@ class CleanStop:
             inventory.beside = note_beside(self._fs, self._directory)
             for number, (key, log) in enumerate(self._logs.items()):
                 self._progress('noting the files of logs', number, len(self._logs))
-                if log.is_made and (log.log_end_offset or log.size_bytes):
+                if log.is_made and (log.log_end_offset or log.segments.size_bytes):
                     inventory.rows[key] = self._row_of(key, log, verification, topic_ids[key])
             inventory.write(self._fs, self._directory)
         except OSError as error:

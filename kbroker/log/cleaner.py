@@ -284,7 +284,7 @@ class Cleaner:
                 # obsolete.
                 while self._logs.high_watermark(log) < known_offset:
                     yield DURABILITY_WAIT_MS
-                if not _follow_one_another(log.segments, group):
+                if not _follow_one_another(log.segments[:], group):
                     logger.info('%s: cleaning is cancelled: segments were deleted meanwhile', log.directory)
                     return
                 log.replace_segments(group, [writer.target])

@@ -1,12 +1,13 @@
 # cython: language_level=3
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
 from kbroker.log.append cimport Append, Appender
 from kbroker.log.fs.file cimport File
 from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.producer_state cimport ProducerStateTable
 from kbroker.log.segment cimport Segment
+from kbroker.log.segments cimport Segments
 from kbroker.log.unsynced cimport Unsynced
 from kbroker.log.unwritten cimport UnwrittenTail, WriteArena
 from kbroker.record.batch cimport Marker
@@ -27,40 +28,29 @@ cdef class Log(Appender):
     cdef readonly ProducerStateTable producer_state
     cdef readonly object leader_epochs
     cdef readonly object snapshots
-    cdef readonly list segments
+    cdef readonly Segments segments
     cdef readonly object failure
-    cdef Segment active
     cdef UnwrittenTail unwritten        # of the active segment
     cdef Unsynced unsynced
     cdef object maker                   # None once the log has a directory
-    cdef object recovery                # an Opening whose segments are not synced yet
+    cdef readonly object recovery       # an Opening whose segments are not synced yet, or None
     cdef bint is_unclosed               # its files are not as a clean stop leaves them, even without an append
     cdef readonly bint is_rewritten     # files changed without an append: by an opening, or by compaction
     cdef public bint awaits_sync        # whether appends wait for the disk
     cdef int32_t latest_epoch
-    cdef int64_t segment_bytes
-    cdef int64_t segment_ms
     cdef int64_t flush_messages
 
     cdef int remember_connection(self, const Append *append) except -1
     cdef int store(self, Append *append, const Marker *marker) except -1
     cdef int write_later(self, WriteArena arena) except -1
     cdef int write_unwritten(self) except -1
-    cdef Py_ssize_t segment_number(self, int64_t offset) noexcept
-    cdef Segment segment_for(self, int64_t offset)
     cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset)
-    cdef int walk_aborted(self, Py_ssize_t first, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into,
-                          Py_ssize_t *count) except -1
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
-    cdef LogSlice slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch)
-    cdef int set_roll_jitter(self) except -1
     cdef int start_segment(self) except -1
     cdef int go_offline(self, str what, error) except -1
     cdef int fail_read(self, int64_t offset, error) except -1
-    cdef int write_last_snapshot(self, bint is_synced) except -1
-    cdef int64_t last_snapshot_offset(self) except -1
+    cdef int write_snapshot(self, bint is_synced) except -1
     cdef int refuse(self, str what, error) except -1
     cdef bint cut_unadopted(self, int64_t unwritten_bytes) except -1
     cdef int check_online(self) except -1
-    cpdef on_high_watermark(self, int64_t high_watermark)
     cdef bint must_flush(self) noexcept

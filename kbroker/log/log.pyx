@@ -7,11 +7,9 @@ then (see `unwritten`).
 """
 import logging
 import os
-import random
 from struct import Struct
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.log.append cimport DUPLICATE, UNWRITTEN, WRITTEN, Append, Appender
@@ -25,11 +23,10 @@ from kbroker.log.recovery import Opening
 from kbroker.log.retention import delete_segments, expired_segments, replace_segments
 from kbroker.log.segment cimport Place, Segment
 from kbroker.log.segment import LOG_SUFFIX
+from kbroker.log.segments cimport Segments
 from kbroker.log.shortage import shortage
-from kbroker.log.stop_snapshot cimport encode_snapshot_at, snapshot_offset
-from kbroker.log.time_search import TimeSearch
+from kbroker.log.stop_snapshot cimport write_stop_snapshot
 from kbroker.log.timestamps import first_at_or_after, greatest
-from kbroker.log.transaction_index cimport PAIR_BYTES, TransactionIndex
 from kbroker.log.unsynced cimport Unsynced
 from kbroker.log.unwritten cimport UnwrittenTail, WriteArena
 from kbroker.record.batch cimport (
@@ -39,11 +36,6 @@ from kbroker.wire.bytes cimport write_int32, write_int64
 logger = logging.getLogger(__name__)
 
 PAIR = Struct('>qq')
-
-cdef enum:
-    # A start replays at most as many bytes as so many batches of the greatest size have: what a producer has in flight.
-    REPLAYED_BATCHES = 5
-    MOST_REPLAYED_BYTES = 64 * 1024 * 1024
 
 
 cdef class Log(Appender):
@@ -63,17 +55,15 @@ cdef class Log(Appender):
         self.options = options = LogOptions() if options is None else options
         self.maker = options.maker
         self.awaits_sync = True
-        self.update_config(config)
         if self.maker is None and not fs.exists(directory):
             fs.mkdir(directory)
             fs.sync_directory(os.path.dirname(directory))
         opening = Opening(fs, directory, config, clock, options)
-        self.segments = opening.segments
+        self.segments = Segments(fs, directory, config, clock, opening.segments)
+        self.update_config(config)
         self.producer_state = opening.producers
         self.leader_epochs = opening.leader_epochs
         self.snapshots = opening.snapshots
-        self.active = self.segments[len(self.segments) - 1]
-        self.set_roll_jitter()
         self.latest_epoch = self.leader_epochs.latest
         self.log_start_offset = opening.log_start_offset
         self.log_end_offset = self.flushed_offset = opening.log_end_offset
@@ -81,59 +71,35 @@ cdef class Log(Appender):
             self.flushed_offset = min(<int64_t>options.recovery_point, self.log_end_offset)
         self.unwritten = UnwrittenTail()
         self.unsynced = Unsynced(fs, directory, self.leader_epochs, self.snapshots,
-                                 -1 if self.active.size_bytes else self.log_end_offset, options.start_work)
+                                 -1 if self.segments.active.size_bytes else self.log_end_offset, options.start_work)
         self.is_unclosed = self.is_rewritten = opening.is_unsynced
         self.recovery = opening if opening.is_unsynced else None
-        if not options.sync_later:
-            self.rewrite_recovered()
+        if self.recovery is not None and not options.sync_later:
+            self.recovery.rewrite()
             self.finish_recovery(False)
 
-    def rewrite_recovered(self) -> None:
-        """Write again what was recovered and may not be on the disk. `finish_recovery` syncs it.
-
-        Raises OSError, and CorruptLogError if what was recovered is gone meanwhile.
-        """
-        if self.recovery is not None:
-            self.recovery.rewrite()
-
     def finish_recovery(self, bint is_synced) -> None:
-        """Make durable what was recovered, unless it `is_synced` already. Raises OSError."""
-        if self.recovery is not None:
-            self.recovery.finish(is_synced)
-            self.flushed_offset = self.log_end_offset
-            self.recovery = None
+        """End `recovery`, after its `rewrite`, by a sync unless the disk `is_synced` already. Raises OSError."""
+        self.recovery.finish(is_synced)
+        self.flushed_offset = self.log_end_offset
+        self.recovery = None
 
     def put_off_sync(self) -> bool:
-        """Leave what was recovered to the next flush, and return whether that can be: only at the end of the log."""
-        if self.recovery is None or not self.recovery.only_at_the_end:
+        """End `recovery` without a sync if that is allowed: if only the last segment was recovered. Return whether.
+
+        The next flush then syncs the segment.
+        """
+        if not self.recovery.only_at_the_end:
             return False
-        self.flushed_offset = self.unsynced.names_changed_at = self.active.base_offset
+        self.flushed_offset = self.unsynced.names_changed_at = self.segments.active.base_offset
         self.recovery = None
         return True
-
-    @property
-    def awaits_recovery(self) -> bool:
-        """True until `finish_recovery`, if something was recovered."""
-        return self.recovery is not None
 
     def update_config(self, config) -> None:
         """Apply a new LogConfig. Existing segments keep their index sizes."""
         self.config = config
-        self.segment_bytes = config.segment_bytes
-        self.segment_ms = config.segment_ms
-        if 'compact' in config.cleanup_policy:      # only closed segments are compacted
-            self.segment_ms = min(self.segment_ms, config.max_compaction_lag_ms)
+        self.segments.update_config(config)
         self.flush_messages = config.flush_messages
-
-    cdef int set_roll_jitter(self) except -1:
-        """Roll a little earlier than segment.ms, so that partitions made together do not all roll together."""
-        if self.config.segment_jitter_ms > 0:
-            self.active.jitter_ms = random.randrange(min(self.config.segment_jitter_ms, self.segment_ms))
-        return 0
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self.segments)
 
     # ---- append ----
 
@@ -142,9 +108,9 @@ cdef class Log(Appender):
         cdef Marker marker
         cdef CachedBatch known
         cdef BatchFields *batch = &append.batch
-        if append.size > self.segment_bytes:
-            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE,
-                             f'found a batch of {append.size} bytes, expected {self.segment_bytes} at most')
+        if append.size > self.segments.segment_bytes:
+            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, f'found a batch of {append.size} bytes, '
+                             f'expected {self.segments.segment_bytes} at most')
         self.check_online()
         batch.base_offset = self.log_end_offset
         read_marker(append.data, append.size, batch, &marker)
@@ -186,11 +152,12 @@ cdef class Log(Appender):
         """
         cdef const BatchFields *batch = &append.batch
         cdef int64_t size = append.size
-        if append.outcome == WRITTEN or self.active.first_timestamp_ms < 0:
+        cdef Segment active
+        if append.outcome == WRITTEN or self.segments.active.first_timestamp_ms < 0:
             self.unwritten.write()      # what rolls without a timestamp looks for one in the file
-        if self.active.must_roll(batch, size, self.segment_bytes, self.segment_ms,
-                                 self.clock.wall_ms() if batch.max_timestamp_ms < 0 else 0):
+        if self.segments.must_roll(batch, size):
             self.start_segment()
+        active = self.segments.active
         if append.leader_epoch > self.latest_epoch:
             self.make()
             self.leader_epochs.assign(append.leader_epoch, batch.base_offset)
@@ -198,20 +165,20 @@ cdef class Log(Appender):
             self.unsynced.names_changed_at = batch.base_offset
         write_int64(append.data, batch.base_offset)
         write_int32(append.data + 12, append.leader_epoch)
-        self.active.reserve(size)
+        active.reserve(size)
         if append.outcome == UNWRITTEN:
-            self.unwritten.reserve(self.active.log_file, self.active.size_bytes)
+            self.unwritten.reserve(active.log_file, active.size_bytes)
         else:
-            self.active.write(append.data, size)
-            self.active.log_file.awaits_sync = self.awaits_sync
+            active.write(append.data, size)
+            active.log_file.awaits_sync = self.awaits_sync
         if marker.kind == ABORT_MARKER:
             row = self.producer_state.completed_by(batch)
             if row is not None:
-                self.active.transactions.append(row)
-                self.active.transactions.lazy_file.awaits_sync = self.awaits_sync
+                active.transactions.append(row)
+                active.transactions.lazy_file.awaits_sync = self.awaits_sync
         if append.outcome == UNWRITTEN:
             self.unwritten.add(append)
-        self.active.adopt(batch, size)
+        active.adopt(batch, size)
         self.log_end_offset = batch_last_offset(batch) + 1
         self.producer_state.adopt(batch, marker)
         return 0
@@ -232,7 +199,7 @@ cdef class Log(Appender):
             return 0
         try:
             self.unwritten.write()
-            self.active.log_file.awaits_sync = self.awaits_sync
+            self.segments.active.log_file.awaits_sync = self.awaits_sync
         except OSError as error:
             self.cut_unadopted(self.unwritten.discard())
             self.go_offline(f'cannot append what ends at offset {self.log_end_offset}', error)
@@ -242,7 +209,7 @@ cdef class Log(Appender):
         """Create the directory and the files of a new log, unless they exist. Raises OSError; then call it again."""
         if self.maker is not None:
             self.unsynced.paths = tuple(self.maker())
-            self.fs.open(self.active.path(LOG_SUFFIX), True)
+            self.fs.open(self.segments.active.path(LOG_SUFFIX), True)
             self.maker = None
 
     @property
@@ -253,7 +220,7 @@ cdef class Log(Appender):
     def roll(self) -> None:
         """Close the active segment and continue in a new one, unless it is empty."""
         self.check_online()
-        if self.active.size_bytes:
+        if self.segments.active.size_bytes:
             try:
                 self.start_segment()
             except OSError as error:
@@ -263,12 +230,8 @@ cdef class Log(Appender):
     cdef int start_segment(self) except -1:
         """Close the active segment and continue in a new one. The next flush syncs the old one."""
         self.unwritten.write()
-        self.active.seal()
-        new = Segment(self.fs, self.directory, self.log_end_offset, self.config, self.clock.wall_ms())
-        self.unsynced.add_rolled(self.active, self.log_end_offset, self.producer_state)
-        self.segments.append(new)
-        self.active = new
-        self.set_roll_jitter()
+        self.unsynced.add_rolled(self.segments.open_next(self.log_end_offset), self.log_end_offset,
+                                 self.producer_state)
         return 0
 
     cdef int go_offline(self, str what, error) except -1:
@@ -294,7 +257,7 @@ cdef class Log(Appender):
     cdef bint cut_unadopted(self, int64_t unwritten_bytes) except -1:
         """Cut what a failed append may have left in the file, if the disk still can. Returns whether it could."""
         try:
-            self.active.cut_unadopted(unwritten_bytes)
+            self.segments.active.cut_unadopted(unwritten_bytes)
             return True
         except OSError as error:
             logger.warning('%s: cannot cut an unfinished write: %s', self.directory, error)
@@ -322,7 +285,7 @@ cdef class Log(Appender):
         A flush syncs the batches of the active segment but not its indexes, so a segment that was flushed to its end
         and then closed still has to be recovered after a power cut. So the point stays below the flushed offset.
         """
-        cdef Segment oldest = self.unsynced.rolled[0] if self.unsynced.rolled else self.active
+        cdef Segment oldest = self.unsynced.rolled[0] if self.unsynced.rolled else self.segments.active
         return min(self.flushed_offset, max(oldest.base_offset, self.flushed_offset - 1))
 
     def files_to_sync(self) -> tuple[list[File], int]:
@@ -331,7 +294,7 @@ cdef class Log(Appender):
         self.write_unwritten()
         files = self.unsynced.files_of_rolled()
         if self.flushed_offset < self.log_end_offset:
-            files += self.active.files_to_sync(sealed=False)
+            files += self.segments.active.files_to_sync(sealed=False)
         if self.is_made:
             files += self.unsynced.files_of_names()
         return files, self.log_end_offset
@@ -340,7 +303,7 @@ cdef class Log(Appender):
         """Adopt that the files which `files_to_sync` returned with `offset` are synced."""
         self.flushed_offset = max(self.flushed_offset, offset)
         if self.flushed_offset == self.log_end_offset:
-            self.active.was_synced()
+            self.segments.active.was_synced()
         self.unsynced.mark_flushed(offset)
 
     def fail_sync(self, error) -> None:
@@ -359,26 +322,6 @@ cdef class Log(Appender):
 
     # ---- read ----
 
-    cdef Py_ssize_t segment_number(self, int64_t offset) noexcept:
-        """Return the number of the last segment that begins at or below `offset`; 0 if none does."""
-        cdef Py_ssize_t low = 0, high = len(self.segments), middle
-        if self.active.base_offset <= offset:
-            return high - 1
-        while high - low > 1:
-            middle = (low + high) >> 1
-            if (<Segment>self.segments[middle]).base_offset <= offset:
-                low = middle
-            else:
-                high = middle
-        return low
-
-    cdef Segment segment_for(self, int64_t offset):
-        return <Segment>self.segments[self.segment_number(offset)]
-
-    def file_of(self, int64_t offset) -> str:
-        """Return the path of the log file with an offset."""
-        return self.segment_for(offset).log_file_path()
-
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
         """Return whole batches of one segment from `offset` on, None if there are none.
 
@@ -393,7 +336,7 @@ cdef class Log(Appender):
         if offset >= upper_bound_offset:
             return None
         try:
-            return self.slice(offset, max_bytes, upper_bound_offset, min_one_batch)
+            return self.segments.slice(offset, max_bytes, upper_bound_offset, min_one_batch)
         except (OSError, CorruptLogError) as error:
             self.fail_read(offset, error)
 
@@ -405,31 +348,10 @@ cdef class Log(Appender):
         self.refuse(f'cannot read at offset {offset}', error)
         self.go_offline(f'cannot read at offset {offset}', error)
 
-    cdef LogSlice slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
-        cdef Place start, end
-        cdef Segment segment
-        cdef LogSlice found
-        segment = self.segment_for(offset)
-        segment.place_of(offset, &start)
-        while start.position == segment.size_bytes and segment is not self.active:  # compaction removed its end
-            segment = self.segments[self.segments.index(segment) + 1]
-            segment.place_of(offset, &start)
-        end.position, end.offset = segment.size_bytes, segment.next_offset
-        if upper_bound_offset < segment.next_offset:
-            segment.place_of(upper_bound_offset, &end)
-        if start.position >= end.position:
-            return None
-        if end.position - start.position > max_bytes:
-            segment.place_below(start.position + max_bytes, &end)
-            if end.position <= start.position:
-                if not min_one_batch:
-                    return None
-                segment.place_behind(&start, &end)
-        found = LogSlice.__new__(LogSlice)
-        found.file = segment.file()
-        found.position, found.size_bytes = start.position, end.position - start.position
-        found.start_offset, found.end_offset = start.offset, end.offset
-        return found
+    def written_segments(self) -> Segments:
+        """Write what appends have left unwritten, and return the segments for a search in their files."""
+        self.write_unwritten()
+        return self.segments
 
     def batches(self, int64_t start_offset=0):
         """Yield (header, copy of the batch) of each batch that ends at or above `start_offset`, up to the current
@@ -442,7 +364,7 @@ cdef class Log(Appender):
         try:
             while start_offset < end_offset:
                 self.write_unwritten()
-                segment = self.segment_for(start_offset)    # each time: cleaning and retention continue
+                segment = self.segments.find(start_offset)  # each time: cleaning and retention continue
                 segment.place_of(start_offset, &place)
                 start_offset = segment.next_offset
                 yield from segment.walk(place.position)
@@ -454,34 +376,10 @@ cdef class Log(Appender):
 
         Each has a producer id and a first offset, as big-endian int64s. Raises as `read` does.
         """
-        cdef Py_ssize_t first = self.segment_number(fetch_offset), count = 0
-        cdef bytes rows
         try:
-            self.walk_aborted(first, fetch_offset, upper_bound_offset, NULL, &count)
-            if count == 0:
-                return b''
-            rows = PyBytes_FromStringAndSize(NULL, count * PAIR_BYTES)
-            self.walk_aborted(first, fetch_offset, upper_bound_offset, <uint8_t *>PyBytes_AS_STRING(rows), &count)
+            return self.segments.aborted_rows(fetch_offset, upper_bound_offset)
         except (OSError, CorruptLogError) as error:
             self.fail_read(fetch_offset, error)
-        return rows
-
-    cdef int walk_aborted(self, Py_ssize_t first, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into,
-                          Py_ssize_t *count) except -1:
-        """Count the aborted transactions, and put them `into` memory unless that is NULL."""
-        cdef TransactionIndex index
-        cdef Py_ssize_t number, found
-        count[0] = 0
-        for number in range(first, len(self.segments)):
-            index = (<Segment>self.segments[number]).transactions
-            if index.is_read and index.count == 0:      # nearly all of them
-                continue
-            found = index.touching(fetch_offset, upper_bound_offset,
-                                   NULL if into == NULL else into + count[0] * PAIR_BYTES)
-            count[0] += found
-            if index.is_complete(upper_bound_offset):
-                break
-        return 0
 
     def aborted_transactions(self, int64_t fetch_offset, int64_t upper_bound_offset) -> list[tuple[int, int]]:
         """Return `aborted_rows` as a list of (producer id, first offset)."""
@@ -492,10 +390,6 @@ cdef class Log(Appender):
         passed, but no offset below the log start. None if there is no such transaction."""
         cdef int64_t first = self.producer_state.first_unstable()
         return None if first < 0 else max(first, self.log_start_offset)
-
-    cpdef on_high_watermark(self, int64_t high_watermark):
-        """Release the last stable offset from completed transactions whose marker is below `high_watermark`."""
-        self.producer_state.on_high_watermark(high_watermark)
 
     def offset_for_timestamp(self, int64_t timestamp_ms, searches):
         """Return, as long work, (timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`.
@@ -513,28 +407,6 @@ cdef class Log(Appender):
             return (yield from greatest(self, searches))
         except (OSError, CorruptLogError) as error:
             self.fail_read(self.log_start_offset, error)
-
-    def search_time(self, int64_t timestamp_ms, int64_t start_offset, int64_t end_offset) -> TimeSearch | None:
-        """Return a search of the first segment with offsets in [start_offset, end_offset) that can have the time."""
-        cdef Segment segment
-        self.write_unwritten()
-        if start_offset >= end_offset:
-            return None
-        for segment in self.segments[self.segment_number(start_offset):]:
-            if segment.base_offset >= end_offset:
-                break
-            if segment.max_timestamp_ms >= timestamp_ms and segment.next_offset > start_offset:
-                return segment.search_time(timestamp_ms, start_offset)
-        return None
-
-    def search_greatest(self) -> TimeSearch | None:
-        """Return a search of the first segment with the greatest timestamp, None if no record has one."""
-        cdef Segment segment, found = None
-        self.write_unwritten()
-        for segment in self.segments:
-            if segment.max_timestamp_ms >= 0 and (found is None or segment.max_timestamp_ms > found.max_timestamp_ms):
-                found = segment
-        return None if found is None else found.search_greatest()
 
     # ---- deletion and compaction ----
 
@@ -564,7 +436,7 @@ cdef class Log(Appender):
                 if len(expired) == len(self.segments):
                     self.roll()
                 self.delete_records(self.segments[len(expired)].base_offset)
-                self.segments = self.segments[len(expired):]
+                self.segments.drop_first(len(expired))
                 self.unsynced.drop_segments(expired)
                 delete_segments(self, expired)
             return expired
@@ -579,8 +451,7 @@ cdef class Log(Appender):
         except OSError as error:
             self.go_offline('cannot replace segments', error)
         self.is_rewritten = True
-        first = self.segments.index(old[0])
-        self.segments[first:first + len(old)] = opened
+        self.segments.replace(old, opened)
         self.unsynced.drop_segments(old)
         self.unsynced.drop_snapshots_below(opened[len(opened) - 1].next_offset)
 
@@ -592,14 +463,14 @@ cdef class Log(Appender):
         return self.maker is None and self.failure is None and (
             self.is_unclosed or len(self.unsynced.rolled) > 0 or self.flushed_offset < self.log_end_offset
             or self.leader_epochs.is_unsynced or (self.unsynced.names_changed_at >= 0 and self.log_end_offset > 0)
-            or self.active.is_appended_to)
+            or self.segments.active.is_appended_to)
 
     def seal(self) -> None:
         """Write what a clean stop writes before the sync."""
         self.write_unwritten()
         self.is_unclosed = True
         try:
-            self.active.seal()
+            self.segments.active.seal()
         except OSError as error:
             self.go_offline('cannot close', error)
 
@@ -614,46 +485,30 @@ cdef class Log(Appender):
                 if is_synced:
                     self.mark_flushed(self.log_end_offset)
                 elif self.is_touched:
-                    self.active.seal()
+                    self.segments.active.seal()
                     self.flush()
-                    for file in self.active.files_to_sync(sealed=True):
+                    for file in self.segments.active.files_to_sync(sealed=True):
                         file.sync()
                 if self.is_made:
-                    self.active.make_index()
-                self.write_last_snapshot(is_synced)
+                    self.segments.active.make_index()
+                self.write_snapshot(is_synced)
             except OSError as error:
                 self.go_offline('cannot close', error)
         self.take_offline(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'{self.directory}: the log is closed'))
 
-    cdef int write_last_snapshot(self, bint is_synced) except -1:
-        """Write the snapshot from which the next start replays: see `stop_snapshot`.
+    cdef int write_snapshot(self, bint is_synced) except -1:
+        """Write the snapshot from which the next start replays, unless the log is empty.
 
-        A lost one makes the next opening slower, no more: a shared sync may miss it.
+        A lost snapshot only makes the next opening slower, so the sync that all logs share need not cover it.
         """
-        cdef int64_t offset
-        if self.log_end_offset <= self.log_start_offset:
-            return 0
-        offset = self.last_snapshot_offset()
-        if offset not in self.snapshots.offsets:
-            self.snapshots.write(offset, encode_snapshot_at(self.producer_state, offset))
-        elif offset == self.snapshots.latest:       # nothing was appended since it was written
+        if self.log_end_offset <= self.log_start_offset or not write_stop_snapshot(
+                self.producer_state, self.snapshots, self.segments, self.log_start_offset,
+                self.config.max_message_bytes):
             return 0
         self.is_rewritten = True
-        self.snapshots.keep_until(offset, [segment.base_offset for segment in self.segments])
         if not is_synced:
             self.fs.sync_directory(self.directory)
         return 0
-
-    cdef int64_t last_snapshot_offset(self) except -1:
-        """Return the offset of the last snapshot: in the active segment, because Kafka removes one below it."""
-        cdef int64_t floor = max(self.log_start_offset + 1, self.active.base_offset)
-        cdef int64_t offset = snapshot_offset(self.producer_state, floor)
-        cdef int64_t replayed_bytes = min(REPLAYED_BATCHES * <int64_t>self.config.max_message_bytes,
-                                          <int64_t>MOST_REPLAYED_BYTES)
-        if offset in self.snapshots.offsets:
-            return offset
-        floor = max(floor, self.active.offset_near(replayed_bytes))
-        return offset if offset >= floor else snapshot_offset(self.producer_state, floor)
 
     def __repr__(self):
         return (f'<Log {self.topic}-{self.partition}, offsets {self.log_start_offset}..{self.log_end_offset}, '

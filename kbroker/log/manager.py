@@ -271,11 +271,10 @@ class LogManager:
         synced.
         """
         self._found_ids.clear()
-        recovered = [log for log in self.logs.values() if log.awaits_recovery]
+        recovered = [log for log in self.logs.values() if log.recovery is not None]
         if self._config.kbroker_durability == 'page-cache':
             recovered = [log for log in recovered if not log.put_off_sync()]
-        for log in recovered:
-            log.rewrite_recovered()
+        _rewrite(recovered)
         is_synced = len(recovered) > SYNCED_ONE_BY_ONE and self._sync_recovered_at_once(recovered)
         for log in recovered:
             log.finish_recovery(is_synced)
@@ -291,8 +290,7 @@ class LogManager:
         except OSError as error:
             logger.warning('%s: the sync of the whole file system failed: %s. It may be an earlier error: each log is '
                            'written again and synced by itself', self.directory, error)
-        for log in recovered:
-            log.rewrite_recovered()
+        _rewrite(recovered)
         return False
 
     def ledger(self) -> list[Line]:
@@ -597,6 +595,13 @@ class Periodic:
                     yield from steps
             yield
         self._under_way.discard(visit)
+
+
+def _rewrite(recovered: list[Log]) -> None:
+    """Write again what was recovered and may not be on the disk. Raises OSError, CorruptLogError."""
+    for log in recovered:
+        if log.recovery is not None:
+            log.recovery.rewrite()
 
 
 def _log_start(log: Log) -> int | None:

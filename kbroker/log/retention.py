@@ -25,7 +25,7 @@ def expired_segments(log: Log, high_watermark: int, now_ms: int) -> list[Segment
     """
     config = log.config
     deletes = 'delete' in config.cleanup_policy
-    excess_bytes = log.size_bytes - config.retention_bytes if deletes and config.retention_bytes >= 0 else 0
+    excess_bytes = log.segments.size_bytes - config.retention_bytes if deletes and config.retention_bytes >= 0 else 0
     expired = []
     for segment in log.segments:
         if segment.next_offset > high_watermark or (segment.size_bytes == 0 and segment is log.segments[-1]):

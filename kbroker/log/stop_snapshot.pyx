@@ -15,7 +15,41 @@ from kbroker.log.formats cimport SnapshotEntry, SnapshotHead, seal_head, write_h
 from kbroker.log.marker_history cimport MarkerHistory, NotedMarker
 from kbroker.log.producer_state cimport (
     WINDOW_BATCHES, CachedBatch, ProducerEntry, ProducerStateTable, write_snapshot_entry)
+from kbroker.log.segments cimport Segments
 from kbroker.wire.crc32c cimport crc32c_update
+
+
+cdef enum:
+    # A start replays at most the bytes of this many of the largest batches: a producer has five in flight.
+    REPLAYED_BATCHES = 5
+    MOST_REPLAYED_BYTES = 64 * 1024 * 1024
+
+
+cdef bint write_stop_snapshot(ProducerStateTable table, snapshots, Segments segments, int64_t log_start_offset,
+                              int64_t most_batch_bytes) except -1:
+    """Write the snapshot of a clean stop, unless the log has it already, and remove the snapshots above it.
+
+    Return whether a file has changed. Raise OSError.
+    """
+    cdef int64_t offset = choose_offset(table, snapshots, segments, log_start_offset, most_batch_bytes)
+    if offset not in snapshots.offsets:
+        snapshots.write(offset, encode_snapshot_at(table, offset))
+    elif offset == snapshots.latest:                # nothing was appended since it was written
+        return False
+    snapshots.keep_until(offset, [segment.base_offset for segment in segments])
+    return True
+
+
+cdef int64_t choose_offset(ProducerStateTable table, snapshots, Segments segments, int64_t log_start_offset,
+                           int64_t most_batch_bytes) except -1:
+    """Return the offset of the snapshot: in the active segment, because Kafka removes a snapshot below it."""
+    cdef int64_t floor = max(log_start_offset + 1, segments.active.base_offset)
+    cdef int64_t offset = snapshot_offset(table, floor)
+    if offset in snapshots.offsets:
+        return offset
+    floor = max(floor, segments.active.offset_near(min(REPLAYED_BATCHES * most_batch_bytes,
+                                                       <int64_t>MOST_REPLAYED_BYTES)))
+    return offset if offset >= floor else snapshot_offset(table, floor)
 
 
 cpdef int64_t snapshot_offset(ProducerStateTable table, int64_t floor) except -1:

@@ -78,7 +78,7 @@ def first_at_or_after(log: Log, timestamp_ms: int, searches: Searches) -> Steps:
     """Return the position of the first record at or after `timestamp_ms` in the log as it is now, or None."""
     start_offset, end_offset = log.log_start_offset, log.log_end_offset
     while True:
-        search = yield from searches.run(partial(log.search_time, timestamp_ms, start_offset, end_offset))
+        search = yield from searches.run(partial(_search_time, log, timestamp_ms, start_offset, end_offset))
         if search is None:
             return None
         if search.found is None:
@@ -92,5 +92,13 @@ def first_at_or_after(log: Log, timestamp_ms: int, searches: Searches) -> Steps:
 
 def greatest(log: Log, searches: Searches) -> Steps:
     """Return the position of the first record with the greatest timestamp, None if no record has one."""
-    search = yield from searches.run(log.search_greatest)
+    search = yield from searches.run(partial(_search_greatest, log))
     return None if search is None else search.found
+
+
+def _search_time(log: Log, timestamp_ms: int, start_offset: int, end_offset: int) -> TimeSearch | None:
+    return log.written_segments().search_time(timestamp_ms, start_offset, end_offset)
+
+
+def _search_greatest(log: Log) -> TimeSearch | None:
+    return log.written_segments().search_greatest()

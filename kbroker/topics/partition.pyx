@@ -240,7 +240,7 @@ cdef class Partition(Appender):
         self._log = log
         # Recovery has read, or a clean stop has flushed, everything in the log.
         self.high_watermark = log.log_end_offset
-        log.on_high_watermark(self.high_watermark)
+        log.producer_state.on_high_watermark(self.high_watermark)
         self._page_cache = page_cache
         log.awaits_sync = not page_cache
         self._flusher = flusher
@@ -266,7 +266,7 @@ cdef class Partition(Appender):
     @property
     def size_bytes(self):
         """The size of the log without its indexes."""
-        return self._log.size_bytes
+        return self._log.segments.size_bytes
 
     @property
     def max_message_bytes(self):
@@ -394,7 +394,7 @@ cdef class Partition(Appender):
         cdef DurableQueue queue = self._durable_queue
         # The replay first, then acknowledgements, then readers: none of them sees an offset before the state has it.
         self.high_watermark = high_watermark
-        self._log.on_high_watermark(high_watermark)
+        self._log.producer_state.on_high_watermark(high_watermark)
         if self._replayer is not None:
             self._replay()
         while queue.first < queue.end and queue.awaited[queue.first].offset <= self.high_watermark:
@@ -479,7 +479,7 @@ cdef class Partition(Appender):
 
     def file_of(self, int64_t offset) -> str:
         """Return the path of the log file with an offset."""
-        return self._log.file_of(offset)
+        return self._log.segments.find(offset).log_file_path()
 
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
         """Return batches from the one that holds `offset`, as `Log.read` does.

@@ -342,7 +342,7 @@ def test_the_first_dirty_offset_outlives_a_restart(directory, tmp_path):
     assert examine(log, 2, 2, T).dirty == []
     segments = list(log.segments)
     again.run()
-    assert log.segments == segments
+    assert list(log.segments) == segments
 
 
 def test_a_first_dirty_offset_that_the_log_does_not_have_counts_for_nothing(tmp_path):
@@ -412,7 +412,7 @@ def open_dirty(directory, count):
         write(log, ('a', '2'))
         log.roll()
         log.flush()
-        log.on_high_watermark(log.flushed_offset)
+        log.producer_state.on_high_watermark(log.flushed_offset)
     return logs
 
 

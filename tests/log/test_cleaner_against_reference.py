@@ -73,7 +73,7 @@ class CleanerMachine(RuleBasedStateMachine):
         self.log = self.manager.open_log(*TOPIC, bytes(range(16)), self.log_config)
         self.log.flush()
         self.fs.sync_names(str(self.disk))
-        self.log.on_high_watermark(self.log.log_end_offset)
+        self.log.producer_state.on_high_watermark(self.log.log_end_offset)
         self.cleaner = Cleaner(self.manager, self.config, self.clock, self.timers, run_inline)
         self.cleaner.start()
 
@@ -156,7 +156,7 @@ class CleanerMachine(RuleBasedStateMachine):
 
     def flush(self):
         self.log.flush()
-        self.log.on_high_watermark(self.log.flushed_offset)
+        self.log.producer_state.on_high_watermark(self.log.flushed_offset)
 
     @rule(rolls=st.booleans())
     def clean(self, rolls):

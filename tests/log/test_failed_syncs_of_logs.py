@@ -159,7 +159,7 @@ def test_the_recovery_point_stays_until_the_recovered_bytes_are_synced(open_log,
     again = Log(fs, log.directory, 'topic', 0, LogConfig(Config({}), {}), clock,
                 LogOptions(clean_shutdown=False, recovery_point=1, sync_later=True))
     assert (again.log_end_offset, again.flushed_offset, again.recovery_point) == (4, 1, 0)
-    again.rewrite_recovered()
+    again.recovery.rewrite()
     again.finish_recovery(False)
     assert (again.flushed_offset, again.recovery_point) == (4, 3)
 
@@ -294,6 +294,6 @@ def test_a_start_ends_when_memory_has_lost_what_it_recovered(open_log, fs, clock
                 LogOptions(clean_shutdown=False, sync_later=True))
     fs.open(log.segments[0].path('.log')).write_at(b'\xff' * lost_bytes, 3 * BATCH_BYTES - lost_bytes)
     with pytest.raises(CorruptLogError, match=f'0.log: found .* at {2 * BATCH_BYTES}, expected'):
-        again.rewrite_recovered()
+        again.recovery.rewrite()
     again.close(clean=False)
     assert open_log(clean_shutdown=False).log_end_offset == 2

@@ -17,7 +17,7 @@ def batches_of(log):
 
 def state_of(log):
     path = log.segments[0].path('.log')
-    return log.log_end_offset, log.size_bytes, log.producer_state.encode_snapshot(), FileSystem().size(path)
+    return log.log_end_offset, log.segments.size_bytes, log.producer_state.encode_snapshot(), FileSystem().size(path)
 
 
 def offline_code(call, *args, **kwargs):

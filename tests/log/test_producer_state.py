@@ -29,7 +29,8 @@ def end(log, *, commit=True, transaction_version=0, **marker):
 
 
 def state_of(log):
-    return (log.log_end_offset, log.size_bytes, log.producer_state.encode_snapshot(), dict(log.producer_state.ongoing))
+    return (log.log_end_offset, log.segments.size_bytes, log.producer_state.encode_snapshot(),
+            dict(log.producer_state.ongoing))
 
 
 def refused(call, *args, **kwargs) -> ErrorCode:
@@ -176,7 +177,7 @@ def test_the_first_unstable_offset_is_the_smallest_of_open_and_unreplicated_tran
         end(log, producer_id=producer_id, epoch=0)
         assert log.first_unstable_offset() == first_unstable
     for high_watermark, first_unstable in ((4, 0), (5, 0), (6, 2), (7, 2), (8, None)):
-        log.on_high_watermark(high_watermark)
+        log.producer_state.on_high_watermark(high_watermark)
         assert log.first_unstable_offset() == first_unstable, high_watermark
 
 

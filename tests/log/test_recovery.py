@@ -88,7 +88,7 @@ def test_index_files_are_made_for_their_first_entry_or_by_a_clean_stop(open_log,
     findings = PartitionCheck(FileSystem(), log.directory, recovered_from=None if is_clean else 0).run().findings
     assert findings == []
     log = open_log(clean_shutdown=is_clean, index_interval_bytes=1000)
-    while log.size_bytes < 3000:
+    while log.segments.size_bytes < 3000:
         log.append_batch(data_batch(1, value=b'x' * 300), Origin.CLIENT, 0)
     assert index_files() == both
     log.close()
@@ -228,7 +228,7 @@ def test_a_transaction_open_at_the_kill_is_open_after_it_and_the_aborted_one_is_
     log.flush()
     os.unlink(log.segments[0].path('.txnindex'))
     again = end_after_kill(log, open_log)
-    again.on_high_watermark(again.log_end_offset)
+    again.producer_state.on_high_watermark(again.log_end_offset)
     assert again.first_unstable_offset() == 2
     assert again.aborted_transactions(0, 2) == [(1, 0)]
 

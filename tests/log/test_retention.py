@@ -101,7 +101,7 @@ def test_retention_by_size_keeps_at_least_the_size(open_log):
     for _ in range(5):
         append(log)
         log.roll()
-    assert log.size_bytes == 5 * 76
+    assert log.segments.size_bytes == 5 * 76
     assert [segment.base_offset for segment in log.apply_retention(5)] == [0]
 
 

@@ -95,7 +95,7 @@ def test_a_start_replays_no_more_bytes_than_five_batches_of_the_greatest_size_ha
         append(log, producer_id=sequence % 20, epoch=0, sequence=sequence // 20, value=bytes(1000))
     log.close()
     offset, = log.snapshots.offsets
-    batch_bytes = log.size_bytes // 100
+    batch_bytes = log.segments.size_bytes // 100
     assert (100 - offset) * batch_bytes <= 5 * 4096 + batch_bytes and offset < 85
     assert check_partition(FileSystem(), log.directory) == []
 
@@ -132,7 +132,7 @@ def test_a_damaged_batch_in_the_replayed_part_is_found_by_a_recovery(open_log, c
     log = open_log()
     for sequence in range(5):
         append(log, producer_id=1, epoch=0, sequence=sequence)
-    size_bytes = log.size_bytes // 5
+    size_bytes = log.segments.size_bytes // 5
     log.close()
     with open(log.segments[0].path('.log'), 'r+b') as file:
         file.seek(4 * size_bytes + 16)
