@@ -8,7 +8,6 @@ from kbroker.record.records import Record
 
 COLUMNS: tuple[str, ...]
 RECORD_COLUMNS: tuple[str, ...]
-WIDE: frozenset[str]
 
 class Buffer:
     def __len__(self) -> int: ...

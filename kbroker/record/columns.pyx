@@ -4,6 +4,7 @@ Validity is a bitmap, least significant bit first; strings and bytes are int32 o
 integers are in native byte order. Batches hidden by the filter are never decompressed; unrequested columns are never
 copied.
 """
+cimport cython
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -33,12 +34,30 @@ COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', '
            'sequence', 'is_transactional', 'outcome', 'leader_epoch', 'compression', 'batch_base_offset')
 RECORD_COLUMNS = ('key', 'value', 'offset', 'timestamp', 'timestamp_type', 'headers', 'sequence', 'leader_epoch')
 """The columns that make records."""
+WIDE = frozenset(('offset', 'timestamp', 'producer_id', 'batch_base_offset'))
+"""The columns of int64. All other integers are int32."""
+
+cdef enum Source:       # the field of a batch that a BatchIntegers repeats for each record
+    TIMESTAMP_TYPE
+    PRODUCER_ID
+    PRODUCER_EPOCH
+    IS_TRANSACTIONAL
+    OUTCOME
+    LEADER_EPOCH
+    COMPRESSION
+    BATCH_BASE_OFFSET
+
+cdef dict SOURCES = {
+    'timestamp_type': TIMESTAMP_TYPE, 'producer_id': PRODUCER_ID, 'producer_epoch': PRODUCER_EPOCH,
+    'is_transactional': IS_TRANSACTIONAL, 'outcome': OUTCOME, 'leader_epoch': LEADER_EPOCH, 'compression': COMPRESSION,
+    'batch_base_offset': BATCH_BASE_OFFSET}
 
 cdef enum:
     RELEASE_GIL_BYTES = 8192
     LEAST_BYTES = 128   # a batch of one record has about ten buffers
 
 
+@cython.final
 cdef class Buffer:
     """A growing byte buffer that exports the buffer protocol, for Python and Arrow."""
     cdef uint8_t *at
@@ -110,7 +129,99 @@ cdef Buffer buffer_like(Buffer other):
     return buffer
 
 
-cdef class Blobs:
+cdef class Column:
+    """A column of a ColumnDecoder, without rows at first."""
+
+    cdef Column successor(self):
+        """Return an empty column of the same kind, which may reuse memory that nothing else refers to."""
+        raise NotImplementedError
+
+    cdef int reserve(self, Py_ssize_t more, Py_ssize_t size_bytes) except -1 nogil:
+        """Make room for `more` rows, whose values have `size_bytes` together at most."""
+        return 0
+
+    cdef int cut(self, Py_ssize_t rows) except -1:
+        """Keep the first `rows` rows."""
+        raise NotImplementedError
+
+    cdef object taken(self):
+        """Return the buffers of the column, as `ColumnDecoder.take` documents them."""
+        raise NotImplementedError
+
+
+@cython.final
+cdef class Integers(Column):
+    """A column with an integer for each record, of `width` bytes."""
+    cdef Buffer buffer
+    cdef Py_ssize_t width
+
+    cdef Column successor(self):
+        cdef Integers column = Integers.__new__(Integers)
+        column.buffer, column.width = buffer_like(self.buffer), self.width
+        return column
+
+    cdef int reserve(self, Py_ssize_t more, Py_ssize_t size_bytes) except -1 nogil:
+        return self.buffer.reserve(self.width * more)
+
+    cdef int cut(self, Py_ssize_t rows) except -1:
+        self.buffer.size = self.width * rows
+        return 0
+
+    cdef object taken(self):
+        return self.buffer
+
+
+@cython.final
+cdef class BatchIntegers(Column):
+    """A column in which all records of a batch have the same integer, of `width` bytes."""
+    cdef Buffer buffer
+    cdef Py_ssize_t width
+    cdef Source source
+
+    cdef Column successor(self):
+        cdef BatchIntegers column = BatchIntegers.__new__(BatchIntegers)
+        column.buffer, column.width, column.source = buffer_like(self.buffer), self.width, self.source
+        return column
+
+    cdef int cut(self, Py_ssize_t rows) except -1:
+        return 0        # a batch is added when all its records are decoded
+
+    cdef object taken(self):
+        return self.buffer
+
+    cdef int add(self, const BatchFields *fields, BatchFilter batch_filter, Py_ssize_t rows) except -1:
+        """Add the batch's integer for `rows` records."""
+        cdef int64_t value = self.value_of(fields, batch_filter)
+        cdef Py_ssize_t i
+        self.buffer.reserve(self.width * rows)
+        if self.width == 8:
+            for i in range(rows):
+                self.buffer.put_int64(value)
+        else:
+            for i in range(rows):
+                self.buffer.put_int32(<int32_t>value)
+        return 0
+
+    cdef int64_t value_of(self, const BatchFields *fields, BatchFilter batch_filter) except? -1:
+        if self.source == TIMESTAMP_TYPE:
+            return fields.attributes & LOG_APPEND_TIME_BIT != 0
+        if self.source == PRODUCER_ID:
+            return fields.producer_id
+        if self.source == PRODUCER_EPOCH:
+            return fields.producer_epoch
+        if self.source == IS_TRANSACTIONAL:
+            return fields.attributes & TRANSACTIONAL_BIT != 0
+        if self.source == OUTCOME:
+            return <int>batch_filter.outcome_of(fields)
+        if self.source == LEADER_EPOCH:
+            return fields.partition_leader_epoch
+        if self.source == COMPRESSION:
+            return fields.attributes & COMPRESSION_MASK
+        return fields.base_offset
+
+
+@cython.final
+cdef class Blobs(Column):
     """A nullable column of bytes: a sequence of bytes or None, which is also an Arrow array.
 
     `data` holds the values one after another, and `ends` where they end: 0, then the end of each value, as int32.
@@ -152,14 +263,23 @@ cdef class Blobs:
             return None
         return PyBytes_FromStringAndSize(<const char *>self.data.at + end[0], end[1] - end[0])
 
-    cdef int reserve(self, Py_ssize_t more, Py_ssize_t bytes_) except -1 nogil:
+    cdef Column successor(self):
+        cdef Blobs blobs = Blobs.__new__(Blobs)
+        blobs.validity = buffer_like(self.validity)
+        blobs.ends = buffer_like(self.ends)
+        blobs.data = buffer_like(self.data)
+        blobs.ends.reserve(4)
+        blobs.ends.put_int32(0)
+        return blobs
+
+    cdef int reserve(self, Py_ssize_t more, Py_ssize_t size_bytes) except -1 nogil:
         cdef Py_ssize_t old = self.validity.size, wanted = (self.rows + more + 7) // 8
         self.validity.reserve(wanted - old)
         if wanted > old:
             memset(self.validity.at + old, 0, wanted - old)
             self.validity.size = wanted
         self.ends.reserve(4 * more)
-        return self.data.reserve(bytes_)
+        return self.data.reserve(size_bytes)
 
     cdef inline void put(self, const uint8_t *data, Py_ssize_t size) noexcept nogil:
         if size < 0:
@@ -170,17 +290,17 @@ cdef class Blobs:
         self.rows += 1
         self.ends.put_int32(<int32_t>self.data.size)
 
-    cdef void cut(self, Py_ssize_t count) noexcept:
-        """Keep the first `count` values."""
+    cdef int cut(self, Py_ssize_t rows) except -1:
         cdef Py_ssize_t i
-        self.rows = self.nulls = count
-        self.ends.size = 4 * (count + 1)
-        self.data.size = (<int32_t *>self.ends.at)[count]
-        self.validity.cut_bits(count)
-        for i in range(count):
+        self.rows = self.nulls = rows
+        self.ends.size = 4 * (rows + 1)
+        self.data.size = (<int32_t *>self.ends.at)[rows]
+        self.validity.cut_bits(rows)
+        for i in range(rows):
             self.nulls -= (self.validity.at[i >> 3] >> (i & 7)) & 1
+        return 0
 
-    cdef tuple taken(self):
+    cdef object taken(self):
         self.validity.size = (self.rows + 7) // 8
         return (self.rows, self.nulls, None if self.nulls == 0 else self.validity, self.ends, self.data)
 
@@ -188,34 +308,101 @@ cdef class Blobs:
 Sequence.register(Blobs)
 
 
-cdef Blobs blobs_like(Blobs other):
-    cdef Blobs blobs = Blobs.__new__(Blobs)
-    blobs.validity = buffer_like(None if other is None else other.validity)
-    blobs.ends = buffer_like(None if other is None else other.ends)
-    blobs.data = buffer_like(None if other is None else other.data)
-    blobs.ends.reserve(4)
-    blobs.ends.put_int32(0)
-    return blobs
+@cython.final
+cdef class Headers(Column):
+    """A column with the headers of each record. `ends` counts them as `Blobs.ends` counts bytes."""
+    cdef Buffer validity
+    cdef Buffer ends
+    cdef Blobs keys
+    cdef Blobs values
+
+    cdef Column successor(self):
+        cdef Headers headers = Headers.__new__(Headers)
+        headers.validity = buffer_like(self.validity)
+        headers.ends = buffer_like(self.ends)
+        headers.ends.reserve(4)
+        headers.ends.put_int32(0)
+        headers.keys = <Blobs>self.keys.successor()
+        headers.values = <Blobs>self.values.successor()
+        return headers
+
+    cdef int cut(self, Py_ssize_t rows) except -1:
+        self.ends.size = 4 * (rows + 1)
+        self.validity.cut_bits(rows)
+        self.keys.cut((<int32_t *>self.ends.at)[rows])
+        return self.values.cut((<int32_t *>self.ends.at)[rows])
+
+    cdef object taken(self):
+        return self.validity, self.ends, self.keys.taken(), self.values.taken()
+
+    cdef int add(self, const RecordFields *record) except -1 nogil:
+        """Add the headers of one record."""
+        cdef Cursor cursor = record.headers
+        cdef Py_ssize_t size, row = self.ends.size // 4 - 1
+        cdef const uint8_t *key
+        cdef const uint8_t *value
+        cdef int32_t i
+        self.validity.reserve(1)
+        if row % 8 == 0:
+            self.validity.at[self.validity.size] = 0
+            self.validity.size += 1
+        if record.headers_count > 0:
+            self.validity.set_bit(row)
+        for i in range(record.headers_count):
+            size = take_varint(&cursor)
+            key = take(&cursor, size)
+            self.keys.reserve(1, size)
+            self.keys.put(key, size)
+            size = take_varint(&cursor)
+            value = take(&cursor, max(size, <Py_ssize_t>0))
+            self.values.reserve(1, max(size, <Py_ssize_t>0))
+            self.values.put(value, size)
+        self.ends.reserve(4)
+        self.ends.put_int32(<int32_t>self.keys.rows)
+        return 0
 
 
+cdef Column column_named(str name):
+    """Return the model of a column, of which `successor` returns an empty one."""
+    cdef Integers integers
+    cdef BatchIntegers batch_integers
+    cdef Headers headers
+    cdef Py_ssize_t width = 8 if name in WIDE else 4
+    if name in ('key', 'value'):
+        return Blobs.__new__(Blobs)
+    if name == 'headers':
+        headers = Headers.__new__(Headers)
+        headers.keys, headers.values = Blobs.__new__(Blobs), Blobs.__new__(Blobs)
+        return headers
+    if name in SOURCES:
+        batch_integers = BatchIntegers.__new__(BatchIntegers)
+        batch_integers.width, batch_integers.source = width, <Source>SOURCES[name]
+        return batch_integers
+    integers = Integers.__new__(Integers)
+    integers.width = width
+    return integers
+
+
+cdef Buffer buffer_of(Integers column):
+    return None if column is None else column.buffer
+
+
+@cython.final
 cdef class ColumnDecoder:
     """Decodes runs of batches, passed in offset order, to columns of about `batch_rows` rows or `batch_bytes` bytes.
 
     `columns` names the requested ones (of COLUMNS). A batch is never split, so the result of `take` may exceed both
     limits by one batch, of at most `max_decompressed_bytes`. Timestamps are in milliseconds, as in the log.
     """
-    cdef Blobs keys
+    cdef dict columns                   # a Column each, by name
+    cdef list all                       # the same without names
+    cdef list of_batches                # the columns that are BatchIntegers
+    cdef Blobs keys                     # the other columns, for `add_records`; None if not requested
     cdef Blobs values
-    cdef Blobs header_keys
-    cdef Blobs header_values
-    cdef Buffer header_validity
-    cdef Buffer header_ends
-    cdef dict integers
+    cdef Headers headers
     cdef Buffer offsets
     cdef Buffer timestamps
     cdef Buffer sequences
-    cdef list constants               # (column, Buffer) of columns with one value per batch
-    cdef frozenset columns
     cdef bint check_crcs
     cdef Py_ssize_t batch_rows
     cdef Py_ssize_t batch_bytes
@@ -231,7 +418,7 @@ cdef class ColumnDecoder:
         unknown = set(columns) - set(COLUMNS)
         if unknown:
             raise ValueError(f'found columns {sorted(unknown)}, expected some of {COLUMNS}')
-        self.columns = frozenset(columns)
+        self.columns = {name: column_named(name) for name in COLUMNS if name in columns}
         self.check_crcs = check_crcs
         self.batch_rows = batch_rows
         self.batch_bytes = batch_bytes
@@ -240,28 +427,22 @@ cdef class ColumnDecoder:
         self.start_over()
 
     cdef int start_over(self) except -1:
-        columns = self.columns
+        """Continue in new columns: the caller has the old ones."""
+        cdef Column column
         self.rows = 0
         self.is_taken = False
-        if 'key' in columns:
-            self.keys = blobs_like(self.keys)
-        if 'value' in columns:
-            self.values = blobs_like(self.values)
-        if 'headers' in columns:
-            self.header_keys = blobs_like(self.header_keys)
-            self.header_values = blobs_like(self.header_values)
-            self.header_validity = buffer_like(self.header_validity)
-            self.header_ends = buffer_like(self.header_ends)
-            self.header_ends.reserve(4)
-            self.header_ends.put_int32(0)
-        if 'offset' in columns:
-            self.offsets = buffer_like(self.offsets)
-        if 'timestamp' in columns:
-            self.timestamps = buffer_like(self.timestamps)
-        if 'sequence' in columns:
-            self.sequences = buffer_like(self.sequences)
-        self.constants = [(name, buffer_like(None)) for name in COLUMNS[6:] + ('timestamp_type',)
-                          if name in columns and name != 'sequence']
+        self.all, self.of_batches = [], []
+        for name, column in self.columns.items():
+            column = column.successor()
+            self.columns[name] = column
+            self.all.append(column)
+            if isinstance(column, BatchIntegers):
+                self.of_batches.append(column)
+        self.keys, self.values = self.columns.get('key'), self.columns.get('value')
+        self.headers = self.columns.get('headers')
+        self.offsets = buffer_of(self.columns.get('offset'))
+        self.timestamps = buffer_of(self.columns.get('timestamp'))
+        self.sequences = buffer_of(self.columns.get('sequence'))
         return 0
 
     @property
@@ -277,8 +458,8 @@ cdef class ColumnDecoder:
             size += self.keys.data.size
         if self.values is not None:
             size += self.values.data.size
-        if self.header_keys is not None:
-            size += self.header_keys.data.size + self.header_values.data.size
+        if self.headers is not None:
+            size += self.headers.keys.data.size + self.headers.values.data.size
         return size
 
     def feed(self, data, BatchFilter batch_filter not None, *, Py_ssize_t position=0, int64_t start_offset=0,
@@ -324,6 +505,7 @@ cdef class ColumnDecoder:
         cdef Cursor cursor
         cdef bytes block
         cdef Py_ssize_t rows = self.rows
+        cdef BatchIntegers column
         if batch_last_offset(fields) < start_offset:
             return 0
         if self.check_crcs:
@@ -357,45 +539,30 @@ cdef class ColumnDecoder:
         except ProtocolError as error:
             self.cut(rows)
             raise CorruptBatchError(f'batch at offset {fields.base_offset}: {error}') from None
-        for name, buffer in self.constants:
-            fill(<Buffer>buffer, constant_of(name, fields, batch_filter), self.rows - rows)
+        for column in self.of_batches:
+            column.add(fields, batch_filter, self.rows - rows)
         return 0
 
     cdef int make_room(self, Py_ssize_t size_bytes, const BatchFields *fields) except -1:
         """Reserve rows. A record has at least 7 bytes and a header 2, so a larger count is rejected."""
         cdef Py_ssize_t rows = fields.records_count
+        cdef Column column
         if rows > size_bytes // 7:
             raise CorruptBatchError(f'batch at offset {fields.base_offset}: found {rows} records in {size_bytes} '
                                     'bytes, expected 7 bytes or more for each')
         if self.size_bytes() + size_bytes > INT32_MAX:
             raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f'batch at offset {fields.base_offset}: found {size_bytes} '
                                                           'bytes of records, more than a column of Arrow can hold')
-        if self.keys is not None:
-            self.keys.reserve(rows, size_bytes)
-        if self.values is not None:
-            self.values.reserve(rows, size_bytes)
-        if self.offsets is not None:
-            self.offsets.reserve(8 * rows)
-        if self.timestamps is not None:
-            self.timestamps.reserve(8 * rows)
-        if self.sequences is not None:
-            self.sequences.reserve(4 * rows)
+        for column in self.all:
+            column.reserve(rows, size_bytes)
         return 0
 
     cdef int cut(self, Py_ssize_t rows) except -1:
         """Keep the first `rows` rows, dropping the decoded part of a damaged batch."""
+        cdef Column column
         self.rows = rows
-        for blobs in (self.keys, self.values):
-            if blobs is not None:
-                (<Blobs>blobs).cut(rows)
-        for buffer, size in ((self.offsets, 8), (self.timestamps, 8), (self.sequences, 4)):
-            if buffer is not None:
-                (<Buffer>buffer).size = rows * <Py_ssize_t>size
-        if self.header_keys is not None:
-            self.header_ends.size = 4 * (rows + 1)
-            self.header_validity.cut_bits(rows)
-            self.header_keys.cut((<int32_t *>self.header_ends.at)[rows])
-            self.header_values.cut((<int32_t *>self.header_ends.at)[rows])
+        for column in self.all:
+            column.cut(rows)
         return 0
 
     cdef int add_records(self, Cursor *cursor, const BatchFields *fields, int64_t start_offset,
@@ -418,35 +585,9 @@ cdef class ColumnDecoder:
                 self.timestamps.put_int64(timestamp_of(fields, &record))
             if self.sequences is not None:
                 self.sequences.put_int32(sequence_after(fields.base_sequence, record.offset_delta))
-            if self.header_keys is not None:
-                self.add_headers(&record)
+            if self.headers is not None:
+                self.headers.add(&record)
             self.rows += 1
-        return 0
-
-    cdef int add_headers(self, const RecordFields *record) except -1 nogil:
-        cdef Cursor cursor = record.headers
-        cdef Py_ssize_t size
-        cdef const uint8_t *key
-        cdef const uint8_t *value
-        cdef Py_ssize_t wanted = (self.rows + 8) // 8
-        cdef int32_t i
-        self.header_validity.reserve(1)
-        if wanted > self.header_validity.size:
-            self.header_validity.at[self.header_validity.size] = 0
-            self.header_validity.size = wanted
-        if record.headers_count > 0:
-            self.header_validity.set_bit(self.rows)
-        for i in range(record.headers_count):
-            size = take_varint(&cursor)
-            key = take(&cursor, size)
-            self.header_keys.reserve(1, size)
-            self.header_keys.put(key, size)
-            size = take_varint(&cursor)
-            value = take(&cursor, max(size, <Py_ssize_t>0))
-            self.header_values.reserve(1, max(size, <Py_ssize_t>0))
-            self.header_values.put(value, size)
-        self.header_ends.reserve(4)
-        self.header_ends.put_int32(<int32_t>self.header_keys.rows)
         return 0
 
     def take(self):
@@ -458,25 +599,14 @@ cdef class ColumnDecoder:
         """
         cdef dict found = {}
         cdef Py_ssize_t rows
+        cdef Column column
         if self.is_taken:
             self.start_over()
         rows = self.rows
-        if self.keys is not None:
-            found['key'] = self.keys.taken()
-        if self.values is not None:
-            found['value'] = self.values.taken()
-        if self.header_keys is not None:
-            found['headers'] = (self.header_validity, self.header_ends, self.header_keys.taken(),
-                                self.header_values.taken())
-        if self.offsets is not None:
-            found['offset'] = self.offsets
-        if self.timestamps is not None:
-            found['timestamp'] = self.timestamps
-        if self.sequences is not None:
-            found['sequence'] = self.sequences
-        found.update(self.constants)
         self.rows = 0
         self.is_taken = True
+        for name, column in self.columns.items():
+            found[name] = column.taken()
         return rows, found
 
 
@@ -490,16 +620,12 @@ cdef class RecordColumns:
     cdef readonly object offsets
     cdef readonly object timestamps
     cdef readonly Py_ssize_t count
-    cdef Blobs header_keys
-    cdef Blobs header_values
-    cdef Buffer header_ends
+    cdef Headers headers
     cdef dict integers
 
     def __cinit__(self, ColumnDecoder decoder not None):
         self.count, self.integers = decoder.take()
-        self.keys, self.values = decoder.keys, decoder.values
-        self.header_keys, self.header_values = decoder.header_keys, decoder.header_values
-        self.header_ends = decoder.header_ends
+        self.keys, self.values, self.headers = decoder.keys, decoder.values, decoder.headers
         self.offsets = memoryview(self.integers['offset']).cast('q')
         self.timestamps = memoryview(self.integers['timestamp']).cast('q')
 
@@ -523,11 +649,11 @@ cdef class RecordColumns:
         return found
 
     cdef list headers_of(self, Py_ssize_t row):
-        cdef const int32_t *end = <const int32_t *>self.header_ends.at + row
+        cdef const int32_t *end = <const int32_t *>self.headers.ends.at + row
         cdef list headers = []
         cdef int32_t i
         for i in range(end[0], end[1]):
-            headers.append((self.header_keys.item(i).decode('utf-8', 'surrogateescape'), self.header_values.item(i)))
+            headers.append((self.headers.keys.item(i).decode('utf-8', 'surrogateescape'), self.headers.values.item(i)))
         return headers
 
 
@@ -536,38 +662,3 @@ cdef inline int64_t timestamp_of(const BatchFields *fields, const RecordFields *
     if fields.attributes & LOG_APPEND_TIME_BIT:
         return fields.max_timestamp_ms
     return <int64_t>(<uint64_t>fields.base_timestamp_ms + <uint64_t>record.timestamp_delta_ms)
-
-
-WIDE = frozenset(('producer_id', 'batch_base_offset'))
-
-
-cdef tuple constant_of(str name, const BatchFields *fields, BatchFilter batch_filter):
-    """Return (value, its size in bytes) of a column that has one value per batch."""
-    if name == 'timestamp_type':
-        return 1 if fields.attributes & LOG_APPEND_TIME_BIT else 0, 4
-    if name == 'producer_id':
-        return fields.producer_id, 8
-    if name == 'producer_epoch':
-        return fields.producer_epoch, 4
-    if name == 'is_transactional':
-        return 1 if fields.attributes & TRANSACTIONAL_BIT else 0, 4
-    if name == 'outcome':
-        return <int>batch_filter.outcome_of(fields), 4
-    if name == 'leader_epoch':
-        return fields.partition_leader_epoch, 4
-    if name == 'compression':
-        return fields.attributes & COMPRESSION_MASK, 4
-    return fields.base_offset, 8
-
-
-cdef int fill(Buffer buffer, tuple constant, Py_ssize_t rows) except -1:
-    cdef int64_t value = constant[0]
-    cdef Py_ssize_t i
-    buffer.reserve(constant[1] * rows)
-    if constant[1] == 8:
-        for i in range(rows):
-            buffer.put_int64(value)
-    else:
-        for i in range(rows):
-            buffer.put_int32(<int32_t>value)
-    return 0
