@@ -1,8 +1,8 @@
-"""The ACLs of the metadata log, kept in force: an authorizer follows each change of the log.
+"""Puts the ACLs of the metadata log into force: an authorizer follows each change of the log.
 
-A change of many ACLs takes effect in parts. The parts are ordered so that no client gets a right in between that it has
-neither before nor after the change, and none loses a right that it has before and after: ACLs that deny are added
-first and removed last.
+A change of many ACLs takes effect in parts, of which ACLs that deny are added first and removed last. So no client has
+a right between two parts that it has neither before nor after the change, and no client loses a right that it has both
+before and after.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class AclFollower:
-    """Brings the changes of the metadata log into force at an authorizer."""
+    """Puts the changes of the metadata log into force at an authorizer."""
 
     def __init__(self, authorizer: Authorizer, metadata: MetadataController, long_work: LongWork):
         self._authorizer = authorizer
@@ -49,7 +49,7 @@ class AclFollower:
             self._long_work.start(self.settle())
 
     def _in_order(self, records: Iterable[Any]) -> list[Any]:
-        """Return the records on ACLs, each denial first if it is added and last if it is removed."""
+        """Return the records of ACLs among `records`. Added denials come first, removed denials last."""
         find, deny = self._authorizer.index.entries.get, Permission.DENY
         added: dict[bool, list[Any]] = {True: [], False: []}
         removed: dict[bool, list[Any]] = {True: [], False: []}
@@ -63,7 +63,7 @@ class AclFollower:
         return [*added[True], *added[False], *removed[False], *removed[True]]
 
     def settle(self) -> Steps[None]:
-        """Bring all changes so far into force."""
+        """Put all changes so far into force."""
         pace = Pace()
         while self._pending:
             record = self._pending.popleft()
@@ -76,7 +76,7 @@ class AclFollower:
 
 
 def may_be_administered(authorizer: Authorizer) -> bool:
-    """Return whether some principal may create ACLs. Denials are not considered."""
+    """Return whether any principal may create ACLs, as far as ACLs that allow decide. Denials are ignored."""
     if authorizer.super_users or authorizer.allow_if_no_acl:
         return True
     return any(

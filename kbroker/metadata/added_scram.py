@@ -1,4 +1,4 @@
-"""`--add-scram`: credentials that are written before the first start, or while the broker is stopped (KIP-900)."""
+"""The option `--add-scram`: credentials written before the first start, or while the broker is stopped (KIP-900)."""
 from __future__ import annotations
 
 import base64
@@ -23,7 +23,11 @@ KEYS = ('name', 'password', 'salt', 'iterations', 'saltedpassword')
 
 
 def add_offline(directory: str, records: list[UserScramCredentialRecord]) -> None:
-    """Write credentials into the directory of a stopped broker. Raises LogDirectoryError, KafkaError, OSError."""
+    """Write credentials into the directory of a stopped broker.
+
+    Raise LogDirectoryError if the directory cannot be used, KafkaError if the metadata refuses a credential, OSError if
+    the disk fails.
+    """
     with changed_directory(directory) as controller:
         if controller.image.metadata_version < SCRAM_SINCE:
             raise LogDirectoryError(f'{directory}: found metadata.version {controller.image.metadata_version}, '
@@ -34,8 +38,9 @@ def add_offline(directory: str, records: list[UserScramCredentialRecord]) -> Non
 def parse_add_scram(text: str) -> UserScramCredentialRecord:
     """Return the record of `SCRAM-SHA-512=[name=NAME,password=PASSWORD]`, in the syntax of `kafka-storage`.
 
-    Besides the password there may be iterations and a base64 salt; with a salt, a base64 saltedpassword may replace the
-    password. Raises ValueError and KafkaError, without a part of the text that could be secret.
+    The text may also contain iterations and a base64 salt. With a salt, a base64 saltedpassword may replace the
+    password. Raise ValueError for a bad text, KafkaError for a bad credential. The messages contain no part of the text
+    that could be secret.
     """
     mechanism, _, rest = text.partition('=')
     if mechanism not in MECHANISM_CODES or not (rest.startswith('[') and rest.endswith(']')):

@@ -1,8 +1,8 @@
 """Encoding and decoding of metadata records in record batches.
 
-A batch of the metadata log is uncompressed, has no producer, and all of its records carry the batch's timestamp. Data
-records have no key; the key of a control record is int16 version (0), int16 type, and its body opens with an int16
-version of its own.
+A batch of the metadata log is uncompressed, has no producer, and all of its records have the batch's timestamp. Data
+records have no key. The key of a control record is int16 version (0), int16 type; its body begins with an int16 version
+of the body.
 """
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from kbroker.record.records import decode_records
 
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 MAX_RECORDS = 10_000
-"""Apache Kafka's limits for one atomic change."""
+"""The limits of Apache Kafka on one atomic change."""
 
 CHUNK_BYTES = 2 * MAX_BATCH_BYTES
-"""The size of one read: more than the largest batch."""
+"""The size of one read in bytes, which is more than the largest batch."""
 
 CONTROL_TYPES: dict[int, type] = {
     2: LeaderChangeMessage,
@@ -47,24 +47,24 @@ _VERSION = struct.Struct('>h')
 
 def encode_data(records: Iterable[Any], *, base_offset: int, epoch: int, timestamp_ms: int,
                 metadata_version: int) -> bytearray:
-    """Encode one batch of metadata records, each in the version that `metadata_version` allows."""
+    """Return one batch of metadata records, each encoded in the version that `metadata_version` allows."""
     rows = [encode_row(record, timestamp_ms, metadata_version) for record in records]
     return encode_batch(rows, base_offset=base_offset, partition_leader_epoch=epoch)
 
 
 def encode_row(record: Any, timestamp_ms: int, metadata_version: int) -> Row:
-    """Return the row of a batch for one metadata record: timestamp, no key, value."""
+    """Return a metadata record as a row of a batch: its timestamp, no key, and its encoded value."""
     return timestamp_ms, None, encode_metadata_record(record, record_version(record, metadata_version))
 
 
 def encode_control(records: Iterable[Any], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:
-    """Encode one control batch. Every body is written in version 0, as Apache Kafka 4.0 to 4.4 do."""
+    """Return one encoded control batch. Like Apache Kafka 4.0 to 4.4, write every body in version 0."""
     rows = [(timestamp_ms, _KEY.pack(0, _TYPE_OF_CONTROL[type(record)]), encode(record, 0)) for record in records]
     return encode_batch(rows, base_offset=base_offset, partition_leader_epoch=epoch, control=True)
 
 
 def decode_batch(header: BatchHeader, batch: memoryview) -> list[Any]:
-    """Return the records of a batch with a valid checksum. Raises CorruptLogError for an unknown or bad record."""
+    """Return the records of a batch whose checksum is valid. Raise CorruptLogError for an unknown or bad record."""
     decode_one = _decode_control if header.is_control else _decode_data
     found = []
     try:
@@ -80,7 +80,8 @@ def _decode_data(record: Any) -> Any:
         raise ValueError('found no value, expected a metadata record')
     message, version = decode_metadata_record(record.value)
     if version > message.versions[1]:
-        # Apache Kafka reads it with the layout it knows. Here a newer version is rejected: its meaning is unknown.
+        # Apache Kafka reads a newer version with the layout that it knows. kbroker rejects it, because its meaning is
+        # unknown.
         raise ValueError(f'found version {version} of {type(message).__name__}, expected at most {message.versions[1]}')
     return message
 
@@ -100,7 +101,7 @@ def _decode_control(record: Any) -> Any:
 
 
 def sound_batches(file: File, size_bytes: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Yield (position, header, bytes) of each batch up to `size_bytes` or up to the first torn or damaged one."""
+    """Yield (position, header, bytes) of each batch up to `size_bytes`, or up to the first torn or damaged batch."""
     position, found = 0, True
     while found and position < size_bytes:
         found = False

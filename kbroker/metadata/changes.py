@@ -15,21 +15,24 @@ from kbroker.record.batch import BatchEncoder
 
 Result = TypeVar('Result')
 Steps = Generator[Any, None, Result]
-"""Work in small parts, as `LongWork` runs it."""
+"""Work in small parts, which `LongWork` runs."""
 
 Charge = Callable[[int], object]
 """A function that counts partitions to be created or deleted. It raises KafkaError if they are too many."""
 
 
 class Turns:
-    """Lets one long change at a time happen. The others wait, in the order in which they came."""
+    """The turns of long changes.
+
+    One change at a time has its turn, and later changes wait in the order of their calls.
+    """
 
     def __init__(self) -> None:
         self._turns: deque[Pause] = deque()
-        """The change that has its turn, and those that wait."""
+        """The change that has its turn, followed by the waiting changes."""
 
     def take(self) -> Steps[None]:
-        """Wait until all earlier changes have called `end`, which this one has to call, too."""
+        """Wait until all earlier changes have called `end`. The caller must call `end` later, too."""
         turn = Pause()
         self._turns.append(turn)
         if self._turns[0] is turn:
@@ -51,9 +54,9 @@ class Turns:
 
 
 class Change:
-    """Records that will be one batch, encoded, and the image that they lead to.
+    """The encoded records of a future batch, and the image after them.
 
-    Records of another change that is committed meanwhile are replayed here, too.
+    If another change is committed before this one, its records are replayed on this image, too.
     """
 
     def __init__(self, image: MetadataImage, timestamp_ms: int, metadata_version: int):
@@ -66,20 +69,20 @@ class Change:
         self._size_bytes = 0
 
     def has_room(self, records_count: int, size_bytes: int) -> bool:
-        """Return whether so many more records, of so many bytes encoded, fit into the batch."""
+        """Return whether the batch has room for `records_count` more records of `size_bytes` encoded bytes."""
         return len(self.records) + records_count <= MAX_RECORDS and self._size_bytes + size_bytes <= MAX_BATCH_BYTES
 
     def add(self, records: Iterable[Any]) -> Steps[None]:
-        """Encode and replay records in parts. Raises as `put`."""
+        """Encode and replay records in parts. Raise the errors of `put`."""
         for record in records:
             self.put(record)
             if self.pace.spend():
                 yield
 
     def put(self, record: Any) -> None:
-        """Encode and replay a record. All records of a change are control records, or none.
+        """Encode and replay a record. Either all records of a change are control records, or no record is one.
 
-        Raises KafkaError POLICY_VIOLATION if the batch becomes too large, CorruptLogError if the record contradicts the
+        Raise KafkaError POLICY_VIOLATION if the batch becomes too large, CorruptLogError if the record contradicts the
         image.
         """
         check_batch_length(len(self.records) + 1)
@@ -92,12 +95,12 @@ class Change:
         self.records.append(record)
 
     def validated(self) -> MetadataImage:
-        """Return the image after all records: the change is only validated, and not written."""
+        """Return the image after all records of a change that is only validated, and not written."""
         self.image.end_batch(self.image.metadata_offset, self.image.metadata_epoch, self.image.timestamp_ms)
         return self.image
 
     def finish(self, base_offset: int, epoch: int) -> bytearray:
-        """Return the batch, and let the image end with it."""
+        """Return the encoded batch, and set the end of the image to the batch's end."""
         self.image.end_batch(base_offset + len(self.records) - 1, epoch, self._timestamp_ms)
         if isinstance(self.records[0], CONTROL_RECORDS):
             return encode_control(self.records, base_offset=base_offset, epoch=epoch, timestamp_ms=self._timestamp_ms)
@@ -105,14 +108,17 @@ class Change:
 
 
 def check_batch_length(count: int, what: str = 'records') -> None:
-    """Raise KafkaError POLICY_VIOLATION for a change of too many records, or of things with a record each."""
+    """Raise KafkaError POLICY_VIOLATION if a change has more than MAX_RECORDS records.
+
+    `what` names what `count` counts.
+    """
     if count > MAX_RECORDS:
         raise KafkaError(ErrorCode.POLICY_VIOLATION,
                          f'found a change of {count} {what}, expected at most {MAX_RECORDS}')
 
 
 def check_batch_size(size_bytes: int) -> None:
-    """Raise KafkaError POLICY_VIOLATION for a change of too many bytes."""
+    """Raise KafkaError POLICY_VIOLATION if a change has more than MAX_BATCH_BYTES bytes."""
     if size_bytes > MAX_BATCH_BYTES:
         raise KafkaError(ErrorCode.POLICY_VIOLATION,
                          f'found a change of {size_bytes} bytes, expected at most {MAX_BATCH_BYTES}')

@@ -1,4 +1,4 @@
-"""Records of settings: how they are made, and the bounds on their sizes."""
+"""Records of settings: functions that create them, and the bounds on their sizes."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from kbroker.protocol.messages import ClearElrRecord, ConfigRecord
 
 MIN_INSYNC_REPLICAS = 'min.insync.replicas'
 OVERHEAD_BYTES = 64
-"""A bound on the bytes of a record in a batch besides its strings."""
+"""A bound on the bytes of a record in a batch without its strings."""
 
 
 def config_record(resource_type: int, name: str, key: str, value: str | None) -> ConfigRecord:
@@ -25,7 +25,7 @@ def check_config_sizes(configs: Mapping[str, str | None]) -> None:
 
 
 def longest_encoding(record: ConfigRecord | ClearElrRecord) -> int:
-    """Return a number of bytes that the record does not exceed in a batch."""
+    """Return an upper bound on the bytes that the record takes in a batch."""
     texts = ([record.topic_name] if isinstance(record, ClearElrRecord) else
              [record.resource_name, record.name, record.value or ''])
     return OVERHEAD_BYTES + sum(len(text.encode()) for text in texts)

@@ -1,6 +1,7 @@
-"""The only voter of the metadata quorum: it leads, registers this broker, and makes every change to the metadata.
+"""The only voter of the metadata quorum. It is the leader, registers this broker, and makes every change to the
+metadata.
 
-Operations build records: those of `topics` and `configs`, and a few here. All of them are written by `commits`.
+The operations of `topics`, of `configs` and of this module build records, and `commits` writes all of them.
 """
 from __future__ import annotations
 
@@ -63,12 +64,15 @@ logger = logging.getLogger(__name__)
 class MetadataController:
     """The metadata of this broker. Call `open`, `register`, any operations, `begin_shutdown`, `finish_shutdown`.
 
-    Each operation replaces `image` instead of changing it: keep the controller, not the image.
-    The caller holds the log directory's `.lock` throughout.
+    Each operation replaces `image`, so keep the controller and not the image. The caller holds the log directory's
+    `.lock` throughout.
     """
 
     supported_features = SUPPORTED_FEATURES
-    """Lowest and highest level by feature; the finalized levels are `image.features`."""
+    """The lowest and the highest level by feature that this broker supports.
+
+    `image.features` has the finalized levels.
+    """
 
     def __init__(self, image: MetadataImage, log: QuorumLog, properties: MetaProperties, config: Config, clock: Clock,
                  sync: Sync = sync_inline):
@@ -89,7 +93,7 @@ class MetadataController:
         return self.commits.image
 
     def at_once(self, steps: Steps[Result]) -> Result:
-        """Run an operation to its end: `Commits.at_once`."""
+        """Run an operation to its end by `Commits.at_once`."""
         return self.commits.at_once(steps)
 
     def take_offline(self, reason: str) -> None:
@@ -101,13 +105,12 @@ class MetadataController:
     @classmethod
     def open(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock,
              past: Past | None = None, sync: Sync = sync_inline) -> MetadataController:
-        """Read the metadata, formatting an empty directory first, and become leader of the next epoch.
+        """Read the metadata, and become leader of the next epoch. An empty directory is formatted before.
 
-        `sync` syncs the log for the operations that wait.
-
-        Raises, before anything is written: DirectoryRefusedError if the directory does not belong to this node alone,
-        or if `past` proves that the metadata log lost records; CorruptLogError if it is damaged. Raises
-        KafkaError(KAFKA_STORAGE_ERROR) if a write fails, OSError if a read fails.
+        `sync` syncs the log for the operations that wait. Before the first write, raise DirectoryRefusedError if the
+        directory does not belong to this node alone, or if `past` proves that the metadata log lost records; raise
+        CorruptLogError if it is damaged. Raise KafkaError(KAFKA_STORAGE_ERROR) if a write fails, OSError if a read
+        fails.
         """
         if not fs.exists(os.path.join(log_dir, META_PROPERTIES_FILE)):
             format_directory(fs, log_dir, config.node_id, clock.wall_ms())
@@ -133,7 +136,7 @@ class MetadataController:
     @classmethod
     def _read(cls, fs: FileSystem, log_dir: str, config: Config, clock: Clock,
               sync: Sync = sync_inline) -> tuple[MetadataController, list[Any]]:
-        """Return the controller of a directory that may be written, and the records that its log must begin with."""
+        """Return the controller of a directory that may be written, and the records with which its log must begin."""
         properties = read_meta_properties(fs, log_dir)
         image = MetadataImage(properties.cluster_id, properties.node_id)
         log = QuorumLog(fs, log_dir, config.metadata_log_segment_bytes)
@@ -148,7 +151,7 @@ class MetadataController:
         voter = LeaderChangeMessage.Voter(voter_id=self.node_id)
         records: list[Any] = [LeaderChangeMessage(leader_id=self.node_id, voters=[voter], granting_voters=[voter])]
         if self._log.end_offset == 0 and self.image.kraft_version:
-            # The records that formatting wrote into the snapshot at offset 0 are not part of the log yet.
+            # The records that formatting wrote into the snapshot at offset 0 are not in the log yet.
             records += [KRaftVersionRecord(kraft_version=self.image.kraft_version),
                         VotersRecord(voters=list(self.image.voters))]
         self._log.begin_epoch(self.node_id, self.image.kraft_version)
@@ -158,7 +161,7 @@ class MetadataController:
             self._write([AbortTransactionRecord(reason='Controller failover')])
 
     def _bootstrap(self, records: list[Any]) -> None:
-        """Write the first data of a log, a transaction in one batch: `records`, which set at least metadata.version."""
+        """Write the first records of a log as a transaction in one batch. `records` set at least metadata.version."""
         levels = feature_levels(records)
         if levels.get(ELIGIBLE_LEADER_REPLICAS_VERSION):
             # KIP-966 requires the cluster's min.insync.replicas in the log, so that changes to it are recorded.
@@ -170,7 +173,8 @@ class MetadataController:
     def register(self, listeners: Sequence[Listener]) -> None:
         """Register a new incarnation of this broker, reachable at `listeners`, and elect it leader of every partition.
 
-        Every start elects leaders again, also after a crash: leader epochs grow, so epochs that clients hold are old.
+        Every start elects leaders again, also after a crash. Leader epochs grow by this, so the epochs that clients
+        hold are old.
         """
         broker_epoch = self._log.end_offset
         end_points = [RegisterBrokerRecord.BrokerEndpoint(name=listener.name, host=listener.host, port=listener.port,
@@ -196,9 +200,9 @@ class MetadataController:
             self.at_once(self.commits.write_in_batches([announcement, *resign]))
 
     def finish_shutdown(self) -> int:
-        """Fence this broker and close the log, once the partitions are closed.
+        """Fence this broker and close the log. The partitions must be closed before.
 
-        Returns the broker epoch for `.kafka_cleanshutdown`.
+        Return the broker epoch for `.kafka_cleanshutdown`.
         """
         self._write([BrokerRegistrationChangeRecord(
             broker_id=self.node_id, broker_epoch=self.broker_epoch, fenced=_FENCE)])
@@ -211,7 +215,7 @@ class MetadataController:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record of the metadata log."""
+        """The offset after the last record of the metadata log."""
         return self._log.end_offset
 
     def ledger(self) -> list[Line]:
@@ -223,7 +227,7 @@ class MetadataController:
         self._log.close()
 
     def _write(self, records: Sequence[Any], metadata_version: int | None = None) -> None:
-        """Write one batch, and adopt it before this returns."""
+        """Write one batch, and adopt it before returning."""
         self.at_once(self.commits.write(records, metadata_version))
 
     # -- elections
@@ -251,16 +255,16 @@ class MetadataController:
     # -- producer ids
 
     def allocate_producer_id_block(self) -> Steps[range]:
-        """Return 1000 producer ids that are never allocated again: the block is durable before this returns.
+        """Return 1000 producer ids that are never allocated again. The block is durable before it is returned.
 
-        Raises KafkaError: UNKNOWN_SERVER_ERROR if all ids are used up, KAFKA_STORAGE_ERROR.
+        Raise KafkaError UNKNOWN_SERVER_ERROR if all ids are used up, KAFKA_STORAGE_ERROR if a write or a sync fails.
         """
         yield from self.commits.settle()
         first = self.image.next_producer_id
         if first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f'the producer ids are used up: the next is {first}')
         block = range(first, first + PRODUCER_ID_BLOCK)
-        with self.commits.preparing() as change:    # from here on without a pause: an allocation at once may come
+        with self.commits.preparing() as change:    # no pause from here on: another allocation may run at once
             change.put(ProducerIdsRecord(broker_id=self.node_id, broker_epoch=self.broker_epoch,
                                          next_producer_id=block.stop))
             yield from self.commits.commit(change)

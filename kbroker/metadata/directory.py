@@ -24,7 +24,7 @@ _RESERVED_IDS = 100
 _BEFORE_FORMATTING = frozenset(('.lock', DIRECTORY_NAME, f'{META_PROPERTIES_FILE}.tmp'))
 _BEFORE_FORMATTING_INSIDE = frozenset(
     name + suffix for name in ('partition.metadata', FORMAT_SNAPSHOT_FILE) for suffix in ('', '.tmp'))
-"""Files that a crash while formatting may leave: they hold no record that was ever visible."""
+"""The files that a crash during formatting may leave. They contain no record that was ever visible."""
 
 
 class DirectoryRefusedError(LogDirectoryError):
@@ -46,7 +46,7 @@ def format_uuid(value: bytes) -> str:
 
 
 def parse_uuid(text: str) -> bytes:
-    """Return the 16 bytes that `text` spells. Raises ValueError if it is not a uuid."""
+    """Return the 16 bytes of a uuid in text form. Raise ValueError if `text` is not a uuid."""
     try:
         value = urlsafe_b64decode(text + '==')
     except ValueError:
@@ -57,7 +57,8 @@ def parse_uuid(text: str) -> bytes:
 
 
 def random_uuid() -> bytes:
-    """Return 16 random bytes whose text form does not start with a dash: a command line would parse it as an option."""
+    """Return 16 random bytes whose text form does not begin with a dash, which a command line would parse as an option.
+    """
     value = uuid.uuid4().bytes
     return value if not format_uuid(value).startswith('-') else random_uuid()
 
@@ -65,7 +66,10 @@ def random_uuid() -> bytes:
 # -- meta.properties
 
 def read_meta_properties(fs: FileSystem, log_dir: str) -> MetaProperties:
-    """Read the file. Raises DirectoryRefusedError unless it is complete and of version 1; OSError."""
+    """Return the content of `meta.properties`.
+
+    Raise DirectoryRefusedError unless it is complete and of version 1, OSError if it cannot be read.
+    """
     path = os.path.join(log_dir, META_PROPERTIES_FILE)
     try:
         found, _ = read_properties(fs.read_file(path, SMALL_FILE_BYTES).decode())
@@ -85,7 +89,7 @@ def read_meta_properties(fs: FileSystem, log_dir: str) -> MetaProperties:
 
 
 def write_meta_properties(fs: FileSystem, log_dir: str, properties: MetaProperties) -> None:
-    """Write the file; durable on return. Raises OSError."""
+    """Write `meta.properties` durably. Raise OSError if a write or a sync fails."""
     lines = (f'node.id={properties.node_id}', f'directory.id={format_uuid(properties.directory_id)}', 'version=1',
              f'cluster.id={properties.cluster_id}')
     data = ''.join(f'{line}\n' for line in lines).encode()
@@ -95,7 +99,7 @@ def write_meta_properties(fs: FileSystem, log_dir: str, properties: MetaProperti
 # -- formatting
 
 def is_unformatted(fs: FileSystem, log_dir: str) -> bool:
-    """Return whether the directory is missing or holds nothing of value, so that it may be formatted."""
+    """Return whether the directory may be formatted, because it is missing or holds nothing of value."""
     if not fs.exists(log_dir):
         return True
     metadata_directory = os.path.join(log_dir, DIRECTORY_NAME)
@@ -104,7 +108,7 @@ def is_unformatted(fs: FileSystem, log_dir: str) -> bool:
 
 
 def check_unformatted(fs: FileSystem, log_dir: str) -> None:
-    """Raise DirectoryRefusedError if the directory must not be formatted."""
+    """Raise DirectoryRefusedError if the directory may not be formatted."""
     if not is_unformatted(fs, log_dir):
         raise DirectoryRefusedError(f'{log_dir}: found no {META_PROPERTIES_FILE} but other files, expected an empty '
                                 'directory or one that Apache Kafka or kbroker formatted')
@@ -115,8 +119,8 @@ def format_directory(fs: FileSystem, log_dir: str, node_id: int, timestamp_ms: i
     """Write the files of `kafka-storage format --standalone`: this node is the only voter, with kraft.version 1.
 
     The metadata log will begin with the features and `more_records`, such as the credential of an administrator.
-    `meta.properties` is written last: without it the directory is still unformatted. Raises DirectoryRefusedError if
-    the directory holds something else; OSError.
+    `meta.properties` is written last, because a directory without it is still unformatted. Raise DirectoryRefusedError
+    if the directory holds other files, OSError if a write fails.
     """
     check_unformatted(fs, log_dir)
     if not fs.exists(log_dir):
@@ -134,7 +138,7 @@ def format_directory(fs: FileSystem, log_dir: str, node_id: int, timestamp_ms: i
 
 
 def default_features() -> list[FeatureLevelRecord]:
-    """Return the feature records of a new directory."""
+    """Return the feature records of a newly formatted directory."""
     return [FeatureLevelRecord(name=name, feature_level=level) for name, level in DEFAULT_FEATURES.items()]
 
 
@@ -156,9 +160,9 @@ def voters_record(properties: MetaProperties) -> VotersRecord:
 
 def check_writable(image: MetadataImage, log: QuorumLog, properties: MetaProperties, node_id: int,
                    bootstrap: Sequence[Any]) -> None:
-    """Raise DirectoryRefusedError unless this node alone owns everything in the metadata and supports all of it.
+    """Raise DirectoryRefusedError unless this node is the only owner of the metadata, and supports everything in it.
 
-    `bootstrap` holds the first records for a log without a metadata.version.
+    `bootstrap` has the first records of a log that has no metadata.version.
     """
     if properties.node_id != node_id:
         raise DirectoryRefusedError(f'found node.id {properties.node_id} in {META_PROPERTIES_FILE}, expected {node_id} '

@@ -1,4 +1,4 @@
-"""Changes of feature levels that a client asks for: which ones are allowed, and the records that make them."""
+"""Changes of feature levels that a client asks for: the check whether they are allowed, and their records."""
 from __future__ import annotations
 
 import enum
@@ -18,7 +18,7 @@ from kbroker.protocol.messages import FeatureLevelRecord
 
 
 class UpgradeType(enum.IntEnum):
-    """The direction that a client allows."""
+    """The direction of a change that a client allows."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -27,7 +27,7 @@ class UpgradeType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FeatureUpdate:
-    """The level that a feature is to have. `upgrade_type` is as the client sent it."""
+    """The level that a client requests for a feature. `upgrade_type` is the client's value, which may be unknown."""
 
     name: str
     level: int
@@ -38,8 +38,8 @@ def records_of_updates(updates: Iterable[FeatureUpdate], finalized: Mapping[str,
                        supported: Mapping[str, tuple[int, int]]) -> list[Any]:
     """Return a record for each level that changes, metadata.version first.
 
-    All updates are allowed, or none. Raises KafkaError: INVALID_UPDATE_VERSION, INVALID_REQUEST for a feature that is
-    named twice.
+    If one update is not allowed, raise KafkaError INVALID_UPDATE_VERSION for all of them. Raise INVALID_REQUEST for a
+    feature that is named twice.
     """
     levels = dict(finalized)
     changed: set[str] = set()

@@ -24,7 +24,7 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     'share.version': (0, 1),
     'streams.version': (0, 1),
 }
-"""The lowest and highest level. The broker does not write to a directory with levels outside of these."""
+"""The lowest and the highest supported level by feature. The broker does not write to a directory with other levels."""
 
 DEFAULT_FEATURES: dict[str, int] = {
     METADATA_VERSION: 30,
@@ -37,10 +37,10 @@ DEFAULT_FEATURES: dict[str, int] = {
 """The levels that Apache Kafka 4.3 finalizes in a new directory; metadata.version comes first, as replay requires."""
 
 METADATA_CHANGES = (7, 8, 11, 13, 14, 15, 17, 23, 30)
-"""The levels of metadata.version that brought records, or fields of records, which lower levels do not have."""
+"""The levels of metadata.version that introduced records, or fields of records, which lower levels do not have."""
 
 REQUIRED_METADATA_VERSION = {ELIGIBLE_LEADER_REPLICAS_VERSION: 23}
-"""The least metadata.version under which a feature may have a level above 0."""
+"""The least metadata.version with which a feature may have a level above 0."""
 
 DIRECTORIES_SINCE = 17
 """The metadata.version from which partitions name the directories of their replicas (KIP-858)."""

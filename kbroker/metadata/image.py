@@ -1,8 +1,9 @@
 """The state of the metadata log, replayed record by record.
 
-A `MetadataImage` is exactly a replay of the log. It keeps the content of every record kind, used here or not, so that
-a reader of the directory sees what Apache Kafka sees. Values in its dictionaries are replaced, never changed, which
-makes `copy` cheap. A batch is replayed on a copy before it is written, so that the log never holds an unreadable batch.
+A `MetadataImage` is the result of replaying the log. It keeps the content of every kind of record, even of those that
+kbroker does not use, so that a reader of the directory sees what Apache Kafka sees. Values in its dictionaries are
+replaced and never changed, which makes `copy` cheap. A batch is replayed on a copy before it is written, so that the
+log never holds an unreadable batch.
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ NO_LEADER_CHANGE = -2
 
 
 class ResourceType(enum.IntEnum):
-    """Kafka's types of resources that have configs."""
+    """Kafka's types of resources with configs."""
 
     TOPIC = 2
     BROKER = 4
@@ -34,7 +35,7 @@ class ResourceType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. `directories` is parallel to `replicas`."""
+    """One partition. `directories` has the log directory of each of `replicas`, in the same order."""
 
     index: int
     replicas: tuple[int, ...]
@@ -59,7 +60,10 @@ class PartitionImage:
             tuple(record.last_known_elr or ()))
 
     def merge(self, change: messages.PartitionChangeRecord) -> PartitionImage:
-        """Return the partition after `change`. A change that names a leader, even the same one, raises the epoch."""
+        """Return the partition after `change`.
+
+        A change that names a leader, even the present one, raises the leader epoch.
+        """
         changed: dict[str, Any] = {
             name: tuple(value) for name in _CHANGEABLE if (value := getattr(change, name)) is not None}
         if change.leader != NO_LEADER_CHANGE:
@@ -111,15 +115,15 @@ class MetadataImage:
     cluster_id: str = ''
     node_id: int = -1
     metadata_offset: int = -1
-    """Offset of the last record replayed; -1 before the first."""
+    """The offset of the last record replayed; -1 before the first."""
     metadata_epoch: int = 0
     timestamp_ms: int = -1
-    """The append time of the last replayed batch."""
+    """The append time of the last replayed batch, in ms since the Unix epoch."""
     kraft_version: int = 0
     voters: tuple[Any, ...] = ()
     """The structs of the last KRaftVoters record: each voter and its directory (kraft.version 1)."""
     leader_change_voters: tuple[int, ...] | None = None
-    """The voter ids of the last LeaderChange; None if the log holds none."""
+    """The voter ids of the last LeaderChange; None if the log has no LeaderChange."""
     features: dict[str, int] = field(default_factory=dict)
     brokers: dict[int, BrokerImage] = field(default_factory=dict)
     controllers: dict[int, Any] = field(default_factory=dict)
@@ -129,53 +133,61 @@ class MetadataImage:
     client_quotas: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = field(default_factory=dict)
     next_producer_id: int = 0
     flat_names: dict[str, str] = field(default_factory=dict)
-    """The topics with a '.' or '_' in their names, by the name with '_' in place of '.': metric names that clash."""
+    """The topics with a '.' or '_' in their names, by the name with '_' in place of '.'.
+
+    Equal keys would be equal metric names.
+    """
     access_control_entries: dict[bytes, Any] = field(default_factory=dict)
     scram_credentials: dict[tuple[str, int], Any] = field(default_factory=dict)
     delegation_tokens: dict[str, Any] = field(default_factory=dict)
     open_transaction: list[Any] | None = None
-    """The records since a BeginTransaction; they take effect at EndTransaction."""
+    """The records since a BeginTransaction, which take effect at EndTransaction."""
     _changing: dict[bytes, dict[int, PartitionImage]] = field(default_factory=dict)
-    """The changed partitions by topic id and index, within a batch. Each topic's tuple is built only once per batch,
-    which may change thousands of partitions."""
+    """The partitions that the current batch has changed, by topic id and index.
+
+    A batch may change thousands of partitions, so each topic's tuple is built only once per batch.
+    """
 
     @property
     def metadata_version(self) -> int:
-        """The finalized metadata.version; 0 while none is."""
+        """The finalized metadata.version; 0 before the first."""
         return self.features.get(METADATA_VERSION, 0)
 
     @property
     def finalized_features(self) -> dict[str, int]:
-        """The finalized level of each feature. That of kraft.version is in a control record, and listed above 0."""
+        """The finalized level of each feature.
+
+        The level of kraft.version is from a control record, and included if above 0.
+        """
         return {**self.features, KRAFT_VERSION: self.kraft_version} if self.kraft_version else dict(self.features)
 
     @property
     def eligible_leader_replicas_enabled(self) -> bool:
-        """True under KIP-966: a partition remembers its eligible leaders when its in-sync set is empty."""
+        """True if KIP-966 is enabled: a partition then keeps its eligible leaders when its in-sync set is empty."""
         return self.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) >= 1
 
     def copy(self) -> MetadataImage:
-        """Return an image that can be changed by replay without changing this one."""
+        """Return an image to which records can be replayed without a change of this image."""
         def own(value: Any) -> Any:
             return value.copy() if isinstance(value, dict | list) else value
         return MetadataImage(**{name: own(value) for name, value in vars(self).items()})
 
     def replay(self, records: Iterable[Any], last_offset: int, epoch: int, timestamp_ms: int) -> None:
-        """Apply the records of one batch. Raises CorruptLogError if one contradicts the state."""
+        """Apply the records of one batch. Raise CorruptLogError if a record contradicts the state."""
         self.metadata_offset = last_offset
         for record in records:
             self.replay_record(record)
         self.end_batch(last_offset, epoch, timestamp_ms)
 
     def replay_record(self, record: Any) -> None:
-        """Apply one record of a batch; `end_batch` follows the last one."""
+        """Apply one record of a batch. The caller calls `end_batch` after the last record."""
         if self.open_transaction is None or type(record) in _NOT_HELD:
             self._apply(record)
         else:
             self.open_transaction.append(record)
 
     def end_batch(self, last_offset: int, epoch: int, timestamp_ms: int) -> None:
-        """Adopt the place of the batch whose records were applied."""
+        """Set the end of the image to the end of the batch whose records were applied."""
         self.metadata_offset = last_offset
         self.metadata_epoch = epoch
         self.timestamp_ms = timestamp_ms
@@ -217,7 +229,7 @@ class MetadataImage:
         return held
 
     def _nothing(self, record: Any) -> None:
-        """Ignore a record: NoOp only advances the offset, ZkMigrationState is obsolete without ZooKeeper."""
+        """Ignore a record. NoOp only advances the offset, and ZkMigrationState is obsolete without ZooKeeper."""
 
     # -- brokers and controllers
 
@@ -279,7 +291,7 @@ class MetadataImage:
     def _topic(self, record: messages.TopicRecord) -> None:
         if record.name in self.topics or record.topic_id in self.topics_by_id:
             self._refuse(f'found topic {record.name} with id {record.topic_id.hex()}, and the name or the id is taken')
-        self._store_changed_partitions()    # of the topic before: a batch of many topics stores each in its turn
+        self._store_changed_partitions()    # stores the topic before, so that each topic is stored in turn
         configs = self.configs.get((ResourceType.TOPIC, record.name), {})
         flat_name = flat_name_of(record.name)
         if flat_name is not None:
@@ -287,7 +299,7 @@ class MetadataImage:
         self._put_topic(TopicImage(record.name, record.topic_id, configs=configs))
 
     def _partitions_of(self, topic: TopicImage) -> dict[int, PartitionImage]:
-        """Return the topic's partitions by index, for changes."""
+        """Return the topic's partitions by index, as a dict that a record may change."""
         partitions = self._changing.get(topic.topic_id)
         if partitions is None:
             partitions = {partition.index: partition for partition in topic.partitions}
@@ -295,7 +307,7 @@ class MetadataImage:
         return partitions
 
     def _store_changed_partitions(self) -> None:
-        """Store the changed partitions in their topics, sorted: a snapshot may state them in any order."""
+        """Store the changed partitions in their topics. Sort them, because a snapshot may contain them in any order."""
         for topic_id, partitions in self._changing.items():
             in_order = tuple(partitions[index] for index in sorted(partitions))
             self._put_topic(replace(self.topics_by_id[topic_id], partitions=in_order))
@@ -348,7 +360,7 @@ class MetadataImage:
 
     def _feature_level(self, record: messages.FeatureLevelRecord) -> None:
         if record.name == KRAFT_VERSION:
-            return  # the control record is authoritative
+            return  # the control record of kraft.version is authoritative
         if record.feature_level:
             self.features[record.name] = record.feature_level
         else:

@@ -1,4 +1,4 @@
-"""The records that lead to an image: the content of a snapshot, in Apache Kafka's order."""
+"""The records that build an image: the content of a snapshot, in Apache Kafka's order."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from kbroker.protocol.messages import (
 
 
 def control_records_of(image: MetadataImage) -> list[Any]:
-    """Return the control records that open a snapshot."""
+    """Return the control records at the beginning of a snapshot."""
     header = SnapshotHeaderRecord(last_contained_log_timestamp=image.timestamp_ms)
     if not image.kraft_version:
         return [header]
@@ -29,7 +29,10 @@ def control_records_of(image: MetadataImage) -> list[Any]:
 
 
 def records_of(image: MetadataImage) -> Iterator[Any]:
-    """Yield the data records. The level of metadata.version comes first: it decides the versions of the others."""
+    """Yield the data records.
+
+    The level of metadata.version is first, because it decides the versions of all other records.
+    """
     for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION, name)):
         yield FeatureLevelRecord(name=name, feature_level=image.features[name])
     for broker in image.brokers.values():

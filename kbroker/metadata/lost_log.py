@@ -1,4 +1,4 @@
-"""Proof that the metadata log lost records that it once held.
+"""The proof that the metadata log lost records that it once contained.
 
 Without its metadata a directory looks like an empty cluster: every partition would be set aside, and producer ids would
 be assigned again. So a start compares the log with the rest of the directory before it writes anything.
@@ -14,7 +14,7 @@ NAMED_DIRECTORIES = 3
 
 
 def proof_of_loss(past: Past, log: QuorumLog, image: MetadataImage) -> str | None:
-    """Return what was found and expected, if the log is not what a broker left; None without proof.
+    """Return the text of what was found and expected if records were lost, or None without proof of a loss.
 
     A topic id in a partition directory proves a loss only if the log reaches back to offset 0: a snapshot does not name
     the topics that were deleted before it.
@@ -46,7 +46,7 @@ def proof_of_loss(past: Past, log: QuorumLog, image: MetadataImage) -> str | Non
 
 
 def way_back(log: QuorumLog, log_dir: str) -> str:
-    """Return the advice that follows the proof."""
+    """Return the advice to the operator that follows the proof of a loss."""
     if not log.exists:
         return ('Nothing was changed. kbroker serves one log directory, with all partitions of the broker. If the '
                 f'metadata log is lost, restore {log.directory} from a backup that was taken together with the '

@@ -1,8 +1,8 @@
 """`__cluster_metadata-0`: the Raft log of the metadata quorum, written by its only voter.
 
-A list of batches in segments. `load` only reads. `begin_epoch` makes this broker the leader of the next epoch;
-`write` then writes one batch after the other, each once the one before is durable. No indexes are written: Apache Kafka
-rebuilds them at each start.
+The log is a list of batches in segments. `load` only reads. `begin_epoch` makes this broker the leader of the next
+epoch. `write` then writes one batch after the other, each after the batch before is durable. No indexes are written,
+because Apache Kafka rebuilds them at each start.
 """
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ PARTITION_METADATA = b'version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ'
 _SEGMENT = re.compile(r'(\d{20})\.log')
 _MAGIC_POSITION = 16
 _REMOVE_TOPIC = bytes((FRAME_VERSION, RemoveTopicRecord.api_key))
-"""The first bytes of a RemoveTopic record."""
+"""The first bytes of a RemoveTopic record's value."""
 
 logger = logging.getLogger(__name__)
 
 
 def segment_files(names: Iterable[str]) -> list[int]:
-    """Return the base offsets of the segments among file names, in order."""
+    """Return the base offsets of the segments among file names, in ascending order."""
     return sorted(int(match[1]) for name in names if (match := _SEGMENT.fullmatch(name)))
 
 
 def make_directory(fs: FileSystem, log_dir: str) -> str:
-    """Create the metadata partition's directory if it is missing, and return its path. Raises OSError."""
+    """Create the metadata partition's directory if it is missing, and return its path. Raise OSError if that fails."""
     directory = os.path.join(log_dir, DIRECTORY_NAME)
     if not fs.exists(directory):
         fs.mkdir(directory)
@@ -54,7 +54,7 @@ def make_directory(fs: FileSystem, log_dir: str) -> str:
 
 
 class QuorumLog:
-    """The metadata log with its files. Offsets count records; sizes are in bytes."""
+    """The metadata log with its files. Offsets count records, and sizes are in bytes."""
 
     def __init__(self, fs: FileSystem, log_dir: str, segment_bytes: int):
         self._fs = fs
@@ -64,13 +64,19 @@ class QuorumLog:
         self.start_offset = 0
         self.end_offset = 0
         self.epoch = 0
-        """The epoch of the last batch or of the newest snapshot; after `begin_epoch`, of this leader."""
+        """The epoch of the last batch or of the newest snapshot.
+
+        After `begin_epoch`, it is the epoch of this leader.
+        """
         self.state: QuorumState | None = None
-        """The content of `quorum-state` when it was last read or written; None if there is no such file."""
+        """The content of `quorum-state` when it was last read or written; None if the file does not exist."""
         self.is_complete = False
-        """True if the log begins at offset 0: a snapshot does not name the topics that were deleted before it."""
+        """True if the log begins at offset 0.
+
+        Otherwise a snapshot replaces its beginning, and does not name topics deleted there.
+        """
         self.removed_topics: set[bytes] = set()
-        """The ids of topics that were deleted, as far back as the log reaches."""
+        """The ids of deleted topics, as far back as the log reaches."""
         self.uncovered_bytes = 0
         """The bytes of the log that no snapshot covers."""
         self._epochs: list[tuple[int, int]] = []
@@ -80,11 +86,11 @@ class QuorumLog:
         self._last_position = 0
         """The position of the last batch in the last segment."""
         self._stale_bytes = 0
-        """The bytes in the last segment after its last whole batch: a write cut short by a crash."""
+        """The number of bytes after the last whole batch of the last segment, from a write that a crash cut short."""
         self._ends_segment = False
-        """True if the next batch begins a segment, because a snapshot covers the last one."""
+        """True if the next batch begins a segment, because a snapshot covers the last segment."""
         self._unsynced_names: list[File] = []
-        """The directory of the log, if its last segment is new."""
+        """A list of the log's directory if the last segment is new and its name is not synced, else empty."""
         self._opened_again: list[File] = []
         """The last segment and the directory, opened a second time: see `files_to_sync`."""
         self._failure: str | None = None
@@ -97,9 +103,9 @@ class QuorumLog:
         return self._fs.exists(self.directory)
 
     def load(self, image: MetadataImage) -> None:
-        """Replay the newest snapshot and the log into `image`. Changes nothing on disk.
+        """Replay the newest snapshot and the log into `image`, without a change on the disk.
 
-        Raises CorruptLogError for any damage but a torn last write; OSError.
+        Raise CorruptLogError for any damage other than a torn last write, OSError if a read fails.
         """
         if not self._fs.exists(self.directory):
             return
@@ -129,7 +135,8 @@ class QuorumLog:
         if not self._fs.exists(path):
             return
         for is_control, records in read_snapshot(self._fs, path):
-            # The snapshot at offset 0 covers no record: except for the voters, it is written to the log, not replayed.
+            # The snapshot at offset 0 covers no record. Only its voters are replayed; its other records are written to
+            # the log.
             if is_control or snapshot.end_offset:
                 image.replay(records, snapshot.end_offset - 1, snapshot.epoch, image.timestamp_ms)
 
@@ -172,7 +179,7 @@ class QuorumLog:
         self.epoch = epoch
 
     def _check_torn(self, path: str, is_last: bool) -> None:
-        """Raise CorruptLogError unless the bytes can be the start of one last batch, as a crash leaves it."""
+        """Raise CorruptLogError unless the bytes may be the start of one last batch, which a crash cut short."""
         assert self._file is not None
         what = f'{path}, position {self._size_bytes}: found {self._stale_bytes} bytes that are no sound batch'
         if not is_last:
@@ -184,7 +191,7 @@ class QuorumLog:
             raise CorruptLogError(f'{what}, and a sound one behind them')
 
     def _holds_a_batch(self, tail: bytes) -> bool:
-        """Return whether a batch that could continue this log begins anywhere after the start of `tail`."""
+        """Return whether a batch that could continue this log begins anywhere in `tail`, after its first byte."""
         magic_at = tail.find(b'\x02', _MAGIC_POSITION + 1)
         while magic_at != -1:
             position = magic_at - _MAGIC_POSITION
@@ -203,8 +210,8 @@ class QuorumLog:
     def begin_epoch(self, node_id: int, kraft_version: int) -> None:
         """Become leader of the next epoch, cut a torn tail, and make the last batch durable.
 
-        The sync of that batch may have failed, so it is written again: see `File.rewrite`. All batches before it were
-        synced. `quorum-state` is written first, so that no epoch is ever led twice. Raises
+        The sync of the last batch may have failed, so the batch is written again: see `File.rewrite`. All batches
+        before it were synced. `quorum-state` is written first, so that no epoch ever has two leaders. Raise
         KafkaError(KAFKA_STORAGE_ERROR) if a write fails.
         """
         seen = self.state.leader_epoch if self.state else 0
@@ -225,7 +232,7 @@ class QuorumLog:
                 self._file.resize(self._size_bytes)
                 self._stale_bytes = 0
             self._file.rewrite(self._last_position, self._size_bytes)
-            self._open_again()      # after `rewrite`, which forgets the errors of earlier writes
+            self._open_again()      # after `rewrite`, which clears the errors of earlier writes
             self._file.sync()
         except OSError as error:
             self._fail(f'{self.directory}: becoming leader failed: {error}')
@@ -233,9 +240,10 @@ class QuorumLog:
     def write(self, batch: bytearray, records_count: int) -> None:
         """Write one encoded batch whose base offset is `end_offset` and whose epoch is `epoch`.
 
-        It is durable once `files_to_sync` are synced. The next one may be written only then: a power cut could keep a
-        later batch and lose an earlier one, and such a log is refused. Raises KafkaError(KAFKA_STORAGE_ERROR) if a
-        write fails or another program wrote to the log. After that, every write fails.
+        The batch is durable once `files_to_sync` are synced, and only then may the next batch be written. Otherwise a
+        power cut could keep a later batch and lose an earlier one, and the next start refuses such a log. Raise
+        KafkaError(KAFKA_STORAGE_ERROR) if a write fails or another program wrote to the log. After that, every write
+        fails.
         """
         if self._failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._failure)
@@ -253,10 +261,10 @@ class QuorumLog:
         self.end_offset += records_count
 
     def files_to_sync(self, *, at_once: bool = False) -> list[File]:
-        """Return the files whose sync, by any thread, makes the last written batch durable.
+        """Return the files to sync, in any thread, to make the last written batch durable.
 
-        With `at_once` they are others of the same content. The kernel reports a failed write once to each open file, so
-        a sync by the loop must not share a file with one in a thread, which would take its error away.
+        With `at_once`, return other open files of the same paths. The kernel reports a failed write once to each open
+        file. If a sync by the loop and a sync in a thread shared an open file, only one of them would get the error.
         """
         assert self._file is not None
         if at_once:
@@ -264,7 +272,7 @@ class QuorumLog:
         return [self._file, *self._unsynced_names]
 
     def mark_synced(self) -> None:
-        """Adopt that the files of `files_to_sync` are synced."""
+        """Note that the files of `files_to_sync` are synced."""
         self._unsynced_names = []
 
     def fail_sync(self, error: OSError) -> str:
@@ -274,18 +282,21 @@ class QuorumLog:
         return reason
 
     def begin_segment(self) -> None:
-        """Let the next batch begin a segment, so that the one before can be removed as a whole."""
+        """Let the next batch begin a segment, so that the segment before can be removed as a whole."""
         self._ends_segment = True
 
     def forget_segments_below(self, base_offset: int) -> None:
-        """Adopt that the segments below that of `base_offset` are removed."""
+        """Note that the segments below `base_offset` are removed, which is the base offset of a segment."""
         self._segments = [segment for segment in self._segments if segment >= base_offset]
         self.start_offset = base_offset
         last = max(number for number, (_, offset) in enumerate(self._epochs) if not number or offset <= base_offset)
         self._epochs = [(epoch, max(offset, base_offset)) for epoch, offset in self._epochs[last:]]
 
     def write_leader_epochs(self) -> None:
-        """Write `leader-epoch-checkpoint` if it is out of date. Raises KafkaError(KAFKA_STORAGE_ERROR)."""
+        """Write `leader-epoch-checkpoint` if its content has changed.
+
+        Raise KafkaError(KAFKA_STORAGE_ERROR) if that fails.
+        """
         try:
             self._fs.write_file_atomically(os.path.join(self.directory, LEADER_EPOCH_FILE),
                                            encode_rows([f'{epoch} {offset}' for epoch, offset in self._epochs]))
@@ -299,12 +310,15 @@ class QuorumLog:
         self._failure = f'{self.directory}: the metadata log is closed'
 
     def take_offline(self, reason: str) -> None:
-        """Make every later write fail, for `reason`."""
+        """Make every later write fail with `reason`."""
         if self._failure is None:
             self._failure = reason
 
     def _check_no_other_process_wrote(self) -> None:
-        """Raise if another program wrote to the log: Kafka's controller writes before its broker checks the lock."""
+        """Raise KafkaError(KAFKA_STORAGE_ERROR) if another program wrote to the log.
+
+        Kafka's controller may do so: it writes before its broker checks the lock.
+        """
         assert self.state is not None
         found = self._fs.size(self._segment_path(self._segments[-1]))
         if found != self._size_bytes:

@@ -25,7 +25,7 @@ class QuorumState:
     data_version: int = 1
 
     def encode(self) -> bytes:
-        """Return the file's only line, without a vote: the only voter needs none."""
+        """Return the file's only line. It contains no vote, because a single voter needs none."""
         state: dict[str, object] = {'leaderId': self.leader_id, 'leaderEpoch': self.leader_epoch, 'votedId': -1}
         if self.data_version == 0:
             state = {'clusterId': '', **state, 'appliedOffset': 0,
@@ -36,7 +36,10 @@ class QuorumState:
 
 
 def parse_quorum_state(data: bytes, path: str) -> QuorumState:
-    """Parse the file. Raises CorruptLogError unless `data` is a quorum state of version 0 or 1."""
+    """Return the quorum state in `data`, the content of `path`.
+
+    Raise CorruptLogError unless it is of version 0 or 1.
+    """
     try:
         state = json.loads(data.split(b'\n', 1)[0])
         parsed = QuorumState(int(state['leaderEpoch']), int(state['leaderId']),

@@ -1,12 +1,13 @@
-"""Writes snapshots of the metadata and removes the log below them, so that neither the log nor a start grows for ever.
+"""Writes snapshots of the metadata, and removes the log below them. So neither the log nor the time of a start grows
+without a bound.
 
 A snapshot is due after `metadata.log.max.record.bytes.between.snapshots` of records, or with the first change after
-`metadata.log.max.snapshot.interval.ms`. It states the image at the end of the durable log. Long work encodes and writes
-it; a thread syncs it before it gets its name. Then a worker removes old snapshots and segments, in Apache Kafka's way:
-the oldest first, while all files exceed `metadata.max.retention.bytes` or the oldest snapshot is older than
-`metadata.max.retention.ms`. The newest snapshot and the log from its end on always stay.
+`metadata.log.max.snapshot.interval.ms`. It contains the image at the end of the durable log. Long work encodes and
+writes the snapshot, and a thread syncs it before it gets its name. Then a worker removes old snapshots and segments,
+like Apache Kafka: the oldest first, while all files exceed `metadata.max.retention.bytes` or the oldest snapshot is
+older than `metadata.max.retention.ms`. The newest snapshot and the log from its end on always stay.
 
-A snapshot that cannot be written is logged and tried again later: the log has all of it.
+If a snapshot cannot be written, the error is logged, and the write is tried again later. The log still has all records.
 """
 from __future__ import annotations
 
@@ -33,24 +34,27 @@ from kbroker.settings.config import Config
 
 RECORDS_OF_BATCH = 200
 BYTES_OF_BATCH = 64 * 1024
-"""The records and bytes after which a batch of a snapshot is written. Apache Kafka reads batches of any size."""
+"""The records and the bytes after which a batch of a snapshot ends. Apache Kafka reads batches of any size."""
 UNFINISHED = '.part'
 SEGMENT_FILES = ('.log', '.index', '.timeindex', '.txnindex', '.snapshot')
-"""The ends of the names of a segment's files. All but the first are Apache Kafka's."""
+"""The suffixes of a segment's files. Only Apache Kafka writes files with all but the first suffix."""
 COUNTED = ('.log', '.checkpoint')
-"""The ends of the names of the files whose sizes `metadata.max.retention.bytes` limits."""
+"""The suffixes of the files whose sizes `metadata.max.retention.bytes` limits."""
 LEFT_OVER = ('.checkpoint.part', '.checkpoint.deleted')
-"""The ends of the names of files that a crash leaves, here and in Apache Kafka."""
+"""The suffixes of the files that a crash of kbroker or of Apache Kafka leaves."""
 
 logger = logging.getLogger(__name__)
 
 
 class Limits(NamedTuple):
-    """The times at which snapshots are due, and how long old ones stay. A negative limit of the files is no limit."""
+    """The times at which snapshots are due, and the retention of old ones.
+
+    A negative limit of the files means no limit.
+    """
 
     between_bytes: int
     interval_ms: int
-    """0: no snapshot is due by time."""
+    """The time between snapshots; 0: no snapshot is due by time."""
     files_bytes: int
     age_ms: int
 
@@ -62,7 +66,7 @@ class Limits(NamedTuple):
 
 
 class SnapshotWriter:
-    """Follows the changes of the metadata, and writes one snapshot at a time."""
+    """Writes a snapshot when the changes of the metadata make one due, one at a time."""
 
     def __init__(self, metadata: MetadataController, limits: Limits, fs: FileSystem, clock: Clock, long_work: LongWork,
                  sync: Sync, submit: Submit):
@@ -80,7 +84,7 @@ class SnapshotWriter:
         self._is_stopped = False
 
     def start(self) -> None:
-        """Remove what a crash left, write a snapshot if one is due, and follow the changes."""
+        """Remove the files that a crash left, write a snapshot if one is due, and follow the changes."""
         for name in self._fs.listdir(self._log.directory):
             if name.endswith(LEFT_OVER):
                 self._fs.unlink(os.path.join(self._log.directory, name))
@@ -88,7 +92,7 @@ class SnapshotWriter:
         self.check()
 
     def stop(self) -> None:
-        """Begin nothing more. A snapshot that is being written is given up."""
+        """Begin no further snapshot. A snapshot in progress is given up."""
         self._is_stopped = True
 
     def check(self) -> None:
@@ -101,7 +105,7 @@ class SnapshotWriter:
             self._long_work.start(self._write_and_clean())
 
     def _write_and_clean(self) -> Steps[None]:
-        """Write a snapshot of the image, and remove the files that it makes dispensable."""
+        """Write a snapshot of the image, and remove the files that are not needed after it."""
         image, covered_bytes = self._metadata.image, self._log.uncovered_bytes
         name = SnapshotName(image.metadata_offset + 1, image.metadata_epoch)
         path = os.path.join(self._log.directory, name.file_name)
@@ -124,7 +128,7 @@ class SnapshotWriter:
             self._is_writing = False
 
     def _write(self, image: MetadataImage, name: SnapshotName, path: str) -> Steps[None]:
-        """Write the snapshot durably under its name. Raises OSError."""
+        """Write the snapshot durably under its name. Raise OSError if a write or a sync fails."""
         file = self._fs.open(path + UNFINISHED, create=True)
         try:
             file.resize(0)
@@ -153,7 +157,7 @@ class SnapshotWriter:
             logger.warning('%s: the next start removes this file: %s', path, error)
 
     def _adopt_start(self, first: Any) -> None:
-        """Take over the base offset of the first segment that is left."""
+        """Adopt the result of `remove_old_files`: the base offset of the first remaining segment, or an exception."""
         if isinstance(first, Exception):
             logger.warning('%s: cannot remove old files: %s', self._log.directory, first)
         else:
@@ -184,9 +188,10 @@ def encoded_snapshot(image: MetadataImage, epoch: int, timestamp_ms: int) -> Ite
 
 
 def remove_old_files(fs: FileSystem, directory: str, limits: Limits, wall_ms: int) -> int:
-    """Remove snapshots and segments as the limits ask, and return the base offset of the first segment that is left.
+    """Remove the snapshots and segments that exceed the limits. Return the base offset of the first remaining segment.
 
-    Segments go first, the oldest first, so a crash in between leaves a log that the newest snapshot reaches.
+    Remove segments before snapshots, the oldest first. A crash between two removals then leaves a log that continues
+    the newest snapshot.
     """
     states = fs.stats(directory)
     total_bytes = sum(size for name, (size, _) in states.items() if name.endswith(COUNTED))

@@ -2,9 +2,9 @@
 
 A snapshot is a control batch that opens with SnapshotHeader, data batches, and a control batch SnapshotFooter; the
 offsets inside count from 0. The end offset in the name is the first offset that the snapshot does not cover.
-`00000000000000000000-0000000000.checkpoint` covers nothing. It is the initial state of a formatted directory: its
-voters in control records and, since Apache Kafka 4.4, its features. Before 4.4 the features are in another snapshot,
-`bootstrap.checkpoint`, beside the partitions.
+`00000000000000000000-0000000000.checkpoint` covers nothing. It is the initial state of a formatted directory. It
+contains the voters in control records and, since Apache Kafka 4.4, the features. Before 4.4 the features are in another
+snapshot, `bootstrap.checkpoint`, in the log directory.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME = re.compile(r'(\d{20})-(\d{10})\.checkpoint')
 
 
 class SnapshotName(NamedTuple):
-    """The name of a snapshot; `end_offset` is exclusive, `epoch` is that of the last covered record."""
+    """The name of a snapshot. `end_offset` is exclusive, and `epoch` is the epoch of the last covered record."""
 
     end_offset: int
     epoch: int
@@ -35,7 +35,7 @@ class SnapshotName(NamedTuple):
 
 
 def snapshot_files(names: Iterable[str]) -> list[SnapshotName]:
-    """Return the finished snapshots among file names, the oldest first; unfinished and deleted ones are ignored."""
+    """Return the finished snapshots among file names, the oldest first. Ignore unfinished and deleted snapshots."""
     matches = (_NAME.fullmatch(name) for name in names)
     return sorted(SnapshotName(int(match[1]), int(match[2])) for match in matches if match)
 
@@ -46,7 +46,7 @@ def newest_snapshot(fs: FileSystem, directory: str) -> SnapshotName | None:
 
 
 def read_snapshot(fs: FileSystem, path: str) -> Iterator[tuple[bool, list[Any]]]:
-    """Yield (is control batch, records) of each batch. Raises CorruptLogError unless the file is a whole snapshot."""
+    """Yield (is control batch, records) of each batch. Raise CorruptLogError unless the file is a whole snapshot."""
     file = fs.open_to_read(path)     # Apache Kafka makes snapshots read-only
     size_bytes = file.size()
     end = next_offset = 0
@@ -78,7 +78,10 @@ def encode_format_snapshot(control_records: list[Any], data_records: list[Any], 
 
 
 def bootstrap_records(fs: FileSystem, log_dir: str, metadata_directory: str) -> list[Any]:
-    """Return the first records for a formatted log: features and perhaps SCRAM credentials; [] if there are none."""
+    """Return the first records for a formatted log: features, and SCRAM credentials if formatting added some.
+
+    The list is empty if the directory has no such records.
+    """
     for path in (os.path.join(log_dir, BOOTSTRAP_FILE), os.path.join(metadata_directory, FORMAT_SNAPSHOT_FILE)):
         if fs.exists(path):
             found = [record for is_control, records in read_snapshot(fs, path) if not is_control for record in records]

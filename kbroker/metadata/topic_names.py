@@ -11,7 +11,7 @@ _LEGAL = re.compile(r'[a-zA-Z0-9._-]+')
 
 
 def check_topic_name(name: str) -> None:
-    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) unless `name` is valid, which also makes it a valid directory name."""
+    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) unless `name` is valid. A valid name is also a valid directory name."""
     if not name:
         problem = 'it is empty'
     elif name in ('.', '..'):
@@ -26,12 +26,15 @@ def check_topic_name(name: str) -> None:
 
 
 def flat_name_of(name: str) -> str | None:
-    """Return the name with '_' in place of '.', None for a name with neither."""
+    """Return the name with '_' in place of '.', or None if the name has neither character."""
     return name.replace('.', '_') if '.' in name or '_' in name else None
 
 
 def check_collision(name: str, by_flat_name: Mapping[str, str]) -> None:
-    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) if another name differs only in '.' and '_', as metric names clash."""
+    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) if another topic has the same name but for '.' and '_'.
+
+    Metric names use '_' for both, so those of the two topics would be equal.
+    """
     other = by_flat_name.get(flat_name_of(name) or '')
     if other is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f'Topic {name!r} collides with the topic {other!r}')

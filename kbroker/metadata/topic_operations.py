@@ -1,7 +1,8 @@
-"""Creation and deletion of topics, and growth of them: each change builds the records of one batch.
+"""Creation, growth and deletion of topics. Each change builds the records of one batch.
 
-A change is a generator: it yields between small parts, and waits until its batch is durable. Its caller takes a turn of
-`Commits.turns`, so that no two such changes overlap. A change that runs at once may come in between.
+A change is a generator: it yields between small parts, and waits until its batch is durable. Its caller waits for its
+turn of `Commits.turns`, so that no two of these changes overlap. A change that runs at once may still take effect
+during another one.
 """
 from __future__ import annotations
 
@@ -46,13 +47,13 @@ class TopicOperations:
 
     def create(self, new_topics: Sequence[NewTopic], *, validate_only: bool = False,
                charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
-        """Create topics in one batch. Returns for each, in the order of the request, the topic or its error.
+        """Create topics in one batch. Return the topic or its error for each, in the order of the request.
 
         The errors are INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG,
-        INVALID_REQUEST, POLICY_VIOLATION and those of `charge`.
-        With `validate_only` nothing is written; the results are those of a real call. `charge` gets the number of
-        partitions of each valid topic; a KafkaError that it raises is the topic's error. Raises errors of the whole
-        batch: POLICY_VIOLATION if it would be too large, KAFKA_STORAGE_ERROR.
+        INVALID_REQUEST, POLICY_VIOLATION and those of `charge`. With `validate_only` nothing is written, but the
+        results are those of a real call. `charge` gets the number of partitions of each valid topic. If it raises a
+        KafkaError, that is the topic's error. Raise KafkaError for the whole batch: POLICY_VIOLATION if it is too
+        large, KAFKA_STORAGE_ERROR if a write fails.
         """
         with self._commits.preparing() as change:
             refused = yield from self._add_new(change, new_topics, charge)
@@ -61,7 +62,7 @@ class TopicOperations:
 
     def _add_new(self, change: Change, new_topics: Sequence[NewTopic],
                  charge: Charge) -> Steps[dict[str, KafkaError]]:
-        """Add the records of all good topics, and return the errors of the others."""
+        """Add the records of all valid topics, and return the errors of the remaining topics by name."""
         check_batch_length(sum(max(0, new.partitions) for new in new_topics))
         times = Counter(new.name for new in new_topics)
         refused: dict[str, KafkaError] = {}
@@ -112,10 +113,11 @@ class TopicOperations:
 
     def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False,
                           charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
-        """Increase each topic of `counts` to so many partitions, in one batch. Returns for each the topic or its error.
+        """Increase each topic of `counts` to that number of partitions, in one batch. Return the topic or its error for
+        each.
 
         The errors are UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS and those of `charge`, which gets the number of
-        added partitions of each topic. Raises as `create`.
+        added partitions of each topic. Raise the errors of `create`.
         """
         refused: dict[str, KafkaError] = {}
         with self._commits.preparing() as change:
@@ -139,9 +141,9 @@ class TopicOperations:
 
     def delete(self, topics: Sequence[str | bytes],
                charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
-        """Delete topics by name or id, in one batch. Returns for each, in order, the deleted topic or its error.
+        """Delete topics by name or id, in one batch. Return the deleted topic or its error for each, in the same order.
 
-        `charge` gets the number of partitions of each topic; a KafkaError that it raises is the topic's error.
+        `charge` gets the number of partitions of each topic. If it raises a KafkaError, that is the topic's error.
         """
         check_batch_length(len(topics))
         results: list[TopicImage | KafkaError] = []
@@ -166,7 +168,10 @@ class TopicOperations:
 
 
 def existing_topic(image: MetadataImage, topic: str | bytes) -> TopicImage:
-    """Return a topic by name or id. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID."""
+    """Return a topic by name or id.
+
+    Raise KafkaError UNKNOWN_TOPIC_OR_PARTITION for an unknown name, UNKNOWN_TOPIC_ID for an unknown id.
+    """
     if isinstance(topic, str):
         if topic not in image.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'Topic {topic!r} does not exist')
@@ -177,5 +182,5 @@ def existing_topic(image: MetadataImage, topic: str | bytes) -> TopicImage:
 
 
 def directories_of(image: MetadataImage, directory_id: bytes) -> list[bytes]:
-    """Return the log directories that a record of a replica names: none in old versions of the metadata."""
+    """Return the log directories for the record of a replica. Old metadata versions have none."""
     return [directory_id] if image.metadata_version >= DIRECTORIES_SINCE else []
