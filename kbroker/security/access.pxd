@@ -20,7 +20,7 @@ cdef class Access:
     cdef readonly DecisionCaches caches
     cdef readonly object principal
     cdef readonly object host
-    cdef int64_t generation         # of the ACLs that the decisions follow from
+    cdef int64_t generation         # the generation of the ACLs that the decisions follow from
     cdef Py_ssize_t held_bytes
     cdef list decisions             # by operation and resource type: None, or a Decision by name
     cdef bint logs_allowed

@@ -1,7 +1,7 @@
-"""The rights of a principal at a host, and the decisions about them that were made already.
+"""The rights of a principal at a host, with the decisions made so far.
 
-A remembered decision costs two look-ups. A change of the ACLs makes all remembered decisions void: each Access drops
-its own when it is asked next. The names are the client's choice, so the memory of the decisions is bounded.
+A stored decision costs two lookups. A change of the ACLs invalidates all stored decisions: each Access drops its
+decisions at its next call. Clients choose the names in the decisions, so the memory of the decisions is bounded.
 """
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.tuple cimport PyTuple_GET_ITEM
@@ -15,16 +15,17 @@ cdef extern from "Python.h":
 cdef enum:
     OPERATIONS = 16
     RESOURCE_TYPES = 8
-    # A slot of a dict, besides the name. Decisions are shared, or belong to their ACL.
+    # The memory of a slot of a dict, without the name. Decisions need no further memory: they are shared, or belong to
+    # their ACL.
     REMEMBERED_BYTES = 100
-    # To copy, measure and log so many characters of a name takes about as long as one element of long work.
+    # Copying, measuring and logging this many characters of a name takes about as long as one element of long work.
     CHARACTERS_OF_AN_ELEMENT = 1024
     MOST_BYTES = 64 * 1024 * 1024
     MOST_BYTES_OF_ONE = 8 * 1024 * 1024
 
 
 cdef class DecisionCaches:
-    """The bound of the decisions that all Access objects of an authorizer remember, and the age of the ACLs."""
+    """The bound on the decisions that all Access objects of an authorizer store, and the generation of the ACLs."""
 
     def __init__(self, authorizer):
         self.authorizer = authorizer
@@ -32,11 +33,13 @@ cdef class DecisionCaches:
         self.most_bytes_of_one = MOST_BYTES_OF_ONE
 
     def expire(self):
-        """Make all remembered decisions void: the ACLs have changed."""
+        """Invalidate all stored decisions, because the ACLs have changed."""
         self.generation += 1
 
     cdef int make_room(self, Access keep) except -1:
-        """Forget the decisions of the oldest Access objects, until an eighth of the memory is free."""
+        """Drop the decisions of the oldest Access objects until an eighth of the memory is free, but not those of
+        `keep`.
+        """
         cdef Access access
         for access in self.authorizer.accesses():
             if self.held_bytes <= self.most_bytes - self.most_bytes // 8:
@@ -47,7 +50,7 @@ cdef class DecisionCaches:
 
 
 cdef class Access:
-    """The rights of one principal at one host. Connections share it through `Authorizer.access_of`."""
+    """The rights of one principal at one host. Connections get it from `Authorizer.access_of`, and share it."""
 
     def __init__(self, DecisionCaches caches not None, principal, host):
         self.caches = caches
@@ -66,8 +69,8 @@ cdef class Access:
     cpdef bint may(self, int operation, int resource_type, str name, object request=None, bint quiet=False) except -1:
         """Return whether the principal may do the operation on the resource, and log the decision.
 
-        `request` is named in the log. `quiet` marks a question that only filters an answer. None is not the name of any
-        resource: the answer is no.
+        The log names `request`. `quiet` marks a check that only filters an answer. The name None is the name of no
+        resource, so the result is False.
         """
         decision = self.decide(operation, resource_type, name)
         if <object>PyTuple_GET_ITEM(decision, 0) is True and not self.logs_allowed:
@@ -131,5 +134,5 @@ cdef class Access:
         return 0
 
 
-cdef object ANY_RESOURCE = object()     # the name that stands for any resource of a type
-cdef str SOME_NAME = 'hardcode'         # the name that Kafka's log has for it
+cdef object ANY_RESOURCE = object()     # the name of any resource of a type
+cdef str SOME_NAME = 'hardcode'         # its name in Kafka's log

@@ -1,4 +1,4 @@
-"""The codes of ACLs in requests and in the metadata log (KIP-133, KIP-290), and the filters made of them."""
+"""The codes of ACLs in requests and in the metadata log (KIP-133, KIP-290), and the filters that consist of them."""
 from __future__ import annotations
 
 import enum
@@ -58,11 +58,11 @@ def name_of(codes: type[enum.IntEnum], code: int) -> str:
 CLUSTER_NAME = 'kafka-cluster'
 """The name of the one CLUSTER resource."""
 WILDCARD = '*'
-"""The name that stands for every resource, and the host that stands for every one. `User:*` is every principal."""
+"""The name that stands for every resource, and the host that stands for every host. `User:*` is every principal."""
 
 
 class AclFilter(NamedTuple):
-    """An ACL, or the ACLs that a client asks about: None and the codes ANY match everything."""
+    """An ACL, or a filter of the ACLs that a client asks for. None and the codes ANY match everything."""
 
     resource_type: int
     resource_name: str | None

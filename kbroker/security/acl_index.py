@@ -1,8 +1,8 @@
-"""The ACLs, indexed by what a decision needs, so that its time does not grow with their number.
+"""The ACLs, with indexes for decisions, so that the time of a decision does not grow with the number of ACLs.
 
 An ACL concerns a pattern of resources, a principal and a host. A decision looks up the patterns that cover the
-resource, and in each of them four pairs: the principal or `User:*`, from the host or from any. The patterns are the
-literal name, the literal `*`, and the prefixes of the name, which a tree finds.
+resource, and four pairs in each pattern: the principal or `User:*`, from the host or from any host. The patterns are
+the literal name, the literal `*`, and the prefixes of the name, which a tree finds.
 """
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ if TYPE_CHECKING:
 EVERY_USER = 'User:*'
 RESOURCE_TYPES = tuple(int(kind) for kind in ResourceType if kind > ResourceType.ANY)
 ENTRY_BYTES = 1_500
-"""The memory of an ACL in the index and in the metadata image, besides its strings, as measured on CPython 3.11 with 64
-bits. No other ACL has its pattern or its principal."""
+"""The bytes of memory of an ACL in the index and in the metadata image, without its strings.
+
+Measured on CPython 3.11 with 64 bits, with ACLs that share neither pattern nor principal.
+"""
 PREFIX_BYTES = 400
-"""The memory of a prefix in its tree, which has at most two nodes for each."""
+"""The bytes of memory of a prefix in its tree, which has at most two nodes per prefix."""
 
 _LITERAL, _PREFIXED = int(PatternType.LITERAL), int(PatternType.PREFIXED)
 
 Entry = Any
 """An AccessControlEntryRecord."""
 Pattern = tuple[int, int, str]
-"""Resource type, pattern type and name."""
+"""The resource type, the pattern type and the name."""
 
 MOST_ACL_BYTES = 256 * 1024 * 1024
-"""The bound on the memory of all ACLs: some 150,000 of them."""
+"""The bound on the memory of all ACLs, which suffices for some 150,000 ACLs."""
 
 
 class Decision(NamedTuple):
-    """The answer to one question, and the reason: an ACL, or the name of a rule that needs none."""
+    """A decision about an operation, and its reason: an ACL, or the name of a rule that needs no ACL."""
 
     allowed: bool
     rule: Entry | str
@@ -60,7 +62,7 @@ class AclIndex:
     # -- changes
 
     def put(self, entry: Entry) -> None:
-        """Add an entry, in place of one with its id."""
+        """Add an entry. It replaces an entry with the same id."""
         from kbroker.security.acl_patterns import AclsOfPattern, PrefixTree  # no broker without ACLs needs it
 
         self.remove(entry.id)
@@ -76,7 +78,7 @@ class AclIndex:
         self._owned.setdefault((entry.resource_type, *owner), {})[entry.id] = entry
 
     def remove(self, entry_id: bytes) -> None:
-        """Remove the entry with this id, if there is one."""
+        """Remove the entry with this id, if it exists."""
         entry = self.entries.pop(entry_id, None)
         if entry is None:
             return
@@ -94,7 +96,7 @@ class AclIndex:
     # -- questions
 
     def patterns_of(self, resource_type: int, name: str) -> list[AclsOfPattern]:
-        """Return the ACLs that cover a resource, by pattern. An empty name is covered by `*` alone."""
+        """Return the ACLs that cover a resource, by pattern. Only `*` covers an empty name."""
         found = [self._patterns.get((resource_type, _LITERAL, name))]
         if name != WILDCARD:
             found.append(self._patterns.get((resource_type, _LITERAL, WILDCARD)))
@@ -103,12 +105,15 @@ class AclIndex:
         return covering if prefixes is None else covering + prefixes.covering(name)
 
     def owned_by(self, resource_type: int, principal: str, host: str) -> Iterator[Entry]:
-        """Yield the entries of a type of resources for a principal at a host, which is spelled by `host_key`."""
+        """Yield the entries of a type of resources for a principal at a host. The host is in the form of `host_key`."""
         for owner in owners_of(principal, host):
             yield from self._owned.get((resource_type, *owner), {}).values()
 
     def candidates(self, wanted: AclFilter) -> Iterator[Entry]:
-        """Yield all entries that match a filter, among others: few, if the filter names resource and principal."""
+        """Yield all entries that match a filter, and possibly further ones.
+
+        There are few if the filter names resource and principal.
+        """
         if wanted.resource_name is None:
             yield from self.entries.values()
             return
@@ -142,22 +147,22 @@ def pattern_of(entry: Entry) -> Pattern:
 
 
 def owners_of(principal: str, host: str) -> tuple[tuple[str, str], ...]:
-    """Return the owners of the ACLs for a principal at a host, which is spelled by `host_key`."""
+    """Return the owners of the ACLs for a principal at a host. The host is in the form of `host_key`."""
     return (principal, host), (principal, WILDCARD), (EVERY_USER, host), (EVERY_USER, WILDCARD)
 
 
 def owner_of(entry: Entry) -> tuple[str, str]:
-    """Return the principal and the host of an entry. The host is spelled as the rights of a client look it up."""
+    """Return the principal and the host of an entry. The host is in the form of `host_key`, as lookups need it."""
     return entry.principal, host_key(entry.host)
 
 
 def identity_of(entry: Entry) -> tuple[Any, ...]:
-    """Return the fields by which two ACLs are equal: all but the id."""
+    """Return the fields by which two ACLs are equal, which are all fields but the id."""
     return (entry.resource_type, entry.pattern_type, entry.resource_name, entry.principal, entry.host, entry.operation,
             entry.permission_type)
 
 
 def size_of(entry: Entry) -> int:
-    """Return about how many bytes of memory an entry takes."""
+    """Return the approximate bytes of memory that an entry takes."""
     held_bytes = ENTRY_BYTES + memory_of(entry.resource_name) + memory_of(entry.principal) + memory_of(entry.host)
     return held_bytes + PREFIX_BYTES if entry.pattern_type == PatternType.PREFIXED else held_bytes

@@ -1,9 +1,10 @@
-"""The ACLs of one pattern of resources, and the patterns that cover a name, found without trying lengths.
+"""The ACLs of one pattern of resources, and the search for the patterns that cover a name.
 
-A decision goes through the patterns that cover a resource. The prefixes among them are in a tree: a node is a stored
-prefix, or a place at which stored prefixes part. The path of a name has all stored prefixes that may cover it. The path
-looks only at the characters at which prefixes part, so one comparison at its end tells how much of it is right. A look
-up costs a step for each node of the path, and that comparison, however many prefixes there are.
+A decision examines all patterns that cover a resource. The prefixes among them are in a tree. A node of the tree is a
+stored prefix, or a place at which stored prefixes diverge. The path of a name contains all stored prefixes that may
+cover the name. The search for the path compares only the characters at which prefixes diverge, so one comparison at the
+end shows how many nodes of the path do cover the name. A lookup costs a step for each node of the path and this
+comparison, however many prefixes there are.
 """
 cimport cython
 
@@ -17,7 +18,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     DENY = 2
-    # One element of long work takes about as long as so many nodes of a path, or characters.
+    # One element of long work takes about as long as this many nodes of a path, or this many characters.
     NODES_OF_AN_ELEMENT = 8
     CHARACTERS_OF_AN_ELEMENT = 1024
 
@@ -26,8 +27,8 @@ cdef enum:
 cdef class Rules:
     """The ACLs of one pattern for one principal from one host.
 
-    `denied` and `allowed` have a bit for each operation that some ACL denies or allows. `decisions` has the decisions
-    by operation and permission: several if hosts are spelled differently.
+    `denied` and `allowed` have a bit for each operation that an ACL denies or allows. `decisions` has the decisions by
+    operation and permission. One pair has several decisions if their hosts are spelled differently.
     """
 
     def __init__(self):
@@ -40,7 +41,7 @@ cdef class Rules:
         return self.note(entry.operation, entry.permission_type, True)
 
     cdef bint remove(self, object entry) except -1:
-        """Remove an entry. Return whether none is left."""
+        """Remove an entry. Return whether no entry remains."""
         key = entry.operation, entry.permission_type
         left = tuple([decision for decision in self.decisions[key] if decision.rule is not entry])
         if left:
@@ -79,14 +80,14 @@ cdef class AclsOfPattern:
         self.owners = {}
 
     def put(self, decision, tuple owner not None):
-        """Add the ACL of a decision. `owner` is its principal and its host, spelled by `host_key`."""
+        """Add the ACL of a decision. `owner` is its principal and its host, in the form of `host_key`."""
         cdef Rules rules = self.owners.get(owner)
         if rules is None:
             rules = self.owners[owner] = Rules()
         rules.add(decision)
 
     def remove(self, entry, tuple owner not None):
-        """Remove an ACL. Return whether none is left."""
+        """Remove an ACL. Return whether no ACL remains."""
         cdef Rules rules = self.owners[owner]
         if rules.remove(entry):
             del self.owners[owner]
@@ -104,9 +105,10 @@ cdef class AclsOfPattern:
 
 
 cpdef object decide(list patterns, tuple owners, tuple denied_by, tuple allowed_by):
-    """Return the decision of the ACLs of these patterns for these owners, or None.
+    """Return the decision of the ACLs of these patterns for these owners, or None if no ACL decides.
 
-    One that denies an operation of `denied_by` decides, then the first that allows one of `allowed_by`.
+    An ACL that denies an operation of `denied_by` decides. Otherwise the first ACL that allows an operation of
+    `allowed_by` decides.
     """
     cdef AclsOfPattern acls
     cdef Rules rules
@@ -135,7 +137,8 @@ cdef int bits_of(tuple operations) except -1:
 cdef class Node:
     """A place in the tree: the first `depth` characters of `text`, which is a stored prefix.
 
-    `children` has the nodes behind it by their next character. `acls` is None where prefixes only part.
+    `children` has the nodes after this one by their next character. `acls` is None in a node at which prefixes only
+    diverge.
     """
 
     cdef Node child(self, str text):
@@ -153,7 +156,7 @@ cdef class PrefixTree:
         self.root = node_of('', 0, None)
 
     def __len__(self):
-        """Return the number of nodes besides the root."""
+        """Return the number of nodes without the root."""
         cdef Node node
         nodes, count = [self.root], -1
         while nodes:
@@ -214,7 +217,7 @@ cdef class PrefixTree:
         shrink(parent, node)
         if last > 1 and parent.acls is None and len(parent.children) == 1:
             shrink(path[last - 2], parent)
-        for node in reversed(path):         # the text of a removed prefix is not kept
+        for node in reversed(path):         # no node may keep the text of a removed prefix
             if node.acls is not None:
                 node.text = node.acls.pattern[2]
             elif node.depth and node.children:
@@ -255,7 +258,7 @@ cdef int add_child(Node parent, Node child) except -1:
 
 
 cdef int shrink(Node parent, Node node) except -1:
-    """Take a node without ACLs out of the tree, unless prefixes part at it."""
+    """Remove a node without ACLs from the tree, unless prefixes diverge at it."""
     cdef Py_ssize_t count = 0 if node.children is None else len(node.children)
     if count == 0:
         del parent.children[character(node.text, parent.depth)]

@@ -22,7 +22,7 @@ from kbroker.security.escape import json_line, shown
 
 MOST_OF_A_FIELD = 1024
 QUEUE_BYTES = 8 * 1024 * 1024
-"""The most bytes of lines that wait for their file."""
+"""The most bytes of lines that wait to be written to the file."""
 OK = 'ok'
 
 logger = logging.getLogger('kbroker.audit')
@@ -53,7 +53,7 @@ class LogSink:
         logger.info('%s', line)
 
     def reopen(self) -> None:
-        """Do nothing: the log is not a file of this process."""
+        """Do nothing, because the log is not a file of this process."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -66,7 +66,7 @@ class Audit:
 
     @property
     def waiting_bytes(self) -> int:
-        """The size of the lines that are not written yet."""
+        """The number of bytes of the lines that are not written yet."""
         return 0
 
     def ledger(self) -> list[Line]:
@@ -74,19 +74,19 @@ class Audit:
                      'later lines are counted')]
 
     def write(self, event: str, **fields: Any) -> None:
-        """Write one line. Texts are capped in length; fields that are None are left out."""
+        """Write one line. Cap the length of texts, and omit fields that are None."""
 
     def denied(self, fields: Mapping[str, Any]) -> None:
-        """Write one line about a denial, or about equal denials, as `decision_log` counts them."""
+        """Write one line about a denial, or about several equal denials that `decision_log` has counted."""
         self.write('denied', outcome='denied', count=fields.get('repeated', 1), principal=fields['principal'],
                    host=fields['host'], api=fields['request'], operation=fields['operation'],
                    resource=fields['resource'], rule=fields['rule'])
 
     def reopen(self) -> None:
-        """Continue in a new file: the old one was renamed."""
+        """Continue in a new file, because the old file was renamed."""
 
     def close(self) -> None:
-        """Write what is queued, and the last line."""
+        """Write the queued lines, and the line of the event `stopped`."""
 
 
 class AuditLog(Audit):

@@ -1,8 +1,8 @@
 """The file of the audit, which a thread writes: the loop never waits for its disk.
 
-While the file cannot be written, as on a full disk, the broker serves on. Lines wait in memory up to QUEUE_BYTES, and
-writing is tried again every RETRY_S. Later lines are counted, and a line of the event `lost` has their number. Lines
-are not synced: a power failure may take the last ones.
+While the file cannot be written, for example because the disk is full, the broker continues to serve. Lines wait in
+memory up to QUEUE_BYTES, and the write is repeated every RETRY_S. Further lines are only counted, and a line of the
+event `lost` has their number. Lines are not synced, so a power failure may lose the last lines.
 """
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ Write = Callable[[int, bytes], int]
 
 
 def open_audit(setting: str, clock: Clock) -> Audit:
-    """Return the audit of `kbroker.audit.log`. Raises OSError if its file cannot be opened."""
+    """Return the audit that `kbroker.audit.log` asks for. Raise OSError if its file cannot be opened."""
     if not setting:
         return Audit()
     return AuditLog(LogSink() if setting == IN_THE_LOG else AuditFile(setting), clock)
 
 
 class AuditFile:
-    """A file that lines are appended to. Raises OSError if it cannot be opened."""
+    """A file to which lines are appended. The constructor raises OSError if the file cannot be opened."""
 
     def __init__(self, path: str, write: Write = os.write, retry_s: float = RETRY_S):
         self.path = path
         self._write = write
         self._retry_s = retry_s
         self._lines: SimpleQueue[bytes] = SimpleQueue()
-        # Each counter is changed by one thread: the loop counts what it queued and lost, the writer what it took.
+        # Only one thread changes each counter: the loop counts the lines that it queued and lost, the writer those that
+        # it took.
         self._queued_bytes = 0
         self._taken_bytes = 0
         self._lost = 0
@@ -58,11 +59,11 @@ class AuditFile:
 
     @property
     def waiting_bytes(self) -> int:
-        """The bytes of the lines that are not written yet."""
+        """The number of bytes of the lines that are not written yet."""
         return self._queued_bytes - self._taken_bytes
 
     def put(self, line: str) -> None:
-        """Queue a line. It is lost, and counted, if too many lines wait."""
+        """Queue a line. If too many lines wait, drop the line, and count it as lost."""
         data = line.encode('utf-8', 'backslashreplace') + b'\n'
         if self.waiting_bytes + len(data) > QUEUE_BYTES:
             self._lost += 1
@@ -71,12 +72,12 @@ class AuditFile:
         self._lines.put(data)
 
     def reopen(self) -> None:
-        """Open the path again before the next write: the file was renamed."""
+        """Open the path again before the next write, because the file was renamed."""
         self._wants_reopening = True
         self._lines.put(b'')
 
     def close(self) -> None:
-        """Write what is queued, and end the thread. A write that fails from now on is not tried again."""
+        """Write the queued lines, and end the thread. A write that fails from now on is not repeated."""
         self._closing.set()
         self._lines.put(b'')
         self._thread.join()
@@ -84,7 +85,7 @@ class AuditFile:
             os.close(self._fd)
 
     def _open(self) -> int:
-        """Open the file, and end a torn last line: the broker that wrote it may have been killed."""
+        """Open the file, and end a torn last line, whose broker may have been killed."""
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             size = os.fstat(fd).st_size
@@ -103,7 +104,7 @@ class AuditFile:
         self._report_lost()
 
     def _take(self) -> bytes:
-        """Wait for lines. Return some of them."""
+        """Wait for lines, and return the lines to write next."""
         data = bytearray(self._lines.get())
         while len(data) < WRITE_BYTES:
             try:
@@ -113,7 +114,7 @@ class AuditFile:
         return bytes(data)
 
     def _put_down(self, data: bytes) -> None:
-        """Write the lines, and try again until that succeeds. After the stop has begun, try once."""
+        """Write the lines, and repeat the write until it succeeds. After the stop has begun, try only once."""
         while True:
             is_last = self._closing.is_set()
             try:
@@ -140,7 +141,7 @@ class AuditFile:
             return
 
     def _reopen(self) -> None:
-        """Replace the descriptor. The old one stays if the path cannot be opened."""
+        """Replace the descriptor. Keep the old one if the path cannot be opened."""
         fd = self._open()
         os.close(self._fd)
         self._fd = fd

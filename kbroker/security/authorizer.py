@@ -1,7 +1,7 @@
 """Decisions by ACLs: Kafka's StandardAuthorizer (KIP-11, KIP-290, KIP-801).
 
-A super user may do everything. Otherwise an ACL that denies decides, then one that allows. ACLs concern a resource by
-its name, by `*` or by a prefix. Without any ACL for a resource, `allow.everyone.if.no.acl.found` decides.
+A super user may do everything. For other users, an ACL that denies decides before an ACL that allows. An ACL concerns
+resources by name, by `*` or by a prefix. For a resource without any ACL, `allow.everyone.if.no.acl.found` decides.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_ALLOW = Decision(True, 'DefaultAllow')
 DEFAULT_DENY = Decision(False, 'DefaultDeny')
 
 SOME_NAME = 'hardcode'
-"""The name that Kafka asks about when it asks for any resource of a type."""
+"""The name that Kafka's authorizer uses to check for any resource of a type."""
 
 _IMPLIED_BY = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
@@ -32,14 +32,14 @@ _IMPLIED_BY = {
 _DENIED_BY = {int(operation): (int(operation), int(Operation.ALL)) for operation in Operation}
 _ALLOWED_BY = {int(operation): (*_DENIED_BY[operation], *map(int, _IMPLIED_BY.get(operation, ())))
                for operation in Operation}
-"""The operations of an ACL that decide about an operation."""
+"""For each operation, the operations of ACLs that decide about it."""
 
 
 class Authorizer:
     """The ACLs of the cluster and the decisions that follow from them.
 
     The owner calls `put` and `remove` with the records of the metadata log. Each change takes effect at once, on
-    existing connections, too: `Access` objects drop the decisions that they remember.
+    existing connections, too: `Access` objects drop their stored decisions.
     """
 
     def __init__(self, super_users: Collection[Principal] = (), allow_if_no_acl: bool = False,
@@ -65,7 +65,7 @@ class Authorizer:
 
     @property
     def generation(self) -> int:
-        """Grows with each change of an ACL."""
+        """A number that grows with each change of an ACL."""
         return self.caches.generation
 
     def put(self, entry: Entry) -> None:
@@ -79,7 +79,7 @@ class Authorizer:
         self.caches.expire()
 
     def access_of(self, principal: Principal, host: str) -> Access:
-        """Return what the principal may do from the host. Connections of the same pair share it."""
+        """Return the rights of the principal at the host. Connections of the same pair share the object."""
         key = str(principal), host_key(host)
         access = self._accesses.get(key)
         if access is None:
@@ -128,7 +128,7 @@ class Authorizer:
 
 
 def _shortest(prefixes: Iterable[str]) -> list[str]:
-    """Return the prefixes that have no other one as their prefix, sorted."""
+    """Return, sorted, the prefixes that have no other one of `prefixes` as their prefix."""
     found: list[str] = []
     for prefix in sorted(prefixes):
         if not found or not prefix.startswith(found[-1]):
@@ -137,6 +137,6 @@ def _shortest(prefixes: Iterable[str]) -> list[str]:
 
 
 def _has_prefix(name: str, prefixes: list[str]) -> bool:
-    """Return whether a name begins with one of the prefixes, which `_shortest` returned."""
+    """Return whether a name begins with one of the prefixes, a result of `_shortest`."""
     at = bisect_right(prefixes, name)
     return at > 0 and name.startswith(prefixes[at - 1])

@@ -1,8 +1,8 @@
 """Decisions about access in the broker's log, at Kafka's levels.
 
-A denial of what a client asked for is logged at INFO. The first denial is logged at once. Equal ones that follow within
-10 seconds become one line with their number, so that a client in a loop does not fill the log. Decisions that only
-filter an answer are logged at TRACE, and what is allowed at DEBUG.
+The denial of a request is logged at INFO. The first denial is logged at once. Equal denials within the next 10 seconds
+become one line with their number, so that a client in a loop does not fill the log. Decisions that only filter an
+answer are logged at TRACE, and decisions that allow at DEBUG.
 """
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ WINDOW_MS = 10_000
 """The time within which equal denials are counted instead of logged."""
 MOST_DENIALS = 1000
 MOST_DENIAL_BYTES = 4 * 1024 * 1024
-"""The different denials that are counted at a time, and their memory. Beyond it, those of a principal and operation are
-one more. These take as much again, and then the oldest is logged."""
+"""The bounds on the number of different denials that are counted at one time, and on their memory.
+
+Beyond the bounds, all denials of one principal and operation count as one. Those have the same bounds again, and beyond
+them the oldest is logged and removed.
+"""
 DENIAL_BYTES = 700
-"""The memory of a counted denial besides its texts, as measured on CPython 3.11 with 64 bits."""
+"""The bytes of memory of a counted denial without its texts, as measured on CPython 3.11 with 64 bits."""
 OTHERS = '(others)'
 
 logger = logging.getLogger('kbroker.authorizer')
@@ -37,7 +40,7 @@ class DecisionLog:
     """The log of decisions. `report` gets the fields of each line about a denial, for the audit log."""
 
     def __init__(self, timers: Timers | None = None, report: Report = lambda fields: None):
-        """Without `timers`, each denial is logged."""
+        """Count equal denials in windows of `timers`. Without `timers`, log each denial."""
         self._timers = timers
         self._report = report
         self._counts: OrderedDict[tuple[Any, ...], _Repeats] = OrderedDict()
@@ -57,7 +60,7 @@ class DecisionLog:
 
     def note(self, access: Any, operation: int, resource_type: int, name: str | None, decision: Any, request: Any,
              quiet: bool) -> None:
-        """Log a decision. `quiet` marks one that only filters, or fills a field that was asked for."""
+        """Log a decision. `quiet` marks a decision that only filters an answer, or fills a requested field of it."""
         if decision.allowed or quiet:
             level = logging.DEBUG if decision.allowed and not quiet else TRACE
             if logger.isEnabledFor(level):
@@ -87,7 +90,7 @@ class DecisionLog:
             self.held_bytes += more_bytes
 
     def _end_window(self, key: tuple[Any, ...]) -> None:
-        """Log the denials of a window, and begin another one if there were any."""
+        """Log the denials of a window. If there were any, begin another window."""
         repeats = self._counts[key]
         if not repeats.count:
             del self._counts[key]
@@ -106,7 +109,7 @@ class DecisionLog:
             self._write(repeats.fields | {'repeated': repeats.count})
 
     def close(self) -> None:
-        """Log what is counted."""
+        """Log all counted denials."""
         while self._counts:
             self._close(next(iter(self._counts)))
 
@@ -116,7 +119,7 @@ class DecisionLog:
 
 
 class _Repeats:
-    """The denials since the last line about them."""
+    """The number of equal denials since the last line about them."""
 
     __slots__ = ('count', 'fields', 'timer')
 
@@ -132,7 +135,7 @@ def memory_of_denial(key: tuple[Any, ...], fields: dict[str, Any]) -> int:
 
 def fields_of(access: Any, operation: int, resource_type: int, name: str | None, decision: Any,
               request: Any) -> dict[str, Any]:
-    """Return what is logged about a decision."""
+    """Return the fields of the line about a decision."""
     return {
         'result': 'allowed' if decision.allowed else 'denied', 'principal': str(access.principal), 'host': access.host,
         'operation': name_of(Operation, operation),
@@ -141,7 +144,7 @@ def fields_of(access: Any, operation: int, resource_type: int, name: str | None,
 
 
 def rule_text(rule: Any) -> str:
-    """Return the rule that decided: its name, or the ACL."""
+    """Return the text of the rule that decided: its name, or the ACL."""
     if isinstance(rule, str):
         return rule
     return (f'{name_of(Permission, rule.permission_type)} {rule.principal} from {rule.host} '
@@ -150,12 +153,15 @@ def rule_text(rule: Any) -> str:
 
 
 def line_of(fields: dict[str, Any]) -> str:
-    """Return the line of a decision, as `key=value` behind the result."""
+    """Return the line of a decision: the result, followed by `key=value` for each field."""
     result, *others = fields.items()
     return ' '.join([result[1], *(f'{name}={_value(str(found))}' for name, found in others if found is not None)])
 
 
 def _value(text: str) -> str:
-    """Return the text of a field, in quotes if it has blanks or equals signs, so that it cannot pass for a field."""
+    """Return the text of a field's value.
+
+    Quote it if it has blanks or equals signs, so that it cannot imitate a field.
+    """
     found = shown(text).replace('"', '\\x22')
     return f'"{found}"' if ' ' in found or '=' in found else found

@@ -1,8 +1,8 @@
-"""The subject of a certificate as the text that Java prints for it, which is the text that mapping rules match.
+"""The subject of a certificate in the form that Java prints and mapping rules match.
 
 The form is RFC 2253: the parts of the name in reverse order, joined by commas. The attributes of KEYWORDS have their
-keyword, every other attribute has its dotted number and its value in hexadecimal. Python's `ssl` cannot provide it: it
-returns neither the types of the strings nor the numbers of the attributes.
+keyword. Every other attribute has its dotted number, and its value in hexadecimal. Python's `ssl` cannot provide this
+text, because it returns neither the types of the strings nor the numbers of the attributes.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ESCAPED = frozenset(',=+<>#;"\\')
 
 _SEQUENCE, _SET, _OBJECT_IDENTIFIER, _INTEGER, _VERSION = 0x30, 0x31, 0x06, 0x02, 0xA0
 _TEXT_TAGS = frozenset((12, 19, 20, 22, 27, 30))
-"""UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString: Java reads each as UTF-8."""
+"""UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString. Java reads each of them as UTF-8."""
 
 
 class DistinguishedNameError(ValueError):
@@ -21,7 +21,7 @@ class DistinguishedNameError(ValueError):
 
 
 class _Reader:
-    """The elements of some DER bytes, one after the other."""
+    """A reader of the elements of some DER bytes, one after the other."""
 
     def __init__(self, data: bytes):
         self.data = data
@@ -39,7 +39,7 @@ class _Reader:
         return taken
 
     def element(self) -> tuple[int, bytes, bytes]:
-        """Return the tag, the content, and all bytes of the next element."""
+        """Read the next element. Return its tag, its content, and all its bytes."""
         start = self.at
         tag = self.take(1)[0]
         length = self.take(1)[0]
@@ -52,7 +52,7 @@ class _Reader:
         return tag, content, self.data[start:self.at]
 
     def content(self, wanted: int) -> bytes:
-        """Return the content of the next element, which must have the tag `wanted`."""
+        """Read the next element, which must have the tag `wanted`. Return its content."""
         tag, content, _ = self.element()
         if tag != wanted:
             raise DistinguishedNameError(f'certificate: tag {wanted:#04x} expected, found {tag:#04x}')
@@ -60,9 +60,9 @@ class _Reader:
 
 
 def subject_text(certificate: bytes) -> str:
-    """Return the subject of a certificate in DER. Raises DistinguishedNameError."""
+    """Return the subject of a certificate in DER. Raise DistinguishedNameError if the bytes are not a certificate."""
     body = _Reader(_Reader(_Reader(certificate).content(_SEQUENCE)).content(_SEQUENCE))
-    tag, _, _ = body.element()              # the version, which may be absent, then the serial number
+    tag, _, _ = body.element()              # the version, which may be absent, and the serial number
     if tag == _VERSION:
         tag, _, _ = body.element()
     if tag != _INTEGER:

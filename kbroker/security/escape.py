@@ -1,7 +1,7 @@
-"""Text of a client in log lines: it cannot begin a line, reorder one or fill one.
+"""Escapes for a client's text in log lines, so that the text cannot begin a line, reorder one or fill one.
 
-The formatters of `logs` escape every message. `shown` also caps the length: use it for each name that a
-client chooses, such as client ids, groups, members, transactional ids and users.
+The formatters of `logs` escape every message. `shown` also caps the length: use it for each name that a client chooses,
+such as client ids, groups, members, transactional ids and users.
 """
 import json
 from collections.abc import Mapping
@@ -22,7 +22,10 @@ def escaped(text: str) -> str:
 
 
 def shown(text: str | None, most: int = MOST_SHOWN) -> str:
-    """Return the first `most` characters of `text`, escaped, with the number of those left out. None is `none`."""
+    """Return the first `most` characters of `text`, escaped, with the number of omitted characters.
+
+    For None, return `none`.
+    """
     if text is None:
         return 'none'
     if len(text) <= most:

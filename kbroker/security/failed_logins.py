@@ -1,7 +1,7 @@
-"""Failed logins by address: a client that guesses passwords has to wait.
+"""Failed logins by address. A client that guesses passwords must wait.
 
 An address may fail MOST_AT_ONCE times, and one time more every REFILL_MS. Beyond that, its logins begin one after the
-other, every PACE_MS. No user is locked out: a right password succeeds after the wait. Other addresses do not wait.
+other, one per PACE_MS. No user is locked out: a right password succeeds after the wait. Other addresses do not wait.
 """
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ MOST_AT_ONCE = 10
 REFILL_MS = 6_000
 PACE_MS = 100
 LONGEST_WAIT_MS = 10_000
-"""A login that would have to wait longer is refused."""
+"""The longest wait. A login that would wait longer is refused."""
 MOST_ADDRESSES = 10_000
-"""The number of addresses beyond which the one that failed longest ago is forgotten."""
+"""The most addresses that are counted. Beyond it, the address that failed longest ago is removed."""
 NETWORK_BITS = 64
-"""One client may have all IPv6 addresses of such a network."""
+"""The prefix length that counts as one IPv6 address, because one client may have all addresses of a network of this
+size.
+"""
 
 
 class _Failures:
@@ -36,7 +38,7 @@ class _Failures:
 
 
 class FailedLogins:
-    """The addresses whose logins failed lately."""
+    """The addresses whose logins failed recently."""
 
     def __init__(self, clock: Clock):
         self._clock = clock
@@ -50,7 +52,7 @@ class FailedLogins:
                      'the oldest is forgotten')]
 
     def note(self, address: str) -> None:
-        """Count a failed login."""
+        """Count a failed login of the address."""
         network = network_of(address)
         now_ms = self._clock.monotonic_ms()
         failures = self._by_network.setdefault(network, _Failures(now_ms))
@@ -61,7 +63,7 @@ class FailedLogins:
             self._by_network.popitem(last=False)
 
     def wait_ms(self, address: str) -> int | None:
-        """Return the time that a login of the address waits before it begins, or None if it is refused."""
+        """Return the milliseconds that a login of the address waits before it begins, or None if it is refused."""
         failures = self._by_network.get(network_of(address)) if self._by_network else None
         if failures is None:
             return 0
@@ -77,7 +79,7 @@ class FailedLogins:
 
 
 def network_of(address: str) -> str:
-    """Return the IPv4 address itself, or the network of an IPv6 address."""
+    """Return an IPv4 address itself, or the network of an IPv6 address."""
     if ':' not in address:
         return address
     try:

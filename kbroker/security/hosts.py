@@ -5,13 +5,14 @@ import functools
 import ipaddress
 
 LONGEST_ADDRESS = 128
-"""More characters than any address has, with its zone."""
+"""More characters than any address has, including its zone."""
 
 
 def host_key(text: str) -> str:
-    """Return the one spelling of an address, or the text if it is no address.
+    """Return the one form of an address, or the text itself if it is no address.
 
-    An IPv4 address that is mapped into IPv6 is the IPv4 address. The texts of ACLs may be long: they are not kept.
+    The form of an IPv4 address mapped into IPv6 is the IPv4 address. Long texts are not cached, because the hosts of
+    ACLs may have any length.
     """
     return text if len(text) > LONGEST_ADDRESS else _host_key(text)
 

@@ -1,12 +1,12 @@
 """The keys of signed tokens (JWT): a JSON Web Key Set, and the check of a signature.
 
-The signature itself is checked by joserfc. Everything that decides *which* key and algorithm may check it stands here
-and in `key_source.KeySet.find`:
+joserfc checks the signature itself. This module and `key_source.KeySet.find` decide *which* key and algorithm may check
+it:
 
 * The algorithm must be one of `ALGORITHMS`, all of them with public keys. So neither `none` nor an HMAC with a public
   key as its secret can pass.
-* The key must have the token's key id, fit the algorithm by type and curve, and be made for signatures. Exactly one key
-  must be left.
+* The key must have the token's key id, fit the algorithm by type and curve, and be a key for signatures. Exactly one
+  key must meet these conditions.
 """
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from kbroker.security.oauthbearer import BASE64URL, LARGEST_BEARER_BYTES, parse_
 MOST_KEYS = 100
 LEAST_RSA_BITS = 2048
 MOST_RSA_BITS = 8192
-"""Larger keys cost milliseconds for each token."""
+"""The largest RSA key. Larger keys cost milliseconds for each token."""
 
 class Fit(NamedTuple):
-    """The keys that an algorithm uses: JWK's `kty`, and `crv` where there are curves."""
+    """The keys that an algorithm uses: their `kty` in JWK, and their `crv` if they have curves."""
 
     key_type: str
     curves: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ CURVES = {curve for fit in ALGORITHMS.values() for curve in fit.curves}
 
 
 class _Registry(jws.JWSRegistry):
-    """The algorithms, and headers as identity providers write them: with members of their own."""
+    """The algorithms, and a check of headers that accepts identity providers' own members."""
 
     max_header_length = LARGEST_BEARER_BYTES
     max_payload_length = LARGEST_BEARER_BYTES
@@ -53,7 +53,7 @@ class _Registry(jws.JWSRegistry):
     def get_alg(self, name: str) -> JWSAlgModel:
         if name not in ALGORITHMS:
             raise UnsupportedAlgorithmError(name)
-        # Without the warning that RFC 9864 renamed EdDSA: identity providers use the old name.
+        # Avoid the warning that RFC 9864 renamed EdDSA, because identity providers use the old name.
         return self.algorithms[name]
 
 
@@ -61,11 +61,11 @@ REGISTRY = _Registry()
 
 
 class Key(NamedTuple):
-    """A usable key of the set."""
+    """A usable key of the key set."""
 
     key_id: str | None
     algorithm: str | None
-    """The only algorithm, if the set names one."""
+    """The only algorithm of the key if the set names one, else None."""
     key_type: str
     curve: str | None
     key: RSAKey | ECKey | OKPKey
@@ -77,11 +77,14 @@ class Key(NamedTuple):
 
 
 class KeySetError(Exception):
-    """A key set cannot be loaded. The message names the place, what was found and what was expected."""
+    """A key set cannot be loaded. The message names the place, what was found, and what was expected."""
 
 
 def parse_keys(text: bytes) -> tuple[list[Key], list[str]]:
-    """Return the usable keys of a JSON Web Key Set, and why others are left out. Raises KeySetError."""
+    """Return the usable keys of a JSON Web Key Set, and the reasons why other keys are left out.
+
+    Raise KeySetError if the text is not a key set or no key is usable.
+    """
     try:
         rows = parse_json_object(text.decode()).get('keys')
     except ValueError:
@@ -101,7 +104,7 @@ def parse_keys(text: bytes) -> tuple[list[Key], list[str]]:
 
 
 def _key(row: Any) -> Key:
-    """Return the key of one row. Raises ValueError with the reason why it is not usable."""
+    """Return the key of one row. Raise ValueError with the reason if it is not usable."""
     if not isinstance(row, dict):
         raise ValueError('found something else, expected a JSON object')
     key_type, curve, algorithm, key_id, use = (row.get(name) for name in ('kty', 'crv', 'alg', 'kid', 'use'))
@@ -136,9 +139,9 @@ def _bits(modulus: Any) -> int:
 
 
 def signature_fits(bearer: str, key: RSAKey | ECKey | OKPKey) -> bool:
-    """Return whether the key made the token's signature. Takes 0.3 to 2.4 ms for the usual keys."""
+    """Return whether the key made the token's signature. This takes 0.3 to 2.4 ms for the usual keys."""
     try:
         jws.deserialize_compact(bearer, key, registry=REGISTRY)
-    except (JoseError, ValueError, RecursionError):     # joserfc parses the header again, a few calls deeper
+    except (JoseError, ValueError, RecursionError):     # joserfc parses the header again, at a deeper recursion
         return False
     return True

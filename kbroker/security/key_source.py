@@ -1,7 +1,7 @@
 """The source of the keys of signed tokens: a file, or an endpoint of the identity provider.
 
-The keys are loaded before the start, and again on a thread of their own: the loop never waits for them. A set that
-cannot be read leaves the old one in force.
+The keys are loaded before the start, and later again on a separate thread, so the loop never waits for them. If a set
+cannot be read, the old set stays in force.
 """
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ logger = logging.getLogger(__name__)
 
 LARGEST_SET_BYTES = 1024 * 1024
 KEY_ID_PAUSE_MS = 60_000
-"""A key id that stays unknown is looked up again after this time."""
+"""The time after which a key id that was not found may be looked up again."""
 REFRESH_PAUSE_MS = 5_000
-"""The least time between two refreshes for unknown key ids: clients choose the ids."""
+"""The least time between two refreshes for unknown key ids, because clients choose the ids."""
 MOST_UNKNOWN_KEY_IDS = 16
 LONGEST_KEY_ID = 1000
 FILE_CHECK_MS = 5_000
-"""The time between two looks at the modification time of a file."""
+"""The time between two checks of a file's modification time."""
 FETCH_TIMEOUT_S = 10.0
 
 
 class Place:
     """A file or an endpoint that holds a key set. `read` runs on a worker thread.
 
-    `tls` has the `ssl.` options of the login module, with the certificates that an https: endpoint is verified against.
+    `tls` has the `ssl.` options of the login module. Their certificates verify an https: endpoint.
     """
 
     def __init__(self, url: str, tls: Mapping[str, str]):
@@ -60,7 +60,10 @@ class Place:
         return self.url.startswith('http:')
 
     def read(self, *, always: bool = True) -> bytes | None:
-        """Return the bytes of the set; without `always`, None for a file that did not change. Raises KeySetError."""
+        """Return the bytes of the set. Without `always`, return None for a file that has not changed.
+
+        Raise KeySetError if the set cannot be read.
+        """
         try:
             return self._read_file(always) if self.is_file else get(
                 self.url, LARGEST_SET_BYTES, FETCH_TIMEOUT_S, self._context)
@@ -94,7 +97,7 @@ def _tls_context(options: Mapping[str, str]) -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class RefreshSettings:
-    """The times at which the key set is loaded again."""
+    """The intervals at which the key set is loaded again."""
 
     refresh_ms: int = 3_600_000
     backoff_ms: int = 100
@@ -102,7 +105,7 @@ class RefreshSettings:
 
 
 class KeySet:
-    """The keys in force. `load` fills it first; from `find` on it belongs to the loop."""
+    """The keys in force. `load` fills the set before the start; later only the loop uses it."""
 
     def __init__(self, place: Place, clock: Clock, background: Background, settings: RefreshSettings):
         self._place = place
@@ -111,7 +114,7 @@ class KeySet:
         self._settings = settings
         self._keys: list[Key] = []
         self._unknown: OrderedDict[str, int] = OrderedDict()
-        """The time at which a refresh for a key id began, in ms of the monotonic clock."""
+        """The time at which the last refresh for a key id began, in ms of the monotonic clock."""
         self._last_search_ms: int | None = None
         self._is_fetching = False
         self._is_closed = False
@@ -119,7 +122,7 @@ class KeySet:
         self._timer: Timer | None = None
 
     def load(self) -> None:
-        """Load the set for the first time; may block. Raises ConfigError."""
+        """Load the set for the first time, which may block. Raise ConfigError if it cannot be loaded."""
         try:
             keys, left_out = parse_keys(self._place.read() or b'')
         except KeySetError as error:
@@ -127,7 +130,10 @@ class KeySet:
         self._adopt(keys, left_out)
 
     def find(self, key_id: str | None, algorithm: str) -> Key:
-        """Return the one key for a token. For an unknown key id, begin to load the set again. Raises TokenRefused."""
+        """Return the one key for a token. For an unknown key id, begin to load the set again.
+
+        Raise TokenRefused unless exactly one key fits.
+        """
         with_id = [key for key in self._keys if key_id is None or key.key_id == key_id]
         if key_id is not None and not with_id:
             self._look_for(key_id)
@@ -138,7 +144,7 @@ class KeySet:
         return fitting[0]
 
     def start(self) -> None:
-        """Begin the regular refreshes."""
+        """Start the regular refreshes."""
         self._schedule(self._regular_pause_ms)
 
     def close(self) -> None:
@@ -157,7 +163,7 @@ class KeySet:
         self._timer = self._background.timers.after(pause_ms, self._refresh)
 
     def _look_for(self, key_id: str) -> None:
-        """Refresh for an unknown key id, unless that happened lately."""
+        """Refresh for an unknown key id, unless a refresh began recently."""
         now_ms = self._clock.monotonic_ms()
         looked_ms = self._unknown.get(key_id)
         if len(key_id) > LONGEST_KEY_ID or (looked_ms is not None and now_ms - looked_ms < KEY_ID_PAUSE_MS):

@@ -1,7 +1,8 @@
-"""The interface of all SASL mechanisms on the broker's side: tokens of the client in, tokens for the client out.
+"""The interface of all SASL mechanisms on the broker's side. They receive tokens of the client, and return tokens for
+the client.
 
-A `Mechanism` is what one listener serves, built from its settings. It begins an `Exchange` for each login. Neither
-knows a socket, a request or a thread.
+A `Mechanism` is built from the settings of one listener, which serves it. It begins an `Exchange` for each login.
+Neither class knows sockets, requests or threads.
 """
 from __future__ import annotations
 
@@ -10,16 +11,20 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 LARGEST_TOKEN_BYTES = 32 * 1024
-"""The longest token. The largest legitimate one is an OAUTHBEARER message with a token of 16 KiB."""
+"""The longest token. The largest legitimate token is an OAUTHBEARER message with a bearer token of 16 KiB."""
 LARGEST_NAME_BYTES = 1024
-"""The longest principal name that a mechanism accepts. It bounds what log lines, ACL caches and quotas keep of it."""
+"""The longest principal name that a mechanism accepts.
+
+This also bounds the names in log lines, ACL caches and quotas.
+"""
 
 
 class AuthenticationError(Exception):
-    """A login failed. `client_text` is for the client; None stands for the generic text, `generic_text`.
+    """A login failed.
 
-    `reason` is for the log. Neither contains a part of a password, proof or bearer token. `claimed_name` is the name
-    that the client tried, without a proof. It is None if the client failed before it sent one.
+    `client_text` is for the client; if it is None, the client gets `generic_text`. `reason` is for the log. Neither
+    contains a part of a password, proof or bearer token. `claimed_name` is the name that the client gave, without a
+    proof. It is None if the client failed before it sent a name.
     """
 
     def __init__(self, client_text: str | None, reason: str, claimed_name: str | None = None):
@@ -30,20 +35,20 @@ class AuthenticationError(Exception):
 
 
 class Login(NamedTuple):
-    """The result of an exchange: the user's name, and when the credential expires (wall clock), or None."""
+    """The result of an exchange: the user's name, and the wall-clock time at which the credential expires, or None."""
 
     name: str
     expires_ms: int | None = None
 
 
 Check = Callable[[], bool]
-"""A computation that takes up to milliseconds and uses no state of the broker, so a worker can run it."""
+"""A computation for a worker. It takes up to milliseconds and uses no state of the broker."""
 
 
 class Refusal(NamedTuple):
-    """The answer to a token that is refused, after which the client may try another one.
+    """The answer to a refused token, after which the client may send another token.
 
-    `error` is how the login has failed if the client leaves instead.
+    `error` is the login's failure if the client leaves instead.
     """
 
     answer: bytes
@@ -51,8 +56,8 @@ class Refusal(NamedTuple):
 
 
 Talk = Generator[bytes | Check | Refusal, Any, tuple[bytes, Login]]
-"""The course of an exchange. It first yields b'', then is sent a token for each answer that it yields, and the result
-for each Check.
+"""The generator behind an exchange. It first yields b''. The exchange then sends it a token for each answer that it
+yields, and the result for each Check.
 
 It returns the last answer with the login, or raises AuthenticationError.
 """
@@ -61,7 +66,7 @@ It returns the last answer with the login, or raises AuthenticationError.
 class Exchange:
     """One login in progress. After its `outcome`, or an AuthenticationError, it accepts no further token.
 
-    The caller runs a Check that `step` or `go_on` returns, and passes the result to `go_on`.
+    If `step` or `go_on` returns a Check, the caller runs it and passes the result to `go_on`.
     """
 
     __slots__ = ('_talk', 'outcome', 'refusal')
@@ -69,12 +74,15 @@ class Exchange:
     def __init__(self, talk: Talk):
         self.outcome: Login | None = None
         self.refusal: AuthenticationError | None = None
-        """The failure if the client leaves now: its last token was refused."""
+        """The failure of the login if the client leaves now, after the refusal of its last token."""
         self._talk = talk
         next(talk)
 
     def step(self, token: bytes) -> bytes | Check:
-        """Return the answer to a token of the client, or a Check that decides about it. Raises AuthenticationError."""
+        """Return the answer to a token of the client, or a Check to run before the answer.
+
+        Raise AuthenticationError if the login fails.
+        """
         if len(token) > LARGEST_TOKEN_BYTES:
             self._talk.close()
             raise AuthenticationError(
@@ -82,7 +90,10 @@ class Exchange:
         return self._send(token)
 
     def go_on(self, is_passed: bool) -> bytes | Check:
-        """Return the answer after a Check with this result, or the next Check. Raises AuthenticationError."""
+        """Continue the exchange with the result of a Check. Return the answer to the client, or the next Check to run.
+
+        Raise AuthenticationError if the login fails.
+        """
         return self._send(is_passed)
 
     def _send(self, value: bytes | bool) -> bytes | Check:
@@ -104,31 +115,32 @@ class Exchange:
 
 
 class Mechanism(ABC):
-    """A mechanism as one listener serves it."""
+    """A mechanism with the settings of one listener."""
 
     name: str
     warnings: tuple[str, ...] = ()
-    """Weaknesses of the settings, for the log at the start."""
+    """Warnings about weak settings, for the log at the start."""
 
     @abstractmethod
     def begin(self) -> Exchange:
         """Begin a login."""
 
     def load(self) -> None:  # noqa: B027 - most mechanisms need none of these three
-        """Load the files and addresses of the settings. It may wait for the network, so not on a running loop.
+        """Load the files and endpoints that the settings name. This may wait for the network, so call it before the
+        loop runs.
 
-        Raises ConfigError.
+        Raise ConfigError if one cannot be loaded.
         """
 
     def start(self) -> None:  # noqa: B027
-        """Start background work; called on the loop, after `load`."""
+        """Start background work. Called on the loop, after `load`."""
 
     def close(self) -> None:  # noqa: B027
-        """Stop background work; called on the loop."""
+        """Stop background work. Called on the loop."""
 
 
 def generic_text(mechanism: str, *, is_renewal: bool = False) -> str:
-    """Return Kafka's text for a failure whose cause the client does not learn."""
+    """Return Kafka's text for a failure whose cause the client must not learn."""
     again = 're-' if is_renewal else ''
     return (f'Authentication failed during {again}authentication due to invalid credentials with SASL mechanism '
             f'{mechanism}')

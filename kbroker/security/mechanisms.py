@@ -1,4 +1,4 @@
-"""The mechanisms of a listener, from its settings."""
+"""Creates the mechanisms of a listener from its settings."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -28,22 +28,21 @@ JWKS_URL = 'sasl.oauthbearer.jwks.endpoint.url'
 
 
 class Settings(Protocol):
-    """The settings in force for one mechanism of one listener: by dotted name, parsed; None if unset."""
+    """The parsed settings in force for one mechanism of one listener, by dotted name. An unset setting is None."""
 
     def __getitem__(self, name: str) -> Any: ...
 
     def name_of(self, name: str) -> str:
-        """Return the name under which a setting is set, or else should be: for error messages."""
+        """Return the name that sets a setting, or the name to suggest if none does. Error messages use it."""
 
 
 def mechanism_for(name: str, settings: Settings, surroundings: Surroundings, *, is_guarded: bool) -> Mechanism:
-    """Return the mechanism `name` as a listener serves it.
+    """Return the mechanism `name` with the settings of a listener.
 
     The caller calls `load()` once (it may wait for the network), `start()` on the loop, `begin()` for each login, and
     `close()` at the end. `is_guarded` is False for a listener that other machines reach, unless its operator allowed
-    insecure listeners. Such a listener gets no mechanism that lets clients choose their name.
-
-    Raises ConfigError for settings that are missing or contradict each other.
+    insecure listeners. A listener that is not guarded gets no mechanism that lets clients choose their name. Raise
+    ConfigError for settings that are missing or contradict each other.
     """
     if name not in MECHANISMS:
         raise bad_setting('sasl.enabled.mechanisms', f'found {name}, expected some of {", ".join(MECHANISMS)}')

@@ -18,13 +18,13 @@ from kbroker.settings.tls import bad_setting
 
 NAME = 'OAUTHBEARER'
 LARGEST_BEARER_BYTES = 16 * 1024
-"""The longest bearer token."""
+"""The most bytes of a bearer token."""
 MOST_ATTEMPTS = 4
-"""The tokens that a client may present in one exchange: after a refusal it may send another one."""
+"""The most tokens that a client may send in one exchange. After a refusal it may send another token."""
 SHOWN_CHARACTERS = 256
-"""The characters of a name in a message for the client, whose length has a bound."""
+"""The most characters of a name in a message to the client, whose length has a bound."""
 GIVES_UP = b'\x01'
-"""The client's answer to a refusal."""
+"""The client's answer to the refusal of its token."""
 
 MESSAGE = re.compile(
     rb'n,(?:a=(?P<authzid>%b))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7E \t\r\n]*\x01)*)\x01' % SASLNAME, re.DOTALL)
@@ -34,7 +34,7 @@ BASE64URL = re.compile(r'[A-Za-z0-9_-]+')
 INVALID_TOKEN = '{"status":"invalid_token"}'
 
 LATEST_SECONDS = 253_402_300_799
-"""The end of the year 9999."""
+"""The end of the year 9999, in seconds since the Unix epoch."""
 
 
 class TokenRefused(Exception):
@@ -50,13 +50,16 @@ class Validator(Protocol):
     """The side of a mechanism that decides about bearer tokens."""
 
     def check_of(self, bearer: str) -> Check | None:
-        """Return the check of the signature, None for a token without one. Raises TokenRefused."""
+        """Return the check of the signature, or None for a token without a signature.
+
+        Raise TokenRefused if the token is not acceptable before the check.
+        """
 
     def login_of(self, bearer: str) -> Login:
-        """Return the login of a token whose check has passed. Raises TokenRefused."""
+        """Return the login of a token whose check has passed. Raise TokenRefused if its claims are not acceptable."""
 
     def claimed_name(self, bearer: str) -> str | None:
-        """Return the name in a token that may be forged."""
+        """Return the name in a token, which may be forged, or None."""
 
 
 def converse(validator: Validator) -> Talk:
@@ -64,7 +67,7 @@ def converse(validator: Validator) -> Talk:
     claimed_name, token = None, (yield b'')
     for _ in range(MOST_ATTEMPTS):
         authzid, bearer = parse_message(token)
-        token = b''         # many logins may wait for their check, so each keeps little
+        token = b''         # frees the memory: many logins may wait for their check
         try:
             check = validator.check_of(bearer)
             if check is not None and not (yield check):
@@ -87,9 +90,9 @@ def converse(validator: Validator) -> Talk:
 
 
 def parse_message(message: bytes) -> tuple[str, str]:
-    """Return (authorization id or '', bearer token) of the client's message. Raises AuthenticationError.
+    """Return (authorization id or '', bearer token) of the client's message.
 
-    The extensions, further KEY=VALUE pairs, have no effect.
+    Raise AuthenticationError for a malformed message. Further KEY=VALUE pairs in it, the extensions, have no effect.
     """
     match = MESSAGE.fullmatch(message)
     if match is None:
@@ -110,7 +113,7 @@ def parse_message(message: bytes) -> tuple[str, str]:
 # ---- the parts of a token
 
 def split_token(bearer: str) -> list[str]:
-    """Return the three parts of a token in compact form. Raises TokenRefused."""
+    """Return the three parts of a token in compact form. Raise TokenRefused if it has another form."""
     if len(bearer) > LARGEST_BEARER_BYTES:
         raise TokenRefused(f'found {len(bearer)} bytes, expected at most {LARGEST_BEARER_BYTES}')
     parts = bearer.split('.')
@@ -120,7 +123,7 @@ def split_token(bearer: str) -> list[str]:
 
 
 def parse_object(part: str, what: str) -> dict[str, Any]:
-    """Return the JSON object in one part of a token. A repeated member is an error. Raises TokenRefused."""
+    """Return the JSON object in one part of a token. Raise TokenRefused if there is none, or a member is repeated."""
     if BASE64URL.fullmatch(part) is None:
         raise TokenRefused(f'found a {what} that is not base64url')
     try:
@@ -130,7 +133,10 @@ def parse_object(part: str, what: str) -> dict[str, Any]:
 
 
 def parse_json_object(text: str) -> dict[str, Any]:
-    """Return the JSON object. Raises ValueError, also for a repeated member and for nesting beyond Python's."""
+    """Return the JSON object in a text.
+
+    Raise ValueError for any other text, for a repeated member, and for nesting that exceeds Python's limit.
+    """
     try:
         found = json.loads(text, object_pairs_hook=_members, parse_constant=_refuse_constant)
     except RecursionError:
@@ -152,7 +158,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def take_seconds(claims: Mapping[str, Any], name: str) -> float | None:
-    """Return a time claim, None if it is missing. Raises TokenRefused."""
+    """Return a time claim, or None if it is missing. Raise TokenRefused if it is not a time."""
     if name not in claims:
         return None
     value = claims[name]
@@ -162,7 +168,7 @@ def take_seconds(claims: Mapping[str, Any], name: str) -> float | None:
 
 
 def take_name(claims: Mapping[str, Any], name: str) -> str:
-    """Return the principal's name. Raises TokenRefused."""
+    """Return the principal's name. Raise TokenRefused if it is missing or not valid."""
     value = claims.get(name)
     if not isinstance(value, str) or not value.strip():
         raise TokenRefused(f'found no text in the claim {name}')
@@ -174,7 +180,7 @@ def take_name(claims: Mapping[str, Any], name: str) -> str:
 
 
 def name_in(bearer: str, claim: str) -> str | None:
-    """Return the name in a token that may be forged, or None."""
+    """Return the name in a token, which may be forged, or None."""
     try:
         return take_name(parse_object(split_token(bearer)[1], 'payload'), claim)
     except TokenRefused:
@@ -191,7 +197,7 @@ JAAS_SETTING = 'oauthbearer.sasl.jaas.config'
 class UnsecuredOAuthBearer(Mechanism):
     """OAUTHBEARER for development: it accepts tokens without a signature, so a client may use any name.
 
-    `options` are those of the login module: unsecuredValidatorRequiredScope and the others.
+    `options` are those of the login module, such as unsecuredValidatorRequiredScope.
     """
 
     name = NAME
@@ -216,7 +222,7 @@ class UnsecuredOAuthBearer(Mechanism):
         return Exchange(converse(self))
 
     def check_of(self, bearer: str) -> None:
-        """Raise TokenRefused for a token that is not unsigned: nothing else has to be checked."""
+        """Raise TokenRefused unless the token is unsigned. Return no check, because an unsigned token needs none."""
         header_part, _, signature = split_token(bearer)
         if signature:
             raise TokenRefused('found a signature, expected an unsigned token')
@@ -227,7 +233,7 @@ class UnsecuredOAuthBearer(Mechanism):
         return name_in(bearer, self._principal_claim)
 
     def login_of(self, bearer: str) -> Login:
-        """Return the login of an unsigned token. Raises TokenRefused."""
+        """Return the login of an unsigned token. Raise TokenRefused if its claims are not acceptable."""
         claims = parse_object(split_token(bearer)[1], 'payload')
         name = take_name(claims, self._principal_claim)
         issued, expires = take_seconds(claims, 'iat'), take_seconds(claims, 'exp')
@@ -249,7 +255,7 @@ class UnsecuredOAuthBearer(Mechanism):
         if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
             raise TokenRefused(f'found a claim {self._scope_claim} that is not a list of texts')
         if any(scope not in scopes for scope in self._required_scope):
-            # Java prints a list this way; Kafka puts it into the answer.
+            # Java prints a list in this form, which Kafka puts into the answer.
             status = {'status': 'insufficient_scope', 'scope': f'[{", ".join(self._required_scope)}]'}
             text = ', '.join(f'{json.dumps(name)}:{json.dumps(value)}' for name, value in status.items())
             raise TokenRefused('a required scope is missing', f'{{{text}}}')

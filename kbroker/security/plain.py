@@ -1,4 +1,4 @@
-"""PLAIN (RFC 4616), with the users of the login module's options: `user_alice="password of alice"`."""
+"""PLAIN (RFC 4616), with the users that the login module's options name: `user_alice="password of alice"`."""
 from __future__ import annotations
 
 import hashlib
@@ -10,7 +10,7 @@ from kbroker.security.mechanism import AuthenticationError, Exchange, Login, Mec
 
 USER_OPTION = 'user_'
 FAILED = 'Authentication failed: '
-# Kafka's texts, with the `:` that its clients' tests expect.
+# The texts are Kafka's, with the `:` that tests of its clients expect.
 NO_USER = FAILED + 'username not specified'
 NO_PASSWORD = FAILED + 'password not specified'
 WRONG = FAILED + 'Invalid username or password'
@@ -18,11 +18,11 @@ OTHER_AUTHZID = FAILED + 'Client requested an authorization id that is different
 
 PARTS = 3
 COUNTED_PARTS = 4
-"""Kafka counts no further."""
+"""Kafka counts the parts of a token only up to this number."""
 
 
 class Plain(Mechanism):
-    """PLAIN with users in memory. It keeps digests only, so no dump of the process shows a password from here."""
+    """PLAIN with users in memory. It keeps only digests, so a dump of the process shows no password of its users."""
 
     name = 'PLAIN'
 

@@ -7,7 +7,10 @@ USER = 'User'
 
 
 class Principal(NamedTuple):
-    """A type, always `User` here, and a name; written `User:alice`. Both are compared exactly."""
+    """A type, which is always `User` in kbroker, and a name.
+
+    Its text is `User:alice`. Type and name are compared exactly.
+    """
 
     type: str
     name: str
@@ -17,16 +20,19 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal(USER, 'ANONYMOUS')
-"""The client of a listener that does not authenticate."""
+"""The principal of a client on a listener that does not authenticate."""
 
 
 def parse_principals(text: str) -> list[Principal]:
-    """Return the principals of `super.users`: separated by semicolons, because names hold commas. Raises ValueError."""
+    """Return the principals in the value of `super.users`. Semicolons separate them, because names may contain commas.
+
+    Raise ValueError if a principal is not TYPE:NAME.
+    """
     return [parse_principal(part) for part in map(str.strip, text.split(';')) if part]
 
 
 def parse_principal(text: str) -> Principal:
-    """Return the principal of `TYPE:NAME`; the name may contain colons. Raises ValueError."""
+    """Return the principal of `TYPE:NAME`. The name may contain colons. Raise ValueError for any other text."""
     kind, colon, name = text.partition(':')
     if not (kind and colon and name):
         raise ValueError(f'found {text!r}, expected TYPE:NAME, as in User:alice')

@@ -1,8 +1,8 @@
 """The principal of a TLS client: the subject of its certificate, changed by `ssl.principal.mapping.rules`.
 
-The syntax is Kafka's. A rule applies if its pattern matches the whole subject; the first rule that applies decides.
-Patterns and replacements are those of Java, as far as Python's `re` has the same. Anything that Python would read in
-another way is refused when the setting is parsed, so a pattern that starts matches as it does in Java.
+The syntax is Kafka's. A rule applies if its pattern matches the whole subject, and the first rule that applies decides.
+Patterns and replacements are those of Java, as far as Python's `re` supports them. The parser of the setting refuses
+everything that Python would read in another way. So each accepted pattern matches as in Java.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.security.distinguished_names import subject_text
 from kbroker.security.principal import USER, Principal
 
 LONGEST_SUBJECT = 4096
-"""The longest subject that is matched. Patterns may backtrack."""
+"""The longest subject to match, in characters, because patterns may backtrack."""
 
 _BEFORE_RULE = re.compile(r'[ \t\r\n\f\v,]*')
 _DEFAULT = re.compile(r'DEFAULT')
@@ -23,11 +23,11 @@ _BEHIND_RULE = re.compile(r'[ \t\r\n\f\v]*(?:,|\Z)')
 _ANY_IN_JAVA = '[^\\n\\r\\u0085\\u2028\\u2029]'
 _GROUP_START = re.compile(r'\(\?(?:[:=!>]|<[=!]|i\)|i:|<([A-Za-z][A-Za-z0-9]*)>)')
 _SAME_ESCAPES = frozenset('0123456789dDsSwWbBtnrfa')
-"""The letters and digits that mean the same behind a backslash in Java and, with re.ASCII, in Python."""
+"""The letters and digits that have the same meaning after a backslash in Java and, with re.ASCII, in Python."""
 
 
 class MappingError(ValueError):
-    """The rules do not parse, or no rule applies to a subject."""
+    """The rules are not valid, or no rule applies to a subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Rule:
 
     pattern: re.Pattern[str] | None = None
     replacement: tuple[str | int, ...] = ()
-    """Texts, and the numbers of groups."""
+    """The replacement as texts and numbers of groups."""
     case: str = ''
 
     def apply(self, subject: str) -> str | None:
@@ -56,7 +56,10 @@ Rules = Sequence[Rule]
 
 
 def parse_mapping_rules(text: str) -> Rules:
-    """Parse the setting. Raises MappingError. Text without a rule is valid, and no rule applies to any subject."""
+    """Parse the value of the setting. Raise MappingError if a rule is not valid.
+
+    A text without a rule is valid. Its result has no rule that applies to any subject.
+    """
     rules = []
     at = _end(_BEFORE_RULE, text, 0)
     while at < len(text):
@@ -84,14 +87,14 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 def principal_of_certificate(certificate: bytes, rules: Rules) -> Principal:
     """Return the principal of a client with this certificate, in DER.
 
-    Raises MappingError if no rule applies, DistinguishedNameError if the certificate cannot be read. The caller closes
-    the connection then: the client does not become anonymous.
+    Raise MappingError if no rule applies, DistinguishedNameError if the certificate cannot be read. The caller then
+    closes the connection, so the client does not become anonymous.
     """
     return Principal(USER, mapped_name(subject_text(certificate), rules))
 
 
 def mapped_name(subject: str, rules: Rules) -> str:
-    """Return the name that the first applicable rule makes of a subject. Raises MappingError."""
+    """Return the name that the first applicable rule makes of a subject. Raise MappingError if no rule applies."""
     if len(subject) > LONGEST_SUBJECT:
         raise MappingError(f'found a subject of {len(subject)} characters, expected at most {LONGEST_SUBJECT}')
     for rule in rules:
@@ -102,7 +105,7 @@ def mapped_name(subject: str, rules: Rules) -> str:
 
 
 def _java_pattern(text: str) -> re.Pattern[str]:
-    """Compile a pattern of Java. Raises MappingError for what Python does not have or reads in another way."""
+    """Compile a pattern of Java. Raise MappingError for syntax that Python lacks or reads in another way."""
     translated = []
     at = 0
     while at < len(text):
@@ -140,7 +143,7 @@ def _escape(text: str, at: int) -> str:
 
 
 def _class_end(text: str, start: int) -> int:
-    """Return the end of the character class that begins at `start`. Java's nested classes are refused."""
+    """Return the end of the character class that begins at `start`. Raise MappingError for Java's nested classes."""
     at = start + 1
     if text.startswith('^', at):
         at += 1
@@ -159,7 +162,10 @@ def _class_end(text: str, start: int) -> int:
 
 
 def _java_replacement(pattern: str, text: str) -> tuple[str | int, ...]:
-    """Parse a replacement of Java: `$1`, `${name}`, and `\\c` for the character c. Raises MappingError."""
+    """Parse a replacement of Java: `$1`, `${name}`, and `\\c` for the character c.
+
+    Raise MappingError for a bad reference.
+    """
     groups = _java_pattern(pattern)
     parts: list[str | int] = []
     at = 0
@@ -179,7 +185,10 @@ def _java_replacement(pattern: str, text: str) -> tuple[str | int, ...]:
 
 
 def _reference(text: str, at: int, pattern: re.Pattern[str]) -> tuple[str | int, int]:
-    """Return the group that the reference at `at` names, or its text if there is no such group, and where it ends."""
+    """Return the group that the reference at `at` names, and the position after the reference.
+
+    If the group does not exist, return the text of the reference in its place.
+    """
     named = re.compile(r'\$\{([A-Za-z][A-Za-z0-9]*)\}').match(text, at)
     if named is not None:
         if named[1] not in pattern.groupindex:

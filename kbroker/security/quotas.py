@@ -1,4 +1,4 @@
-"""Quotas of clients: arithmetic on a clock, as Apache Kafka computes it.
+"""Quotas of clients, computed from the times of a clock as Apache Kafka does.
 
 A quota belongs to an entity: a user, a client id, both, or the default of either. A counter measures the clients that
 share one quota. Its rate is the sum of its samples over the time since the oldest of them. Missing samples count as
@@ -29,25 +29,27 @@ USER, CLIENT_ID, IP = 'user', 'client-id', 'ip'
 MOST_COUNTERS = MOST_METERS = 10_000
 MOST_COUNTER_BYTES = 24 * 1024 * 1024
 MOST_METER_BYTES = 16 * 1024 * 1024
-"""Clients choose the names of counters and meters. Beyond one of its bounds, the one that was used longest ago is
-forgotten."""
+"""The bounds on counters and meters, because clients choose their names.
+
+Beyond a bound, the counter or meter that was used longest ago is removed.
+"""
 COUNTER_BYTES = 1_400
 METER_BYTES = 650
-"""The memory of one besides its names, as measured on CPython 3.11 with 64 bits."""
+"""The bytes of memory of a counter or meter without its names, as measured on CPython 3.11 with 64 bits."""
 IDLE_MS = 3_600_000
-"""A counter that is not used for this long is forgotten."""
+"""The time after which an unused counter is removed."""
 MOST_THROTTLE_MS = 2**31 - 1
 """The largest throttle_time_ms of an answer."""
 
 Entity = tuple[tuple[str, str | None], ...]
-"""Types and names, sorted by type; a name of None means the default."""
+"""The types and names of an entity, sorted by type. A name of None means the default."""
 
 _ABSENT: Any = object()
-"""The place of a type that an entity does not have."""
+"""The value for a type that an entity does not have."""
 
 
 class Window(NamedTuple):
-    """The samples of a rate: how many, and how long each is."""
+    """The samples of a rate: their number, and the length of each."""
 
     samples: int = 11
     window_ms: int = 1000
@@ -58,7 +60,7 @@ class Window(NamedTuple):
 
 
 class Rate:
-    """The rate of some amount per second, over a ring of samples."""
+    """The rate of an amount per second, from a ring of samples."""
 
     __slots__ = ('_current', '_last_ms', '_start_ms', '_sums', '_window')
 
@@ -74,7 +76,7 @@ class Rate:
         if not self._sums:
             self._append(now_ms)
         elif now_ms - self._start_ms[self._current] >= self._window.window_ms:
-            # One sample more than `samples`: the oldest may overlap the measured time.
+            # The ring has one sample more than `samples`, because the oldest may overlap the measured time.
             self._current = (self._current + 1) % (self._window.samples + 1)
             if self._current == len(self._sums):
                 self._append(now_ms)
@@ -84,7 +86,7 @@ class Rate:
         self._last_ms[self._current] = now_ms
 
     def measure(self, now_ms: int) -> tuple[float, int]:
-        """Return (rate, elapsed): the amount per second, over so many milliseconds."""
+        """Return (rate, elapsed): the amount per second, and the milliseconds over which it was measured."""
         window = self._window
         for number, last_ms in enumerate(self._last_ms):
             if now_ms - last_ms >= window.total_ms:
@@ -95,7 +97,7 @@ class Rate:
         return sum(self._sums) * 1000 / elapsed_ms, elapsed_ms
 
     def throttle_ms(self, quota: float, now_ms: int) -> int:
-        """Return the time after which the rate is down to the quota; 0 if it is not above."""
+        """Return the milliseconds after which the rate has fallen to the quota; 0 if it is not above the quota."""
         rate, elapsed_ms = self.measure(now_ms)
         return _rounded((rate - quota) / quota * elapsed_ms) if rate > quota else 0
 
@@ -110,14 +112,14 @@ class Rate:
 
 
 class TokenBucket:
-    """Tokens that flow in at the rate of a quota, up to a burst. Their number may fall below zero."""
+    """A bucket of tokens, which flow in at the rate of a quota, up to a burst. Their number may fall below zero."""
 
     __slots__ = ('_filled_ms', '_tokens', '_window')
 
     def __init__(self, window: Window):
         self._window = window
         self._tokens: float | None = None
-        """The tokens at `_filled_ms`. None before the first use, because a new bucket is full."""
+        """The tokens at `_filled_ms`. It is None before the first use, because a new bucket is full."""
         self._filled_ms = 0
 
     def record(self, amount: float, quota: float, now_ms: int) -> None:
@@ -134,21 +136,21 @@ class TokenBucket:
         return self._tokens
 
     def throttle_ms(self, quota: float, now_ms: int) -> int:
-        """Return the time after which no debt is left."""
+        """Return the milliseconds after which the bucket owes no tokens."""
         tokens = self.measure(quota, now_ms)
         return _rounded(-tokens / quota * 1000) if tokens < 0 else 0
 
 
 def _rounded(throttle_ms: float) -> int:
-    return math.floor(min(MOST_THROTTLE_MS, throttle_ms + 0.5))     # a tiny quota makes it infinite
+    return math.floor(min(MOST_THROTTLE_MS, throttle_ms + 0.5))     # a tiny quota makes `throttle_ms` infinite
 
 
 class Limit(NamedTuple):
-    """A quota that was found, and the key of the counter that it applies to."""
+    """A quota that applies to a client, and the key of its counter."""
 
     quota: float
     counter: tuple[str, str | None, str | None]
-    """Quota key, user, client id. None: the counter is shared by all of them."""
+    """The quota key, the user and the client id. All users, or all client ids, share the counter if theirs is None."""
 
 
 class Quotas:
@@ -161,7 +163,7 @@ class Quotas:
         return bool(self._by_key)
 
     def put(self, entity: Iterable[tuple[str, str | None]], key: str, quota: float | None) -> None:
-        """Set a quota of an entity of users and client ids; None removes it."""
+        """Set a quota of an entity of users and client ids. None removes the quota."""
         names: dict[str, Any] = dict(entity)
         place = names.get(USER, _ABSENT), names.get(CLIENT_ID, _ABSENT)
         quotas = self._by_key.setdefault(key, {})
@@ -187,7 +189,7 @@ class Quotas:
 
 
 class Counters:
-    """Rates and buckets by key. The counters that were used longest ago are forgotten."""
+    """Rates and buckets by key. Beyond the bounds, the counters that were used longest ago are removed."""
 
     def __init__(self, clock: Clock, most: int = MOST_COUNTERS):
         self._clock = clock
@@ -201,7 +203,7 @@ class Counters:
         return self._counters.held_bytes
 
     def get(self, key: Any, create: Callable[[], Any]) -> tuple[Any, int]:
-        """Return the counter of a key, and the time. A missing counter is created."""
+        """Return the counter of a key, and the present time in ms. Create the counter if it is missing."""
         now_ms = self._clock.monotonic_ms()
         try:
             used = self._counters.get(key)
@@ -214,7 +216,7 @@ class Counters:
         return used.counter, now_ms
 
     def _begin(self, key: Any, create: Callable[[], Any], now_ms: int) -> tuple[Any, int]:
-        """Create a counter, and forget those that are idle."""
+        """Create a counter, and remove idle counters."""
         while (oldest := self._counters.oldest()) is not None and now_ms - oldest[1].used_ms >= IDLE_MS:
             self._counters.forget(oldest[0])
         used = _Used(create(), now_ms)
@@ -233,7 +235,7 @@ class _Used:
 
 
 class ClientQuotas:
-    """The quotas in force, and the meters of the clients that they apply to."""
+    """The quotas in force, and the meters of the clients to which they apply."""
 
     def __init__(self, clock: Clock, window: Window, mutation_window: Window):
         self.window = window
@@ -241,9 +243,11 @@ class ClientQuotas:
         self.counters = Counters(clock)
         self.quotas = Quotas()
         self.addresses: dict[str | None, float] = {}
-        """The connection_creation_rate by IP address; None is the default."""
+        """The connection_creation_rate by IP address. The key None has the default."""
         self.on_switch: list[Callable[[ClientQuotas | None], object]] = []
-        """Functions that get this object when the first quota of a client comes, and None when the last one goes."""
+        """The functions to call with this object when a client gets the first quota, and with None when the last quota
+        is removed.
+        """
         self._meters: RecentEntries[tuple[str, str], Meter | None] = RecentEntries(MOST_METER_BYTES, MOST_METERS,
                                                                                    METER_BYTES)
 
@@ -268,10 +272,10 @@ class ClientQuotas:
                          None if record.remove else record.value)
 
     def put(self, entity: Iterable[tuple[str, str | None]], key: str, quota: float | None) -> None:
-        """Put one quota into effect; None removes it. Counters keep what they have measured.
+        """Put one quota into effect. None removes the quota. Counters keep their samples.
 
-        A key or a type of entity that is not known here is ignored: a newer Kafka may have written it. Logs of Kafka
-        may hold NaN, which limits nothing, and zero, which allows next to nothing.
+        Ignore an unknown key or type of entity, which a newer Kafka may have written. Logs of Kafka may contain NaN,
+        which limits nothing, and zero, which allows almost nothing.
         """
         if quota is not None and not quota > 0:
             quota = None if math.isnan(quota) else LEAST_QUOTA
@@ -311,7 +315,10 @@ class ClientQuotas:
         return self._meters.held_bytes
 
     def record_connection(self, address: str) -> int:
-        """Record a new connection of an address. Return the throttle time, a window at most; then it does not count."""
+        """Record a new connection of an address. Return the throttle time in milliseconds, which is at most a window.
+
+        A throttled connection does not count.
+        """
         quota = self.connection_quota(address)
         if quota is None:
             return 0
@@ -323,12 +330,15 @@ class ClientQuotas:
         return int(throttle_ms)
 
     def connection_quota(self, address: str) -> float | None:
-        """Return the connections that an address may open in a second. None: no quota."""
+        """Return the number of connections that an address may open per second, or None without a quota."""
         return self.addresses.get(address, self.addresses.get(None))
 
 
 def _address(name: str | None) -> str | None:
-    """Return an address in its usual form. Apache Kafka also accepts names of hosts, which match nothing here."""
+    """Return an address in its usual form.
+
+    Apache Kafka also accepts names of hosts, which match no client in kbroker.
+    """
     try:
         return name if name is None else str(ipaddress.ip_address(name))
     except ValueError:
@@ -349,7 +359,7 @@ class Meter:
 
     @property
     def measures_time(self) -> bool:
-        """True if the client has a quota of the loop's time."""
+        """True if the client has a quota on the loop's time."""
         return self._time is not None
 
     def record_produced(self, size_bytes: int) -> int:
@@ -361,19 +371,20 @@ class Meter:
         return self._record(self._fetched, size_bytes)
 
     def undo_fetched(self, size_bytes: int) -> None:
-        """Undo a recorded answer, which is not sent."""
+        """Undo the record of an answer that is not sent."""
         self._record(self._fetched, -size_bytes)
 
     @property
     def most_fetched_bytes(self) -> int | None:
-        """The most bytes that a Fetch can be answered with without being throttled. None: no quota."""
+        """The most bytes of an answer to a Fetch that is not throttled; None without a quota."""
         if self._fetched is None:
             return None
         window = self._quotas.window
         return int(min(MOST_THROTTLE_MS, self._fetched.quota * (window.samples - 1) * window.window_ms / 1000))
 
     def record_time(self, time_us: int) -> int:
-        """Record time that the client took of the loop. Return the throttle time, a window at most.
+        """Record time of the loop that the client took. Return the throttle time in milliseconds, which is at most a
+        window.
 
         The quota is a percentage of one thread.
         """
@@ -394,7 +405,8 @@ class Meter:
 class Mutations:
     """Records the partitions that one request creates or deletes (KIP-599).
 
-    A strict request is refused while the bucket owes tokens. Another one is done, and throttled afterwards.
+    A strict request is refused while the bucket owes tokens. Any other request is carried out, and throttled
+    afterwards.
     """
 
     def __init__(self, quotas: ClientQuotas, limit: Limit | None, is_strict: bool):
@@ -404,7 +416,10 @@ class Mutations:
         self._is_strict = is_strict
 
     def charge(self, partitions: int) -> None:
-        """Record a change of so many partitions. Raises KafkaError THROTTLING_QUOTA_EXCEEDED."""
+        """Record a change of `partitions` partitions.
+
+        Raise KafkaError THROTTLING_QUOTA_EXCEEDED if the request is strict and above the quota.
+        """
         if self._limit is None:
             return
         quota = self._limit.quota
@@ -425,16 +440,22 @@ _OF_CLIENTS: dict[str, float] = {PRODUCER_BYTE_RATE: 2**63 - 1, CONSUMER_BYTE_RA
                                  REQUEST_PERCENTAGE: math.inf, CONTROLLER_MUTATION_RATE: math.inf}
 LIMITS: dict[str, dict[str, float]] = {USER: _OF_CLIENTS, CLIENT_ID: _OF_CLIENTS,
                                        IP: {CONNECTION_CREATION_RATE: 2**31 - 1}}
-"""The keys of each type of entity, and their largest values. A quota with a largest value is a whole number."""
+"""The keys of each type of entity, and their largest values.
+
+A quota whose largest value is finite is a whole number.
+"""
 
 LEAST_QUOTA = 5e-324
-"""The quota in force for one that is not positive."""
+"""The quota in force in place of one that is not positive."""
 FRACTION = 1e-6
-"""The fraction that a whole number may have."""
+"""The largest distance of a quota from a whole number."""
 
 
 def check_key(entity_type: str, key: str) -> float:
-    """Return the largest value of a key. Raises KafkaError INVALID_REQUEST if entities of the type do not have it."""
+    """Return the largest value of a quota key.
+
+    Raise KafkaError INVALID_REQUEST if entities of the type do not have the key.
+    """
     most = LIMITS[entity_type].get(key)
     if most is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f'found the quota {key[:80]!r} of entity type {entity_type}, '
@@ -443,7 +464,7 @@ def check_key(entity_type: str, key: str) -> float:
 
 
 def check_quota(entity_type: str, key: str, value: float) -> None:
-    """Raise KafkaError INVALID_REQUEST unless entities of the type may have this quota."""
+    """Raise KafkaError INVALID_REQUEST unless entities of the type may have this quota with this value."""
     most = check_key(entity_type, key)
     if not 0 < value < math.inf:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f'{key}: found {value:g}, expected a positive number')

@@ -1,9 +1,9 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), as Kafka uses them (KIP-84): no channel binding, no SASLprep.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677). Like Kafka (KIP-84), without channel binding and SASLprep.
 
 The key derivation serves both sides of a login, and the commands that store credentials.
 
 An unknown user gets a challenge that looks like a known user's. Its salt depends on the name and on a secret of the
-broker, so it is the same in each login, like that of a known user. Only the last message fails.
+broker. So the salt is the same in each login, as for a known user. Only the last message fails.
 """
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ from kbroker.security.scram_credential import (
 )
 
 LARGEST_MESSAGE_BYTES = 8 * 1024
-"""The longest message of a client. A login in progress keeps its first one, which may hold the longest name twice, with
-each character escaped."""
+"""The longest message of a client.
+
+A login in progress keeps its first message, which may contain the longest name twice, with each character escaped.
+"""
 RANDOM_BITS = 130
-"""The bits in a salt or nonce, as in Kafka."""
+"""The number of bits in a salt or nonce, as in Kafka."""
 LONGEST_BASE36 = 26
 BASE36 = '0123456789abcdefghijklmnopqrstuvwxyz'
 
 
 class Keys(NamedTuple):
-    """The three keys of RFC 5802. With `client_key`, a thief can log in; with `server_key`, pose as the broker."""
+    """The three keys of RFC 5802. With `client_key` a thief can log in, and with `server_key` pose as the broker."""
 
     client_key: bytes
     stored_key: bytes
@@ -47,7 +49,7 @@ class Keys(NamedTuple):
 # ---- keys
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """Return PBKDF2-HMAC of the password. It takes milliseconds, without the GIL."""
+    """Return PBKDF2-HMAC of the password. The computation takes milliseconds, without the GIL."""
     return hashlib.pbkdf2_hmac(DIGESTS[mechanism], password.encode(), salt, iterations)
 
 
@@ -63,29 +65,29 @@ def credential_of_salted_password(mechanism: str, salted: bytes, salt: bytes, it
 
 
 def credential_of(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramCredential:
-    """Return what a broker stores for a password."""
+    """Return the credential that a broker stores for a password."""
     return credential_of_salted_password(mechanism, salted_password(mechanism, password, salt, iterations), salt,
                                          iterations)
 
 
 def new_salt() -> bytes:
-    """Return a random salt, spelled as Kafka's commands spell theirs."""
+    """Return a random salt in the form of Kafka's commands."""
     return _base36(secrets.randbits(RANDOM_BITS)).encode()
 
 
 def proof_of(mechanism: str, keys: Keys, transcript: bytes) -> bytes:
-    """Return the client's proof for the messages exchanged so far."""
+    """Return the client's proof for `transcript`, the messages exchanged so far."""
     digest = DIGESTS[mechanism]
     return _xor(keys.client_key, hmac.digest(keys.stored_key, transcript, digest))
 
 
 def verifier_of(mechanism: str, server_key: bytes, transcript: bytes) -> bytes:
-    """Return the broker's proof for the messages exchanged so far."""
+    """Return the broker's proof for `transcript`, the messages exchanged so far."""
     return hmac.digest(server_key, transcript, DIGESTS[mechanism])
 
 
 def escape_name(name: str) -> str:
-    """Return the `saslname` of a name."""
+    """Return the `saslname` (RFC 5802) of a name."""
     return name.replace('=', '=3D').replace(',', '=2C')
 
 
@@ -112,7 +114,7 @@ DELEGATION_TOKEN = b',tokenauth=true'
 class Scram(Mechanism):
     """One of the two SCRAM mechanisms, with the credentials of the metadata log.
 
-    `secret` is random bytes that no client knows, and that survive restarts.
+    `secret` is random bytes that no client knows and that survive restarts.
     """
 
     def __init__(self, name: str, find_credential: FindCredential, secret: bytes):
@@ -138,7 +140,7 @@ def _converse(mechanism: str, find_credential: FindCredential, secret: bytes, se
     if first['authzid'] is not None and _name(first['authzid']) != name:
         raise AuthenticationError(OTHER_AUTHZID, f'found an authorization id other than the user name {name!r}', name)
 
-    # The same steps for every name, so that their number does not show who exists.
+    # Every name takes the same steps, so that their number does not show which users exist.
     made_up = made_up_credential(mechanism, name, secret)
     credential = find_credential(mechanism, name) or made_up
     is_known = all((credential is not made_up, credential.iterations >= LEAST_ITERATIONS,
@@ -160,7 +162,7 @@ def _converse(mechanism: str, find_credential: FindCredential, secret: bytes, se
             None, f'found a channel binding other than that of the first message, user {name!r}', name)
 
     transcript = b','.join((first['bare'], challenge, final['without_proof']))
-    # The credential may have changed since the challenge. A password that is out of force must not log in.
+    # The credential may have changed since the challenge. The old password must not log in.
     is_in_force = find_credential(mechanism, name) == (None if credential is made_up else credential)
     is_proven = _proves(base64.b64decode(final['proof']), stored_key, transcript, DIGESTS[mechanism])
     if not (is_proven and is_known and is_in_force):
@@ -169,14 +171,14 @@ def _converse(mechanism: str, find_credential: FindCredential, secret: bytes, se
 
 
 def check_length(message: bytes) -> None:
-    """Raise AuthenticationError for a message that no client sends."""
+    """Raise AuthenticationError for a message that is longer than any client's."""
     if len(message) > LARGEST_MESSAGE_BYTES:
         raise AuthenticationError(
             None, f'found a message of SCRAM of {len(message)} bytes, expected at most {LARGEST_MESSAGE_BYTES}')
 
 
 def made_up_credential(mechanism: str, name: str, secret: bytes) -> ScramCredential:
-    """Return a credential for a user that does not exist: the same one each time, and no password fits it."""
+    """Return a credential for a user that does not exist. It is the same for each login, and no password fits it."""
     seed = hmac.digest(secret, mechanism.encode() + b'\0' + name.encode(), 'sha512')
     salt = _base36(int.from_bytes(seed[:17]) >> (17 * 8 - RANDOM_BITS)).encode()
     key = hashlib.new(DIGESTS[mechanism], seed).digest()

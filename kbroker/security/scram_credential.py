@@ -14,7 +14,7 @@ DEFAULT_ITERATIONS = 4096
 
 
 class ScramCredential(NamedTuple):
-    """A stored credential: enough to check a proof, not enough to log in."""
+    """A stored credential. It suffices to check a proof, but not to log in."""
 
     salt: bytes
     stored_key: bytes
@@ -26,4 +26,4 @@ class ScramCredential(NamedTuple):
 
 
 FindCredential = Callable[[str, str], ScramCredential | None]
-"""(mechanism, user name) -> the stored credential."""
+"""A function from (mechanism, user name) to the stored credential, or None."""

@@ -20,8 +20,8 @@ cdef class Session:
     cdef readonly object principal      # Principal
     cdef readonly Access access         # None: everything is allowed
     cdef readonly LoginState state
-    cdef readonly int64_t expires_ms    # on the monotonic clock
-    cdef readonly bint is_guarded       # a frame has to pass the guard: no login is complete, or it expires
-    cdef public object mechanism        # by which the client logged in, or None
+    cdef readonly int64_t expires_ms    # the time of the monotonic clock at which the login expires
+    cdef readonly bint is_guarded       # frames pass the guard, as no login is complete or it expires
+    cdef public object mechanism        # the mechanism by which the client logged in, or None
     cdef public object attempt          # the login in progress, or None
     cdef public int64_t renewed_ms      # when the last re-authentication began, on the monotonic clock

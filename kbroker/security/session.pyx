@@ -33,7 +33,7 @@ cdef enum:
 
 
 cdef class Session:
-    """The principal of a connection, what it may do, and until when."""
+    """The principal of a connection, its rights, and the time at which its login expires."""
 
     def __init__(self, principal not None, Access access=None, LoginState state=LOGGED_IN):
         self.principal = principal
@@ -52,14 +52,17 @@ cdef class Session:
         return self.state == BARE_TOKENS or self.state == RENEWING_BARE
 
     def move(self, LoginState wanted):
-        """Enter another state. Raises ValueError if it may not follow."""
+        """Enter the state `wanted`. Raise ValueError if it may not follow the present state."""
         if wanted not in TRANSITIONS[LoginState(self.state)]:
             raise ValueError(f'login: {LoginState(wanted).name} does not follow {LoginState(self.state).name}')
         self.state = wanted
         self.is_guarded = wanted != LOGGED_IN or self.expires_ms != INT64_MAX
 
     def log_in(self, principal, Access access, int64_t expires_ms=INT64_MAX):
-        """Complete a login. `expires_ms`, on the monotonic clock, is when the next one is due."""
+        """Complete a login.
+
+        `expires_ms` is the time of the monotonic clock at which the client must have logged in again.
+        """
         self.principal = principal
         self.access = access
         self.expires_ms = expires_ms

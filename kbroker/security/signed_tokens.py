@@ -1,6 +1,6 @@
-"""OAUTHBEARER with signed tokens (JWT), whose keys a JSON Web Key Set holds.
+"""OAUTHBEARER with signed tokens (JWT), whose keys are in a JSON Web Key Set.
 
-`jwks` decides which key and algorithm may check a signature, `key_source` loads the keys.
+`jwks` decides which key and algorithm may check a signature, and `key_source` loads the keys.
 """
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SignedOAuthBearer(Mechanism):
         self._keys.close()
 
     def check_of(self, bearer: str) -> Check:
-        """Return the check of the token's signature, with the key that is in force now. Raises TokenRefused."""
+        """Return the check of the token's signature with the key now in force. Raise TokenRefused if no key fits."""
         header_part, _, signature = split_token(bearer)
         if not signature:
             raise TokenRefused('found no signature')
@@ -77,7 +77,7 @@ class SignedOAuthBearer(Mechanism):
         return name_in(bearer, self._settings.name_claim)
 
     def login_of(self, bearer: str) -> Login:
-        """Return the login of a token whose signature fits. Raises TokenRefused."""
+        """Return the login of a token whose signature fits. Raise TokenRefused if its claims are not acceptable."""
         return self._check_claims(parse_object(split_token(bearer)[1], 'payload'))
 
     def _check_claims(self, claims: Mapping[str, Any]) -> Login:
@@ -101,7 +101,7 @@ class SignedOAuthBearer(Mechanism):
         if not isinstance(audiences, list) or not all(isinstance(each, str) for each in audiences):
             raise TokenRefused('found a claim aud that is not a list of texts')
         wanted = self._settings.audiences
-        # Without expected audiences, only a token without an audience can be meant for this broker.
+        # If no audience is expected, accept only a token without an audience.
         fits = bool(set(wanted) & set(audiences)) if wanted else not audiences
         if not fits:
             raise TokenRefused('found another audience')

@@ -9,12 +9,14 @@ from kbroker.base.lean_dataclasses import dataclass
 from kbroker.security.scram_credential import FindCredential
 
 Submit = Callable[[Callable[[], Any], Callable[[Any], None]], None]
-"""(job, done): run `job()` on a worker thread, then `done(its result, or its exception)` on the loop."""
+"""Called as (job, done): run `job()` on a worker thread, then `done` on the loop, with the job's result or its
+exception.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """The loop's timers, and `submit` of a worker that nothing else waits for: a job may wait seconds for a peer."""
+    """The loop's timers, and `submit` of a worker that has no other jobs, because a job may wait seconds for a peer."""
 
     timers: Timers
     submit: Submit
@@ -25,8 +27,8 @@ class Surroundings:
     """The parts of the broker that a mechanism uses."""
 
     find_credential: FindCredential
-    """Looks into the metadata, on the loop."""
+    """Finds a stored credential in the metadata. Call it only on the loop."""
     clock: Clock
     secret: bytes
-    """Random bytes that no client knows, and that survive restarts."""
+    """Random bytes that no client knows and that survive restarts."""
     background: Background

@@ -1,4 +1,7 @@
-"""The SSLContext steps common to both sides of a TLS connection. All raise ConfigError for what OpenSSL rejects."""
+"""The steps of an SSLContext that both sides of a TLS connection need.
+
+All raise ConfigError for input that OpenSSL rejects.
+"""
 from __future__ import annotations
 
 import os
@@ -23,7 +26,10 @@ def trust(context: ssl.SSLContext, certificates: str) -> None:
 
 
 def refuse_revoked(context: ssl.SSLContext, lists: str) -> None:
-    """Refuse peers whose certificate is in `lists`, CRLs in PEM, or whose authority has no valid list there."""
+    """Refuse peers whose certificate is in `lists`, or whose authority has no valid list there.
+
+    `lists` are CRLs in PEM.
+    """
     if 'BEGIN X509 CRL' not in lists:
         raise bad_setting('ssl.crl.location', 'found no X509 CRL')
     path = _private_file(lists)
@@ -37,7 +43,7 @@ def refuse_revoked(context: ssl.SSLContext, lists: str) -> None:
 
 
 def _private_file(text: str) -> str:
-    """Write a temporary file that only this user can read: OpenSSL reads keys and CRLs from files only."""
+    """Write a temporary file that only this user can read, because OpenSSL reads keys and CRLs only from files."""
     handle, path = tempfile.mkstemp(suffix='.pem')
     with os.fdopen(handle, 'w') as file:
         file.write(text)
@@ -45,7 +51,7 @@ def _private_file(text: str) -> str:
 
 
 def load_key(context: ssl.SSLContext, private_key: str, chain: str, password: str | None) -> None:
-    """Load the key and its certificate chain."""
+    """Load a private key and its certificate chain into a context."""
     path = _private_file(private_key if chain == private_key else f'{private_key}\n{chain}\n')
     try:
         # Without a password, OpenSSL would prompt for one on the terminal.

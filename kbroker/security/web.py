@@ -1,4 +1,4 @@
-"""One blocking GET or POST over HTTP, with bounds on time and size. Off the loop only."""
+"""One blocking GET or POST over HTTP, with bounds on time and size. Never call it on the loop."""
 from __future__ import annotations
 
 import http.client
@@ -24,7 +24,7 @@ class Answer:
 
 
 def get(url: str, most_bytes: int, timeout_s: float, context: ssl.SSLContext | None = None) -> bytes:
-    """Return the body at `url`, within `timeout_s` altogether. Follows redirects, but none from https to http."""
+    """Return the body at `url`. All requests together have `timeout_s`. Follow redirects, except from https to http."""
     deadline = time.monotonic() + timeout_s
     for _ in range(MOST_REDIRECTS + 1):
         answer = request('GET', url, most_bytes, deadline, context=context)
@@ -42,7 +42,10 @@ def get(url: str, most_bytes: int, timeout_s: float, context: ssl.SSLContext | N
 
 def request(method: str, url: str, most_bytes: int, deadline: float, *, body: bytes | None = None,
             headers: Mapping[str, str] | None = None, context: ssl.SSLContext | None = None) -> Answer:
-    """Return the answer to one request; `deadline` is of time.monotonic(). Raises WebError."""
+    """Return the answer to one request.
+
+    `deadline` is a time of time.monotonic(). Raise WebError if the request fails.
+    """
     parts = urlsplit(url)
     seconds = max(deadline - time.monotonic(), 0.001)
     host, port = parts.hostname or '', parts.port
