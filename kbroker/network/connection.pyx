@@ -142,7 +142,7 @@ cdef class Connection(MemoryHolder):
 
     @property
     def is_reading(self):
-        """Whether the socket is read; False while frames are held back."""
+        """True if the socket is read; False while frames are held back."""
         return self.interest & EPOLLIN != 0
 
     cpdef reply(self, int64_t sequence, segments):

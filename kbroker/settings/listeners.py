@@ -39,7 +39,7 @@ class Listener:
 
     @property
     def has_login(self) -> bool:
-        """Whether clients log in by SASL."""
+        """True if clients log in by SASL."""
         return self.protocol.startswith('SASL_')
 
     @property
