@@ -1,6 +1,6 @@
-"""kbroker's client for Kafka's protocol: a producer, a consumer and an admin, for any broker that speaks it.
+"""kbroker's client for Kafka's protocol: a producer, a consumer and an admin, for any broker that serves it.
 
-The names below are the public interface. They are loaded when they are first used; the modules behind them are private.
+The names below are the public interface, and are loaded at their first use. The modules that define them are private.
 """
 from typing import TYPE_CHECKING
 

@@ -29,7 +29,7 @@ cdef class PartitionQueue:
     cdef int compression
     cdef object compression_level
     cdef SpareBuffers spares
-    cdef bint grows             # the last batch was large enough for a spare buffer
+    cdef bint grows             # whether the last batch was large enough for a spare buffer
     cdef int64_t next_ordinal
 
     cdef Py_ssize_t add(self, int64_t timestamp_ms, bytes key, bytes value, list headers, object context,

@@ -4,9 +4,9 @@
                                                                   ^                   |
                                                                   +--- put_back() ----+
 
-A partition rejects a batch whose first sequence does not follow its last one. So a batch gets its sequence numbers
-when it is first taken, and keeps them when it is sent again. While a batch is being retried, nothing else of its
-partition is in flight: the batches in flight behind it were rejected too, and are put back first.
+A partition rejects a batch whose first sequence does not follow its last one. So a batch gets its sequence numbers when
+it is first taken, and keeps them when it is sent again. While a batch is being retried, no other batch of its partition
+is in flight. The batches in flight after it were rejected, too, and are put back before the retry.
 """
 from collections import deque
 
@@ -19,13 +19,14 @@ from kbroker.record.record_writer cimport Rows, as_bytes, as_headers
 from kbroker.client.producer_id import ProducerIdAndEpoch
 
 SEQUENCES = 1 << 31
-"""The sequence after 2147483647 is 0."""
+"""The first sequence is 0, and so is the one after 2147483647."""
 
 
 cdef class ProducerBatch:
-    """A batch of one partition. `ordinal` is its position there; `base_sequence` is None before it has numbers.
+    """A batch of one partition. `ordinal` is its position in the partition's queue.
 
-    It `is_in_doubt` if the answer to its last attempt was lost: it may have been written.
+    `base_sequence` is None before the batch has numbers. `is_in_doubt` means that the answer to its last attempt was
+    lost, so it may have been written.
     """
 
     def __cinit__(self, int64_t created_ms, int64_t ordinal, PartitionBuffer buffer=None):
@@ -37,7 +38,7 @@ cdef class ProducerBatch:
 
     @property
     def contexts(self):
-        """The sender's context of each record; empty if none has one."""
+        """The sender's context of each record; empty if no record has a context."""
         return self.buffer.contexts
 
     @property
@@ -50,7 +51,7 @@ cdef class ProducerBatch:
 
     @property
     def reserved_bytes(self):
-        """The part of buffer.memory that the batch holds: the size that its records had when they were queued."""
+        """The bytes of buffer.memory that the batch holds, which are the size of its records when they were queued."""
         return self.buffer.records_bytes if self.reserved_bytes_of_half < 0 else self.reserved_bytes_of_half
 
     def number(self, producer, base_sequence):
@@ -64,7 +65,8 @@ cdef class ProducerBatch:
                                    self.base_sequence, transactional)
 
     def halves(self, level):
-        """Split the batch in two, keeping the sequence numbers: for a topic that accepts only smaller batches."""
+        """Split the batch in two halves with the same sequence numbers, for a topic that accepts only smaller batches.
+        """
         cdef ProducerBatch part
         cdef list parts = []
         cdef Py_ssize_t start = 0, left = self.reserved_bytes
@@ -73,7 +75,7 @@ cdef class ProducerBatch:
             part.attempts = self.attempts
             if self.base_sequence is not None:
                 part.number(self.producer, (self.base_sequence + start) % SEQUENCES)
-            # Deltas count from the first record, so the halves can be smaller than the whole.
+            # Deltas count from the first record, so the two halves can be smaller than the whole.
             part.reserved_bytes_of_half = left if start else min(left, part.buffer.records_bytes)
             left -= part.reserved_bytes_of_half
             start = part.buffer.records_count
@@ -82,9 +84,9 @@ cdef class ProducerBatch:
 
 
 cdef class PartitionQueue:
-    """The batches of one partition: open, waiting and in flight.
+    """The batches of one partition: the open batch, and those waiting or in flight.
 
-    `producer` is the producer whose sequence numbers are in use; a new producer starts at 0.
+    `producer` is the producer whose sequence numbers are in use. A new producer's numbers start at 0.
     """
 
     def __cinit__(self, str topic not None, int32_t partition, Py_ssize_t batch_bytes, int compression=0,
@@ -104,7 +106,10 @@ cdef class PartitionQueue:
         return self.open is None and not self.waiting and not self.in_flight
 
     def append(self, int64_t timestamp_ms, key, value, headers, context, Clock clock not None):
-        """Add a record to the open batch, which is closed before if it is full. Returns the size of the record."""
+        """Add a record to the open batch. Close a full batch before, and open another one.
+
+        Return the size of the record in bytes.
+        """
         return self.add(timestamp_ms, as_bytes(key), as_bytes(value), as_headers(headers), context, clock)
 
     cdef Py_ssize_t add(self, int64_t timestamp_ms, bytes key, bytes value, list headers, object context,
@@ -121,7 +126,10 @@ cdef class PartitionQueue:
 
     cdef Py_ssize_t add_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, object context,
                              Clock clock, Py_ssize_t *added_bytes) except -1:
-        """Add the rows in [first, end) to the open batch until it is full; then it is closed. Returns how many."""
+        """Add the rows in [first, end) to the open batch until it is full, and close it then.
+
+        Return how many were added.
+        """
         cdef Py_ssize_t count, before
         if self.open is None:
             self.begin(clock)
@@ -145,7 +153,10 @@ cdef class PartitionQueue:
             self.open = None
 
     def due_ms(self, int64_t linger_ms):
-        """Return the time of the next batch: 0 is now, None is not before more records or answers arrive."""
+        """Return the time at which the next batch is due.
+
+        0 means now, None means not before more records or answers arrive.
+        """
         if self.waiting:
             first = self.waiting[0]
             if self.in_flight and (first.attempts or self.in_flight[0].attempts):
@@ -154,7 +165,10 @@ cdef class PartitionQueue:
         return None if self.open is None else self.open.created_ms + linger_ms
 
     def take(self, producer):
-        """Move the next batch in flight, numbered if there is a producer id. Raises IndexError if none waits."""
+        """Move the next waiting batch in flight. Number it if there is a producer id.
+
+        Raise IndexError if no batch waits.
+        """
         cdef ProducerBatch batch = self.waiting.popleft()
         if producer.is_valid and batch.base_sequence is None:
             if self.producer != producer and not self.in_flight:
@@ -168,7 +182,7 @@ cdef class PartitionQueue:
         self.in_flight.remove(batch)
 
     def put_back(self, ProducerBatch batch, int64_t retry_at_ms):
-        """Queue a batch to be sent again, before all batches that were appended after it."""
+        """Queue a batch in flight to be sent again, before all batches that were appended after it."""
         self.in_flight.remove(batch)
         batch.attempts += 1
         batch.retry_at_ms = retry_at_ms
@@ -183,28 +197,33 @@ cdef class PartitionQueue:
             self.waiting.insert(place, part)
 
     cdef Py_ssize_t place_of(self, ProducerBatch batch) except -1:
-        """Return the place among the waiting batches: behind those that were appended before it and are sent again."""
+        """Return the place of a returning batch among the waiting ones: after returned batches that were appended
+        before it.
+        """
         return sum(1 for waiting in self.waiting if waiting.attempts and waiting.ordinal < batch.ordinal)
 
     def is_first_unfinished(self, ProducerBatch batch):
-        """Return whether no earlier batch is in flight or about to be sent again."""
+        """Return whether no earlier batch is in flight or will be sent again."""
         return self.in_flight[0] is batch and not any(
             waiting.attempts and waiting.ordinal < batch.ordinal for waiting in self.waiting)
 
     def first_in_doubt(self):
-        """Return the first waiting batch that may have been written. Only its own numbers can find that out."""
+        """Return the first waiting batch that may have been written, or None.
+
+        Only a retry under the same numbers shows whether it was written.
+        """
         for batch in self.waiting:
             if batch.is_in_doubt:
                 return batch
         return None
 
     def put_first(self, ProducerBatch batch not None):
-        """Let a waiting batch be the next one that is sent."""
+        """Make a waiting batch the next one to be sent."""
         self.waiting.remove(batch)
         self.waiting.appendleft(batch)
 
     def forget_numbers(self):
-        """Clear the numbers of waiting batches, which restart at 0 under a new epoch. Nothing may be in flight."""
+        """Clear the numbers of waiting batches, which restart at 0 under a new epoch. No batch may be in flight."""
         if self.in_flight:
             raise AssertionError(f'{len(self.in_flight)} batches of {self.topic}-{self.partition} are in flight')
         for batch in self.waiting:

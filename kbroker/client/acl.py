@@ -12,8 +12,8 @@ class Acl(NamedTuple):
     """An ACL, or a filter of ACLs, in which `any` and None match everything.
 
     The names are those of `kafka-acls`: the resource types topic, group, cluster, transactional_id, delegation_token
-    and user; the pattern types literal and prefixed, and match in a filter; operations such as read, write and all;
-    the permission types allow and deny. A code without a name stays a number.
+    and user; the pattern types literal and prefixed, and in a filter match; operations such as read, write and all; the
+    permission types allow and deny. A code without a name remains a number.
     """
 
     resource_type: str | int = 'any'
@@ -26,13 +26,13 @@ class Acl(NamedTuple):
 
 
 def codes_of(acl: Acl) -> AclFilter:
-    """Return the ACL with codes instead of names. Raises ValueError for an unknown name."""
+    """Return the ACL with codes instead of names. Raise ValueError for an unknown name."""
     return AclFilter(_code(ResourceType, acl.resource_type), acl.resource_name, _code(PatternType, acl.pattern_type),
                      acl.principal, acl.host, _code(Operation, acl.operation), _code(Permission, acl.permission_type))
 
 
 def named(resource_type: int, resource_name: str, pattern_type: int, row: Any) -> Acl:
-    """Return an ACL of an answer, with names instead of codes."""
+    """Return an ACL from an answer, with names instead of codes."""
     return Acl(_name(ResourceType, resource_type), resource_name, _name(PatternType, pattern_type), row.principal,
                row.host, _name(Operation, row.operation), _name(Permission, row.permission_type))
 

@@ -1,8 +1,8 @@
 """Kafka's Admin operations on a cluster.
 
-An operation on several things returns a dict over them. Where each may fail on its own, its value is a KafkaError or
-the result (None if there is none to return). Transient errors (a leader that moved, a coordinator that is loading)
-are retried; all others are raised.
+An operation on several topics, partitions or other objects returns a dict by object. If each may fail separately, a
+value is the result of one (None if it has no result), or its KafkaError. Transient errors (a leader that moved, a
+coordinator that is loading) are retried; all others are raised.
 """
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from kbroker.protocol import messages
 
 Described = TypeVar('Described')
 
-# Special timestamps of ListOffsets, and the request version that introduced each.
+# Special timestamps of ListOffsets, and the version of the request that introduced each.
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -88,7 +88,7 @@ class AlterOp(IntEnum):
 
 class ListedOffset(NamedTuple):
     offset: int
-    """-1 if no record matches."""
+    """The offset of the record; -1 if no record matches."""
     timestamp_ms: int
     leader_epoch: int
 
@@ -100,7 +100,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 def as_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return offsets to commit, some of which may be numbers. Raises TypeError, ValueError for a negative one."""
+    """Return offsets to commit, given as objects or numbers. Raise TypeError for other types, ValueError below 0."""
     found = {}
     for at, given in by_partition(offsets, 'offset').items():
         offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
@@ -112,7 +112,10 @@ def as_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dic
 
 
 class NewTopic(NamedTuple):
-    """A topic to create. -1 leaves a number to the broker; `assignments` (brokers by partition) replaces both."""
+    """A topic to create.
+
+    With -1 the broker chooses a number. `assignments` (brokers by partition) replaces both numbers.
+    """
 
     name: str
     partitions: int = -1
@@ -135,17 +138,17 @@ class ScramCredentialUpsertion(NamedTuple):
 
 
 class Admin(AdminRequests):
-    """Kafka's Admin API. Raises KafkaError and ClientError.
+    """Kafka's Admin API. Its methods raise KafkaError for errors of brokers, ClientError for network failures.
 
-    `servers` is the value of bootstrap.servers, or a cluster that clients share. `settings` and `options` are settings
-    under Kafka's names, as those of a Producer. An Admin belongs to one thread and one process.
+    `servers` is the value of bootstrap.servers, or a cluster that several clients share. `settings` and `options` are
+    settings under Kafka's names, as those of a Producer. An Admin belongs to one thread and one process.
     """
 
     # ---- topics
 
     def create_topics(self, topics: Iterable[NewTopic] | Mapping[str, int],
                       validate_only: bool = False) -> dict[str, KafkaError | None]:
-        """Create topics. A mapping has their numbers of partitions, where -1 leaves the number to the broker."""
+        """Create topics. A mapping gives the number of partitions of each. For -1 the broker chooses it."""
         request = messages.CreateTopicsRequest
         if isinstance(topics, Mapping):
             topics = [NewTopic(name, partitions) for name, partitions in topics.items()]
@@ -172,7 +175,7 @@ class Admin(AdminRequests):
     def create_partitions(self, counts: Mapping[str, int],
                           assignments: Mapping[str, Collection[Collection[int]]] | None = None,
                           validate_only: bool = False) -> dict[str, KafkaError | None]:
-        """Increase topics to these partition counts; `assignments` are the brokers of each new partition."""
+        """Increase topics to these numbers of partitions. `assignments` has the brokers of each new partition."""
         request = messages.CreatePartitionsRequest
         if not isinstance(counts, Mapping):
             raise TypeError(f'found {type(counts).__name__} as counts, expected a dict from topics to counts')
@@ -187,7 +190,7 @@ class Admin(AdminRequests):
         return {row.name: error_in(row, f'topic {row.name}') for row in answer.results}
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KafkaError]:
-        """Delete the records before these offsets (-1: the high watermark). Returns the new log start offsets."""
+        """Delete the records before these offsets. -1 means the high watermark. Return the new log start offsets."""
         request = messages.DeleteRecordsRequest
         offsets = {at: number_of(offset, f'the offset of {words_of(at)}')
                    for at, offset in by_partition(offsets, 'offset').items()}
@@ -207,7 +210,7 @@ class Admin(AdminRequests):
     def describe_config(self, kind: str, name: str) -> dict[str, str | None]:
         """Return the settings of a topic, broker or group by name. The value of a secret is None.
 
-        The name of a broker is its id, and '' are the dynamic settings of all brokers.
+        The name of a broker is its id. The name '' means the dynamic settings of all brokers.
         """
         resource = (code_named(ResourceType, kind, 'as the type of a resource'), name)
         found = self.describe_configs([resource])[resource]
@@ -216,7 +219,7 @@ class Admin(AdminRequests):
         return {row.name: row.value for row in found}
 
     def alter_config(self, kind: str, name: str, changes: Mapping[str, object], validate_only: bool = False) -> None:
-        """Change settings of a topic, broker or group. None returns a setting to its default."""
+        """Change settings of a topic, broker or group. The value None resets a setting to its default."""
         resource = (code_named(ResourceType, kind, 'as the type of a resource'), name)
         operations = [(setting, AlterOp.DELETE, None) if value is None else (setting, AlterOp.SET, as_text(value))
                       for setting, value in changes.items()]
@@ -255,10 +258,10 @@ class Admin(AdminRequests):
 
     def describe_client_quotas(self, components: Iterable[tuple[str, str | None, bool]] = (),
                                strict: bool = False) -> dict[tuple[tuple[str, str | None], ...], dict[str, float]]:
-        """Return quotas by entity: pairs of types and names, where None is the default (KIP-546).
+        """Return quotas by entity (KIP-546). An entity is pairs of types and names; the name None means the default.
 
-        A component is (type, name, any): an entity has that name, or any name of that type. `strict` excludes entities
-        of further types.
+        A component is (type, name, any). It selects entities with this name of the type, or with any name of it.
+        `strict` excludes entities of further types.
         """
         request = messages.DescribeClientQuotasRequest
         rows = [request.ComponentData(entity_type=kind, match_type=2 if is_any else int(name is None), match=name)
@@ -270,7 +273,7 @@ class Admin(AdminRequests):
 
     def alter_client_quotas(self, entity: Iterable[tuple[str, str | None]],
                             changes: Mapping[str, float | None]) -> KafkaError | None:
-        """Set quotas of one entity, and remove those whose value is None."""
+        """Set quotas of one entity, and remove the quotas whose value is None."""
         request = messages.AlterClientQuotasRequest
         row = request.EntryData(
             entity=[request.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
@@ -291,7 +294,10 @@ class Admin(AdminRequests):
 
     def alter_scram_credentials(self, user: str, deletions: Iterable[str] = (),
                                 upsertions: Iterable[ScramCredentialUpsertion] = ()) -> KafkaError | None:
-        """Delete the credentials of these mechanisms, and store others. A broker takes a mechanism once a request."""
+        """Delete the credentials of these mechanisms, and store `upsertions`.
+
+        A mechanism may occur only once per request.
+        """
         request = messages.AlterUserScramCredentialsRequest
         answer = self._ask_controller(request(
             deletions=[request.ScramCredentialDeletion(name=user, mechanism=mechanism_code(mechanism))
@@ -302,7 +308,7 @@ class Admin(AdminRequests):
         return error_in(only_one(answer.results, f'user {user}'), f'user {user}')
 
     def list_config_resources(self, resource_types: Collection[ResourceType] = ()) -> list[tuple[int, str]]:
-        """Return (type, name) of each resource with configs. Brokers before 4.1 list client metrics only."""
+        """Return (type, name) of each resource with configs. Brokers before 4.1 list only client metrics."""
         request = messages.ListConfigResourcesRequest(resource_types=list(resource_types))
         least = 1 if set(resource_types) - {ResourceType.CLIENT_METRICS} else 0
         answer = self._retrying(lambda: self.cluster.any().call(request, min_version=least), 'listing configurations')
@@ -320,7 +326,7 @@ class Admin(AdminRequests):
     # ---- access control
 
     def describe_acls(self, wanted: Acl | None = None) -> list[Acl]:
-        """Return the ACLs that match a filter, or all."""
+        """Return the ACLs that match a filter, or all ACLs."""
         code = codes_of(wanted or Acl())
         request = messages.DescribeAclsRequest(
             resource_type_filter=code.resource_type, resource_name_filter=code.resource_name,
@@ -332,7 +338,7 @@ class Admin(AdminRequests):
                 for found in answer.resources for acl in found.acls]
 
     def create_acls(self, acls: Iterable[Acl]) -> None:
-        """Create ACLs. Raises the first error."""
+        """Create ACLs. Raise the error of the first ACL that could not be created."""
         creation = messages.CreateAclsRequest.AclCreation
         request = messages.CreateAclsRequest(creations=[creation(
             resource_type=code.resource_type, resource_name=code.resource_name,
@@ -342,7 +348,7 @@ class Admin(AdminRequests):
             check(result.error_code, 'creating ACLs', result.error_message)
 
     def delete_acls(self, filters: Iterable[Acl]) -> list[Acl]:
-        """Delete and return the ACLs that match one of the filters. Raises the first error."""
+        """Delete and return the ACLs that match one of the filters. Raise the error of the first filter that failed."""
         one = messages.DeleteAclsRequest.DeleteAclsFilter
         request = messages.DeleteAclsRequest(filters=[one(
             resource_type_filter=code.resource_type, resource_name_filter=code.resource_name,
@@ -361,7 +367,7 @@ class Admin(AdminRequests):
     def list_offsets(
             self, times: Mapping[TopicPartition, int | str],
             isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> dict[TopicPartition, ListedOffset]:
-        """Return the first offset at or after a time in ms, or that of `earliest`, `latest` or `max_timestamp`.
+        """Return the first offset at or after a time in ms, or the offset of `earliest`, `latest` or `max_timestamp`.
 
         `latest` is the high watermark, or with READ_COMMITTED the last stable offset.
         """
@@ -458,7 +464,7 @@ class Admin(AdminRequests):
     def fence_producers(self, transactional_ids: Collection[str]) -> dict[str, Any]:
         """Abort the open transactions of these ids and fence their producers (InitProducerId without a producer id).
 
-        Returns (producer id, producer epoch) or KafkaError, by transactional.id. `force-terminate` uses this.
+        Return (producer id, producer epoch) or KafkaError by transactional.id. The command `force-terminate` uses this.
         """
         found: dict[str, Any] = {}
         for transactional_id in names_of(transactional_ids, 'transactional.id'):
@@ -488,7 +494,7 @@ class Admin(AdminRequests):
         return found
 
     def describe_classic_groups(self, group_ids: Collection[str]) -> dict[str, GroupInfo | KafkaError]:
-        """Describe groups of the classic protocol. A missing one is Dead, or since Kafka 4.0 a KafkaError."""
+        """Describe groups of the classic protocol. A missing group is Dead, or since Kafka 4.0 a KafkaError."""
         return self._describe_groups(messages.DescribeGroupsRequest, 'groups', group_ids, classic_group_of)
 
     def describe_consumer_groups(self, group_ids: Collection[str]) -> dict[str, GroupInfo | KafkaError]:
@@ -504,7 +510,7 @@ class Admin(AdminRequests):
         return self._describe_groups(messages.StreamsGroupDescribeRequest, 'group_ids', group_ids, streams_group_of)
 
     def list_share_group_offsets(self, group_id: str) -> dict[TopicPartition, ShareOffset]:
-        """Return the offset of each partition that the share group knows."""
+        """Return the start offset of each partition for which the share group has one."""
         request = messages.DescribeShareGroupOffsetsRequest
         what = f'offsets of group {group_id!r}'
 
@@ -524,7 +530,7 @@ class Admin(AdminRequests):
 
     def alter_share_group_offsets(self, group_id: str,
                                   offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, KafkaError | None]:
-        """Let a share group without members begin at these offsets. A group that does not exist is created."""
+        """Let a share group without members begin at these offsets. Create the group if it does not exist."""
         request = messages.AlterShareGroupOffsetsRequest
         rows = [request.AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=[
             request.AlterShareGroupOffsetsRequestPartition(partition_index=partition,
@@ -561,8 +567,9 @@ class Admin(AdminRequests):
 
     def list_group_offsets(self, group_id: str,
                            require_stable: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return all committed offsets of a group. `require_stable` waits while an open transaction has
-        pending offsets (KIP-447).
+        """Return all committed offsets of a group.
+
+        With `require_stable`, wait while an open transaction has pending offsets (KIP-447).
         """
         request = messages.OffsetFetchRequest
         what = f'offsets of group {group_id!r}'

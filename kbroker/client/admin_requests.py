@@ -1,4 +1,4 @@
-"""The requests of an Admin: each goes to the broker that can answer it, and is retried after transient errors."""
+"""The requests of an Admin. Each is sent to the broker that can answer it, and retried after transient errors."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ResourceType(IntEnum):
-    """Kafka's types of resources that have configs."""
+    """Kafka's types of resources with configs."""
 
     TOPIC = 2
     BROKER = 4
@@ -32,16 +32,16 @@ class ResourceType(IntEnum):
 
 
 Resource = tuple[ResourceType, str]
-"""(type, name); the name of a broker is its id, and '' is the default of all brokers."""
+"""The type and the name of a resource. The name of a broker is its id, and '' means the default of all brokers."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminSettings:
-    """The settings of an Admin besides those of its connections: none."""
+    """The settings of an Admin. It has none but those of its connections."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> AdminSettings:
-        """Ignore the properties, which are those of other clients of the same cluster."""
+        """Return the settings. Ignore the properties, which are for other clients of the same cluster."""
         return cls()
 
     @classmethod
@@ -50,7 +50,7 @@ class AdminSettings:
 
 
 class AdminRequests:
-    """The connections of an Admin, and the ways of its requests."""
+    """The connections of an Admin, and the routes of its requests."""
 
     def __init__(self, servers: Servers = None, settings: Mapping[str, object] | None = None,
                  **options: Unpack[ConnectionOptions]):
@@ -66,7 +66,10 @@ class AdminRequests:
 
     @property
     def cluster(self) -> Cluster:
-        """The connections. Raises RuntimeError if another thread uses them, after a fork, and after `close`."""
+        """The connections.
+
+        Reading it raises RuntimeError if another thread uses them, after a fork, and after `close`.
+        """
         if self._use is not None:
             self._use.check()
         return self._cluster
@@ -102,7 +105,7 @@ class AdminRequests:
         return self._retrying(ask, what)
 
     def _ask_owner(self, resource: Resource, request: Any, what: str) -> Any:
-        """Ask the broker itself about its own settings, and any broker about any other resource."""
+        """Ask a broker about its own settings, and any broker about any other resource."""
         kind, name = resource
         is_one_broker = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name.isascii() and name.isdigit()
         return self._retrying(
@@ -178,7 +181,7 @@ def error_in(row: Any, what: str) -> KafkaError | None:
 
 
 def raise_transient(row: Any, what: str, also: Collection[ErrorCode] = ()) -> None:
-    """Raise the error of the row if `retrying` will retry it."""
+    """Raise the error of the row if it is one that `retrying` retries."""
     code = getattr(row, 'error_code', 0)
     if code in RETRIED or code in also:
         raise error_of(code, what, getattr(row, 'error_message', None))

@@ -1,4 +1,4 @@
-"""Checks of arguments whose mistakes would otherwise show late, or not at all."""
+"""Checks of arguments. Without them, a mistake would be noticed late or never."""
 from __future__ import annotations
 
 import operator
@@ -9,11 +9,11 @@ from typing import TypeVar
 T = TypeVar('T')
 
 MOST_MS = 2**31 - 1
-"""The largest value of a time."""
+"""The largest value of a time, in ms."""
 
 
 def list_of(given: Iterable[T], what: str, kind: type[T]) -> list[T]:
-    """Return a collection as a list. Raises TypeError for a single string, and for an element of another type."""
+    """Return a collection as a list. Raise TypeError for a single string, and for an element of another type."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise TypeError(f'found {given!r:.100} as {what}s, expected a list or another collection of {kind.__name__}')
     elements = list(given)
@@ -24,17 +24,17 @@ def list_of(given: Iterable[T], what: str, kind: type[T]) -> list[T]:
 
 
 def names_of(given: Iterable[str], what: str) -> list[str]:
-    """Return names as a list. Raises as `list_of`: the letters of a string are no names."""
+    """Return names as a list. Raise the errors of `list_of`, because the letters of a single string are no names."""
     return list_of(given, what, str)
 
 
 def topics_of(given: Iterable[str]) -> frozenset[str]:
-    """Return the topics of a subscription, which may be a single name. Raises TypeError."""
+    """Return the topics of a subscription, which may be a single name. Raise TypeError if a name is not a string."""
     return frozenset([given] if isinstance(given, str) else names_of(given, 'topic'))
 
 
 def partition_of(given: object) -> tuple[str, int]:
-    """Return a partition, a pair of a topic and a number. Raises TypeError for anything else."""
+    """Return a partition, a pair of a topic and a number. Raise TypeError for any other object."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise TypeError(f'found {given!r:.100} as a partition, expected a pair of a topic and a number')
     topic, partition = given
@@ -44,7 +44,7 @@ def partition_of(given: object) -> tuple[str, int]:
 
 
 def partitions_of(given: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return partitions as a list. Raises TypeError."""
+    """Return partitions as a list. Raise TypeError if an element is not a partition."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise TypeError(f'found {given!r:.100} as partitions, expected pairs of a topic and a number')
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
@@ -53,21 +53,24 @@ def partitions_of(given: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def by_partition(given: Mapping[tuple[str, int], T], what: str) -> dict[tuple[str, int], T]:
-    """Return a mapping of partitions. `what` names its values. Raises TypeError."""
+    """Return a mapping from partitions. `what` names its values. Raise TypeError if a key is not a partition."""
     if not isinstance(given, Mapping):
         raise TypeError(f'found {type(given).__name__} as {what}s, expected a dict from partitions to {what}s')
     return {partition_of(at): value for at, value in given.items()}
 
 
 def number_of(given: object, what: str) -> int:
-    """Return an integer. Raises TypeError for a text, a float and a truth value."""
+    """Return an integer. Raise TypeError for a text, a float and a truth value."""
     if isinstance(given, bool) or not hasattr(given, '__index__'):
         raise TypeError(f'found {type(given).__name__} as {what}, expected int')
     return operator.index(given)
 
 
 def milliseconds_of(given: object, what: str) -> int:
-    """Return a time in ms as an integer, 0 or more. Raises TypeError and ValueError."""
+    """Return a time in ms as an integer.
+
+    Raise TypeError if it is not an integer, ValueError if it is below 0 or too large.
+    """
     found = number_of(given, f'{what} in ms')
     if found < 0:
         raise ValueError(f'found {found} as {what}, expected 0 or more')

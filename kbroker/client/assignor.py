@@ -22,21 +22,24 @@ GENERATION_BYTES = 4
 
 
 class Member(NamedTuple):
-    """A member of a group. A member with `instance_id` (group.instance.id, KIP-345) keeps its place across restarts."""
+    """A member of a group.
+
+    A member with an `instance_id` (group.instance.id, KIP-345) keeps its place across restarts.
+    """
 
     member_id: str
     instance_id: str | None
     topics: frozenset[str]
     owned: frozenset[TopicPartition] = frozenset()
     generation: int = -1
-    """The generation that assigned `owned`."""
+    """The generation that assigned the partitions in `owned`."""
 
 
 def assign_ranges(members: Iterable[Member], partition_counts: Mapping[str, int]) -> dict[str, list[TopicPartition]]:
-    """Assign to each subscriber a run of adjacent partitions of each topic; the first subscribers get one more.
+    """Assign to each subscriber a run of adjacent partitions of each topic. The first subscribers may get one more.
 
-    Returns the partitions by member id. Members are sorted: static ones by instance id, then the others by member id.
-    Topics that do not exist (missing in `partition_counts`) are skipped.
+    Return the partitions by member id. The members are sorted: first static members by instance id, then the remaining
+    members by member id. Topics that do not exist (missing in `partition_counts`) are skipped.
     """
     ordered = sorted(members, key=lambda member: (member.instance_id is None, member.instance_id or member.member_id))
     assignment: dict[str, list[TopicPartition]] = {member.member_id: [] for member in ordered}
@@ -52,7 +55,10 @@ def assign_ranges(members: Iterable[Member], partition_counts: Mapping[str, int]
 
 
 def encode_subscription(topics: Iterable[str], owned: Iterable[TopicPartition] = (), generation: int = -1) -> bytes:
-    """Encode the subscription that a member sends in JoinGroup. A generation from 0 says how old the claims are."""
+    """Encode the subscription that a member sends in JoinGroup.
+
+    A generation of 0 or more is that of the claims in `owned`.
+    """
     structs = [ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
                for topic, partitions in by_topic(owned).items()]
     message = ConsumerProtocolSubscription(topics=sorted(topics), owned_partitions=structs,
@@ -61,22 +67,25 @@ def encode_subscription(topics: Iterable[str], owned: Iterable[TopicPartition] =
 
 
 def decode_subscription(data: bytes) -> frozenset[str]:
-    """Return the topics of a subscription. Raises KafkaError(INCONSISTENT_GROUP_PROTOCOL) if the bytes are not one."""
+    """Return the topics of a subscription.
+
+    Raise KafkaError(INCONSISTENT_GROUP_PROTOCOL) if the bytes are no subscription.
+    """
     return frozenset(_decode_subscription(data).topics)
 
 
 def decode_member(member_id: str, instance_id: str | None, data: bytes) -> Member:
-    """Return a member with the content of its subscription. Raises as `decode_subscription` does."""
+    """Return a member with the content of its subscription. Raise the errors of `decode_subscription`."""
     message = _decode_subscription(data)
     owned = frozenset((struct.topic, index) for struct in message.owned_partitions for index in struct.partitions)
     generation = message.generation_id
     if generation < 0 and message.user_data is not None and len(message.user_data) == GENERATION_BYTES:
-        generation = int.from_bytes(message.user_data, signed=True)     # before version 2, of Kafka's sticky assignors
+        generation = int.from_bytes(message.user_data, signed=True)     # Kafka's sticky assignors, before version 2
     return Member(member_id, instance_id, frozenset(message.topics), owned, generation)
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Encode the assignment that the leader sends to a member by SyncGroup."""
+    """Return the encoded assignment that the leader sends to a member by SyncGroup."""
     structs = [ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=indexes)
                for topic, indexes in by_topic(partitions).items()]
     message = ConsumerProtocolAssignment(assigned_partitions=structs)
@@ -84,7 +93,10 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Return a member's partitions, [] for an empty assignment. Raises KafkaError(INCONSISTENT_GROUP_PROTOCOL)."""
+    """Return a member's partitions, or [] for an empty assignment.
+
+    Raise KafkaError(INCONSISTENT_GROUP_PROTOCOL) if the bytes are no assignment.
+    """
     try:
         return assigned_partitions(data)
     except ProtocolError as error:

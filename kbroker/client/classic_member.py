@@ -3,12 +3,14 @@
     join():   every member: JoinGroup; the leader also assigns --> every member: SyncGroup --> partitions
     stable:   Heartbeat every heartbeat.interval.ms; the answer REBALANCE_IN_PROGRESS means: join again
 
-A join waits for the other members, which may be busy for as long as max.poll.interval.ms. So it is a `_Round`, which
-goes on from one call to the next. The consumer returns from its poll meanwhile, and the thread of its heartbeats goes
-on with the round of a busy program. JoinGroup and SyncGroup hold up their connection; other requests have another one.
+A join waits for the other members, which may be busy for as long as max.poll.interval.ms. So a join is a `_Round`,
+which one call begins and later calls continue. Between them the consumer returns from its poll. If the program is busy,
+the thread of its heartbeats continues the round. JoinGroup and SyncGroup block their connection, so other requests have
+another connection.
 
-With `range`, a member gives up all partitions when it joins. With `cooperative-sticky` alone it keeps them, drops those
-that the leader takes away, and joins again at once, so that the leader can give them to another member (KIP-429).
+With `range`, a member gives up all partitions when it joins. With only `cooperative-sticky` it keeps them, drops the
+partitions that the leader takes away, and joins again at once, so that the leader can give those to another member
+(KIP-429).
 """
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import PROTOCOL_TYPE
 
 JOIN_GRACE_MS = 5000
-"""JoinGroup is answered when all members have rejoined, at the latest after the rebalance timeout."""
+"""The time that a JoinGroup may take beyond the rebalance timeout, after which the broker answers it."""
 
 ASSIGNORS = {RANGE: assign_ranges, COOPERATIVE_STICKY: assign_cooperatively}
 
@@ -50,16 +52,16 @@ class _Round:
 
     topics: frozenset[str]
     kept: set[TopicPartition]
-    """The partitions that the member keeps, cleared if the group has removed it."""
+    """The partitions that the member keeps. It is cleared if the group has removed the member."""
     connection: Connection | None = None
     answer: Any = None
     """That of JoinGroup."""
     assignments: list[Any] | None = None
-    """Those of the leader; none of another member."""
+    """The assignments of the leader; None for any other member."""
 
 
 class _Joined(NamedTuple):
-    """The end of a round."""
+    """The result of a round."""
 
     topics: frozenset[str]
     kept: set[TopicPartition]
@@ -67,19 +69,19 @@ class _Joined(NamedTuple):
 
 
 class ClassicMember(GroupMember):
-    """A member by the classic protocol. Its leader assigns by the assignor that the group has chosen."""
+    """A member by the classic protocol. As leader, it assigns by the assignor that the group has chosen."""
 
-    # The group has replaced this generation of the member, which must join again.
+    # Errors that mean that the group has left this generation or removed the member, which must join again.
     lost_place = frozenset({_E.REBALANCE_IN_PROGRESS, _E.ILLEGAL_GENERATION, _E.UNKNOWN_MEMBER_ID})
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self._has_generation = False
-        """The group counts this member to its last generation. It may be in a rebalance."""
+        """True if the group counts this member to its last generation, perhaps in a rebalance."""
         self._is_cooperative = self._settings.assignors == (COOPERATIVE_STICKY,)
         self._round: _Round | None = None
         self._joined: _Joined | None = None
-        """The round that has ended since the last `join`."""
+        """The result of a round that has ended since the last `join`."""
 
     @property
     def sends_heartbeats(self) -> bool:
@@ -90,13 +92,17 @@ class ClassicMember(GroupMember):
         return not self._has_generation
 
     def surrendered(self, topics: Collection[str], owned: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return all partitions. With a cooperative assignor, return none: the answer to the join names them."""
+        """Return all partitions.
+
+        With a cooperative assignor, return no partition: the answer to the join shows which to give up.
+        """
         return set() if self._is_cooperative else set(owned)
 
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
-        """Join the next generation. Returns the assigned partitions; raises OutOfTime while other members are awaited.
+        """Join the next generation, and return the assigned partitions.
 
-        The next call goes on with the same round, also if the topics have changed: then another one follows.
+        Raise OutOfTime if other members are still awaited. The next call continues the same round. If the topics have
+        changed by then, another round follows.
         """
         if self._joined is None:
             if self._round is None:
@@ -127,7 +133,7 @@ class ClassicMember(GroupMember):
         return _Round(topics, set(owned) if self._is_cooperative and self._has_generation else set())
 
     def _finish(self, current: _Round) -> _Joined:
-        """Go on with a round to its end. After OutOfTime, it can be continued."""
+        """Continue a round to its end. After OutOfTime, a later call can continue it."""
         while True:
             try:
                 assigned = self._take_steps(current)
@@ -162,7 +168,7 @@ class ClassicMember(GroupMember):
         return current.connection
 
     def _join_once(self, current: _Round) -> Any:
-        """Join with the partitions in `kept`, which is cleared if the group has removed the member."""
+        """Send a JoinGroup with the partitions in `kept`, which is cleared if the group has removed the member."""
         rebalance_timeout_ms = self._settings.max_poll_interval_ms
         while True:
             kept = current.kept
@@ -174,7 +180,7 @@ class ClassicMember(GroupMember):
                 protocols=[messages.JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=subscription)
                            for name in self._settings.assignors]),
                 rebalance_timeout_ms + JOIN_GRACE_MS)
-            if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:   # KIP-394: first the member id, then the join
+            if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:   # KIP-394: the join needs a member id
                 self.member_id = answer.member_id
             elif answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self.member_id = ''
@@ -186,7 +192,7 @@ class ClassicMember(GroupMember):
 
     def _assign(self, answer: Any) -> list[Any]:
         """As leader, compute the assignments of all members."""
-        if answer.skip_assignment:      # KIP-814: a static leader came back; the others keep their partitions
+        if answer.skip_assignment:      # KIP-814: a static leader came back, and no partition moves
             return []
         members = [decode_member(row.member_id, row.group_instance_id, row.metadata) for row in answer.members]
         wanted = {topic for member in members for topic in member.topics}
@@ -206,7 +212,7 @@ class ClassicMember(GroupMember):
         return bytes(synced.assignment)
 
     def heartbeat_if_due(self) -> None:
-        """Send a heartbeat if due. Sets `must_join` when the group rebalances or has dropped this member."""
+        """Send a heartbeat if it is due. Set `must_join` if the group rebalances or has removed this member."""
         now_ms = self._clock.monotonic_ms()
         if not self._has_generation or now_ms < self._next_heartbeat_ms or self._round is not None:
             return      # the group awaits no heartbeat of a member that joins
@@ -217,7 +223,7 @@ class ClassicMember(GroupMember):
                 group_instance_id=self._settings.group_instance_id), self._settings.session_timeout_ms)
             code = known_code(answer.error_code)
         except OutOfTime:
-            self._next_heartbeat_ms = now_ms        # its answer is still awaited
+            self._next_heartbeat_ms = now_ms        # the answer is still awaited
             raise
         except ClientError as error:
             if error.is_lasting:
@@ -232,10 +238,14 @@ class ClassicMember(GroupMember):
             check(code, self._words('Heartbeat'))
 
     def leave(self) -> None:
-        """Release the partitions at once. A static member keeps its place until its session ends."""
+        """Leave the group, which releases the partitions at once.
+
+        A static member keeps its place until its session ends.
+        """
         self._has_generation = False
         self._end_round()
-        # A member that has not joined yet has an id, too, and the next rebalance would await it for its whole session.
+        # A member may have an id before it has joined. The next rebalance would wait for this member for its whole
+        # session.
         is_known = self.generation_id >= 0 or bool(self.member_id)
         if not is_known or self._settings.group_instance_id is not None:
             return
@@ -249,11 +259,11 @@ class ClassicMember(GroupMember):
         answer = connection.call(request)
         self.generation_id, self.member_id, self.must_join = -1, '', True
         for row in (answer, *answer.members):
-            if known_code(row.error_code) is not ErrorCode.UNKNOWN_MEMBER_ID:      # the group has removed it before
+            if known_code(row.error_code) is not ErrorCode.UNKNOWN_MEMBER_ID:      # the group has already removed it
                 check(row.error_code, self._words('LeaveGroup'))
 
     def _end_round(self) -> None:
-        """Give up a join in progress, whose answer would hold up the other requests."""
+        """Give up a join in progress, and close its connection, on which other requests would wait for its answer."""
         if self._round is not None and self._round.connection is not None:
             self._round.connection.close()
         self._round = self._joined = None

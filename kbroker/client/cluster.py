@@ -1,7 +1,7 @@
-"""The brokers of a cluster: connections, metadata, coordinators, and retries when they change.
+"""The brokers of a cluster: connections, metadata, coordinators, and retries when these change.
 
-A connection is opened on first use and kept, one for each address and purpose. Coordinators have connections of their
-own, as in Kafka's clients: a Fetch that waits at a broker would delay the requests behind it.
+One connection for each address and purpose is opened at its first use, and kept. As in Kafka's clients, coordinators
+have separate connections, because a Fetch that waits at a broker would delay the requests after it.
 """
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ T = TypeVar('T')
 JITTER = 0.2
 
 TOPIC_CREATION_MS = 3000
-"""How long a topic may be unknown: a topic that the broker creates automatically appears shortly after the request."""
+"""The time for which a topic may be unknown, because a topic that the broker creates automatically appears a little
+later.
+"""
 
 KEYS_AT_ONCE = 1_000
-"""The transactional ids of one request."""
+"""The most transactional ids of one request."""
 FIND_COORDINATOR_VERSION_OF_SEVERAL = 4
 TOPICS_BY_ID_VERSION = 12
-"""The first version of Metadata that takes ids without names. Brokers that assign partitions by id have it."""
+"""The first version of Metadata that accepts ids without names. Brokers that assign partitions by id have it."""
 
 RETRIED = frozenset({
     ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REPLICA_NOT_AVAILABLE,
@@ -39,11 +41,14 @@ RETRIED = frozenset({
     ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.KAFKA_STORAGE_ERROR,
 })
-"""Transient errors. An unknown topic is not one: a mistyped name must fail at once."""
+"""Transient errors. An unknown topic is none of them, because a mistyped name must fail at once."""
 
 
 class OutOfDate(KafkaError):
-    """A broker contradicts the metadata, as happens while a topic is created or moves: refresh and retry."""
+    """A broker contradicts the metadata, for example while a topic is created or moved.
+
+    Refresh the metadata and retry.
+    """
 
 
 class KeyType(IntEnum):
@@ -63,7 +68,7 @@ class Node(NamedTuple):
 class PartitionMetadata(NamedTuple):
     partition: int
     leader_id: int
-    """-1 if there is none."""
+    """The broker id of the leader; -1 without a leader."""
     leader_epoch: int
     replicas: tuple[int, ...]
     in_sync_replicas: tuple[int, ...]
@@ -72,13 +77,13 @@ class PartitionMetadata(NamedTuple):
 
 
 class CutRetries(NamedTuple):
-    """The retries of an operation when the time of a call was over."""
+    """The progress of the retries of an operation when the time of a call was over."""
 
     spent_ms: int = 0
-    """Their time, with the pause before the next try."""
+    """The time that the retries took, including the pause before the next try."""
     tries: int = 0
     due_ms: int = 0
-    """When the next try may begin."""
+    """The time at which the next try may begin, on the monotonic clock."""
 
 
 class TopicMetadata(NamedTuple):
@@ -89,7 +94,10 @@ class TopicMetadata(NamedTuple):
 
 
 class Cluster:
-    """A cluster and its connections. Raises ClientError for network failures and KafkaError for errors of brokers."""
+    """A cluster and its connections.
+
+    Its methods raise ClientError for network failures, KafkaError for brokers' errors.
+    """
 
     def __init__(self, config: ClientConfig, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep):
         self.config = config
@@ -100,14 +108,17 @@ class Cluster:
         self._sleep = sleep
         self._connections: dict[tuple[str, int, str], Connection] = {}
         self._proven: set[tuple[str, int]] = set()
-        """The addresses that have answered under these settings. Their later failures are no fault of the settings."""
+        """The addresses that have answered with these settings.
+
+        The settings are not the cause of their later failures.
+        """
         self._topics: dict[str, TopicMetadata] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         self.limit = TimeLimit(self._clock)
         self._opening_ms: dict[tuple[str, int], int] = {}
-        """How long the next opening of a connection may take, by address, if the last one was cut short."""
+        """The time that the next opening of a connection may take, by address, if the last opening was cut short."""
         self._cut: dict[str, CutRetries] = {}
-        """The retries that the time of a call has cut short, which the next call of the same kind continues."""
+        """The retries that the end of a call has cut short, which the next call of the same kind continues."""
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -115,23 +126,25 @@ class Cluster:
         self._connections.clear()
 
     def end_within(self, limit_ms: int) -> None:
-        """Bound all further calls, retries and new connections together: after this time, each of them fails.
+        """Bound all further calls, retries and new connections together. After this time, each of them fails.
 
         The resolution of a host name has no bound.
         """
         self.limit.end_within(limit_ms)
 
     def within(self, limit_ms: float) -> AbstractContextManager[None]:
-        """Bound the calls of a block: they raise OutOfTime then, and their requests stay in flight."""
+        """Bound the calls in a block. After `limit_ms` they raise OutOfTime, and their requests remain in flight."""
         return self.limit.within(limit_ms)
 
     # ---- connections
 
     def any(self) -> Connection:
-        """Return a connection to some broker: an idle one, else to a known broker, else to a bootstrap server."""
+        """Return a connection to any broker: an idle connection, else one to a known broker, else one to a bootstrap
+        server.
+        """
         self._close_idle()
         for (_, _, purpose), connection in self._connections.items():
-            is_unfinished = not purpose and connection.has_unfinished_call      # its answer may be the wanted one
+            is_unfinished = not purpose and connection.has_unfinished_call      # the new call may ask the same
             if connection.is_open and (is_unfinished or not connection.in_flight):
                 return self._bounded(connection)
         failures = []
@@ -147,7 +160,7 @@ class Cluster:
                           is_lasting=all(failure.is_lasting for failure in failures))
 
     def node(self, node_id: int, purpose: str = '') -> Connection:
-        """Return the connection to a broker by id. Raises KafkaError(BROKER_NOT_AVAILABLE) for an unknown id."""
+        """Return the connection to a broker by id. Raise KafkaError(BROKER_NOT_AVAILABLE) for an unknown id."""
         if node_id not in self.nodes:
             self.refresh(())
         node = self.nodes.get(node_id)
@@ -163,7 +176,10 @@ class Cluster:
                               error.is_lasting) from None
 
     def controller(self) -> Connection:
-        """Return the broker for controller requests. Raises KafkaError(NOT_CONTROLLER) while there is none."""
+        """Return the connection for controller requests.
+
+        Raise KafkaError(NOT_CONTROLLER) while there is no controller.
+        """
         if self.controller_id not in self.nodes:
             self.refresh(())
         if self.controller_id not in self.nodes:
@@ -173,13 +189,13 @@ class Cluster:
     def leader(self, topic: str, partition: int, purpose: str = '') -> Connection:
         """Return the connection to the leader of a partition.
 
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, PartitionOffline, and the brokers' errors
-        for the topic.
+        Raise KafkaError: UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, PartitionOffline, or the broker's error for
+        the topic.
         """
         return self.node(self.partition(topic, partition).leader_id, purpose)
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata:
-        """Return the metadata of a partition that has a leader. Raises as `leader` does."""
+        """Return the metadata of a partition that has a leader. Raise the errors of `leader`."""
         if not self._has_leader(topic, partition):
             self.topics([topic])
         found = self._existing(topic, partition)
@@ -188,7 +204,7 @@ class Cluster:
         return found
 
     def leaderless(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], KafkaError]:
-        """Return those of the partitions that have no leader, with their errors. Raises as `topics` does."""
+        """Return the partitions that have no leader, with their errors. Raise the errors of `topics`."""
         without = [at for at in partitions if not self._has_leader(*at)]
         if without:
             self.topics({topic for topic, _ in without})
@@ -209,8 +225,8 @@ class Cluster:
     def _without_leader(self, topic: str, found: PartitionMetadata) -> KafkaError:
         """Return the error of a partition without a leader.
 
-        A broker that runs and lists its replica as offline cannot use the files (KIP-112). One that does not run may
-        come back in a moment.
+        A broker that runs and lists its replica as offline cannot use the files (KIP-112). A broker that does not run
+        may come back in a moment.
         """
         where = f'{topic}-{found.partition}'
         running = [str(node_id) for node_id in found.offline_replicas if node_id in self.nodes]
@@ -222,16 +238,19 @@ class Cluster:
         return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f'{where} has no leader at the moment{down}')
 
     def coordinator(self, key_type: KeyType, key: str, purpose: str = 'coordinator') -> Connection:
-        """Return the coordinator of a group or transactional.id. Raises KafkaError(COORDINATOR_NOT_AVAILABLE)."""
+        """Return the connection to the coordinator of a group or transactional.id.
+
+        Raise KafkaError(COORDINATOR_NOT_AVAILABLE) while there is no coordinator.
+        """
         return self.node(self.coordinator_id(key_type, key), purpose)
 
     def coordinator_id(self, key_type: KeyType, key: str) -> int:
-        """Return the coordinator's broker id. Raises as `coordinator` does."""
+        """Return the coordinator's broker id. Raise the errors of `coordinator`."""
         (node_id,) = self.coordinator_ids(key_type, [key])
         return node_id
 
     def coordinator_ids(self, key_type: KeyType, keys: Collection[str]) -> dict[int, list[str]]:
-        """Return the keys of each coordinator, by its broker id. Raises as `coordinator` does."""
+        """Return the keys of each coordinator, by its broker id. Raise the errors of `coordinator`."""
         unknown = [key for key in keys if (key_type, key) not in self._coordinators]
         if unknown:
             connection = self.any()
@@ -283,7 +302,7 @@ class Cluster:
         return self._opening_ms.get(address, OPENING_MS)
 
     def _bounded(self, connection: Connection) -> Connection:
-        """Return a connection, unless `end_within` leaves no time for it."""
+        """Return `connection`. Raise ClientError if `end_within` leaves no time for it."""
         self._check_time_left()
         return connection
 
@@ -292,7 +311,7 @@ class Cluster:
             raise ClientError('found no time left for another request: the client is being closed')
 
     def _close_idle(self) -> None:
-        """Close connections that were not used for connections.max.idle.ms: brokers do so, a little later."""
+        """Close connections that were not used for connections.max.idle.ms. Brokers close them a little later."""
         oldest_ms = self._clock.monotonic_ms() - self.config.connections_max_idle_ms
         for key, connection in list(self._connections.items()):
             if connection.used_ms < oldest_ms and not connection.in_flight:
@@ -302,7 +321,7 @@ class Cluster:
     # ---- metadata
 
     def refresh(self, topics: Collection[str] | None = None, allow_auto_topic_creation: bool = False) -> Any:
-        """Fetch the metadata of these topics (None: all) and keep it. Returns the MetadataResponse."""
+        """Fetch the metadata of these topics and keep it. None means all topics. Return the MetadataResponse."""
         connection = self.any()
         wanted = None if topics is None else [messages.MetadataRequest.MetadataRequestTopic(name=name)
                                               for name in topics]
@@ -324,9 +343,9 @@ class Cluster:
 
     def topics(self, names: Collection[str] | None = None,
                allow_auto_topic_creation: bool = False) -> dict[str, TopicMetadata]:
-        """Fetch topics by name: all that can be described, or exactly `names`.
+        """Fetch topics by name: all topics that the client may describe, or exactly `names`.
 
-        Raises KafkaError for the first of `names` with an error (UNKNOWN_TOPIC_OR_PARTITION ...).
+        Raise KafkaError for the first of `names` with an error (UNKNOWN_TOPIC_OR_PARTITION ...).
         """
         answer = self.refresh(names, allow_auto_topic_creation)
         if names is None:
@@ -340,22 +359,28 @@ class Cluster:
         return {name: self._topics[name] for name in names}
 
     def found_or_created(self, topic: str, limit_ms: int) -> TopicMetadata:
-        """Return the topic. A broker with auto.create.topics.enable creates it, which this call waits for.
+        """Return the topic. If a broker with auto.create.topics.enable creates it, wait until the topic exists.
 
-        Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) after TOPIC_CREATION_MS, or `limit_ms` if that is less.
+        Raise KafkaError(UNKNOWN_TOPIC_OR_PARTITION) after TOPIC_CREATION_MS, or after `limit_ms` if that is less.
         """
         return self.retrying(lambda: self.topics([topic], allow_auto_topic_creation=True), f'topic {topic}',
                              also=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,),
                              timeout_ms=min(TOPIC_CREATION_MS, limit_ms))[topic]
 
     def find_topics(self, names: Collection[str]) -> dict[str, TopicMetadata | None]:
-        """Fetch topics by name; None stands for one that does not exist. Topics with another error are missing."""
+        """Fetch topics by name.
+
+        The value of a topic that does not exist is None. Topics with another error are missing.
+        """
         answer = self.refresh(names)
         return {topic.name: self._topics.get(topic.name) for topic in answer.topics
                 if topic.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
 
     def names_of(self, topic_ids: Collection[bytes]) -> dict[bytes, str]:
-        """Fetch the names of topics by id. Those that do not exist, or that may not be described, are missing."""
+        """Fetch the names of topics by id.
+
+        Topics that do not exist, or that the client may not describe, are missing.
+        """
         request, connection = messages.MetadataRequest, self.any()
         answer = connection.call(request(allow_auto_topic_creation=False, topics=[
             request.MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in topic_ids]),
@@ -364,7 +389,7 @@ class Cluster:
         return {topic.topic_id: topic.name for topic in answer.topics if not topic.error_code}
 
     def forget(self) -> None:
-        """Drop cached leaders and coordinators, which may be out of date; they are requested again when needed."""
+        """Drop cached leaders and coordinators, which may be out of date. They are requested again when needed."""
         self._topics.clear()
         self._coordinators.clear()
 
@@ -379,12 +404,12 @@ class Cluster:
                  timeout_ms: int | None = None, patience_ms: int = 0) -> T:
         """Return the result of `operation`, which runs again after a back-off while its errors are transient.
 
-        Transient are the codes RETRIED and `also`, and connections that break after the cluster was once reached. That
-        a partition is offline is not. Each retry drops cached leaders and coordinators. After default.api.timeout.ms
-        (or `timeout_ms`) the last error is raised, with `what` and the elapsed time in its message. `patience_ms` is
-        the time that an operation may wait by its nature, besides the time of its retries.
+        The codes RETRIED and `also` are transient, and so are broken connections once the cluster was reached.
+        PartitionOffline is not transient. Each retry drops cached leaders and coordinators. After
+        default.api.timeout.ms (or `timeout_ms`), raise the last error, with `what` and the elapsed time in its message.
+        `patience_ms` is the time that an operation may wait by its nature, in addition to the time of its retries.
 
-        When the time of a call is over, OutOfTime is raised. The next call of the same `what` continues the retries.
+        When the time of a call is over, raise OutOfTime. The next call of the same `what` continues the retries.
         """
         limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         cut = self._resume(what)
@@ -405,7 +430,7 @@ class Cluster:
             now_ms = self._clock.monotonic_ms()
             limit_of_this_ms = limit_ms + (patience_ms if isinstance(failure, OutOfTime) else 0)
             own_left_ms = self.limit.finally_left_ms(limit_of_this_ms - (now_ms - began_ms))
-            if pause_ms >= own_left_ms:     # another thread may have set the final end since
+            if pause_ms >= own_left_ms:     # another thread may have set the final end in the meantime
                 raise _gave_up(failure, what, tries, now_ms - began_ms) from failure
             if isinstance(failure, OutOfTime) or pause_ms >= self.limit.left_ms(own_left_ms):
                 self._cut[what] = CutRetries(now_ms - began_ms + int(pause_ms), tries, now_ms + int(pause_ms))
@@ -415,7 +440,10 @@ class Cluster:
             backoff_ms = min(backoff_ms * 2, self.config.retry_backoff_max_ms)
 
     def _resume(self, what: str) -> CutRetries:
-        """Return how far the retries of an operation had come when a call ran out of time, and await the next one."""
+        """Return the progress of the retries that an earlier call has cut short.
+
+        Wait before until the next try is due.
+        """
         cut = self._cut.pop(what, CutRetries())
         wait_ms = cut.due_ms - self._clock.monotonic_ms()
         if wait_ms > 0:
@@ -428,7 +456,7 @@ class Cluster:
         return cut
 
     def _pause(self, backoff_ms: float) -> None:
-        """Sleep for about `backoff_ms`, with jitter: clients that failed together must not retry together."""
+        """Sleep for about `backoff_ms`, with jitter, so that clients which failed together do not retry together."""
         from random import uniform
         self._sleep(self.limit.left_ms(backoff_ms * uniform(1 - JITTER, 1 + JITTER)) / 1000)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Slices(NamedTuple):
     """A column of values in one buffer: value i is `data[offsets[i]:offsets[i + 1]]`.
 
-    `offsets` is a buffer of 32-bit or 64-bit integers, with one more than there are values.
+    `offsets` is a buffer of 32-bit or 64-bit integers, one more than the number of values.
     """
 
     data: Buffer

@@ -7,7 +7,7 @@ from kbroker.record.record_writer cimport Blob, Rows
 cdef class BlobColumn:
     cdef Blob *blobs
     cdef readonly Py_ssize_t count
-    cdef list owners                # of the bytes behind `blobs`
+    cdef list owners                # the owners of the bytes to which `blobs` refer
 
     cdef int allocate(self, Py_ssize_t count) except -1
     cdef int read_sequence(self, source) except -1
@@ -28,10 +28,10 @@ cdef class HeaderColumn:
 
 cdef class RowsToSend:
     cdef readonly str topic
-    cdef readonly object partition      # None: by key, or the sticky one
+    cdef readonly object partition      # None: chosen by key, or the sticky partition
     cdef readonly object context
     cdef readonly Py_ssize_t count
-    cdef Py_ssize_t position            # the rows before it are queued
+    cdef Py_ssize_t position            # the number of rows that are queued
     cdef BlobColumn values
     cdef BlobColumn keys
     cdef HeaderColumn headers
@@ -39,8 +39,8 @@ cdef class RowsToSend:
     cdef object timestamps_owner
     cdef int64_t *own_timestamps
     cdef int32_t *order
-    cdef Py_ssize_t room_bytes          # the room in buffer.memory that the next rows of a batch may need
-    cdef Py_ssize_t *ends               # by partition: the end of its rows in `order`
+    cdef Py_ssize_t room_bytes          # the bytes of buffer.memory that the next rows of a batch may need
+    cdef Py_ssize_t *ends               # by partition, the end of its rows in `order`
 
     cdef int check_count(self, Py_ssize_t found, str what) except -1
     cdef int read_timestamps(self, source) except -1

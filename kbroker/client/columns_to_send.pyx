@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from kbroker.client.column_kinds import Slices
 
 cdef dict ARROW_TIMES = {b'l': (1, 1), b'tss:': (1000, 1), b'tsm:': (1, 1), b'tsu:': (1, 1000), b'tsn:': (1, 1_000_000)}
-"""By the beginning of a format: the factor and the divisor of milliseconds."""
+"""The factor and the divisor that convert to milliseconds, by the beginning of an Arrow format."""
 
 
 cdef class BlobColumn:
-    """The places and sizes of a column's values. The column keeps their owners alive."""
+    """The addresses and sizes of a column's values. The column keeps their owners alive."""
 
     def __cinit__(self, source, str name not None):
         self.owners = []
@@ -117,7 +117,7 @@ cdef inline int64_t offset_at(const void *offsets, Py_ssize_t width, Py_ssize_t 
 
 
 cdef int64_t checked_timestamp_ms(timestamp_ms) except -1:
-    """Return a timestamp of the caller. Raises ValueError for one that is negative, or too large for a record."""
+    """Return a timestamp of the caller. Raise ValueError if it is negative or too large for a record."""
     cdef int overflow = 0
     cdef int64_t when_ms
     try:
@@ -137,7 +137,7 @@ cdef str checked_topic(topic):
 
 
 cdef class HeaderColumn:
-    """The headers of each row, encoded as a record has them: their number, then names and values."""
+    """The headers of each row, encoded as in a record: their number, then names and values."""
 
     def __cinit__(self, source):
         cdef tuple rows = tuple(source)
@@ -152,7 +152,7 @@ cdef class HeaderColumn:
             self.blobs[self.count].size = self.used - start
             self.count += 1
         start = 0
-        for i in range(self.count):     # the buffer has its last place now
+        for i in range(self.count):     # the address of the buffer does not change from here on
             self.blobs[i].at = <const uint8_t *>PyByteArray_AS_STRING(self.data) + start
             start += self.blobs[i].size
 
@@ -195,9 +195,9 @@ cdef class HeaderColumn:
 
 
 cdef class RowsToSend:
-    """The rows of one `send_batch`, and how far they are queued.
+    """The rows of one `send_batch`, and the number of rows that are queued.
 
-    Raises TypeError for columns of another kind, ValueError for columns of different lengths.
+    The constructor raises TypeError for columns of an unknown kind, ValueError for columns of different lengths.
     """
 
     def __init__(self, topic, values, keys, headers, partition, timestamps, context):
@@ -230,7 +230,7 @@ cdef class RowsToSend:
         return 0
 
     cdef int64_t *own_timestamps_of(self, Py_ssize_t count) except NULL:
-        """Return the memory for the timestamps of so many rows."""
+        """Return memory for the timestamps of `count` rows."""
         self.check_count(count, 'timestamps')
         self.own_timestamps = <int64_t *>malloc((count + 1) * sizeof(int64_t))
         if self.own_timestamps == NULL:
@@ -262,7 +262,7 @@ cdef class RowsToSend:
         return 0
 
     cdef int read_arrow_timestamps(self, source) except -1:
-        """Read integers, which are milliseconds, or timestamps of any unit; fractions of a millisecond are cut off."""
+        """Read integers, which are milliseconds, or timestamps of any unit. Fractions of a millisecond are cut off."""
         cdef ArrowColumn column = ArrowColumn(source)
         cdef const ArrowArray *chunk
         cdef int64_t *own
@@ -298,7 +298,7 @@ cdef class RowsToSend:
         return largest
 
     cdef int place(self, int32_t partitions, StickyPartitions sticky, list available) except -1:
-        """Sort the rows by partition; rows of one partition keep their order. Rows without a key stay together."""
+        """Sort the rows by partition. Rows of one partition keep their order. Rows without a key remain together."""
         cdef int32_t *chosen = <int32_t *>malloc((self.count + 1) * sizeof(int32_t))
         cdef Py_ssize_t *next_place = NULL
         cdef Py_ssize_t i, total = 0, rows_of_partition

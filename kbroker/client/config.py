@@ -1,7 +1,7 @@
 """The connection settings of a client, under Kafka's names, read from Java's properties.
 
 Settings for other modules (`acks`, `linger.ms`, `auto.offset.reset` ...) are kept in `properties`. An unknown `sasl.`
-or `ssl.` name is rejected: ignoring it could weaken the security that it requests.
+or `ssl.` name is rejected, because ignoring it could weaken the security that the user requests.
 """
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ UNUSED_OAUTH_SETTINGS = (
     'sasl.login.connect.timeout.ms', 'sasl.login.refresh.buffer.seconds', 'sasl.login.refresh.min.period.seconds',
     'sasl.login.refresh.window.factor', 'sasl.login.refresh.window.jitter', 'sasl.login.retry.backoff.ms',
     'sasl.login.retry.backoff.max.ms', 'sasl.oauthbearer.scope.claim.name', 'sasl.oauthbearer.sub.claim.name')
-"""Settings of Kafka's clients that have no effect here: a login asks for a token when it needs one."""
+"""Settings of Kafka's clients that have no effect here, because a login requests a token when it needs one."""
 
 TIMES = {
     'request_timeout_ms': 'request.timeout.ms', 'default_api_timeout_ms': 'default.api.timeout.ms',
     'connection_setup_timeout_ms': 'socket.connection.setup.timeout.ms', 'retry_backoff_ms': 'retry.backoff.ms',
     'retry_backoff_max_ms': 'retry.backoff.max.ms', 'connections_max_idle_ms': 'connections.max.idle.ms'}
-"""The settings of the times of a ClientConfig, by its fields, which have the defaults."""
+"""The settings with times, by the fields of ClientConfig, which have the defaults."""
 CONNECTION_SETTINGS = ('bootstrap.servers', 'client.id', 'security.protocol', *TIMES.values())
-"""The settings of every client."""
+"""The settings that every client has."""
 SECURITY_SETTINGS = (
     'sasl.mechanism', 'sasl.jaas.config', 'sasl.username', 'sasl.password', 'sasl.login.callback.handler.class',
     'sasl.login.read.timeout.ms', 'sasl.oauthbearer.token.endpoint.url', 'sasl.oauthbearer.jwt.retriever.class',
@@ -59,7 +59,7 @@ SECURITY_SETTINGS = (
     'ssl.truststore.certificates', 'ssl.keystore.location', 'ssl.keystore.type', 'ssl.keystore.key',
     'ssl.keystore.certificate.chain', 'ssl.key.password', 'ssl.ca.location', 'ssl.certificate.location',
     'ssl.key.location', 'ssl.crl.location', 'ssl.enabled.protocols', 'ssl.endpoint.identification.algorithm')
-"""The settings that security.protocol can call for."""
+"""The settings that take effect only with some values of security.protocol."""
 
 # As in Kafka's clients, a protocol before the address is allowed and ignored.
 ADDRESS = re.compile(r'(?:[\w.%-]*://)?(?:\[([\w.%:-]+)\]|([\w.%-]+)):(\d+)')
@@ -67,22 +67,22 @@ ADDRESS = re.compile(r'(?:[\w.%-]*://)?(?:\[([\w.%:-]+)\]|([\w.%-]+)):(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """The TLS settings of a connection; PEM texts are the content of a file or of the setting itself."""
+    """The TLS settings of a connection. PEM texts are the content of a file or of the setting itself."""
 
     trusted_certificates: str | None = None
-    """PEM; None uses the system's trusted certificates."""
+    """The trusted certificates in PEM; None uses the system's trusted certificates."""
     certificate_chain: str | None = None
     private_key: str | None = field(default=None, repr=False)
     key_password: str | None = field(default=None, repr=False)
     checks_host_name: bool = True
     enabled_protocols: tuple[str, ...] = TLS_VERSIONS
     revocation_lists: str | None = None
-    """CRLs in PEM. None: revocation is not checked."""
+    """CRLs in PEM; with None, revocation is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """The settings of a client. Times are in milliseconds; the defaults are those of Kafka's clients."""
+    """The settings of a client. Times are in milliseconds. The defaults are those of Kafka's clients."""
 
     bootstrap: tuple[tuple[str, int], ...]
     client_id: str = CLIENT_ID
@@ -91,17 +91,20 @@ class ClientConfig:
     sasl_username: str = ''
     sasl_password: str = field(default='', repr=False)
     sasl_token: TokenSource | None = None
-    """The source of bearer tokens, for OAUTHBEARER."""
+    """The source of bearer tokens for OAUTHBEARER; None for other mechanisms."""
     sasl_extensions: Mapping[str, str] = field(default_factory=dict)
     tls: TlsConfig = TlsConfig()
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
-    """How long an operation is retried."""
+    """The time for which an operation is retried."""
     connection_setup_timeout_ms: int = 10_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1000
     connections_max_idle_ms: int = 540_000
-    """When an idle connection is closed; less than the ten minutes after which brokers do that."""
+    """The idle time after which a connection is closed.
+
+    It is less than the ten minutes after which brokers close it.
+    """
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -115,9 +118,9 @@ class ClientConfig:
     @classmethod
     def load(cls, bootstrap_server: str | None, command_config: Path | None = None,
              overrides: Mapping[str, str] | None = None) -> ClientConfig:
-        """Load settings: `overrides` take precedence over the file, `bootstrap_server` over `bootstrap.servers`.
+        """Load settings. `overrides` take precedence over the file, and `bootstrap_server` over `bootstrap.servers`.
 
-        Raises ConfigError, and OSError for a file that cannot be read.
+        Raise ConfigError for a bad setting, OSError for a file that cannot be read.
         """
         settings: dict[str, str] = {}
         if command_config is not None:
@@ -129,7 +132,10 @@ class ClientConfig:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> ClientConfig:
-        """Build from settings. Raises ConfigError, and OSError for a certificate or key file that cannot be read."""
+        """Return the config of these settings.
+
+        Raise ConfigError for a bad setting, OSError for a certificate or key file that cannot be read.
+        """
         rest = dict(settings)
         protocol = _one_of(rest, 'security.protocol', SECURITY_PROTOCOLS, 'PLAINTEXT', upper=True)
         sasl = _read_sasl(rest) if protocol.startswith('SASL') else {}
@@ -146,7 +152,10 @@ class ClientConfig:
 
 
 def read_client_file(file: Path) -> dict[str, str]:
-    """Return the settings of a client's file. Raises ConfigError, and OSError for a file that cannot be read."""
+    """Return the settings of a client's file.
+
+    Raise ConfigError if the file is malformed, OSError if it cannot be read.
+    """
     try:
         return read_properties(read_text(file))[0]
     except ValueError as error:
@@ -154,7 +163,7 @@ def read_client_file(file: Path) -> dict[str, str]:
 
 
 def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
-    """Parse `host:port,[::1]:9092` into pairs. Raises ConfigError."""
+    """Parse `host:port,[::1]:9092` into pairs. Raise ConfigError for an address in another form."""
     addresses = []
     for part in filter(None, (part.strip() for part in text.split(','))):
         match = ADDRESS.fullmatch(part)
@@ -169,7 +178,10 @@ def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
 # ---- SASL
 
 def parse_login_module(text: str, mechanism: str) -> LoginModule:
-    """Parse `sasl.jaas.config`. Raises ConfigError, whose message omits the text, since it holds secrets."""
+    """Parse `sasl.jaas.config`.
+
+    Raise ConfigError for a bad text. The message omits the text, which contains secrets.
+    """
     try:
         module = parse_jaas(text)
     except JaasError as error:
@@ -201,7 +213,7 @@ def _read_sasl(settings: dict[str, str]) -> dict[str, Any]:
 
 
 def _read_oauth(settings: dict[str, str], options: Mapping[str, str]) -> dict[str, Any]:
-    from kbroker.client.oauth import take_extensions, take_token_source  # slow to import, and seldom used
+    from kbroker.client.oauth import take_extensions, take_token_source  # slow to import, and rarely used
 
     if 'sasl.login.callback.handler.class' in settings:
         _one_of(settings, 'sasl.login.callback.handler.class', LOGIN_HANDLERS, '', upper=False)

@@ -1,8 +1,8 @@
-"""One connection to one broker: frames, versions, and errors that describe the peer.
+"""One connection to one broker: frames, versions, and errors that describe the peer. Without threads.
 
-Without threads. Requests may be pipelined: a broker answers in order. `send` does not wait for a slow broker: the rest
-of a request that found no room is sent by `push`, or before the next answer is awaited. Memory is never allocated
-because a peer announced a size: a buffer grows only with the bytes that arrive. A reused buffer keeps its size between
+Requests may be pipelined, because a broker answers them in order. `send` does not wait for a slow broker. If the socket
+has no room for a whole request, `push` sends the rest, or the wait for the next answer does. Memory is never allocated
+by a size that a peer announces: a buffer grows only with the bytes that arrive. A reused buffer keeps its size between
 frames.
 """
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ['AnswerTimeout', 'ClientError', 'Connection']
 SIZE_BYTES = 4
 FIRST_READ_BYTES = 64 * 1024
 LARGEST_ANSWER_BYTES = 1 << 30
-"""The limit of a response. Fetch is bounded by its request, except for a first batch as large as the topic allows."""
+"""The largest response. A Fetch request bounds its response, except for a first batch as large as the topic allows."""
 LARGEST_FIRST_ANSWER_BYTES = 1 << 20
-"""The limit of the first response, ApiVersions: a peer that announces more is not a broker."""
+"""The largest first response, ApiVersions. A peer that announces more is not a broker."""
 REAUTHENTICATE_AT = 0.85
 """The share of a SASL session's lifetime after which it is renewed (KIP-368)."""
 
 MOST_PARTS = 512
-"""A call sends at most so many parts. Linux allows 1024."""
+"""The most parts of one system call. Linux allows 1024."""
 IN_DOUBT = 'is it the right port, and security.protocol the one of that listener?'
 
 
@@ -50,7 +50,10 @@ class Awaited(NamedTuple):
 
 
 class SentInPlace:
-    """The bytes of a `records` field that are sent from where they are. They must not change while in flight."""
+    """The bytes of a `records` field that are sent without a copy.
+
+    They must not change while the request is in flight.
+    """
 
     __slots__ = ('data', 'size_bytes')
 
@@ -60,7 +63,7 @@ class SentInPlace:
 
 
 class Unsent(NamedTuple):
-    """The rest of a request, in one part or more."""
+    """The unsent rest of a request, in one or more parts."""
 
     rest: list[memoryview]
     name: str
@@ -73,8 +76,8 @@ class Connection:
     Any use raises ClientError for network failures and KafkaError(SASL_AUTHENTICATION_FAILED) for refused credentials.
     After a ClientError other than AnswerTimeout the connection is closed.
 
-    `limit` bounds each wait of the connection, those of a login among them. If the call in progress ends before the
-    request does, OutOfTime is raised, and the request stays in flight.
+    `limit` bounds each wait of the connection, including the waits of a login. If the time of the call in progress ends
+    before the request, OutOfTime is raised, and the request remains in flight.
     """
 
     def __init__(self, host: str, port: int, config: ClientConfig, node_id: int = -1, clock: Clock | None = None,
@@ -82,28 +85,28 @@ class Connection:
         self.host, self.port, self.node_id = host, port, node_id
         self.address = f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
         self.api_versions: dict[int, tuple[int, int]] = {}
-        """By API key; empty until the broker has answered ApiVersions."""
+        """The versions that the broker serves, by API key; empty until the broker has answered ApiVersions."""
         self.finalized_features: dict[str, int] = {}
-        """The level of each feature, such as `transaction.version`."""
+        """The finalized level of each feature, such as `transaction.version`."""
         self.config = config
         self._clock = clock or Clock()
         self._limit = limit or TimeLimit(self._clock)
         self._correlation_id = 0
         self._awaited: deque[Awaited] = deque()
         self._early: deque[Any] = deque()
-        """The answers to the oldest requests, if they had to arrive before a new login could begin."""
+        """Answers to the oldest requests that were received early, so that a new login could begin."""
         self._buffer = bytearray(SIZE_BYTES)
         self._filled = 0
         self._frame_bytes: int | None = None
         self._unsent: deque[Unsent] = deque()
         self._called: Message | None = None
-        """The request of a call that ran out of time. Its answer is the next one."""
+        """The request of a call that ran out of time. The next answer is its answer."""
         self._call_end_ms = 0
         self._kept = bytearray()
-        """The buffer of a transient answer, for reuse by the next one."""
+        """The buffer of a transient answer, which the next transient answer reuses."""
         self._answers = 0
         self._renewal_at_ms: float | None = None
-        """When to renew the SASL session; None for a session that does not end."""
+        """The time at which to renew the SASL session; None for a session that does not end."""
         self.used_ms = self._clock.monotonic_ms()
         """The time of the last request or answer, on the monotonic clock."""
         self._socket: socket.socket | None = _connect(host, port, self.address, config, self._limit)
@@ -133,17 +136,17 @@ class Connection:
 
     @property
     def has_unfinished_call(self) -> bool:
-        """True if the only request in flight is that of a call that ran out of time."""
+        """True if only the request of a call that ran out of time is in flight."""
         return self._called is not None
 
     @property
     def has_unsent(self) -> bool:
-        """True if a part of a request waits for room. `push` sends it once the socket can be written."""
+        """True if a part of a request waits for room in the socket. `push` sends it when there is room."""
         return bool(self._unsent)
 
     @property
     def has_buffered(self) -> bool:
-        """True if something has arrived that `select` does not report: an early answer, or the rest of a TLS record."""
+        """True if bytes have arrived that `select` does not report: an early answer, or the rest of a TLS record."""
         if self._early:
             return True
         pending = getattr(self._socket, 'pending', None)
@@ -165,7 +168,7 @@ class Connection:
     # ---- requests
 
     def version_of(self, request_class: type[Message], max_version: int | None = None, min_version: int = 0) -> int:
-        """Return the highest version that both sides know. Raises KafkaError(UNSUPPORTED_VERSION) if there is none.
+        """Return the highest version that both sides know. Raise KafkaError(UNSUPPORTED_VERSION) if there is none.
 
         `min_version` excludes versions that would silently omit a field, such as a filter.
         """
@@ -188,8 +191,8 @@ class Connection:
              min_version: int = 0) -> Any:
         """Return the answer to `request`. No other request may be in flight. A timeout closes the connection.
 
-        After OutOfTime the request stays in flight. The next call with an equal one waits for the same answer, and any
-        other request drops that answer first.
+        After OutOfTime the request remains in flight. The next call with an equal request waits for the same answer.
+        Any other request first waits for that answer and drops it.
         """
         if self._called is not None and self._called != request:
             self._drop_call()
@@ -208,7 +211,7 @@ class Connection:
         return answer
 
     def _drop_call(self) -> None:
-        """Wait for the answer of a call that ran out of time, and forget it."""
+        """Wait for the answer to a call that ran out of time, and drop it."""
         try:
             self._receive(self.config.request_timeout_ms, end_ms=self._call_end_ms)
         except AnswerTimeout:
@@ -218,9 +221,10 @@ class Connection:
 
     def send(self, request: Message, max_version: int | None = None, min_version: int = 0,
              expect_response: bool = True) -> None:
-        """Send without waiting; `expect_response` is False only for Produce with acks=0, which has no answer.
+        """Send without waiting. `expect_response` is False only for Produce with acks=0, which has no answer.
 
-        Raises KafkaError: UNSUPPORTED_VERSION, or INVALID_REQUEST for a value that the field cannot carry.
+        Raise KafkaError UNSUPPORTED_VERSION if no common version exists, INVALID_REQUEST for a value that its field
+        cannot hold.
         """
         if self._called is not None:
             self._drop_call()
@@ -233,15 +237,16 @@ class Connection:
     def receive(self, timeout_ms: int | None = None, *, reuses_buffer: bool = False) -> Any:
         """Return the answer to the oldest request. After AnswerTimeout the request is still in flight: call again.
 
-        `timeout_ms` defaults to request.timeout.ms. With `reuses_buffer`, views into the answer are valid until the
-        next call with it, which writes to their memory: memory new to the process costs more than the bytes written.
+        `timeout_ms` defaults to request.timeout.ms. With `reuses_buffer`, views into the answer are valid only until
+        the next call with `reuses_buffer`, which overwrites their memory. New memory would cost the process more than
+        writing the bytes.
         """
         if self._early:
             return self._early.popleft()
         return self._receive(self.config.request_timeout_ms if timeout_ms is None else timeout_ms, reuses_buffer)
 
     def _receive(self, timeout_ms: int, reuses_buffer: bool = False, end_ms: int | None = None) -> Any:
-        """Return the next answer, until `end_ms` if the request was sent by an earlier call."""
+        """Return the next answer. Wait until `end_ms` if an earlier call has sent the request."""
         self._opened()
         awaited = self._awaited[0]
         try:
@@ -253,7 +258,7 @@ class Connection:
             self._answers += 1
             self.used_ms = self._clock.monotonic_ms()
             return self._decode(awaited, frame)
-        except KeyboardInterrupt:   # perhaps within a frame, whose rest would be read as the next one
+        except KeyboardInterrupt:   # the rest of a frame would be read as another frame
             self.close()
             raise
         except ProtocolError as error:
@@ -261,13 +266,15 @@ class Connection:
                                is_lasting=True) from None
 
     def _await_all(self) -> None:
-        """Keep the answers to all requests in flight: during a login, the broker serves nothing else."""
+        """Receive and keep the answers to all requests in flight, because the broker serves no other request during a
+        login.
+        """
         while self._awaited:
             try:
                 self._early.append(self._receive(self.config.request_timeout_ms))
             except AnswerTimeout as timeout:
                 raise self._broken(f'{timeout}, and the login had to be renewed') from None
-            except OutOfTime:       # a login cannot go on in another call
+            except OutOfTime:       # another call cannot continue a login
                 self.close()
                 raise
 
@@ -298,7 +305,7 @@ class Connection:
         parts = [segment.data if isinstance(segment, SentInPlace) else segment for segment in segments]
         size = sum(map(len, parts))
         parts.insert(0, size.to_bytes(SIZE_BYTES))
-        if len(parts) == 2 or self.config.is_tls:      # a TLS socket takes one part at a time
+        if len(parts) == 2 or self.config.is_tls:      # a TLS socket sends one part at a time
             parts = [b''.join(parts)]
         self._opened()
         try:
@@ -309,13 +316,16 @@ class Connection:
                 self._awaited.append(Awaited(self._correlation_id, response_class, version, name))
             else:
                 self._push_all()
-        except KeyboardInterrupt:   # perhaps after the last byte: the answer would belong to no request
+        except KeyboardInterrupt:   # the whole request may be sent, with no one to await its answer
             self.close()
             raise
         self.used_ms = self._clock.monotonic_ms()
 
     def push(self) -> None:
-        """Send as much of the waiting requests as the socket takes, without waiting. Raises ClientError."""
+        """Send as many bytes of the waiting requests as the socket accepts, without waiting.
+
+        Raise ClientError if it breaks.
+        """
         opened = self._opened()
         opened.settimeout(0)
         while self._unsent:
@@ -334,7 +344,7 @@ class Connection:
                 self._unsent.popleft()
 
     def _push_all(self) -> None:
-        """Send all of the waiting requests, for at most request.timeout.ms each."""
+        """Send all waiting requests. Wait at most request.timeout.ms for each."""
         left, timeout_ms, end_ms = 0, 0, 0
         while self._unsent:
             if len(self._unsent) != left:
@@ -346,7 +356,7 @@ class Connection:
                 self._await_room(end_ms, timeout_ms)
 
     def _await_room(self, end_ms: int, timeout_ms: int) -> None:
-        """Wait until the socket takes more of the first waiting request. Raises ClientError at `end_ms`."""
+        """Wait until the socket accepts more of the first waiting request. Raise ClientError at `end_ms`."""
         unsent = self._unsent[0]
         words = f'{self.address} did not take the whole of {unsent.name}, {unsent.size_bytes} bytes, within '
         is_cut, left_ms = self._limit.cuts(end_ms), self._limit.left_ms(end_ms - self._clock.monotonic_ms())
@@ -359,19 +369,22 @@ class Connection:
         raise self._broken(f'{words}{timeout_ms} ms')
 
     def _read_frame(self, deadline_ms: int, timeout_ms: int, reuses_buffer: bool) -> memoryview:
-        """Return the next frame without its size. On a timeout, the bytes so far are kept for the next call."""
+        """Return the next frame without its size.
+
+        After a timeout, the next call continues with the bytes received so far.
+        """
         if self._frame_bytes is None:
             self._fill(SIZE_BYTES, deadline_ms, timeout_ms)
             self._frame_bytes = self._checked_size(bytes(self._buffer))
             self._buffer = bytearray()
-            if reuses_buffer:       # other answers leave the memory of a transient one alone: it may be in use
+            if reuses_buffer:       # no other answer may use the kept buffer: views may be in use
                 self._buffer, self._kept = self._kept, self._buffer
             if not self._buffer:
                 self._buffer = bytearray(min(self._frame_bytes, FIRST_READ_BYTES))
             self._filled = 0
         while self._filled < self._frame_bytes:
             if self._filled == len(self._buffer):
-                grown = bytearray(min(2 * self._filled, self._frame_bytes))  # views of the old one may still be in use
+                grown = bytearray(min(2 * self._filled, self._frame_bytes))  # views of the old buffer may be in use
                 grown[:self._filled] = self._buffer
                 self._buffer = grown
             self._fill(min(len(self._buffer), self._frame_bytes), deadline_ms, timeout_ms)
@@ -423,7 +436,7 @@ class Connection:
         return self._socket
 
     def _lost(self, name: str, error: OSError | None) -> ClientError:
-        """Return an error whose hint depends on how far the connection had come."""
+        """Return an error whose hint depends on the progress of the connection."""
         words = error and (getattr(error, 'reason', None) or error.strerror)
         reason = f'({words})' if words else ''
         text = f'{self.address} closed the connection instead of answering {name} {reason}'.rstrip()
@@ -465,7 +478,7 @@ class Connection:
         self._renewal_at_ms = self._clock.monotonic_ms() + lifetime_ms * REAUTHENTICATE_AT if lifetime_ms > 0 else None
 
     def _talk_sasl(self) -> int:
-        """Run the exchange of the mechanism. Returns the lifetime of the session in ms, 0 if it does not end."""
+        """Run the exchange of the mechanism. Return the lifetime of the session in ms, or 0 if it does not end."""
         from kbroker.client.sasl import conversation_of
         config = self.config
         answer = None
@@ -534,7 +547,7 @@ def _connect(host: str, port: int, address: str, config: ClientConfig, limit: Ti
 
 
 def _connected(host: str, port: int, seconds_left: Callable[[], float]) -> socket.socket:
-    """Connect to the first address of a host that accepts. Raises the error of its last address."""
+    """Connect to the first address of a host that accepts. If all refuse, raise the error of the last address."""
     *others, last = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for found in others:
         with suppress(OSError):

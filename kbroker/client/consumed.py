@@ -1,4 +1,4 @@
-"""The records that a consumer returns: columns of a partition, decoded from the answers to Fetch."""
+"""The records that a consumer returns: columns of one partition, decoded from the answers to Fetch."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ class DeliveredRecords(NamedTuple):
     partition: int
     records: Sequence[Record]
     delivery_count: int | None = None
-    """The number of times that a share group has delivered the records, this one included."""
+    """The number of times that a share group has delivered the records, including this delivery."""
 
 
 class ConsumedBatch:
-    """Consecutive records of one partition as columns, without an object for a record. It has at least one.
+    """One or more consecutive records of one partition as columns, without an object for each record.
 
     `keys` and `values` are sequences of bytes or None, and Arrow arrays. `offsets` and `timestamps` (in milliseconds)
     are views of int64. The columns stay valid as long as they are referenced.
@@ -47,7 +47,7 @@ class ConsumedBatch:
                 f'{self.offsets[-1]}>')
 
     def records(self) -> list[Record]:
-        """Return the records as objects, with their headers. Each call makes them."""
+        """Return the records as objects, with their headers. Each call creates new objects."""
         return self._columns.records()
 
 
@@ -61,10 +61,10 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchedRecords:
-    """The records of one partition in an answer that were not yet delivered. `offset` is the next one to deliver.
+    """The records of one partition in an answer that are not delivered yet. `offset` is the next offset to deliver.
 
-    Markers, aborted records and records below the offset that was asked for are not delivered. In answers to
-    read_uncommitted, `aborted_transactions` is null: then all data is.
+    Markers, aborted records and records below the requested offset are not delivered. Answers to read_uncommitted have
+    null `aborted_transactions`, so aborted records are delivered, too.
     """
 
     def __init__(self, fetched: FetchedPartition, check_crcs: bool, batch_records: int):
@@ -81,17 +81,17 @@ class FetchedRecords:
                                       max_decompressed_bytes=MAX_DECOMPRESSED_BYTES)
 
     def take(self) -> ConsumedBatch | None:
-        """Return the next records, or None if only hidden ones are left.
+        """Return the next records, or None if only hidden records are left. A batch of the partition is not split.
 
-        A batch of the partition is not split. Raises KafkaError for a damaged one, with the offset from which the
-        reader may go on behind it. `offset` then stays at the damaged one, and the next call raises the same.
+        Raise KafkaError for a damaged batch. The error has the offset after it, at which the reader may continue.
+        `offset` remains at the damaged batch, and the next call raises the same error.
         """
         try:
             self._position = self._decoder.feed(self._data, self._filter, position=self._position,
                                                 start_offset=self._start_offset)
             self.is_finished = not self._decoder.is_full
         except KafkaError as error:
-            # The records before the damage are returned first.
+            # Return the records before the damage first.
             self._position = self._decoder.position
             if not self._decoder.rows:
                 raise self._located(error) from None
@@ -99,7 +99,9 @@ class FetchedRecords:
         return ConsumedBatch(self.topic, self.partition, RecordColumns(self._decoder)) if self._decoder.rows else None
 
     def _located(self, error: KafkaError) -> KafkaError:
-        """Return the error with the place of the batch, and of the one after it if its header is sound."""
+        """Return the error with the place of the batch, and with the place of the batch after it if its header is
+        sound.
+        """
         where, rest = f'{self.topic}-{self.partition}, offset ', ''
         try:
             header = read_header(self._data, self._position)
@@ -111,11 +113,11 @@ class FetchedRecords:
 
 
 def next_offset(fetched: FetchedPartition) -> int:
-    """Return the offset after the last whole batch, delivered or not (markers take offsets too)."""
+    """Return the offset after the last whole batch, even if that is not delivered (markers take offsets, too)."""
     offset = fetched.fetch_offset
     try:
         for header, _ in iter_batches(fetched.row.records or b''):
             offset = max(offset, header.last_offset + 1)
     except CorruptBatchError:
-        pass    # it is raised when the records before it are delivered
+        pass    # `take` raises the error after the records before it
     return offset

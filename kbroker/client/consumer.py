@@ -1,8 +1,8 @@
-"""A consumer that reads partitions of its own choice, or those that its group assigns.
+"""A consumer that reads partitions of its own choice, or the partitions that its group assigns. Blocking.
 
-Blocking. Fetches, rebalances and automatic commits all happen in `poll`. A thread sends the heartbeats of a member
-whose program is busy (`client/background_heartbeats`). A program that does not poll for max.poll.interval.ms loses its
-place in the group.
+Fetches, rebalances and automatic commits all happen in `poll`. If the program of a member is busy, a thread sends the
+heartbeats (`client/background_heartbeats`). A program that does not poll for max.poll.interval.ms loses its place in
+the group.
 """
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ ITERATION_POLL_MS = 60_000
 class Consumer:
     """A consumer. Call `assign` or `subscribe`, then `poll`, or iterate. Raises KafkaError and ClientError.
 
-    `servers` is the value of bootstrap.servers, or a cluster that clients share. `options` are settings under Kafka's
-    names, written with underscores (`group_id='g'`); `settings` takes them as they are (`{'group.id': 'g'}`). An
-    unknown name raises ValueError. A consumer of `topics` subscribes to them. It belongs to one thread and one
-    process, and is closed as a context manager or by `close`.
+    `servers` is the value of bootstrap.servers, or a cluster that several clients share. `options` are settings under
+    Kafka's names, written with underscores (`group_id='g'`). `settings` has them under Kafka's own names (`{'group.id':
+    'g'}`). An unknown name raises ValueError. A consumer of `topics` subscribes to them. It belongs to one thread and
+    one process, and is closed as a context manager or by `close`.
     """
 
     def __init__(self, servers: Servers = None, settings: ConsumerSettings | Mapping[str, object] | None = None,
@@ -82,7 +82,7 @@ class Consumer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Close the consumer. After an error of the block, no position is committed and no listener called."""
+        """Close the consumer. After an exception in the block, commit no position, and do not call the listener."""
         if error is not None and self._session is not None:
             self._session.listener = RebalanceListener()
         try:
@@ -100,7 +100,7 @@ class Consumer:
 
     @property
     def offline(self) -> dict[TopicPartition, KafkaError]:
-        """The assigned partitions without a leader, each with its error. `poll` reads the others meanwhile."""
+        """The assigned partitions without a leader, each with its error. `poll` reads the remaining partitions."""
         return {at: error for at, error in self._reach.errors.items() if at in self._positions}
 
     @property
@@ -121,7 +121,10 @@ class Consumer:
             self._positions.offsets = wanted
 
     def unsubscribe(self) -> None:
-        """Read nothing more. A member commits its positions if enable.auto.commit is true, and leaves its group."""
+        """Stop reading all partitions.
+
+        A member commits its positions if enable.auto.commit is true, and leaves its group.
+        """
         self._check_use()
         self._positions.forget_waiting()
         try:
@@ -133,11 +136,11 @@ class Consumer:
 
     def subscribe(self, topics: Iterable[str] = (), pattern: re.Pattern[str] | str | None = None,
                   regex: str | None = None, listener: RebalanceListener | None = None) -> None:
-        """Share these topics, or all whose full name matches, with the other members of the group.
+        """Share these topics, or all topics whose full name matches, with the other members of the group.
 
-        The consumer evaluates `pattern`, without internal topics. The broker evaluates `regex`, with the syntax of RE2,
-        and finds internal topics, too; this needs group.protocol=consumer. The subscription replaces the one before;
-        so does `listener`, unless it is None.
+        The consumer evaluates `pattern`, which matches no internal topics. The broker evaluates `regex`, in the syntax
+        of RE2, which also matches internal topics and needs group.protocol=consumer. The subscription replaces the
+        previous one. `listener` replaces the previous listener unless it is None.
         """
         self._check_use()
         session = self._group()
@@ -147,7 +150,7 @@ class Consumer:
             raise ConfigError('group.protocol', 'found an expression for the broker, which needs '
                               'group.protocol=consumer')
         compiled = re.compile(pattern) if isinstance(pattern, str) else pattern
-        if not self._subscription:      # partitions of `assign` have no place in a subscription
+        if not self._subscription:      # partitions of `assign` are no part of a subscription
             self._positions.forget_waiting()
             self._positions.offsets.clear()
         self._subscription.replace(topics, compiled, regex)
@@ -155,12 +158,15 @@ class Consumer:
         session.join_later()
 
     def position(self, topic: str, partition: int) -> int | None:
-        """Return the offset of the next record; None before the first poll."""
+        """Return the offset of the next record, or None before the first poll."""
         partitions_of([(topic, partition)])
         return self._positions.next_of((topic, partition))
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Set the next offset to read. Raises KeyError for a partition that is not assigned, ValueError below 0."""
+        """Set the next offset to read.
+
+        Raise KeyError for a partition that is not assigned, ValueError for an offset below 0.
+        """
         self._use.check()
         as_offsets({(topic, partition): offset})
         if (topic, partition) not in self._positions:
@@ -168,15 +174,15 @@ class Consumer:
         self._positions.seek({(topic, partition): offset})
 
     def seek_to_beginning(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Read these partitions, or all that are assigned, from their first records."""
+        """Read these partitions, or all assigned partitions, from their first records."""
         self._positions.seek(self.beginning_offsets(self._chosen(partitions)))
 
     def seek_to_end(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Read only what is written from now on."""
+        """Read only records that are written from now on."""
         self._positions.seek(self.end_offsets(self._chosen(partitions)))
 
     def seek_to_time(self, timestamp_ms: int, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Read from the first record at or after this time; from the end where there is none."""
+        """Read from the first record at or after this time, or from the end of a partition without one."""
         chosen = self._chosen(partitions)
         found = self.offsets_for_times(dict.fromkeys(chosen, number_of(timestamp_ms, 'a timestamp in ms')))
         ends = self.end_offsets([partition for partition in chosen if found[partition] is None])
@@ -185,7 +191,7 @@ class Consumer:
 
     def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition,
                                                                                      ListedOffset | None]:
-        """Return the first offset at or after a time for each partition, or None if no record is that late."""
+        """Return for each partition the first offset at or after a time in ms, or None if no record is that late."""
         self._use.check()
         found = Admin(self._cluster).list_offsets(timestamps_ms, self._isolation_level) if timestamps_ms else {}
         return {partition: listed if listed.offset >= 0 else None for partition, listed in found.items()}
@@ -199,9 +205,9 @@ class Consumer:
         return self._offsets_at(LATEST, partitions)
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of the group; partitions without one are missing.
+        """Return the committed offsets of the group. Partitions without a committed offset are missing.
 
-        Waits while a transaction is open that commits newer ones, for at most default.api.timeout.ms.
+        Wait at most default.api.timeout.ms while an open transaction commits newer offsets.
         """
         self._use.check()
         partitions = partitions_of(partitions)
@@ -213,7 +219,10 @@ class Consumer:
             return found
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch nothing from these partitions until `resume`. They stay assigned. Raises KeyError for others."""
+        """Do not fetch from these partitions until `resume`. They remain assigned.
+
+        Raise KeyError for a partition that is not assigned.
+        """
         self._positions.pause(self._chosen(partitions))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -231,13 +240,13 @@ class Consumer:
     # ---- reading
 
     def poll(self, timeout_ms: int) -> list[ConsumedBatch]:
-        """Return records as soon as there are any, [] after `timeout_ms`; the next fetch is then in flight.
+        """Return records as soon as there are any, or [] after `timeout_ms`. The next fetch is then in flight.
 
-        What has not ended then, such as a rebalance that waits for another member, goes on in the next call. Beside
-        the time-out, a call takes the time of the listener, of the resolution of host names, and at first a second to
-        open a connection.
+        The next call continues unfinished work, such as a rebalance that waits for another member. In addition to
+        `timeout_ms`, a call takes the time of the listener and of the resolution of host names, and at first a second
+        to open a connection.
 
-        Raises KafkaError for a damaged batch, once the records before it were returned. The position is then that of
+        Raise KafkaError for a damaged batch, after the records before it were returned. The position is then that of
         the damaged batch.
         """
         self._check_use()
@@ -254,8 +263,8 @@ class Consumer:
     def __iter__(self) -> Iterator[ConsumedBatch]:
         """Yield batches without end, until the consumer is closed. The position follows the yielded batches.
 
-        A batch has the records of max.poll.records, and the rest of the last batch of the partition among them.
-        Raises as `poll`.
+        A batch has max.poll.records records, and more if it needs them to end with a whole batch of the partition.
+        Raise the errors of `poll`.
         """
         while not self._use.is_refused:
             self._check_use()
@@ -269,7 +278,7 @@ class Consumer:
                 yield batch
 
     def _fetch(self, timeout_ms: int) -> None:
-        """Wait for records, and add them to those that wait."""
+        """Wait for records at most `timeout_ms`, and queue them in the positions."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         with self._cluster.within(timeout_ms):
             while True:
@@ -283,7 +292,7 @@ class Consumer:
                     return
 
     def _prepare_fetches(self) -> int:
-        """Do all that precedes a fetch. Return when it is due again: a time on the monotonic clock, in ms."""
+        """Do all work that precedes a fetch. Return the time at which it is due again, in ms of the monotonic clock."""
         try:
             due_ms = NEVER_MS if self._session is None else self._session.keep_membership()
             try:
@@ -292,12 +301,14 @@ class Consumer:
             except KafkaError as error:
                 if not self._passes(error):
                     raise
-        except OutOfTime:       # the next poll goes on with it; answers that have arrived must not wait for that
+        except OutOfTime:       # the next poll continues; arrived answers must not wait
             return self._clock.monotonic_ms()
         return min(due_ms, self._reach.due_ms)
 
     def _forget_waiting_before_join(self) -> None:
-        """Return to the last position that was reached if the group waits for this member, or has removed it."""
+        """Drop the queued records, and move the positions back to them, if the group waits for this member or has
+        removed it.
+        """
         if self._session is not None and self._session.member.must_join:
             self._positions.forget_waiting()
 
@@ -305,7 +316,10 @@ class Consumer:
         self._cluster.retrying(lambda: self._fetcher.send(self._positions_to_fetch()), 'Fetch')
 
     def _send_fetches_ahead(self) -> None:
-        """Ask for what follows the records that wait. An error must not hold them up: the next fetch meets it, too."""
+        """Fetch the records after the queued ones.
+
+        Ignore errors, which must not delay the queued records: the next fetch gets them.
+        """
         with suppress(KafkaError, ClientError, OutOfTime):
             self._fetcher.send(self._positions_to_fetch())
 
@@ -314,11 +328,11 @@ class Consumer:
         return {partition: wanted[partition] for partition in self._reach.within(wanted)}
 
     def _passes(self, error: KafkaError) -> bool:
-        """Return whether an error ends by itself, as that of a partition that has just lost its leader."""
+        """Return whether an error ends by itself, like the error of a partition that has just lost its leader."""
         return isinstance(error, PartitionOffline) or (self._session is not None and self._session.passes(error))
 
     def _accept(self, fetched: FetchedPartition) -> None:
-        """Queue the records of an answer, and move the position behind them. Drop the answer for another position."""
+        """Queue the records of an answer, and move the position after them. Drop an answer for another position."""
         partition = (fetched.topic, fetched.partition)
         if self._positions.offsets.get(partition) != fetched.fetch_offset or partition in self._positions.paused:
             return
@@ -347,7 +361,7 @@ class Consumer:
     # ---- positions
 
     def _find_positions(self) -> int:
-        """Find the positions that are unknown. Return when to try again: a time on the monotonic clock, in ms."""
+        """Find the unknown positions. Return the time at which to try again, in ms of the monotonic clock."""
         unknown = self._positions.unknown()
         if not unknown:
             self._stable.end_wait()     # a seek or a rebalance may have ended it
@@ -364,7 +378,7 @@ class Consumer:
         return NEVER_MS
 
     def _list_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offsets for auto.offset.reset. Raises KafkaError(OFFSET_OUT_OF_RANGE) if it is `none`."""
+        """Return the offsets for auto.offset.reset. Raise KafkaError(OFFSET_OUT_OF_RANGE) if it is `none`."""
         reset = self.settings.auto_offset_reset
         if reset == 'none':
             missing = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(partitions))
@@ -384,7 +398,7 @@ class Consumer:
         return {partition: listed.offset for partition, listed in found.items()}
 
     def stats(self) -> dict[str, int]:
-        """Return counts by name: totals since the construction, and what the consumer has now.
+        """Return counts by name: totals since the construction, and present values.
 
         `records_lag` counts the records between the fetched ones and the end of the assigned partitions.
         """
@@ -399,7 +413,7 @@ class Consumer:
         return self._positions.to_commit()
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commit the positions, or these offsets. Raises KafkaError(ILLEGAL_GENERATION ...) after a rebalance."""
+        """Commit the positions, or these offsets. Raise KafkaError(ILLEGAL_GENERATION ...) after a rebalance."""
         self._use.check()
         wanted = self.offsets_to_commit() if offsets is None else as_offsets(offsets)
         self._group().commit(wanted)
@@ -407,10 +421,10 @@ class Consumer:
     def close(self, commits: bool | None = None, timeout_ms: int | None = None) -> None:
         """Commit the positions if `commits` (default: enable.auto.commit) is true, and leave the group.
 
-        Both together take at most `timeout_ms` (default: 30 s), the logins of new connections included. Raises
-        KafkaError or ClientError if the commit has no answer in that time, or cannot be sent because a heartbeat has
-        none. If the coordinator does not answer, the session times out. With a timeout of 0, nothing is committed and
-        the session times out. In a process that was forked, the connections are closed without sending anything.
+        Both together take at most `timeout_ms` (default: 30 s), including the logins of new connections. Raise
+        KafkaError or ClientError if the commit has no answer in that time, or cannot be sent because a heartbeat has no
+        answer. If the coordinator does not answer, the session times out. With a timeout of 0, nothing is committed and
+        the session times out. In a forked process, the connections are closed without sending anything.
         """
         limit_ms = CLOSE_TIMEOUT_MS if timeout_ms is None else milliseconds_of(timeout_ms, 'timeout_ms')
         if self._use.is_refused:
@@ -435,7 +449,7 @@ class Consumer:
             self._cluster.close()
 
     def _check_use(self) -> None:
-        """Raise RuntimeError for a use that `ExclusiveUse` refuses, and for one by a listener."""
+        """Raise RuntimeError for a use that `ExclusiveUse` refuses, and for a use by a listener."""
         self._use.check()
         if self._session is not None and self._session.calls.is_running:
             raise RuntimeError('found a poll, a close or another subscription in a call of a RebalanceListener, '

@@ -6,8 +6,8 @@
     surrendered(): returns what the assignment takes away; the consumer finishes with these partitions
     join() again:  takes the same assignment over; the heartbeat that follows at once reports the partitions
 
-An assignment that arrives between the two waits for the next join. Otherwise a heartbeat could report that partitions
-are given up before the consumer has finished with them.
+An assignment that arrives between `surrendered` and `join` waits for the next join. Otherwise a heartbeat could report
+that partitions are given up before the consumer has finished with them.
 """
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from kbroker.client.membership import AWAY, FENCED, JOINING, LEAVING, EpochMembe
 from kbroker.protocol import messages
 
 _STALE = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION})
-"""A commit with these errors was late: a heartbeat brings the epoch that the group expects."""
+"""The errors of a commit that was late. The next heartbeat returns the epoch that the group expects."""
 
 
 class ConsumerMember(EpochMember, GroupMember):
-    """A member by KIP-848. `regex` adds the topics that the broker finds by it to those that `join` names."""
+    """A member by KIP-848.
+
+    `regex` returns an expression. The broker adds the topics that match it to the topics that `join` names.
+    """
 
     lost_place = FENCED | _STALE
     heartbeat_name = 'ConsumerGroupHeartbeat'
@@ -34,16 +37,19 @@ class ConsumerMember(EpochMember, GroupMember):
         super().__init__(*arguments, **options)
         self._regex = regex
         self._subscription: Any = None
-        """The topics and the expression that the group knows of."""
+        """The topics and the expression that the group knows."""
         self._owned: dict[bytes, list[int]] = {}
-        """The partitions in use. The next heartbeat reports a change of them."""
+        """The partitions in use. The next heartbeat reports a change of these."""
         self._considered: dict[bytes, list[int]] | None = None
-        """The assignment of the last call of `surrendered`, until the next `join`."""
+        """The assignment for which `surrendered` was called, until the next `join`."""
         self._has_lost_place = False
-        """Since the last `join`, other members may have read the partitions."""
+        """True if other members may have read the partitions since the last `join`."""
 
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
-        """Join, or take the last assignment over. Partitions of topics that no metadata names yet come later."""
+        """Join, or adopt the last assignment.
+
+        Partitions of topics that the metadata does not name yet are added later.
+        """
         self._subscribe(topics)
         assigned, self._considered = self._assigned if self._considered is None else self._considered, None
         names = self._names_of(assigned)
@@ -61,7 +67,7 @@ class ConsumerMember(EpochMember, GroupMember):
         return self._has_lost_place
 
     def surrendered(self, topics: Collection[str], owned: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return the partitions that the last assignment does not have. `join` reports that they are given up."""
+        """Return the owned partitions that the last assignment does not have. `join` reports that they are given up."""
         self._subscribe(topics)
         self._considered = considered = self._assigned
         names = self._names_of(considered)
@@ -80,7 +86,7 @@ class ConsumerMember(EpochMember, GroupMember):
                 raise
 
     def _introduce(self) -> None:
-        """Send the whole subscription: of a member that joins, or that has changed it."""
+        """Send the whole subscription, because the member joins or has changed it."""
         while True:
             is_new = self.generation_id < JOINING
             try:
@@ -101,7 +107,7 @@ class ConsumerMember(EpochMember, GroupMember):
             self._keep_place()
 
     def _heartbeat(self) -> Any:
-        is_full = self._is_in_doubt and self._subscription is not None      # without one, `join` sends a full one
+        is_full = self._is_in_doubt and self._subscription is not None      # else `join` sends a full one
         return self._ask(self._request(self.generation_id, is_full=is_full,
                                        owned=self._owned if is_full or self._must_report else None))
 
@@ -124,7 +130,10 @@ class ConsumerMember(EpochMember, GroupMember):
             self.must_join = True
 
     def leave(self) -> None:
-        """Release the partitions at once. A static member keeps them until its session ends or it comes back."""
+        """Leave the group, which releases the partitions at once.
+
+        A static member keeps them until its session ends or it rejoins.
+        """
         if self.generation_id < JOINING:
             return
         epoch = LEAVING if self._settings.group_instance_id is None else AWAY

@@ -1,4 +1,4 @@
-"""The rows of Describe and List answers, made into `descriptions`."""
+"""Converts the rows of Describe and List answers to the objects of `descriptions`."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -134,7 +134,7 @@ def _partitions(assignment: Any) -> Partitions:
 
 
 def _classic_assignment(data: bytes) -> Partitions:
-    """Return the partitions of a member's assignment: none before its first one, or if the format is another."""
+    """Return the partitions of a member's assignment, or none before its first assignment and for an unknown format."""
     try:
         return tuple(sorted(assigned_partitions(data)))
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""Settings, credentials, producers, transactions and groups, as an Admin describes them or a log directory has them.
+"""Settings, credentials, producers, transactions and groups, as described by an Admin or read from a log directory.
 
 Times are milliseconds since the epoch. An absent value is None.
 """
@@ -9,7 +9,7 @@ from kbroker.base.lean_dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A source that sets the value, or would set it without another source of higher precedence."""
+    """A source that sets the value, or would set it if no source of higher precedence did."""
 
     name: str
     value: str | None
@@ -22,15 +22,15 @@ class ConfigEntry:
 
     name: str
     value: str | None
-    """None for a secret."""
+    """The value as a text; None for a secret."""
     source: str
-    """Kafka's name: DEFAULT_CONFIG, DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG ..., or UNKNOWN."""
+    """The source by Kafka's name: DEFAULT_CONFIG, DYNAMIC_TOPIC_CONFIG, STATIC_BROKER_CONFIG ..., or UNKNOWN."""
     is_sensitive: bool = False
     is_read_only: bool = False
     synonyms: tuple[ConfigSynonym, ...] = ()
-    """In the order of precedence; empty unless they were requested."""
+    """The sources in the order of precedence; empty unless they were requested."""
     type: str = 'UNKNOWN'
-    """Kafka's name: BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD, or UNKNOWN."""
+    """The type by Kafka's name: BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD, or UNKNOWN."""
     documentation: str | None = None
 
 
@@ -39,7 +39,7 @@ class ScramCredentialInfo:
     """A credential of a user, without its secrets (KIP-554)."""
 
     mechanism: str
-    """SCRAM-SHA-256 or SCRAM-SHA-512, or the number of another one."""
+    """SCRAM-SHA-256 or SCRAM-SHA-512, or the number of an unknown mechanism."""
     iterations: int
 
 
@@ -52,7 +52,7 @@ class ProducerInfo:
     last_sequence: int
     last_timestamp_ms: int
     coordinator_epoch: int
-    """-1 before the first marker."""
+    """The coordinator's epoch in the last marker; -1 before the first marker."""
     transaction_first_offset: int | None
 
 
@@ -62,7 +62,7 @@ class TransactionListing:
     coordinator_id: int
     producer_id: int
     state: str
-    """Kafka's name: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort."""
+    """The state by Kafka's name: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class TransactionInfo:
     timeout_ms: int
     start_timestamp_ms: int | None
     partitions: tuple[tuple[str, int], ...]
-    """In the order of the source."""
+    """The partitions in the order of the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ class GroupListing:
     group_id: str
     coordinator_id: int
     state: str
-    """Empty before ListGroups 4."""
+    """The state of the group; empty before ListGroups 4."""
     protocol_type: str
     group_type: str
-    """classic, consumer, share or streams; empty before ListGroups 5."""
+    """The type of the group: classic, consumer, share or streams; empty before ListGroups 5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,28 +99,31 @@ class GroupMemberInfo:
     client_host: str
     assignment: tuple[tuple[str, int], ...]
     epoch: int | None = None
-    """The member epoch. None for the classic protocol."""
+    """The member epoch; None for the classic protocol."""
     target_assignment: tuple[tuple[str, int], ...] | None = None
-    """Set for the consumer protocol (KIP-848) only."""
+    """The assignment that the member is to reach; None unless the protocol is consumer (KIP-848)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
     group_id: str
     state: str
-    """Kafka's name, such as Empty, Stable, PreparingRebalance or Reconciling. Of a directory, as its rows imply."""
+    """The state by Kafka's name, such as Empty, Stable, PreparingRebalance or Reconciling.
+
+    For a directory, its rows imply it.
+    """
     protocol_type: str
     protocol: str
     """The assignor."""
     coordinator_id: int
     members: tuple[GroupMemberInfo, ...]
     epoch: int | None = None
-    """The group epoch. This field and the next are None for the classic protocol."""
+    """The group epoch. This field and the next one are None for the classic protocol."""
     assignment_epoch: int | None = None
 
     @property
     def group_type(self) -> str:
-        """Kafka's type of a group that was described: classic, consumer, share or streams."""
+        """Kafka's type of the described group: classic, consumer, share or streams."""
         if self.protocol_type in ('share', 'streams'):
             return self.protocol_type
         return 'classic' if self.epoch is None else 'consumer'
@@ -128,14 +131,14 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class ShareOffset:
-    """The place where a share group begins in a partition. `start_offset` is None until the group has chosen one."""
+    """The offset at which a share group begins in a partition. `start_offset` is None until the group has chosen it."""
 
     topic: str
     partition: int
     leader_epoch: int | None
     start_offset: int | None
     lag: int | None
-    """The offsets from the start to the end of the log that no member has finished; None if it is not known."""
+    """The number of offsets from the start to the end of the log that no member has finished; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 class ClientError(OSError):
     """A failure of the network or of the peer: one line with the address and a hint.
 
-    `is_lasting`: a retry will not help (an untrusted certificate, a port that is not a broker's).
+    If `is_lasting`, a retry does not help (an untrusted certificate, a port that is not a broker's).
     """
 
     def __init__(self, message: str, is_lasting: bool = False):
@@ -21,11 +21,11 @@ class PartitionOffline(KafkaError):
 
 
 class AnswerTimeout(ClientError):
-    """No answer came in time. It may still come; the connection stays usable while it is open."""
+    """No answer came in time. It may still come, and the connection remains usable while it is open."""
 
 
 def known_code(code: int) -> ErrorCode:
-    """Return the ErrorCode; an unknown code becomes UNKNOWN_SERVER_ERROR."""
+    """Return the ErrorCode of a number. An unknown number becomes UNKNOWN_SERVER_ERROR."""
     return ErrorCode._value2member_map_.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)  # type: ignore[return-value]
 
 
@@ -37,6 +37,6 @@ def error_of(code: int, what: str, message: str | None = None) -> KafkaError:
 
 
 def check(code: int, what: str, message: str | None = None) -> None:
-    """Raise KafkaError unless `code` is NONE."""
+    """Raise the KafkaError of `error_of` unless `code` is NONE."""
     if code:
         raise error_of(code, what, message)

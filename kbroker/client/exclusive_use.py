@@ -1,4 +1,4 @@
-"""The guard of a client against uses that would mix up its connections: by a second thread, after a fork, after close.
+"""A guard against uses of a client that would corrupt its connections: by a second thread, after a fork, after `close`.
 
 A client has no locks. It belongs to the thread that uses it first after its construction.
 """
@@ -10,13 +10,13 @@ from threading import get_ident
 
 UNCLAIMED = -1
 REFUSED = -2
-"""No thread has this identifier, so one comparison finds every wrong use."""
+"""An identifier that no thread has, so one comparison finds every wrong use."""
 
 _GUARDS: weakref.WeakSet[ExclusiveUse] = weakref.WeakSet()
 
 
 class ExclusiveUse:
-    """The owner of a client. A caller for which every nanosecond counts compares `thread` itself before `claim`."""
+    """The owner of a client. To save nanoseconds, a caller may compare `thread` itself before it calls `claim`."""
 
     __slots__ = ('__weakref__', '_refusal', '_what', 'thread')
 
@@ -37,7 +37,10 @@ class ExclusiveUse:
             self.claim()
 
     def claim(self) -> None:
-        """Make the calling thread the owner if there is none. Raises RuntimeError if the client has another owner."""
+        """Make the calling thread the owner if the client has none.
+
+        Raise RuntimeError if another thread is the owner.
+        """
         if self.thread == REFUSED:
             raise RuntimeError(f'found {self._what} {self._refusal}')
         if self.thread != UNCLAIMED:
@@ -46,7 +49,7 @@ class ExclusiveUse:
         self.thread = get_ident()
 
     def end(self, refusal: str = 'that was closed, expected an open one') -> None:
-        """Refuse all further uses with this reason."""
+        """Refuse all further uses. `refusal` is the reason in the error."""
         self.thread, self._refusal = REFUSED, refusal
 
 

@@ -1,7 +1,7 @@
 """Fetch requests in flight, one at each leader.
 
-A request waits at its broker for records or until fetch.max.wait.ms is over; the caller does not block meanwhile. The
-answer for a position that has changed since (a seek, another assignment) is dropped.
+A request waits at its broker until there are records or fetch.max.wait.ms is over. The caller does not block during
+that time. The consumer drops the answer for a position that has changed since (by a seek or another assignment).
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kbroker.protocol.messages import FetchRequest
 
 _NUMBERS = itertools.count(1)
 LAST_FETCH_VERSION = 12
-"""Later versions identify topics by id; nothing else in them concerns consumers."""
+"""Later versions identify topics by id. No other change in them concerns consumers."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class _InFlight:
 class Fetcher:
     """Sends Fetch requests and receives their answers.
 
-    Raises ClientError only for lasting failures; a broken connection is reopened by the next request.
+    Raises ClientError only for lasting failures. The next request reopens a broken connection.
     """
 
     def __init__(self, cluster: Cluster, settings: ConsumerSettings, clock: Clock | None = None,
@@ -47,7 +47,7 @@ class Fetcher:
         self._clock = clock or Clock()
         self._sleep = sleep
         self._in_flight: dict[Connection, _InFlight] = {}
-        # A connection returns answers in the order of requests, so it must not be shared with other users.
+        # A connection returns answers in the order of its requests, so no other client may share it.
         self._purpose = f'fetch {next(_NUMBERS)}'
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class Fetcher:
         self._in_flight.clear()
 
     def send(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Send a Fetch to every leader without one in flight. Raises KafkaError for a partition without a leader."""
+        """Send a Fetch to every leader that has none in flight. Raise KafkaError for a partition without a leader."""
         by_connection: dict[Connection, dict[TopicPartition, int]] = {}
         for partition, offset in positions.items():
             connection = self._cluster.leader(*partition, self._purpose)
@@ -74,14 +74,14 @@ class Fetcher:
             self._in_flight[connection] = _InFlight(wanted, deadline_ms)
 
     def receive(self, timeout_ms: int) -> list[FetchedPartition]:
-        """Return the answers that have arrived; without any, wait for the first one, for at most `timeout_ms`.
+        """Return the answers that have arrived. If there is none, wait for the first answer, for at most `timeout_ms`.
 
         The records of an answer are valid until the next call, which reuses their memory.
         """
         fetched: list[FetchedPartition] = []
         connections = list(self._in_flight)
         if not connections:
-            # Without a request in flight there is no socket to wait for, and an immediate retry is useless.
+            # If no request is in flight, there is no socket to wait for, and an immediate retry would be useless.
             self._sleep(min(timeout_ms, self._cluster.config.retry_backoff_ms) / 1000)
             return fetched
         if any(connection.has_buffered for connection in connections):

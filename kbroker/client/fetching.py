@@ -1,4 +1,4 @@
-"""Reads raw batches of one partition from its leader."""
+"""Reads the raw batches of one partition from its leader."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -23,11 +23,10 @@ def fetch_batches(cluster: Cluster, topic: str, partition: int, start_offset: in
                   max_bytes: int = MAX_BYTES) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yield the batches that overlap [`start_offset`, `end_offset`), with markers, each checked against its CRC.
 
-    A start below the log's start is raised to it. The end is limited to the high watermark (read_committed: the last
-    stable offset) at the time of the first request. read_committed omits the batches of aborted transactions. A view is
-    valid until the next batch is requested.
-
-    Raises KafkaError (CORRUPT_MESSAGE for a batch that fails its check) and ClientError.
+    A start below the log's start is raised to it. The end is at most the high watermark, or with read_committed the
+    last stable offset, at the time of the first request. read_committed omits the batches of aborted transactions. A
+    view is valid until the next batch is requested. Raise KafkaError (CORRUPT_MESSAGE for a batch that fails its check)
+    and ClientError.
     """
     admin = Admin(cluster)
     level = IsolationLevel[isolation_level.upper()]
@@ -65,7 +64,10 @@ def fetch_batches(cluster: Cluster, topic: str, partition: int, start_offset: in
 
 
 def _checked(records: memoryview | bytes, position: int, where: str) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield the whole batches that reach `position`. Raises KafkaError(CORRUPT_MESSAGE) with the place of a bad one."""
+    """Yield the whole batches that reach `position`.
+
+    Raise KafkaError(CORRUPT_MESSAGE) with the place of a bad batch.
+    """
     try:
         for header, batch in iter_batches(records):
             if header.last_offset >= position:
@@ -77,7 +79,7 @@ def _checked(records: memoryview | bytes, position: int, where: str) -> Iterator
 
 
 def _fetch(cluster: Cluster, topic: str, partition: int, offset: int, level: IsolationLevel, max_bytes: int) -> Any:
-    """Fetch once and return the partition's row of the answer."""
+    """Fetch once, and return the partition's row of the answer."""
     connection = cluster.leader(topic, partition)
     answer = connection.call(fetch_request({(topic, partition): offset}, level, max_bytes, max_bytes, MAX_WAIT_MS),
                              max_version=LAST_FETCH_VERSION)

@@ -1,4 +1,4 @@
-"""The part of a member of a consumer group that does not depend on the group's protocol: its offsets."""
+"""The part of a consumer group's member that does not depend on the group's protocol: its offsets."""
 from __future__ import annotations
 
 import abc
@@ -30,14 +30,14 @@ class GroupMember(Membership):
     """
 
     lost_place: frozenset[ErrorCode]
-    """The errors after which the member has to catch up with its group."""
+    """The errors after which the member must join again or get the present epoch."""
 
     def __init__(self, cluster: Cluster, group_id: str, settings: ConsumerSettings, clock: Clock | None = None):
         super().__init__(cluster, group_id, clock)
         self.must_join = True
-        """The partitions are about to change: commit, then call `join`."""
+        """True if the partitions are about to change. The consumer then commits and calls `join`."""
         self.keeps_positions = False
-        """The partitions that the next `join` returns again were this member's all the time."""
+        """True if the partitions that the last `join` returned again were always this member's."""
         self._settings = settings
         self._no_place = GroupMetadata(group_id, group_instance_id=settings.group_instance_id)
         self._former_place = self._no_place
@@ -54,14 +54,16 @@ class GroupMember(Membership):
 
     @abc.abstractmethod
     def surrendered(self, topics: Collection[str], owned: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return the owned partitions that the next `join` gives up, as far as the member can know before it."""
+        """Return the owned partitions that the next `join` gives up, as far as the member knows them before the join.
+        """
 
     @property
     def metadata(self) -> GroupMetadata:
-        """The place in whose name offsets are committed, also by Producer.send_offsets_to_transaction.
+        """The member's place in the group, in whose name offsets are committed, also by
+        Producer.send_offsets_to_transaction.
 
-        After the member has left, this is its former place, and the group refuses its offsets. Offsets without a
-        generation would be accepted from a member whose partitions another one has read.
+        After the member has left, this is its former place, so that the group refuses its offsets. The group would
+        accept offsets without a generation, even if another member has read the partitions.
         """
         if self.generation_id < 0:
             return self._former_place
@@ -69,39 +71,39 @@ class GroupMember(Membership):
 
     @abc.abstractmethod
     def join(self, topics: Collection[str], owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
-        """Join the group, or take over what it has changed. Return the assigned partitions.
+        """Join the group, or adopt its last change. Return the assigned partitions.
 
-        Raises OutOfTime while the group is not complete. The next call goes on with the same join.
+        Raise OutOfTime while the group is not complete. The next call continues the same join.
         """
 
     @property
     def is_joining(self) -> bool:
-        """Return whether a join has begun whose result the consumer has not taken over."""
+        """Return whether a join has begun whose result the consumer has not adopted."""
         return False
 
     def go_on_joining(self) -> None:
-        """Take the next step of a join that has begun, if the group is ready. The next `join` returns the end."""
+        """Do the next step of a join that has begun, if the group is ready. The next `join` returns its result."""
 
     def give_up(self) -> None:
         """Leave the group, because the consumer does not poll. A later `join` makes it a member again."""
-        self.must_join = True       # a consumer that polls now waits for the end of this
+        self.must_join = True       # a consumer that polls now waits until the member has left
         try:
             self.leave_quietly()
         finally:
             self.must_join, self.keeps_positions = True, False
 
     def leave_quietly(self) -> None:
-        """Leave the group. Without an answer of the coordinator, the session times out by itself."""
+        """Leave the group, ignoring errors. If the coordinator does not answer, the session times out."""
         try:
             self.leave()
         except (ClientError, OutOfTime):
             return
         except KafkaError as error:
-            if not error.code.retriable:        # such as a coordinator that still loads
+            if not error.code.retriable:        # retriable: for example a coordinator that still loads
                 raise
 
     def leave_for_good(self) -> None:
-        """Leave the group. Offsets are then committed in no member's name, which a group without members accepts."""
+        """Leave the group. Later commits are in no member's name, which a group without members accepts."""
         try:
             self.leave_quietly()
         finally:
@@ -111,7 +113,7 @@ class GroupMember(Membership):
     # ---- offsets
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit offsets. Raises KafkaError (REBALANCE_IN_PROGRESS ...) if the partitions have been reassigned."""
+        """Commit offsets. Raise KafkaError (REBALANCE_IN_PROGRESS ...) if the partitions have been reassigned."""
         if not offsets:
             return
         request = messages.OffsetCommitRequest
@@ -135,9 +137,9 @@ class GroupMember(Membership):
         self._retrying(commit, 'OffsetCommit')
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the group's committed offsets; partitions without one are missing.
+        """Return the group's committed offsets. Partitions without a committed offset are missing.
 
-        Raises KafkaError(UNSTABLE_OFFSET_COMMIT) while an open transaction commits newer ones.
+        Raise KafkaError(UNSTABLE_OFFSET_COMMIT) while an open transaction commits newer offsets.
         """
         request = messages.OffsetFetchRequest
         topics = [request.OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)

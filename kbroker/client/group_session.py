@@ -25,13 +25,15 @@ from kbroker.client.subscription import Subscription
 from kbroker.client.time_limit import OutOfTime
 
 JOIN_WAIT_MS = HEARTBEAT_WAIT_MS = 100
-"""How long a poll waits for records before it asks again whether all have joined, or a heartbeat has its answer."""
+"""The time that a poll waits for records before it checks again whether all members have joined, or a heartbeat is
+answered.
+"""
 INTERRUPTED_CLOSE_MS = 1000
-"""How long `leave` waits for the coordinator after a Ctrl-C in its commit or its listener."""
+"""The time that `leave` waits for the coordinator after a Ctrl-C in its commit or its listener."""
 
 
 class Shared(NamedTuple):
-    """The parts of a consumer that its place in the group needs."""
+    """The parts of a consumer that its group session needs."""
 
     cluster: Cluster
     positions: Positions
@@ -41,9 +43,9 @@ class Shared(NamedTuple):
 
 
 class GroupSession:
-    """A member of the group with its heartbeats, as the thread of the consumer uses it.
+    """A member of the group with its heartbeats, for use by the thread of the consumer.
 
-    The member has connections of its own: the thread of its heartbeats uses them, too.
+    The member has separate connections, because the thread of its heartbeats uses them, too.
     """
 
     def __init__(self, shared: Shared, group_id: str, settings: ConsumerSettings, listener: RebalanceListener,
@@ -66,11 +68,11 @@ class GroupSession:
         self._commit_due_ms = 0
 
     def using_member(self) -> AbstractContextManager[GroupMember]:
-        """Use the member, for at most default.api.timeout.ms, while the thread of its heartbeats does not."""
+        """Use the member while the thread of its heartbeats does not, for at most default.api.timeout.ms."""
         return self.heartbeats.using_member(self._cluster.limit, self._cluster.config.default_api_timeout_ms)
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets. Raises KafkaError(UNSTABLE_OFFSET_COMMIT) while a transaction is open."""
+        """Return the committed offsets. Raise KafkaError(UNSTABLE_OFFSET_COMMIT) while a transaction is open."""
         with self.using_member() as member:
             return member.committed(partitions)
 
@@ -80,8 +82,11 @@ class GroupSession:
         self._shared.counts.add('commit_total')
 
     def passes(self, error: KafkaError) -> bool:
-        """Return whether an error ends by itself: a topic of the subscription was deleted, which the next rebalance
-        mends, or a partition has just lost its leader, so that the next call leaves it out."""
+        """Return whether an error ends by itself.
+
+        So it does if a topic of the subscription was deleted, which the next rebalance handles. It also does if a
+        partition has just lost its leader, because the next call leaves the partition out.
+        """
         if isinstance(error, PartitionOffline):
             return True
         if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not self._subscription:
@@ -92,7 +97,7 @@ class GroupSession:
     # ---- the subscription
 
     def join_later(self) -> None:
-        """Let the next poll join with the subscription as it is now."""
+        """Let the next poll join with the present subscription."""
         self._metadata_due_ms = 0
         with self.using_member() as member:
             member.must_join = True
@@ -106,7 +111,10 @@ class GroupSession:
                 member.leave_for_good()
 
     def leave(self, commits: bool, limit_ms: int) -> None:
-        """End the heartbeats, commit the positions if `commits` is true, and leave. Raises as `Consumer.close`."""
+        """End the heartbeats, commit the positions if `commits` is true, and leave.
+
+        Raise the errors of `Consumer.close`.
+        """
         self.member_cluster.end_within(limit_ms)
         if not self.heartbeats.stop(limit_ms):      # the session times out by itself
             if commits and self._positions.to_commit():
@@ -142,7 +150,7 @@ class GroupSession:
     # ---- the membership
 
     def keep_membership(self) -> int:
-        """Do what the group needs, and return when that is due again: a time on the monotonic clock, in ms."""
+        """Do the due work of the membership. Return the time at which more is due, in ms of the monotonic clock."""
         if not self._subscription:
             self._commit_if_due()
             return self._commit_due_ms if self._settings.enable_auto_commit else NEVER_MS
@@ -151,7 +159,7 @@ class GroupSession:
         if self.member.must_join:
             with self.using_member():
                 self._catch_up()
-        # A thread that awaits the answer to a heartbeat must not hold up the records, unless the partitions change.
+        # While the thread awaits the answer to a heartbeat, the records must not wait, unless the partitions change.
         elif self.heartbeats.lock.acquire(blocking=False):
             try:
                 with self.using_member():
@@ -163,7 +171,10 @@ class GroupSession:
         return self._rebalance_if_due()
 
     def _rebalance_if_due(self) -> int:
-        """Return when the group needs something again. Records of kept partitions do not wait for other members."""
+        """Rebalance if the member must join. Return the time at which more is due, in ms of the monotonic clock.
+
+        Records of kept partitions do not wait for other members.
+        """
         if self.member.must_join:
             reads = not self._shared.reach.errors.keys() >= self._positions.to_fetch().keys()
             try:
@@ -173,11 +184,11 @@ class GroupSession:
                     raise
                 return self._clock.monotonic_ms() + JOIN_WAIT_MS
             finally:
-                self.heartbeats.note_poll()     # the listener may have taken long
+                self.heartbeats.note_poll()     # the listener may have taken a long time
         return self.member.next_heartbeat_ms()
 
     def _catch_up(self) -> None:
-        """Send a heartbeat if it is due, and commit if it is time."""
+        """Send a heartbeat and commit, each if it is due."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._metadata_due_ms:
             try:
@@ -190,14 +201,14 @@ class GroupSession:
         self._commit_if_due(self.member.must_join)
 
     def _watch_topics(self) -> None:
-        """Rejoin the group when another topic matches, or a topic has more partitions."""
+        """Set `must_join` if another topic matches, or a topic has more partitions."""
         if self._subscription.look_up(self._cluster):
             self.member.must_join = True
 
     def _rebalance(self, wait_ms: int) -> None:
-        """Join, and let the listener handle each partition that goes or comes. It is called without the lock.
+        """Join, and let the listener handle each removed or added partition. The listener is called without the lock.
 
-        Raises OutOfTime if the group is not complete in `wait_ms`. A repeated call finds no partition to revoke again.
+        Raise OutOfTime if the group is not complete within `wait_ms`. A repeated call revokes no partition again.
         """
         member, positions, listener = self.member, self._positions, self.listener
         with self.calls.reporting() as report:
@@ -209,7 +220,7 @@ class GroupSession:
                 self._drop(going, listener.on_partitions_revoked, report)
             with self.using_member(), self.member_cluster.within(wait_ms):
                 assigned = member.join(self._subscription.topics, list(positions))
-                self.heartbeats.note_join()     # before the thread can have the lock
+                self.heartbeats.note_join()     # before the thread can acquire the lock
                 keeps_positions = member.keeps_positions
             self._shared.counts.add('rebalance_total')
             if not keeps_positions:
@@ -221,21 +232,21 @@ class GroupSession:
 
     def _drop(self, partitions: Collection[TopicPartition], listen: Callable[[list[TopicPartition]], None],
               report: Report) -> None:
-        """Let the listener handle partitions that go, and read them no more."""
+        """Let the listener handle removed partitions, and stop reading them."""
         report(listen, partitions)
         self._positions.drop(partitions)
 
     # ---- automatic commits
 
     def _commit_if_due(self, is_last: bool = False) -> None:
-        """Commit if enable.auto.commit is true and it is time, or the last chance before a rebalance."""
+        """If enable.auto.commit is true, commit when it is due, or if `is_last` because a rebalance follows."""
         now_ms = self._clock.monotonic_ms()
         if self._settings.enable_auto_commit and (is_last or now_ms >= self._commit_due_ms):
             self._commit_due_ms = now_ms + self._settings.auto_commit_interval_ms
             self.commit_if_still_member()
 
     def commit_if_still_member(self) -> None:
-        """Commit, unless the group has rebalanced: offsets of reassigned partitions belong to the new member."""
+        """Commit, unless the group has rebalanced: only the new member may commit offsets of reassigned partitions."""
         if self._subscription and self.member.generation_id < 0:
             return
         try:

@@ -1,4 +1,4 @@
-"""The place of a client in a group: the parts that do not depend on what the members of the group share."""
+"""The place of a client in a group, as far as it is the same for all types of groups."""
 from __future__ import annotations
 
 import abc
@@ -18,34 +18,34 @@ from kbroker.protocol.plan import Message
 T = TypeVar('T')
 
 JOINING, LEAVING, AWAY = 0, -1, -2
-"""Member epochs of heartbeats with a special meaning."""
+"""Special member epochs in heartbeats."""
 FENCED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 CLOSE_TIMEOUT_MS = 30_000
-"""How long a client that closes waits for its coordinator, as Kafka's clients do."""
+"""The time that a closing client waits for its coordinator, as in Kafka's clients."""
 RETRY_MS = 1000
-"""The time until the next heartbeat after one that failed: the interval is the broker's, and not known then."""
+"""The time from a failed heartbeat to the next one, because only an answer of the broker has the interval."""
 
 
 def new_member_id() -> str:
-    """Return a random id as Kafka's clients make it: 22 characters."""
+    """Return a random id of 22 characters, in the form of Kafka's clients."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip('=')
 
 
 class Membership(abc.ABC):
     """The place of a client in a group of any type.
 
-    Heartbeats are sent only in calls of `heartbeat_if_due`. For a consumer that is busy, the thread of
-    `client/background_heartbeats` makes these calls; a share consumer has no such thread.
+    Heartbeats are sent only in calls of `heartbeat_if_due`. For a busy consumer, the thread of
+    `client/background_heartbeats` makes these calls. A share consumer has no thread for them.
     """
 
     group_words: ClassVar[str] = 'group'
-    """The group in messages."""
+    """The words for the group in messages."""
 
     def __init__(self, cluster: Cluster, group_id: str, clock: Clock | None = None):
         self.group_id = group_id
         self.member_id = ''
         self.generation_id = -1
-        """The generation or the member epoch; negative for a client that is no member."""
+        """The generation or the member epoch; negative if the client is not a member."""
         self._cluster = cluster
         self._clock = clock or Clock()
         self._next_heartbeat_ms = 0
@@ -55,20 +55,20 @@ class Membership(abc.ABC):
         return self._next_heartbeat_ms
 
     def within(self, limit_ms: float) -> AbstractContextManager[None]:
-        """Bound the requests of a block: they raise OutOfTime then."""
+        """Bound the requests in a block. After `limit_ms` they raise OutOfTime."""
         return self._cluster.within(limit_ms)
 
     @abc.abstractmethod
     def heartbeat_if_due(self) -> None:
-        """Send a heartbeat if due."""
+        """Send a heartbeat if it is due."""
 
     @abc.abstractmethod
     def leave(self) -> None:
-        """Leave the group, or, as a static member, keep the place in it for a while."""
+        """Leave the group. A static member keeps its place until its session ends."""
 
     @abc.abstractmethod
     def _note_lost_place(self, code: ErrorCode) -> bool:
-        """Return whether the member has to catch up with its group after this error, and prepare for that."""
+        """Return whether this error means that the member has lost its place. If so, prepare the member to rejoin."""
 
     def _coordinator(self) -> Connection:
         return self._cluster.coordinator(KeyType.GROUP, self.group_id)
@@ -83,11 +83,11 @@ class Membership(abc.ABC):
 class EpochMember(Membership):
     """A member with a member epoch, in a consumer group (KIP-848) or a share group (KIP-932).
 
-    The broker assigns, and heartbeats carry everything. A heartbeat names what has changed since the last one.
+    The broker assigns, and heartbeats carry all data. A heartbeat contains the changes since the last heartbeat.
     """
 
     heartbeat_name: ClassVar[str]
-    """The request, in messages."""
+    """The name of the heartbeat request in messages."""
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
@@ -95,23 +95,29 @@ class EpochMember(Membership):
         self._assigned: dict[bytes, list[int]] = {}
         """The last assignment, by topic id."""
         self._must_report = False
-        """The next heartbeat says what has changed here."""
+        """True if the next heartbeat must report a change of this member."""
         self._is_in_doubt = False
-        """A heartbeat has had no answer, which may have brought an assignment. Only a full one brings it again."""
+        """True if a heartbeat has no answer.
+
+        The lost answer may have had an assignment, which only a full heartbeat requests again.
+        """
 
     @abc.abstractmethod
     def _heartbeat(self) -> Any:
-        """Send the heartbeat of a member, and return its answer. Raises ClientError, KafkaError."""
+        """Send the heartbeat of a member, and return its answer.
+
+        Raise ClientError for the network, KafkaError for an error answer.
+        """
 
     def _ask(self, request: Message) -> Any:
-        """Send a heartbeat to the coordinator, and return its answer. Raises ClientError, KafkaError."""
+        """Send a heartbeat to the coordinator, and return its answer. Raise the errors of `_heartbeat`."""
         self._is_in_doubt = True
         answer = self._coordinator().call(request)
         check(answer.error_code, self._words(self.heartbeat_name), answer.error_message)
         return answer
 
     def _adopt(self, answer: Any) -> None:
-        """Take over the epoch, the interval and the assignment of an answer."""
+        """Adopt the epoch, the interval and the assignment of an answer."""
         self.generation_id = answer.member_epoch
         self._next_heartbeat_ms = self._clock.monotonic_ms() + answer.heartbeat_interval_ms
         self._must_report = self._is_in_doubt = False
@@ -119,7 +125,7 @@ class EpochMember(Membership):
             self._assigned = {row.topic_id: sorted(row.partitions) for row in answer.assignment.topic_partitions}
 
     def _keep_place(self) -> None:
-        """Send a heartbeat, and take its answer over. Raises only errors that last."""
+        """Send a heartbeat, and adopt its answer. Raise only lasting errors."""
         try:
             self._adopt(self._heartbeat())
         except ClientError as error:
@@ -145,7 +151,7 @@ class EpochMember(Membership):
                 raise
 
     def _names_of(self, topic_ids: Collection[bytes]) -> dict[bytes, str]:
-        """Return the names of the topics that the metadata names; others may follow."""
+        """Return the names of the topics that the metadata knows. Unknown topics may become known later."""
         if not topic_ids:
             return {}
         return self._retrying(lambda: self._cluster.names_of(topic_ids), 'Metadata')

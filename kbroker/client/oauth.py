@@ -1,4 +1,5 @@
-"""Bearer tokens for OAUTHBEARER: written by the client itself, read from a file, or asked of an identity provider.
+"""Bearer tokens for OAUTHBEARER: written by the client itself, read from a file, or requested from an identity
+provider.
 
 The names are Kafka's. `sasl.oauthbearer.token.endpoint.url` is a file (`file:///path`) or the token endpoint, which
 gets a client-credentials grant (RFC 6749, 4.4). Without it, the options `unsecuredLogin...` of the login module
@@ -31,9 +32,9 @@ BEARER = re.compile(r'[-_~+/.A-Za-z0-9]+=*')
 EXTENSION_NAME = re.compile('[A-Za-z]+')
 EXTENSION_VALUE = re.compile('[\x20-\x7e\t\r\n]+')
 RENEW_AT = 0.8
-"""The share of its lifetime for which a token of an endpoint is used."""
+"""The share of a token's lifetime for which the token of an endpoint is used."""
 DEFAULT_LIFETIME_S = 60
-"""The lifetime of a token from an endpoint that does not report one."""
+"""The lifetime of a token whose endpoint does not report one."""
 UNSECURED = 'unsecuredLogin'
 
 
@@ -44,7 +45,8 @@ class TokenSource(ABC):
     def token(self, limit_ms: int = MOST_MS) -> str:
         """Return a token for a new login, within `limit_ms`.
 
-        Raises ClientError, or KafkaError(SASL_AUTHENTICATION_FAILED).
+        Raise ClientError if the provider does not answer, KafkaError(SASL_AUTHENTICATION_FAILED) if it refuses or has
+        no token.
         """
 
 
@@ -64,7 +66,7 @@ class UnsecuredToken(TokenSource):
 
 @dataclass(slots=True)
 class FileToken(TokenSource):
-    """A token in a file, which is read for each login: another program renews it."""
+    """A token in a file, which is read for each login because another program renews it."""
 
     path: Path
 
@@ -122,9 +124,10 @@ class EndpointToken(TokenSource):
 
 
 def take_token_source(settings: dict[str, str], options: Mapping[str, str], timeout_ms: int) -> TokenSource:
-    """Return the source that the settings and the login module's options describe, and remove these settings.
+    """Return the source that the settings and the login module's options describe. Remove these settings from
+    `settings`.
 
-    Raises ConfigError.
+    Raise ConfigError if they are missing or not valid.
     """
     url = settings.pop(URL, None)
     client_id = settings.pop('sasl.oauthbearer.client.credentials.client.id', options.get('clientId'))
@@ -149,7 +152,7 @@ def take_token_source(settings: dict[str, str], options: Mapping[str, str], time
 
 
 def take_extensions(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the SASL extensions of the login module's options. Raises ConfigError."""
+    """Return the SASL extensions in the login module's options. Raise ConfigError for a bad name or value."""
     found = {}
     for name, value in options.items():
         for prefix in (f'{UNSECURED}Extension_', 'extension_'):
@@ -185,7 +188,7 @@ def _claim(kind: str, name: str, value: str) -> Any:
     if kind == 'String':
         return value
     if kind == 'List':
-        return value[1:].split(value[0]) if value else []  # the first character separates the others
+        return value[1:].split(value[0]) if value else []  # the first character is the separator
     try:
         return float(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The construction of a client: its cluster and its settings, from an address and settings under Kafka's names."""
+"""Creates the cluster and the settings of a client, from an address and settings under Kafka's names."""
 from __future__ import annotations
 
 import time
@@ -16,7 +16,7 @@ Servers = str | Sequence[str] | Cluster | None
 
 CLIENT_ID = 'kbroker-client'
 SHORT_NAMES = {'two_phase_commit': 'transaction.two.phase.commit.enable'}
-"""Parameters that are not the name of a setting with underscores."""
+"""The parameters whose names are not those of a setting with underscores."""
 
 
 class InvalidSetting(ConfigError, ValueError):
@@ -41,7 +41,7 @@ class Opening(NamedTuple, Generic[S]):
     cluster: Cluster
     settings: S
     is_owned: bool
-    """True if the client has to close the cluster."""
+    """True if the client must close the cluster."""
 
 
 def open_cluster(servers: Servers, settings: S | Mapping[str, object] | None, options: Mapping[str, object],
@@ -49,8 +49,8 @@ def open_cluster(servers: Servers, settings: S | Mapping[str, object] | None, op
                  sleep: Callable[[float], None] = time.sleep) -> Opening[S]:
     """Return the cluster and the settings of a client. `options` take precedence over `settings`.
 
-    A new cluster connects when it is first used. Settings that are neither those of a connection nor of this kind of
-    client are refused. A cluster that is passed keeps its own settings, unknown names included. Raises InvalidSetting.
+    A new cluster connects at its first use. Raise InvalidSetting for a setting that neither connections nor this kind
+    of client have. A cluster that is passed keeps its own settings, including unknown ones.
     """
     known = kind.defaults()
     given = as_properties({setting_name(name): value for name, value in options.items()})
@@ -76,17 +76,17 @@ def open_cluster(servers: Servers, settings: S | Mapping[str, object] | None, op
 
 
 def setting_name(parameter: str) -> str:
-    """Return the name of the setting: `linger_ms` is `linger.ms`."""
+    """Return the name of the setting of a parameter: `linger.ms` for `linger_ms`."""
     return SHORT_NAMES.get(parameter, parameter.replace('_', '.'))
 
 
 def as_properties(settings: Mapping[str, object]) -> dict[str, str]:
-    """Return the settings as texts, as a file has them. A setting that is None counts as not set."""
+    """Return the settings as texts, in the form of a file. A setting that is None counts as not set."""
     return {name: as_text(value) for name, value in settings.items() if value is not None}
 
 
 def as_text(value: object) -> str:
-    """Return a value of a setting as a file has it."""
+    """Return a value of a setting as a text, in the form of a file."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

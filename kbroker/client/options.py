@@ -1,6 +1,6 @@
 """The settings of the clients as typed parameters: Kafka's names with underscores for dots.
 
-Settings that are not here, such as most of `ssl.`, are passed by `settings`.
+All other settings, such as most of `ssl.`, are passed by `settings`.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outcomes of batches that were sent: written, sent again, or failed. Each ends with a Delivery to the program."""
+"""The outcomes of sent batches: written, sent again, or failed. Each batch ends with a Delivery to the program."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
@@ -30,8 +30,9 @@ _STALE_METADATA = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The outcome of one batch. `contexts` holds the context that `send` was given with each record; it is empty if
-    no record has one.
+    """The outcome of one batch.
+
+    `contexts` has the context of each record as given to `send`; empty if no record has one.
     """
 
     topic: str
@@ -39,14 +40,14 @@ class Delivery:
     contexts: list[Any]
     records_count: int
     base_offset: int = -1
-    """-1 if nothing was written, and with acks=0, which has no answer."""
+    """The offset of the first record; -1 if nothing was written, and with acks=0, which has no answer."""
     error: KafkaError | None = None
     record_errors: dict[int, str] = field(default_factory=dict)
-    """By index in the batch: the error of each record that the broker rejected."""
+    """The error of each record that the broker rejected, by its index in the batch."""
 
 
 class Outcomes:
-    """Decides about each batch by its answer, or by the lack of one, and calls `on_delivery` once it is settled.
+    """Decides about each batch by its answer, or by the loss of it, and calls `on_delivery` when the outcome is final.
 
     Without `on_delivery`, `failure` is the first error of a batch since `raise_failure`.
     """
@@ -65,10 +66,10 @@ class Outcomes:
         self.failure: KafkaError | None = None
         self._raised: BaseException | None = None
         self.lost_numbers: set[PartitionQueue] = set()
-        """The partitions that lost a numbered batch, and take no later one until the epoch rises."""
+        """The partitions that lost a numbered batch, and accept no later batch until the epoch rises."""
 
     def take(self, queue: PartitionQueue, batch: ProducerBatch, row: Any) -> None:
-        """Decide about a batch by its row of the answer."""
+        """Decide about a batch by its row in the answer."""
         code = known_code(row.error_code)
         batch.is_in_doubt = False
         if code in _WRITTEN:
@@ -80,10 +81,11 @@ class Outcomes:
             queue.put_back_halves(batch)
             self._counts.add('batch_split_total')
         elif code in _OUT_OF_PLACE and (queue in self.lost_numbers or not queue.is_first_unfinished(batch)):
-            queue.put_back(batch, 0)    # rejected because of a batch before it
+            queue.put_back(batch, 0)    # rejected because of an earlier batch
         elif code in _OUT_OF_PLACE and not self._transactions.is_transactional:
-            # The partition has forgotten the producer. Or it did not know the producer when it refused this batch and
-            # took a later one: a first batch may have any number. Under a new epoch the numbers start at 0.
+            # The partition has forgotten the producer. Or it did not know the producer when it refused this batch, and
+            # then accepted a later batch, because a first batch may have any number. Under a new epoch the numbers
+            # start at 0.
             queue.put_back(batch, 0)
             self.lost_numbers.add(queue)
         elif severity_at_partition(code) is Severity.RETRY:
@@ -96,7 +98,7 @@ class Outcomes:
             self.fail(queue, batch, error, record_errors, in_flight=True)
 
     def put_back(self, batches: Mapping[PartitionQueue, ProducerBatch], error: BaseException) -> None:
-        """Send batches again whose request gets no answer: they may or may not have been written."""
+        """Queue batches again whose request gets no answer. They may or may not have been written."""
         self._cluster.forget()
         for queue, batch in batches.items():
             batch.is_in_doubt = True
@@ -118,7 +120,7 @@ class Outcomes:
 
     def fail(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError,
              record_errors: dict[int, str] | None = None, in_flight: bool = False) -> None:
-        """Report a batch as failed. Its sequence numbers become a gap that the partition will not accept."""
+        """Report a batch as failed. Its sequence numbers become a gap that the partition does not accept."""
         if in_flight:
             queue.finish(batch)
         if batch.base_sequence is not None:
@@ -140,7 +142,7 @@ class Outcomes:
                 self._report(queue, batch, -1, error)
 
     def forget_numbers_of(self, queues: Collection[PartitionQueue]) -> None:
-        """Forget partitions that the producer no longer knows."""
+        """Forget the lost numbers of partitions that the producer no longer uses."""
         self.lost_numbers.difference_update(queues)
 
     def forget(self) -> None:
@@ -158,7 +160,7 @@ class Outcomes:
                             record_errors or {})
         try:
             self._on_delivery(delivery)
-        except BaseException as raised:     # the other batches of the answer have to be finished, too
+        except BaseException as raised:     # the remaining batches of the answer must be finished, too
             self._raised = self._raised or raised
 
     def _keep_failure(self, delivery: Delivery) -> None:

@@ -6,7 +6,7 @@ from kbroker.record.record_writer cimport RecordWriter, Rows
 cdef class SpareBuffers:
     cdef Py_ssize_t batch_bytes
     cdef Py_ssize_t most_buffers
-    cdef Py_ssize_t taken_count         # buffers in open batches
+    cdef Py_ssize_t taken_count         # the number of buffers in open batches
     cdef list buffers
 
     cdef bytearray take(self)
@@ -17,7 +17,7 @@ cdef class SpareBuffers:
 
 cdef class PartitionBuffer:
     cdef SpareBuffers spares
-    cdef bint has_spare                 # the writer has begun with one
+    cdef bint has_spare                 # whether the writer has begun with a spare buffer
     cdef RecordWriter writer            # None once the batch is closed
     cdef bytearray batch                # the whole batch, once it is closed
     cdef int compression

@@ -1,7 +1,8 @@
 """The records of one batch, encoded while they are appended.
 
-An open batch grows in its encoded form, so that memory is what the wire takes. It is closed once: its records are then
-compressed. Its header and its CRC are written when it is sent, and again when it gets other sequence numbers.
+An open batch grows in its encoded form, so it takes as much memory as its bytes on the wire. Closing the batch
+compresses its records. Its header and its CRC are written when it is sent, and again when it gets other sequence
+numbers.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.object cimport PyObject
@@ -23,10 +24,10 @@ cdef enum:
 
 
 cdef class SpareBuffers:
-    """The memory of full batches that were finished, for the next ones. Fresh memory costs a page fault per 4 KiB.
+    """The memory of finished full batches, for new batches. Fresh memory costs a page fault per 4 KiB.
 
-    An open batch with such a buffer holds `batch_bytes`, of which buffer.memory counts only the part that is used. So
-    open batches have at most `MOST_SPARE_BYTES` of these buffers, and as many wait here.
+    An open batch with a spare buffer holds `batch_bytes`, but buffer.memory counts only the used part. So open batches
+    have at most `MOST_SPARE_BYTES` in spare buffers, and at most as many buffers wait for use.
     """
 
     def __cinit__(self, Py_ssize_t batch_bytes):
@@ -37,7 +38,7 @@ cdef class SpareBuffers:
     cdef bytearray take(self):
         """Return a spare buffer of `batch_bytes` for an open batch. Call `note_closed` when the batch is closed.
 
-        Return None if none is spare, or if open batches have as many as they may.
+        Return None if no buffer is spare, or if open batches already have the most that they may.
         """
         if self.taken_count >= self.most_buffers or not self.buffers:
             return None
@@ -45,12 +46,15 @@ cdef class SpareBuffers:
         return self.buffers.pop()
 
     cdef int note_closed(self) except -1:
-        """Count a buffer of `take` whose batch was closed, and so cut to the size of its records."""
+        """Count that the batch of a buffer of `take` was closed.
+
+        Closing has cut the buffer to the size of its records.
+        """
         self.taken_count -= 1
         return 0
 
     cdef int keep(self, bytearray buffer) except -1:
-        """Keep a buffer that has no other user. Only one that is worth it, and that grew no further."""
+        """Keep a buffer without other users, if its batch gained by its size and it has not grown beyond it."""
         if (self.is_worth(PyByteArray_GET_SIZE(buffer)) and PyByteArray_GET_SIZE(buffer) <= self.batch_bytes
                 and len(self.buffers) < self.most_buffers):
             PyByteArray_Resize(buffer, self.batch_bytes)
@@ -58,14 +62,14 @@ cdef class SpareBuffers:
         return 0
 
     cdef bint is_worth(self, Py_ssize_t used) noexcept:
-        """Return whether a batch that uses so many bytes gains by a buffer of `batch_bytes`."""
+        """Return whether a batch that uses `used` bytes gains by a buffer of `batch_bytes`."""
         return used > self.batch_bytes // 2
 
 
 cdef class PartitionBuffer:
-    """The records of one batch. `contexts` is empty until a record has a context; then it has an entry for each.
+    """The records of one batch. `contexts` is empty until a record has a context. Then it has an entry for each record.
 
-    The batch takes one of the `spares` only if it `will_grow`: a small one would hold memory that it does not use.
+    The batch uses one of the `spares` only if it `will_grow`: a small batch would hold memory that it does not use.
     """
 
     def __cinit__(self, SpareBuffers spares=None, bint will_grow=False):
@@ -77,12 +81,15 @@ cdef class PartitionBuffer:
 
     @property
     def size_bytes(self):
-        """The present size of the batch, with its header."""
+        """The present size of the batch in bytes, including its header."""
         return self.writer.used if self.writer is not None else len(self.batch)
 
     cdef Py_ssize_t append(self, int64_t timestamp_ms, bytes key, bytes value, list headers, object context,
                            Py_ssize_t largest_bytes) except -1:
-        """Add a record and return its size; 0 if the batch would exceed `largest_bytes`, which an empty one may."""
+        """Add a record and return its size, or 0 if the batch would exceed `largest_bytes`.
+
+        An empty batch may exceed it.
+        """
         cdef Py_ssize_t size
         if self.records_count == 0:
             self.base_timestamp_ms = self.max_timestamp_ms = timestamp_ms
@@ -95,7 +102,10 @@ cdef class PartitionBuffer:
 
     cdef Py_ssize_t append_rows(self, const Rows *rows, Py_ssize_t first, Py_ssize_t end, object context,
                                 Py_ssize_t largest_bytes) except -1:
-        """Add the rows in [first, end) until the batch is full, at least one to an empty batch. Returns how many."""
+        """Add the rows in [first, end) until the batch is full, but at least one to an empty batch.
+
+        Return how many were added.
+        """
         cdef Py_ssize_t i, count, before = self.writer.used
         cdef int64_t largest_ms
         if self.records_count == 0:
@@ -113,7 +123,7 @@ cdef class PartitionBuffer:
         return count
 
     cdef int note(self, int64_t timestamp_ms, Py_ssize_t count, Py_ssize_t size, object context) except -1:
-        """Count records that were written; `timestamp_ms` is their largest."""
+        """Count records that were written. `timestamp_ms` is the largest of their timestamps."""
         self.max_timestamp_ms = max(self.max_timestamp_ms, timestamp_ms)
         if context is not None or self.contexts:
             if not self.contexts:
@@ -124,7 +134,7 @@ cdef class PartitionBuffer:
         return 0
 
     cpdef close(self, int compression, level):
-        """Compress the records. Nothing can be added afterwards."""
+        """Compress the records. No record can be added afterwards."""
         cdef object block = None
         cdef bytearray records
         if self.writer is None:
@@ -145,14 +155,17 @@ cdef class PartitionBuffer:
             self.spares.keep(records)
 
     cpdef release(self):
-        """Drop the bytes of a finished batch. The next batches get its memory, unless a request still refers to it."""
+        """Drop the bytes of a finished batch. Later batches reuse its memory, unless a request still refers to it."""
         cdef bytearray batch = self.batch
         self.batch = None
         if self.spares is not None and batch is not None and Py_REFCNT(<PyObject *>batch) == 1:
             self.spares.keep(batch)
 
     def encoded(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint transactional):
-        """Return the closed batch with this producer in its header. The next call changes the same bytes."""
+        """Return the bytes of the closed batch, with this producer in its header.
+
+        The next call changes the same bytes.
+        """
         cdef BatchFields fields
         if self.batch is None:
             raise AssertionError('the batch is open, or was released')
@@ -170,7 +183,7 @@ cdef class PartitionBuffer:
         return self.batch
 
     def halves(self, level):
-        """Return two closed buffers with the records of this closed one, which has two or more."""
+        """Return two closed buffers with the records of this closed buffer, which has two or more records."""
         cdef PartitionBuffer first = PartitionBuffer(), second = PartitionBuffer(), half
         cdef int32_t i, middle = self.records_count // 2
         for i, record in enumerate(decode_records(self.encoded(-1, -1, -1, False))):

@@ -12,7 +12,7 @@ cdef class StickyPartitions:
     cdef Py_ssize_t batch_bytes
     cdef object random
     cdef int32_t current
-    cdef object available               # those among which `current` is known to be
+    cdef object available               # the available partitions, which are known to include `current`
     cdef Py_ssize_t placed_bytes
 
     cpdef int32_t place(self, Py_ssize_t size_bytes, available) except -1

@@ -1,4 +1,4 @@
-"""Chooses the partition of a record: by its key, or without a key the partition of the current batch (KIP-794)."""
+"""Chooses the partition of a record by its key. A record without a key goes to the current partition (KIP-794)."""
 import random
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -33,7 +33,7 @@ cdef uint32_t hash_of(const uint8_t *data, Py_ssize_t size) noexcept nogil:
 
 
 def murmur2(bytes data not None):
-    """Return Kafka's hash of a key, signed."""
+    """Return Kafka's hash of a key as a signed integer."""
     return <int32_t>hash_of(<const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
 
@@ -45,9 +45,9 @@ def partition_for_key(bytes key not None, int32_t partitions):
 
 
 cdef class StickyPartitions:
-    """The partition choice for keyless records of one topic: a full batch to one partition, then to another.
+    """Chooses the partitions of one topic's records without keys: a full batch for one partition, then for another one.
 
-    Choosing a new partition for each record would make many small batches.
+    A new partition for each record would produce many small batches.
     """
 
     def __init__(self, Py_ssize_t batch_bytes, rng=None):
@@ -57,7 +57,10 @@ cdef class StickyPartitions:
         self.available = ()
 
     cpdef int32_t place(self, Py_ssize_t size_bytes, available) except -1:
-        """Return the partition for a record of this size. `available`: the partitions with a leader, at least one."""
+        """Return the partition for a record of this size.
+
+        `available` has the partitions with a leader, at least one.
+        """
         if self.placed_bytes >= self.batch_bytes or (
                 self.available is not available and self.current not in available):
             self.current = self.another(available)

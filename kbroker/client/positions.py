@@ -1,4 +1,4 @@
-"""The positions of a consumer, and the fetched records that it has not returned."""
+"""The positions of a consumer, and the fetched records that it has not returned yet."""
 from __future__ import annotations
 
 from collections import deque
@@ -15,17 +15,17 @@ from kbroker.client.statistics import Counts
 class Positions:
     """The assigned partitions, each with the offset of its next fetch.
 
-    Fetched records wait until the program takes them. The offset is already behind them; `forget_waiting` returns to
-    the first one that waits.
+    Fetched records wait until the program takes them. The offset of a partition is already after them. `forget_waiting`
+    moves it back to the first waiting record.
     """
 
     def __init__(self, counts: Counts):
         self._counts = counts
         self.offsets: dict[TopicPartition, int | None] = {}
-        """None: not yet known, from the group or from auto.offset.reset."""
+        """The offset of the next fetch by partition; None until the group or auto.offset.reset gives one."""
         self.paused: set[TopicPartition] = set()
         self.waiting: deque[FetchedRecords] = deque()
-        """The records that were fetched and that an iteration has not reached. Their offsets are not yet consumed."""
+        """The fetched records that the program does not have yet. A commit does not include their offsets."""
 
     def __contains__(self, partition: object) -> bool:
         return partition in self.offsets
@@ -37,7 +37,7 @@ class Positions:
         return len(self.offsets)
 
     def chosen(self, partitions: Collection[TopicPartition] | None) -> list[TopicPartition]:
-        """Return these partitions, or all if it is None. Raises KeyError for one that is not assigned."""
+        """Return these partitions, or all partitions for None. Raise KeyError for a partition that is not assigned."""
         chosen = list(self.offsets) if partitions is None else partitions_of(partitions)
         for partition in chosen:
             if partition not in self.offsets:
@@ -45,7 +45,7 @@ class Positions:
         return chosen
 
     def next_of(self, partition: TopicPartition) -> int | None:
-        """Return the offset of the next record for the program. Raises KeyError."""
+        """Return the offset of the next record for the program. Raise KeyError if the partition is not assigned."""
         for waiting in self.waiting:
             if (waiting.topic, waiting.partition) == partition:
                 return waiting.offset
@@ -60,7 +60,7 @@ class Positions:
                 if offset is not None and partition not in self.paused}
 
     def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the positions after the records that the program has."""
+        """Return the positions after the records that the program has received."""
         found = {partition: OffsetAndMetadata(offset) for partition, offset in self.offsets.items()
                  if offset is not None}
         for waiting in reversed(self.waiting):
@@ -91,7 +91,8 @@ class Positions:
         self.paused.clear()
 
     def forget_waiting(self) -> None:
-        """Drop the fetched records that the program has not got. The positions go back to the first of them."""
+        """Drop the fetched records that the program has not received, and move the positions back to the first of them.
+        """
         for waiting in reversed(self.waiting):
             self.offsets[waiting.topic, waiting.partition] = waiting.offset
         self.waiting.clear()
@@ -99,7 +100,10 @@ class Positions:
     # ---- records
 
     def take(self) -> ConsumedBatch | None:
-        """Return the next of the fetched records, or None if they are hidden. The position follows them. KafkaError."""
+        """Return the next fetched records, or None if they are hidden. Move the position after them.
+
+        Raise KafkaError for a damaged batch.
+        """
         waiting = self.waiting[0]
         try:
             batch = waiting.take()
@@ -113,7 +117,10 @@ class Positions:
         return batch
 
     def take_all(self) -> list[ConsumedBatch]:
-        """Return all of the fetched records. After Ctrl-C the positions are those before, since none was returned."""
+        """Return all fetched records.
+
+        After a Ctrl-C during this call the positions are unchanged, because no record was returned.
+        """
         batches: list[ConsumedBatch] = []
         try:
             while self.waiting:
@@ -122,7 +129,7 @@ class Positions:
                     batches.append(batch)
         except BaseException as error:
             if batches and isinstance(error, KafkaError):
-                return batches      # the next poll raises it
+                return batches      # the next poll raises the error
             self.forget_waiting()
             for batch in reversed(batches):
                 self.offsets[batch.topic, batch.partition] = batch.offsets[0]

@@ -1,4 +1,4 @@
-"""Produce requests in flight: builds them and matches each answer, or its absence, to the batches."""
+"""Builds Produce requests, and matches each answer, or the loss of it, to the batches of its request."""
 from __future__ import annotations
 
 import itertools
@@ -17,12 +17,12 @@ from kbroker.protocol.messages import ProduceRequest
 
 _NUMBERS = itertools.count(1)
 LAST_VERSION = 12
-"""Version 13 identifies topics by id and adds nothing else."""
+"""Version 13 only replaces the names of topics by ids."""
 LAST_VERSION_BEFORE_TRANSACTION_VERSION_2 = 11
 """Version 12 adds partitions to the transaction (KIP-890), which requires transaction.version 2."""
 
 LEAST_IN_PLACE_BYTES = 4096
-"""A smaller batch is copied into its request: a part of its own would cost more."""
+"""A smaller batch is copied into its request, because a separate part would cost more."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class ProduceRequests:
         self._settings = settings
         self._clock = clock
         self._by_connection: dict[Connection, deque[InFlight]] = {}
-        # A connection returns answers in the order of requests, so it must not be shared with other users.
+        # A connection returns answers in the order of its requests, so no other client may share it.
         self._purpose = f'produce {next(_NUMBERS)}'
 
     @property
@@ -63,7 +63,7 @@ class ProduceRequests:
 
     def send(self, node_id: int, batches: dict[PartitionQueue, ProducerBatch],
              transactions: TransactionManager) -> None:
-        """Send these batches to their leader in one request. Raises ClientError."""
+        """Send these batches to their leader in one request. Raise ClientError for a network failure."""
         connection = self._cluster.node(node_id, self._purpose)
         max_version = LAST_VERSION
         if transactions.is_transactional and not transactions.is_version_2:
@@ -85,18 +85,21 @@ class ProduceRequests:
                 InFlight(node_id, batches, self._clock.monotonic_ms() + request_timeout_ms))
 
     def receive(self, connection: Connection) -> tuple[InFlight, Any]:
-        """Return the oldest request of a readable connection with its answer. Raises ClientError."""
+        """Return the oldest request of a readable connection with its answer.
+
+        Raise ClientError for a network failure.
+        """
         answer = connection.receive()
         return self._by_connection[connection].popleft(), answer
 
     def rows(self, request: InFlight, answer: Any) -> Iterator[tuple[PartitionQueue, ProducerBatch, Any]]:
-        """Yield each batch of the request with its row of the answer, or None if there is none."""
+        """Yield each batch of the request with its row in the answer, or with None if it has no row."""
         rows = {(topic.name, row.index): row for topic in answer.responses for row in topic.partition_responses}
         for queue, batch in request.batches.items():
             yield queue, batch, rows.get((queue.topic, queue.partition))
 
     def lost(self) -> list[InFlight]:
-        """Return the requests whose connection is closed or that timed out; a timeout closes the connection."""
+        """Return the requests that timed out or whose connection is closed. A timeout closes the connection."""
         lost: list[InFlight] = []
         now_ms = self._clock.monotonic_ms()
         for connection, requests in list(self._by_connection.items()):

@@ -1,27 +1,28 @@
-"""A producer: gathers records into batches and sends several at once to their leaders, in order for each partition.
+"""A producer, which gathers records into batches and sends several at once to their leaders, in order per partition.
 
 Blocking, without threads. `send` queues a record and returns. Batches are sent and answers received in `poll`, which
-`send`, `flush` and others call as needed. A program that waits for something else must call `poll` meanwhile.
+`send`, `flush` and other methods call as needed. A program that waits for another event must call `poll` during the
+wait.
 
-A call of `poll` is a turn. Metadata older than metadata.max.age.ms is fetched again before it, and topics without a
-record for metadata.max.idle.ms are forgotten. It does this, in this order:
+A call of `poll` is a turn. Before the turn, metadata older than metadata.max.age.ms is fetched again, and topics
+without a record for metadata.max.idle.ms are forgotten. A turn does the following, in this order:
 
 1. Batches that are older than delivery.timeout.ms fail, with sequence numbers or without.
 2. Without a transactional.id, the producer gets its id if it has none. A partition that lost a numbered batch waits
-   until it has nothing in flight. Batches whose answer was lost are sent once more under their numbers. Then the epoch
-   rises, and the other batches are numbered from 0.
+   until no batch is in flight. Batches whose answer was lost are sent once more under their numbers. Then the epoch
+   rises, and all other batches are numbered from 0.
 3. In a transaction below transaction.version 2, the partitions of the due batches are added (AddPartitionsToTxn). No
    batch is sent while that request is in flight. After an error of it, the unsent batches of the transaction fail.
 4. Due batches are sent, the oldest of each partition first, and at most max.in.flight.requests.per.connection requests
    to a broker. While a batch of a partition is being retried, only that batch is in flight.
 5. The turn waits for answers, for room to send, or for the next due batch. The answers of a connection are taken in the
    order of its requests. A batch is finished, put back before all later ones, or failed; `on_delivery` follows at once.
-   An error that it raises comes out of the turn when the turn is complete.
+   If it raises an error, the turn raises that error when the turn is complete.
 6. Steps 1 to 4 are repeated, so that an answer makes room for the next batches.
 
-The other requests of a transaction (InitProducerId, TxnOffsetCommit, EndTxn) are calls between two turns, one at a
-time. Commit and prepare flush before them, and an abort waits for what is in flight. So a coordinator never sees the
-end of a transaction before the last batch of it has its answer.
+All further requests of a transaction (InitProducerId, TxnOffsetCommit, EndTxn) are calls between two turns, one at a
+time. Commit and prepare flush before, and an abort waits for the batches in flight. So a coordinator never sees the end
+of a transaction before the last batch of it has its answer.
 """
 from __future__ import annotations
 
@@ -66,19 +67,19 @@ if TYPE_CHECKING:
     from kbroker.client.options import ProducerOptions
 
 Headers = Iterable[tuple[str | bytes, bytes | None]] | Mapping[str, bytes | None] | Mapping[bytes, bytes | None]
-"""The headers of a record. A name that is bytes has to be UTF-8."""
+"""The headers of a record. A name that is bytes must be UTF-8."""
 
 _OPEN = frozenset({ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR})
 
 
 class Producer:
-    """A producer that calls `on_delivery` for every batch, including failed ones. Without it, the next call raises the
-    first failure as a KafkaError.
+    """A producer that calls `on_delivery` for every batch, including failed ones.
 
-    `servers` is the value of bootstrap.servers, or a cluster that clients share. `options` are settings under Kafka's
-    names, written with underscores (`linger_ms=20`); `settings` takes them as they are (`{'linger.ms': 20}`). An
-    unknown name raises ValueError. A producer belongs to one thread and one process, and is closed as a context
-    manager or by `close`.
+    Without `on_delivery`, the next call raises the first failure as a KafkaError. `servers` is the value of
+    bootstrap.servers, or a cluster that several clients share. `options` are settings under Kafka's names, written with
+    underscores (`linger_ms=20`). `settings` has them under Kafka's own names (`{'linger.ms': 20}`). An unknown name
+    raises ValueError. A producer belongs to one thread and one process, and is closed as a context manager or by
+    `close`.
 
     With transactional_id, records are sent in a `transaction`. After TransactionError, abort. After FatalProducerError,
     close. With two_phase_commit, a transaction can be prepared, and outlives the producer until `complete`.
@@ -99,7 +100,7 @@ class Producer:
         self._appender = RecordAppender(self.settings, self._clock, self._topics.find, self._await_room)
         self._queues = self._appender.queues
         self._leaderless: dict[PartitionQueue, KafkaError | ClientError] = {}
-        """Why the first batch of a queue could not be sent."""
+        """The error for which the first batch of a queue could not be sent."""
         self._counts = Counts(PRODUCER_COUNTS)
         self._outcomes = Outcomes(cluster, self.settings, self._clock, self.transactions, self._appender, self._topics,
                                   self._counts, on_delivery)
@@ -121,7 +122,7 @@ class Producer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Close the producer. An error of the block is not replaced by a later one."""
+        """Close the producer. An exception in the block is not replaced by an error of the close."""
         try:
             self.close()
         except Exception as second:
@@ -133,11 +134,12 @@ class Producer:
 
     def send(self, topic: str, value: bytes | None, key: bytes | None = None, headers: Headers = (), *,
              partition: int | None = None, timestamp_ms: int | None = None, context: Any = None) -> None:
-        """Queue a record; waits up to max.block.ms while buffer.memory is full.
+        """Queue a record. While buffer.memory is full, wait up to max.block.ms.
 
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE (over max.request.size or buffer.memory),
-        REQUEST_TIMED_OUT (no room in buffer.memory); TransactionError, FatalProducerError; IllegalProducerState if a
-        transactional producer is outside a transaction; ValueError and TypeError. After an error it is not queued.
+        Raise KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE (over max.request.size or buffer.memory),
+        REQUEST_TIMED_OUT (no room in buffer.memory). Also raise TransactionError, FatalProducerError,
+        IllegalProducerState if a transactional producer is outside a transaction, and ValueError and TypeError for bad
+        arguments. After an error the record is not queued.
         """
         if self._use.thread != get_ident():
             self._use.claim()
@@ -154,10 +156,9 @@ class Producer:
 
         Values and keys are sequences of bytes, Slices, or Arrow arrays of binary or string, whole or in chunks.
         `timestamps` are milliseconds, as a sequence, a buffer of int64 or an Arrow array of int64, or an Arrow array of
-        timestamps. Nothing is copied before it is encoded, so the columns must not change during the call.
-
-        Raises as `send`; TypeError and ValueError for columns that do not fit, before any row is queued. After another
-        error, the first rows may have been queued.
+        timestamps. Values are not copied before they are encoded, so the columns must not change during the call. Raise
+        the errors of `send`. Raise TypeError and ValueError for columns that do not fit, before any row is queued.
+        After another error, the first rows may have been queued.
         """
         self._use.check()
         self._check_can_send()
@@ -174,9 +175,9 @@ class Producer:
             self._outcomes.raise_failure()
 
     def _await_room(self, size_bytes: int) -> None:
-        """Wait until buffer.memory has room for so many bytes. Open batches that hold all of it are sent at once.
+        """Wait until buffer.memory has room for `size_bytes`. If open batches hold all of it, send them at once.
 
-        Raises KafkaError(REQUEST_TIMED_OUT) after max.block.ms, and the errors of the next `send`.
+        Raise KafkaError(REQUEST_TIMED_OUT) after max.block.ms, and the errors of the next `send`.
         """
         limit_bytes, limit_ms = self.settings.buffer_memory_bytes, self.settings.max_block_ms
         began_ms = self._clock.monotonic_ms()
@@ -194,7 +195,7 @@ class Producer:
         self._check_can_send()
 
     def flush(self) -> None:
-        """Send everything and wait until each batch has been written or has failed."""
+        """Send all batches, and wait until each batch has been written or has failed."""
         self._use.check()
         while self._close_open_batches():
             self.poll(self.settings.max_block_ms)
@@ -203,7 +204,8 @@ class Producer:
     def poll(self, timeout_ms: int | None = 0, wake_on: int | None = None) -> bool:
         """Send due batches, then wait for answers, for the next due batch, or for `wake_on` (a file descriptor).
 
-        Waits at most `timeout_ms`; None waits until there is something to do. Returns True if `wake_on` is readable.
+        Wait at most `timeout_ms`. With None, wait until an answer arrives or a batch is due. Return True if `wake_on`
+        is readable.
         """
         self._use.check()
         self._lose_connections()
@@ -220,7 +222,7 @@ class Producer:
         return woken
 
     def stats(self) -> dict[str, int]:
-        """Return counts by name: totals since the construction, and what the producer holds now."""
+        """Return counts by name: totals since the construction, and present values."""
         self._use.check()
         return {**self._counts, 'requests_in_flight': self._requests.in_flight,
                 'buffer_total_bytes': self.settings.buffer_memory_bytes,
@@ -229,7 +231,7 @@ class Producer:
     def close(self) -> None:
         """Wait for batches in flight and close. An open transaction is aborted, and a prepared one stays prepared.
 
-        In a process that was forked, the connections are closed without sending anything.
+        In a forked process, the connections are closed without sending anything.
         """
         if self._use.is_refused:
             self._close_cluster()
@@ -251,7 +253,7 @@ class Producer:
     # ---- transactions
 
     def init_transactions(self, keep: bool | None = None) -> None:
-        """Claim the transactional.id: fences its previous user and aborts that user's open transaction.
+        """Claim the transactional.id. This fences its previous user, and aborts that user's open transaction.
 
         With `keep`, which two_phase_commit implies, that transaction is kept and becomes `prepared` (KIP-939). After a
         call that timed out, only the same call may follow.
@@ -262,13 +264,13 @@ class Producer:
         self.transactions.initialize(self.settings.two_phase_commit if keep is None else keep)
 
     def transaction(self) -> Transaction:
-        """Return a transaction for a `with` block, which is committed at its end, or aborted by an exception."""
+        """Return a transaction for a `with` block. It is committed at the block's end, or aborted by an exception."""
         self._ensure_initialized()
         return Transaction(self)
 
     def begin_transaction(self) -> None:
         self._use.check()
-        self._forget_idle_topics()      # a program may call `poll` in its transactions only
+        self._forget_idle_topics()      # a program may call `poll` only in its transactions
         self.transactions.begin()
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
@@ -279,9 +281,10 @@ class Producer:
             self.transactions.send_offsets(as_offsets(offsets), group)
 
     def commit_transaction(self) -> None:
-        """Commit; returns when the coordinator has decided. Raises TransactionError if a record was not written.
+        """Commit the transaction. Return when the coordinator has decided.
 
-        After max.block.ms, raises ClientError or KafkaError. The call may then be repeated.
+        Raise TransactionError if a record was not written. After max.block.ms, raise ClientError or KafkaError. The
+        call may then be repeated.
         """
         self._use.check()
         with self._cluster.limit.call(self.settings.max_block_ms):
@@ -291,7 +294,10 @@ class Producer:
         self._counts.add('commit_total')
 
     def abort_transaction(self) -> None:
-        """Abort: drops unsent records; those already sent are marked as aborted. Raises as `commit_transaction`."""
+        """Abort the transaction. Unsent records are dropped, and sent records are marked as aborted.
+
+        Raise the errors of `commit_transaction`.
+        """
         self._use.check()
         reason = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, 'the transaction was aborted')
         with self._cluster.limit.call(self.settings.max_block_ms):
@@ -305,7 +311,7 @@ class Producer:
         self._outcomes.raise_reported()
 
     def _flush_transaction(self) -> None:
-        """Flush within max.block.ms. A record that was not written is a TransactionError, or a FatalProducerError."""
+        """Flush within max.block.ms. Raise TransactionError or FatalProducerError if a record was not written."""
         try:
             with self._cluster.limit.call(self.settings.max_block_ms):
                 while self._close_open_batches():
@@ -328,14 +334,17 @@ class Producer:
 
     @property
     def prepared(self) -> PreparedTransaction | None:
-        """The transaction that waits for `complete`: prepared here, or found when the transactional.id was claimed."""
+        """The transaction that waits for `complete`.
+
+        This producer prepared it, or found it when it claimed the transactional.id.
+        """
         self._ensure_initialized()
         return self.transactions.prepared
 
     def prepare_transaction(self) -> PreparedTransaction:
         """Wait until each record is written, and freeze the transaction. `complete` ends it, in any later process.
 
-        Raises TransactionError if a record was not written.
+        Raise TransactionError if a record was not written.
         """
         self._use.check()
         self.transactions.check_can_prepare()
@@ -345,8 +354,8 @@ class Producer:
     def complete(self, decided: PreparedTransaction | str | None) -> bool:
         """End the prepared transaction: commit it if `decided` is its token, abort it otherwise.
 
-        Returns True if the transaction was ended, and False if no transaction is prepared. Raises ValueError for a
-        token that is malformed or of another transactional.id.
+        Return True if the transaction was ended, False if no transaction is prepared. Raise ValueError for a token that
+        is malformed or of another transactional.id.
         """
         if isinstance(decided, str):
             decided = PreparedTransaction.parse(decided) if decided else None
@@ -358,10 +367,10 @@ class Producer:
         return is_ended
 
     def end_prepared(self, transactional_id: str, producer_id: int, producer_epoch: int, commit: bool = True) -> None:
-        """Commit or abort a transaction of any producer by its handle. A repeated call changes nothing.
+        """Commit or abort a transaction of any producer by its handle.
 
-        Needs transaction.version 2. Raises TransactionError or ProducerFencedError if the transaction ended the other
-        way, and ProducerFencedError if a newer producer has the transactional.id.
+        A repeated call changes nothing. This needs transaction.version 2. Raise TransactionError or ProducerFencedError
+        if the transaction ended the other way, and ProducerFencedError if a newer producer has the transactional.id.
         """
         self._use.check()
         end_by_handle(self._cluster, transactional_id, PreparedTransaction(producer_id, producer_epoch), commit,
@@ -378,7 +387,7 @@ class Producer:
             self._leaderless = {queue: error for queue, error in self._leaderless.items() if not queue.is_empty}
 
     def _close_open_batches(self) -> bool:
-        """Close the open batches. Returns True if any batch is still unfinished."""
+        """Close the open batches. Return True if any batch is still unfinished."""
         for queue in self._queues:
             queue.close_open()
         return any(not queue.is_empty for queue in self._queues)
@@ -429,9 +438,11 @@ class Producer:
         return due
 
     def _may_send(self, queue: PartitionQueue) -> bool:
-        """Return whether batches may be sent. A lost batch stops its partition until none is in flight and the epoch
-        is bumped; the others are then renumbered. Before that, batches whose answer was lost are sent under their old
-        numbers: the partition recognizes what it has.
+        """Return whether a batch of the partition may be sent.
+
+        A lost batch stops its partition until no batch is in flight and the epoch is bumped. All remaining batches are
+        then renumbered. Before that, batches whose answer was lost are sent under their old numbers, so that the
+        partition recognizes the batches that it has.
         """
         if self.transactions.is_transactional or not self.settings.enable_idempotence:
             return True
@@ -483,7 +494,8 @@ class Producer:
         now_ms, awaits_answer = self._clock.monotonic_ms(), self._requests.deadline_ms is not None
         for queue in self._queues:
             due_ms = queue.due_ms(self.settings.linger_ms)
-            # A due batch that was not sent waits for an answer, because its leader has no room.
+            # A due batch that was not sent waits for an answer, because as many requests as allowed are in flight at
+            # its leader.
             if due_ms is not None and (due_ms > now_ms or not awaits_answer):
                 times.append(due_ms)
         if self._requests.deadline_ms is not None:
@@ -493,11 +505,11 @@ class Producer:
     # ---- answers
 
     def _receive(self, timeout_ms: int | None, wake_on: int | None) -> bool:
-        """Receive all answers that have arrived; without any, wait for one or for `wake_on`."""
+        """Receive all answers that have arrived. If there is none, wait for one or for `wake_on`."""
         connections = self._requests.connections()
         buffered = [connection for connection in connections if connection.has_buffered]
         if not connections and wake_on is None:
-            if timeout_ms and not self._is_idle():  # a batch is due later, and there is no socket to wait for
+            if timeout_ms and not self._is_idle():  # a batch is due later, and no socket to wait for
                 self._sleep(timeout_ms / 1000)
             return False
         ready = await_ready(connections, 0 if buffered else timeout_ms, wake_on)
@@ -525,7 +537,7 @@ class Producer:
                 self._outcomes.take(queue, batch, row)
 
     def _lose_connections(self) -> None:
-        """Send batches again whose requests will get no answer: they may or may not have been written."""
+        """Queue batches again whose requests will get no answer. They may or may not have been written."""
         for request in self._requests.lost():
             self._outcomes.put_back(request.batches, ClientError(f'broker {request.node_id} did not answer'))
 

@@ -1,4 +1,4 @@
-"""The partitions of a consumer that no broker serves at the moment: they must not hold up the others."""
+"""The partitions of a consumer that no broker serves at the moment. They must not delay its other partitions."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -12,16 +12,16 @@ NEVER_MS = 2**63
 
 
 class Reach:
-    """The partitions without a leader. Their metadata is fetched again after a back-off, which grows.
+    """The partitions without a leader. Their metadata is fetched again after a back-off.
 
-    The back-off goes from retry.backoff.ms to retry.backoff.max.ms.
+    The back-off grows from retry.backoff.ms to retry.backoff.max.ms.
     """
 
     def __init__(self, cluster: Cluster, clock: Clock):
         self.errors: dict[TopicPartition, KafkaError] = {}
-        """The errors of the partitions that had no leader at the last look."""
+        """The errors of the partitions that had no leader at the last fetch of the metadata."""
         self.due_ms = NEVER_MS
-        """The time of the next look on the monotonic clock."""
+        """The time of the next fetch of the metadata, on the monotonic clock."""
         self._cluster = cluster
         self._clock = clock
         self._backoff_ms = cluster.config.retry_backoff_ms
@@ -29,7 +29,7 @@ class Reach:
     def within(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions that have a leader.
 
-        Raises KafkaError for a topic that does not exist, ClientError.
+        Raise KafkaError for a topic that does not exist, ClientError for a network failure.
         """
         now_ms, config = self._clock.monotonic_ms(), self._cluster.config
         known = self.errors if now_ms < self.due_ms else {}

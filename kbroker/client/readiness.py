@@ -1,6 +1,6 @@
 """The wait for sockets: for answers, and for room to send the rest of a request.
 
-It uses `poll`, which takes any number of descriptors; `select` ends at descriptor 1,023.
+It uses `poll`, which accepts any descriptor, while `select` ends at descriptor 1,023.
 """
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Ready(NamedTuple):
 
 
 def await_ready(connections: Iterable[Connection], timeout_ms: float | None, wake_on: int | None = None) -> Ready:
-    """Wait until something can be read, for at most `timeout_ms`; None waits without end.
+    """Wait at most `timeout_ms` until a connection or `wake_on` is readable. None means without a limit.
 
-    Meanwhile, send what waits for room. A connection that fails then counts as readable.
+    During the wait, send the rests of requests as sockets get room. A connection that fails in this counts as readable.
     """
     poller = select.poll()
     watched: dict[int, Connection] = {}

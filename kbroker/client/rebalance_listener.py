@@ -1,4 +1,4 @@
-"""The calls by which a consumer reports that its group gives it partitions, or takes them away."""
+"""The calls by which a consumer reports that its group assigns partitions or takes them away."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
@@ -10,38 +10,38 @@ from kbroker.client.time_limit import OutOfTime, TimeLimit
 
 
 class RebalanceListener:
-    """A listener of the changes of a subscription. A subclass overrides what it needs.
+    """A listener for changes of the assigned partitions. A subclass overrides the methods that it needs.
 
-    The consumer calls it within `poll`, an iteration, `close`, `unsubscribe` and `assign`, in the program's thread.
-    The listener may commit, seek and pause, but not poll. Heartbeats go on meanwhile, for max.poll.interval.ms. The
-    consumer raises the error of a call when the change is complete, and does not repeat the call.
+    The consumer calls it within `poll`, an iteration, `close`, `unsubscribe` and `assign`, in the program's thread. The
+    listener may commit, seek and pause, but not poll. During a call, heartbeats continue for max.poll.interval.ms. If a
+    call raises an error, the consumer raises it when the change is complete, and does not repeat the call.
     """
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """Handle partitions that are new. Called once after each rebalance, also without any."""
+        """Handle added partitions. Called once after each rebalance, even if no partition was added."""
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Handle partitions that the consumer is about to give up. It may commit their positions for the last time."""
+        """Handle partitions that the consumer is about to give up. This is the last time to commit their positions."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """Handle partitions that other members may have already, so that nothing can be committed any more.
+        """Handle partitions that other members may have already. Their positions cannot be committed any more.
 
-        Calls `on_partitions_revoked`, as in Kafka's Java client.
+        By default, call `on_partitions_revoked`, as in Kafka's Java client.
         """
         self.on_partitions_revoked(partitions)
 
 
 class Report(Protocol):
-    """Calls a method of a listener, without partitions only if `is_always_called`."""
+    """Calls a method of a listener. With an empty list of partitions, it does so only if `is_always_called`."""
 
     def __call__(self, listen: Callable[[list[TopicPartition]], None], partitions: Collection[TopicPartition],
                  is_always_called: bool = False) -> None: ...
 
 
 class ListenerCalls:
-    """The calls of the listeners of one consumer. `is_running` is true within one of them.
+    """Calls the listeners of one consumer. `is_running` is true during a call.
 
-    The time of a poll does not bound the calls of the consumer by its listener.
+    The time-out of a poll does not bound the listener's own calls of the consumer.
     """
 
     def __init__(self, limit: TimeLimit) -> None:
@@ -50,9 +50,10 @@ class ListenerCalls:
 
     @contextmanager
     def reporting(self) -> Iterator[Report]:
-        """Yield the function that calls the listener. The first error of its calls is raised at the end.
+        """Yield the function that calls the listener. At the end of the block, raise the first error of its calls.
 
-        So it is if the time of a poll ends in the block: the change goes on in the next poll, without that call.
+        This holds even if the time of a poll ends in the block. The next poll then continues the change, without that
+        call.
         """
         errors: list[Exception] = []
 

@@ -9,14 +9,14 @@ from kbroker.client.partitioner cimport StickyPartitions
 
 cdef class TopicQueues:
     cdef str topic
-    cdef object partitions              # all of the topic
+    cdef object partitions              # all partitions of the topic
     cdef int32_t partitions_count
-    cdef list available                 # those with a leader, or all if none has one
+    cdef list available                 # the partitions with a leader, or all if none has one
     cdef StickyPartitions sticky
     cdef dict queues
-    cdef dict retired                   # the queues of partitions that are gone; they may come back
-    cdef PartitionQueue last_queue      # of the record before
-    cdef bint is_used                   # since the last look for idle topics
+    cdef dict retired                   # the queues of deleted partitions, which may come back
+    cdef PartitionQueue last_queue      # the queue of the last record
+    cdef bint is_used                   # whether a record came since the last search for idle topics
     cdef int64_t idle_since_ms
 
     cdef int adopt(self, metadata) except -1

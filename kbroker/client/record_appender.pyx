@@ -15,8 +15,8 @@ from kbroker.record.record_writer cimport (
 from kbroker.base.errors import ErrorCode, KafkaError
 
 cdef enum:
-    # So many bytes of rows are queued between two turns of the producer. A turn sends a batch of each partition in one
-    # request, so that they share its cost.
+    # The bytes of rows that are queued between two turns of the producer. A turn sends a batch of each partition in one
+    # request, so that the batches share its cost.
     BYTES_OF_A_TURN = 256 * 1024
 
 
@@ -34,7 +34,7 @@ def record_bytes(key, value, headers):
 
 
 cdef int32_t partition_index(partition) except -1:
-    """Return the number of a partition. Raises ValueError for one that no topic can have."""
+    """Return the number of a partition. Raise ValueError for a number that no topic can have."""
     cdef int overflow = 0
     cdef int64_t index
     try:
@@ -47,7 +47,7 @@ cdef int32_t partition_index(partition) except -1:
 
 
 cdef class TopicQueues:
-    """The partitions of one topic, the choice between them, and the queues of those in use."""
+    """The partitions of one topic, the choice between them, and the queues of the partitions in use."""
 
     def __cinit__(self, str topic not None, metadata, Py_ssize_t batch_bytes):
         self.topic = topic
@@ -57,7 +57,7 @@ cdef class TopicQueues:
         self.adopt(metadata)
 
     cdef int adopt(self, metadata) except -1:
-        """Take over the metadata of the topic. The queue of a partition that is gone keeps its batches."""
+        """Adopt the metadata of the topic. The queue of a deleted partition keeps its batches."""
         self.partitions = metadata.partitions
         self.partitions_count = len(metadata.partitions)
         self.available = [index for index, partition in metadata.partitions.items() if partition.leader_id >= 0]
@@ -75,8 +75,8 @@ cdef class TopicQueues:
 cdef class RecordAppender:
     """Chooses the partition of each record and adds the record to its queue.
 
-    `find_topic` returns the metadata of a topic. It is called when a topic is first used, and after it was deleted.
-    `await_room` returns when buffer.memory has room for so many bytes, or raises.
+    `find_topic` returns the metadata of a topic. It is called at the first use of a topic, and after the topic was
+    deleted. `await_room` is called with a number of bytes. It returns when buffer.memory has room for them, or raises.
     """
 
     def __init__(self, settings, Clock clock not None, find_topic, await_room):
@@ -93,10 +93,10 @@ cdef class RecordAppender:
         self.largest_record_bytes = settings.max_request_size_bytes - HEADER_BYTES
 
     def append(self, topic, value, key, headers, partition, timestamp_ms, context):
-        """Add a record. Returns True if a batch became full and now waits.
+        """Add a record. Return True if a batch became full and now waits.
 
-        Raises ValueError, and KafkaError: UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE for a record over
-        max.request.size, and the errors of `await_room`.
+        Raise ValueError for a bad partition or timestamp, KafkaError UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE for
+        a record over max.request.size, and the errors of `await_room`.
         """
         cdef bytes value_bytes = as_bytes(value, 'a value'), key_bytes = as_bytes(key, 'a key')
         cdef list header_bytes = as_headers(headers)
@@ -123,7 +123,10 @@ cdef class RecordAppender:
         return before is not None and before is not queue.open
 
     def append_rows(self, RowsToSend rows not None):
-        """Add rows until there is enough to send. Returns True if it was. Raises as `append`, before it adds any."""
+        """Add rows until there is enough to send. Return True if there is enough.
+
+        Raise the errors of `append` before any row is added.
+        """
         cdef TopicQueues known = self.topic_queues(rows.topic)
         cdef bint is_sticky = rows.partition is None and rows.keys is None
         cdef Py_ssize_t end = rows.count, count, size = 0, added_bytes = 0
@@ -152,7 +155,7 @@ cdef class RecordAppender:
                 known.sticky.placed_bytes += size
             if queue.open is None:
                 if is_sticky:
-                    known.sticky.placed_bytes = known.sticky.batch_bytes    # the next batch goes to another partition
+                    known.sticky.placed_bytes = known.sticky.batch_bytes    # the next batch is for another partition
                 if added_bytes >= BYTES_OF_A_TURN:
                     return True
         return False
@@ -171,7 +174,7 @@ cdef class RecordAppender:
         return 0
 
     def release(self, ProducerBatch batch not None):
-        """Free the part of buffer.memory that a finished batch holds. The batch cannot be encoded afterwards."""
+        """Free the part of buffer.memory that a finished batch holds. Its bytes are no longer available."""
         self.buffered_bytes -= batch.reserved_bytes
         batch.buffer.release()
 
@@ -180,7 +183,7 @@ cdef class RecordAppender:
         return list(self.topics)
 
     def adopt(self, str topic not None, metadata):
-        """Take over the present metadata of a topic in use; None: it was deleted."""
+        """Adopt the present metadata of a topic in use. None means that the topic was deleted."""
         cdef TopicQueues known = self.topics[topic]
         if metadata is None:
             self.deleted_topics[topic] = self.topics.pop(topic)
@@ -188,9 +191,9 @@ cdef class RecordAppender:
             known.adopt(metadata)
 
     def idle_queues(self, int64_t idle_ms):
-        """Return the queues of each topic that had no record for `idle_ms` and has no batch, by topic.
+        """Return the queues of the topics that had no record for `idle_ms` and have no batch, by topic.
 
-        The time of a record is that of the next call, so calls have to be more frequent than `idle_ms`.
+        A record counts as of the next call of this method, so calls must be more frequent than `idle_ms`.
         """
         cdef TopicQueues known
         cdef int64_t now_ms = self.clock.monotonic_ms()
@@ -203,7 +206,7 @@ cdef class RecordAppender:
         return idle
 
     def forget(self, topics):
-        """Forget topics without batches. Their partitions get sequence numbers from 0 when they are used again."""
+        """Forget topics without batches. When they are used again, their partitions' sequence numbers begin at 0."""
         gone = set(topics)
         for topic in gone:
             self.topics.pop(topic, None)

@@ -1,7 +1,7 @@
-"""SASL mechanisms as generators, which yield the client's messages and are sent the broker's.
+"""SASL mechanisms as generators. They yield the client's messages, and receive the broker's messages by `send`.
 
 PLAIN is RFC 4616, OAUTHBEARER is RFC 7628 (KIP-255). SCRAM-SHA-256 and SCRAM-SHA-512 are RFC 5802 and 7677 as KIP-84
-uses them: no channel binding, and names and passwords are plain UTF-8 (Kafka does not apply SASLprep).
+uses them. They have no channel binding, and names and passwords are plain UTF-8 (Kafka does not apply SASLprep).
 """
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kbroker.security.scram import escape_name, keys_of_salted_password, proof_o
 from kbroker.security.scram_credential import LEAST_ITERATIONS
 
 MAX_ITERATIONS = 1_000_000
-"""The broker chooses the number of iterations, which the client computes. Kafka stores at most 16384."""
+"""The most iterations that the client computes. The broker chooses their number, and Kafka stores at most 16384."""
 
 Conversation = Generator[bytes, bytes, None]
 
 
 def conversation_of(config: ClientConfig, limit_ms: int) -> Conversation:
-    """Begin the conversation that the settings ask for.
+    """Return the conversation of the mechanism in the settings.
 
-    It may ask an identity provider for a token first, and waits for at most `limit_ms`.
+    For OAUTHBEARER, this may first request a token from an identity provider, for at most `limit_ms`.
     """
     if config.sasl_token is not None:
         return oauthbearer(config.sasl_token.token(limit_ms), config.sasl_extensions)
@@ -33,9 +33,9 @@ def conversation_of(config: ClientConfig, limit_ms: int) -> Conversation:
 
 
 def conversation(mechanism: str, username: str, password: str, nonce: str | None = None) -> Conversation:
-    """Yield the client's messages; returns when the broker has proven itself. `nonce` is for tests only.
+    """Yield the client's messages. Return when the broker has proven that it knows the password.
 
-    Raises KafkaError(SASL_AUTHENTICATION_FAILED) if the broker refuses or does not prove that it knows the password.
+    `nonce` is only for tests. Raise KafkaError(SASL_AUTHENTICATION_FAILED) if the broker refuses or gives no proof.
     """
     if mechanism == 'PLAIN':
         return plain(username, password)
@@ -46,7 +46,7 @@ def oauthbearer(token: str, extensions: Mapping[str, str]) -> Conversation:
     pairs = ''.join(f'{name}={value}\x01' for name, value in extensions.items())
     refusal = yield f'n,,\x01auth=Bearer {token}\x01{pairs}\x01'.encode()
     if refusal:
-        yield b'\x01'  # the broker then fails with the same words
+        yield b'\x01'  # the broker then fails the login with the same words
         raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, 'the broker refuses the token')
 
 

@@ -1,4 +1,4 @@
-"""A consumer in a share group (KIP-932): records are acquired, delivered, and acknowledged one by one.
+"""A consumer in a share group (KIP-932). It acquires and delivers records, and acknowledges them one by one.
 
 Blocking, without threads. Heartbeats, fetches and acknowledgements all happen in `poll`, `commit` and `close`. The
 broker locks acquired records for a while (share.record.lock.duration.ms), then delivers them to another member.
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 _E = ErrorCode
 _NUMBERS = itertools.count(1)
 LOST_SESSION = frozenset({_E.SHARE_SESSION_NOT_FOUND, _E.INVALID_SHARE_SESSION_EPOCH, _E.SHARE_SESSION_LIMIT_REACHED})
-"""Errors after which the consumer begins a new session."""
+"""The errors after which the consumer begins a new session."""
 MOVED = RETRIED | {_E.UNKNOWN_TOPIC_OR_PARTITION, _E.UNKNOWN_TOPIC_ID}
-"""Errors of a partition that the metadata or the next assignment explains."""
+"""Errors of a partition that end with the next metadata or the next assignment."""
 
 OnRefused = Callable[[SharedPartition, KafkaError], None]
 
@@ -46,7 +46,8 @@ def log_refused(at: SharedPartition, error: KafkaError) -> None:
 class ShareConsumer:
     """A member of a share group. Call `subscribe`, then `poll`. Raises KafkaError and ClientError.
 
-    `on_refused` is called for each partition whose acknowledgements do not count: its records are delivered again.
+    `on_refused` is called for each partition whose acknowledgements its leader has refused. Those records are delivered
+    again.
     """
 
     def __init__(self, cluster: Cluster, settings: ShareConsumerSettings | None = None, clock: Clock | None = None,
@@ -59,10 +60,10 @@ class ShareConsumer:
         self._reach = Reach(cluster, self._clock)
         self._member = ShareMember(cluster, self.settings.group_id, self.settings.client_rack, self._clock)
         self._sessions: dict[Connection, ShareSession] = {}
-        # A connection returns answers in the order of requests, so it must not be shared with other users.
+        # A connection returns answers in the order of its requests, so no other client may share it.
         self._purpose = f'share {next(_NUMBERS)}'
         self._ready: list[DeliveredRecords] = []
-        """Batches that arrived while `commit` waited for something else."""
+        """The records that arrived while `commit` waited for answers."""
         self._delivered: dict[tuple[str, int], dict[int, tuple[ShareSession, SharedPartition]]] = {}
         """The records without an acknowledgement, by partition and offset."""
 
@@ -72,7 +73,7 @@ class ShareConsumer:
 
     @property
     def offline(self) -> dict[tuple[str, int], KafkaError]:
-        """The assigned partitions without a leader, each with its error. `poll` reads the others meanwhile."""
+        """The assigned partitions without a leader, each with its error. `poll` reads the remaining partitions."""
         return {at: error for at, error in self._reach.errors.items() if at in self.assignment}
 
     def subscribe(self, topics: Collection[str]) -> None:
@@ -80,10 +81,10 @@ class ShareConsumer:
         self._member.subscribe(topics)
 
     def poll(self, timeout_ms: int) -> list[DeliveredRecords]:
-        """Return records as soon as there are any, [] after `timeout_ms`.
+        """Return records as soon as there are any, or [] after `timeout_ms`.
 
-        Unless the settings say that acknowledgements are explicit, this accepts the records of the last call.
-        Requests that have no answer in that time go on in the next call.
+        Unless the settings require explicit acknowledgements, this accepts the records of the last call. If a request
+        has no answer after `timeout_ms`, the next call waits for it.
         """
         self._accept_delivered()
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
@@ -98,19 +99,22 @@ class ShareConsumer:
                     return found
 
     def _prepare_fetches(self) -> int:
-        """Do all that precedes an answer. Return when it is due again: a time on the monotonic clock, in ms."""
+        """Do all work that precedes an answer.
+
+        Return the time at which it is due again, in ms of the monotonic clock.
+        """
         try:
             self._member.heartbeat_if_due()
-            with suppress(PartitionOffline):    # it has just lost its leader, and the next fetch leaves it out
+            with suppress(PartitionOffline):    # the next fetch leaves a partition out that lost its leader
                 self._cluster.retrying(self._send_fetches, 'ShareFetch')
-        except OutOfTime:       # answers that have arrived must not wait for the end of it
+        except OutOfTime:       # arrived answers must not wait
             return self._clock.monotonic_ms()
         return min(self._member.next_heartbeat_ms(), self._reach.due_ms)
 
     def acknowledge(self, topic: str, partition: int, offset: int, kind: AcknowledgeType) -> None:
         """Set the outcome of a delivered record, which the next call of `poll`, `commit` or `close` sends.
 
-        Raises KafkaError(INVALID_RECORD_STATE) for a record that was not delivered, or that has an outcome.
+        Raise KafkaError(INVALID_RECORD_STATE) for a record that was not delivered, or that has an outcome.
         """
         found = self._delivered.get((topic, partition), {}).pop(offset, None)
         if found is None:
@@ -120,7 +124,7 @@ class ShareConsumer:
         session.acknowledge(at, Acknowledgement(offset, offset, kind))
 
     def commit(self) -> None:
-        """Send the outcomes, and return when the leaders have answered, within default.api.timeout.ms."""
+        """Send the outcomes, and wait for the answers of the leaders, for at most default.api.timeout.ms."""
         self._accept_delivered()
         with self._cluster.limit.call(self._cluster.config.default_api_timeout_ms):
             for session in list(self._sessions.values()):
@@ -135,7 +139,10 @@ class ShareConsumer:
             self._ready += self._receive(session)
 
     def close(self) -> None:
-        """Send the outcomes, release all other records, and leave the group. An unreachable leader releases them."""
+        """Send the outcomes, release all other records, and leave the group.
+
+        A leader that cannot be reached releases the records by itself.
+        """
         self._accept_delivered()
         self._delivered.clear()
         for session in list(self._sessions.values()):
@@ -151,9 +158,9 @@ class ShareConsumer:
         try:
             self._member.leave()
         except ClientError:
-            return      # the session times out by itself
+            return      # the session of the group times out
         except KafkaError as error:
-            if not error.code.retriable:        # such as a coordinator that still loads
+            if not error.code.retriable:        # retriable: for example a coordinator that still loads
                 raise
 
     # ---- requests
@@ -200,7 +207,10 @@ class ShareConsumer:
     # ---- answers
 
     def _answered(self, timeout_ms: int) -> list[ShareSession]:
-        """Return the sessions whose answer has arrived; without any, wait for the first one."""
+        """Return the sessions whose answer has arrived.
+
+        If there is none, wait for the first one, for at most `timeout_ms`.
+        """
         waiting = [session for session in self._sessions.values() if session.connection.in_flight]
         if not waiting:
             self._sleep(min(timeout_ms, self._cluster.config.retry_backoff_ms) / 1000)
@@ -215,7 +225,7 @@ class ShareConsumer:
                 or session.deadline_ms <= now_ms]
 
     def _receive(self, session: ShareSession) -> list[DeliveredRecords]:
-        """Return the records of the next answer. A broken connection is the end of its session."""
+        """Return the records of the next answer. If the connection is broken, end its session."""
         try:
             answer, sent = session.receive(max(session.deadline_ms - self._clock.monotonic_ms(), 0))
         except OutOfTime:       # the rest of the answer follows
@@ -251,7 +261,7 @@ class ShareConsumer:
         return found
 
     def _acquired(self, session: ShareSession, at: SharedPartition, row: Any) -> Iterator[DeliveredRecords]:
-        """Yield the acquired records, in pieces of batches, and acknowledge the offsets without a record."""
+        """Yield the acquired records, in parts of batches, and acknowledge the offsets without a record."""
         found = [[] if header.is_control else self._decode(at, header, batch)
                  for header, batch in iter_batches(row.records or b'')]
         for acquired in row.acquired_records:
@@ -288,14 +298,14 @@ class ShareConsumer:
                     self._on_refused(place, error_of(code, f'{place.topic}-{place.partition}', message))
 
     def _lose(self, session: ShareSession, error: ClientError) -> None:
-        """Drop a session whose connection broke. Raises the error if it is lasting."""
+        """Drop a session whose connection broke. Raise the error if it is lasting."""
         self._drop(session, error)
         if error.is_lasting:
             raise error
         self._cluster.forget()
 
     def _drop(self, session: ShareSession, error: ClientError) -> None:
-        """Forget a session whose connection broke. The leader has released its records, or will."""
+        """Forget a session whose connection broke. The leader releases its records."""
         session.connection.close()
         self._sessions.pop(session.connection, None)
         for partition in self._delivered:

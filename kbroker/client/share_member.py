@@ -1,6 +1,6 @@
-"""A member of a share group (KIP-932): heartbeats that join, bring the assignment, and leave.
+"""A member of a share group (KIP-932). Its heartbeats join, return the assignment, and leave.
 
-Members of a share group may have the same partitions, and none has to be given up before another member gets it.
+Members of a share group may have the same partitions. So no member must give a partition up before another one gets it.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.protocol import messages
 
 
 class SharedPartition(NamedTuple):
-    """A partition under both names: requests have the id, users the topic."""
+    """A partition with the topic's id, for requests, and the topic's name, for users."""
 
     topic_id: bytes
     topic: str
@@ -23,7 +23,7 @@ class SharedPartition(NamedTuple):
 
 
 class ShareMember(EpochMember):
-    """A member of a share group. `assignment` changes in `heartbeat_if_due`. Raises KafkaError and ClientError."""
+    """A member of a share group. `assignment` changes only in `heartbeat_if_due`. Raises KafkaError and ClientError."""
 
     group_words = 'share group'
     heartbeat_name = 'ShareGroupHeartbeat'
@@ -35,12 +35,12 @@ class ShareMember(EpochMember):
         self._topics: list[str] = []
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """Change the subscription. The next heartbeat reports it, and is due at once."""
+        """Change the subscription. A heartbeat that reports it is due at once."""
         self._topics = sorted(topics)
         self._must_report, self._next_heartbeat_ms = True, 0
 
     def heartbeat_if_due(self) -> None:
-        """Join the group, or send a heartbeat if it is time, and take the assignment over."""
+        """Join the group, or send a heartbeat if it is due, and adopt the assignment."""
         if not self._topics or self._clock.monotonic_ms() < self._next_heartbeat_ms:
             return
         if self.generation_id < JOINING:
@@ -59,14 +59,14 @@ class ShareMember(EpochMember):
             rack_id=self._rack_id if is_full else None, subscribed_topic_names=self._topics if is_full else None))
 
     def _name_partitions(self) -> None:
-        """Take the last assignment over. Partitions of topics that no metadata names yet come later."""
+        """Adopt the last assignment. Partitions of topics that the metadata does not name yet are added later."""
         names = self._names_of(self._assigned)
         self.assignment = frozenset(SharedPartition(topic_id, names[topic_id], index)
                                     for topic_id, indexes in self._assigned.items() if topic_id in names
                                     for index in indexes)
 
     def leave(self) -> None:
-        """Leave the group. The partitions' leaders are not notified: close the sessions first."""
+        """Leave the group. Close the sessions before, because this does not notify the partitions' leaders."""
         if self.generation_id < JOINING:
             return
         self.generation_id = LEAVING

@@ -1,7 +1,8 @@
 """Share sessions (KIP-932): one with each leader, which carries fetches and acknowledgements in order.
 
-A session has an epoch that counts its requests. It ends with its connection, and the broker then releases what the
-member holds. A request of epoch 0 begins a session and carries no acknowledgements; one of epoch -1 ends it.
+A session has an epoch that counts its requests. It ends with its connection, and the broker then releases the records
+that the member holds. A request of epoch 0 begins a session and carries no acknowledgements. A request of epoch -1 ends
+the session.
 """
 from __future__ import annotations
 
@@ -25,14 +26,14 @@ class AcknowledgeType(IntEnum):
     """Kafka's numbers for the outcome of a record."""
 
     GAP = 0
-    """There is no record at this offset."""
+    """The outcome of an offset without a record."""
     ACCEPT = 1
     RELEASE = 2
     REJECT = 3
 
 
 class Acknowledgement(NamedTuple):
-    """The outcome of the offsets from first to last."""
+    """The outcome of the offsets from `first` to `last`."""
 
     first_offset: int
     last_offset: int
@@ -40,11 +41,11 @@ class Acknowledgement(NamedTuple):
 
 
 Outcomes = dict[SharedPartition, list[Acknowledgement]]
-"""Acknowledgements by partition, in any order."""
+"""Acknowledgements by partition, in any order of offsets."""
 
 
 def joined(acknowledgements: Iterable[Acknowledgement]) -> list[Acknowledgement]:
-    """Return the acknowledgements in the order of their offsets, neighbours of one outcome as one."""
+    """Return the acknowledgements in the order of their offsets. Neighbours with the same outcome become one."""
     found: list[Acknowledgement] = []
     for row in sorted(acknowledgements):
         if found and found[-1].last_offset == row.first_offset - 1 and found[-1].type == row.type:
@@ -55,22 +56,22 @@ def joined(acknowledgements: Iterable[Acknowledgement]) -> list[Acknowledgement]
 
 
 class ShareSession:
-    """The session of a member with the leader at the other end of a connection. Sending raises ClientError."""
+    """The session of a member with the leader at the other end of a connection. Sending may raise ClientError."""
 
     def __init__(self, connection: Connection, group_id: str, member_id: str, settings: ShareConsumerSettings):
         self.connection = connection
         self.deadline_ms = 0
-        """The time at which the leader should have answered."""
+        """The time by which the leader should have answered, on the monotonic clock."""
         self.partitions: frozenset[SharedPartition] = frozenset()
-        """The partitions that the leader has in the session."""
+        """The partitions in the session, as the leader knows them."""
         self._group_id = group_id
         self._member_id = member_id
         self._settings = settings
         self._epoch = FIRST_EPOCH
         self._outcomes: Outcomes = {}
-        """The acknowledgements that the next request carries."""
+        """The acknowledgements that the next request will carry."""
         self._sent: deque[Outcomes] = deque()
-        """Those of each request in flight."""
+        """The acknowledgements of each request in flight."""
 
     @property
     def has_outcomes(self) -> bool:
@@ -98,7 +99,7 @@ class ShareSession:
         self.partitions = partitions
 
     def send_acknowledgements(self, is_last: bool = False) -> bool:
-        """Send the acknowledgements alone, if there are any or if the session ends. Return whether there was a need."""
+        """Send only the acknowledgements, if there are any or the session ends. Return whether a request was sent."""
         if self._epoch == FIRST_EPOCH or not (self._outcomes or is_last):
             return False
         (epoch, outcomes), request = self._next(self._take_outcomes()), ShareAcknowledgeRequest
@@ -131,7 +132,10 @@ class ShareSession:
         return outcomes
 
     def _next(self, outcomes: Outcomes) -> tuple[int, Outcomes]:
-        """Count a request that is about to be sent with these acknowledgements. Return its epoch, and them."""
+        """Count a request that is about to be sent with these acknowledgements.
+
+        Return its epoch and the acknowledgements.
+        """
         epoch = self._epoch
         self._epoch = 1 if epoch == MOST_EPOCH else epoch + 1
         self._sent.append(outcomes)

@@ -1,7 +1,7 @@
-"""The wait for committed offsets while a transaction is open that commits newer ones (UNSTABLE_OFFSET_COMMIT).
+"""The wait for committed offsets while an open transaction commits newer offsets (UNSTABLE_OFFSET_COMMIT).
 
-A transaction may stay open for longer than a session of the group, so nothing may block meanwhile: the consumer
-repeats its request, and sends heartbeats and returns records of other partitions in between.
+A transaction may be open for longer than a session of the group, so the wait must not block. The consumer repeats its
+request. Between the requests it sends heartbeats and returns records of other partitions.
 """
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ T = TypeVar('T')
 
 
 class StableOffsets:
-    """The schedule of requests for committed offsets, from the first one until an answer."""
+    """The schedule of requests for committed offsets, from the first request until an answer."""
 
     def __init__(self, config: ClientConfig, clock: Clock):
         self._config = config
         self._clock = clock
         self._wanted: frozenset[TopicPartition] = frozenset()
-        """The partitions of the last request. Others begin another wait."""
+        """The partitions of the last request. A request for other partitions begins another wait."""
         self._limit_ms: int | None = None
-        """When the wait ends with an error; None while nothing waits."""
+        """The time at which the wait ends with an error, on the monotonic clock; None without a wait."""
         self._backoff_ms = config.retry_backoff_ms
         self.due_ms = 0
         """The time of the next request, on the monotonic clock."""
 
     def find(self, wanted: Collection[TopicPartition], ask: Callable[[], T]) -> T | None:
-        """Return the answer of `ask`, or None while it is not due again or a transaction is open.
+        """Return the result of `ask`, or None while the next request is not due or a transaction is open.
 
-        Raises the errors of `ask`; UNSTABLE_OFFSET_COMMIT only after default.api.timeout.ms.
+        Raise the errors of `ask`, but UNSTABLE_OFFSET_COMMIT only after default.api.timeout.ms.
         """
         if self._wanted != (asked := frozenset(wanted)):
             self._wanted = asked
@@ -51,7 +51,7 @@ class StableOffsets:
         return found
 
     def end_wait(self) -> None:
-        """Forget how long the offsets have been awaited. The next wait has its own time."""
+        """End the wait for the offsets, so that the next wait has its full time."""
         self._limit_ms, self._backoff_ms, self.due_ms = None, self._config.retry_backoff_ms, 0
 
     def _may_wait(self) -> bool:

@@ -1,4 +1,4 @@
-"""The counts of a client, for graphs: what has happened since its construction, and what it holds now."""
+"""The counts of a client, for graphs: totals since its construction, and present values."""
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -12,21 +12,21 @@ CONSUMER_COUNTS = ('records_consumed_total', 'bytes_consumed_total', 'fetch_tota
 
 
 class Counts(dict[str, int]):
-    """Counts by name, all of which begin at 0. Only these names can be counted."""
+    """Counts by name, all of which begin at 0. No other name can be counted."""
 
     def __init__(self, names: tuple[str, ...]):
         super().__init__(dict.fromkeys(names, 0))
 
     def add(self, name: str, count: int = 1) -> None:
-        """Add to a count. Raises KeyError for a name that is not declared."""
+        """Add to a count. Raise KeyError for a name that is not declared."""
         self[name] += count
 
 
 class Lags(dict[TopicPartition, int]):
-    """The records behind the last fetched one of each partition, as of its last fetch."""
+    """The number of records after the last fetched record of each partition, as of its last fetch."""
 
     def note(self, partition: TopicPartition, lag: int, assigned: Collection[TopicPartition]) -> None:
-        """Keep a lag, and forget those of partitions that are no longer assigned."""
+        """Store a lag, and remove the lags of partitions that are no longer assigned."""
         self[partition] = lag
         if len(self) > len(assigned):
             for known in self.keys() - set(assigned):

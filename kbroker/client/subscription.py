@@ -7,11 +7,14 @@ from kbroker.client.cluster import Cluster
 
 
 class Subscription:
-    """Topics by name, by a pattern that the consumer evaluates, or by an expression for the broker. False if empty."""
+    """Topics by name, by a pattern that the consumer evaluates, or by an expression that the broker evaluates.
+
+    An empty subscription is false.
+    """
 
     def __init__(self, topics: frozenset[str]):
         self.topics = topics
-        """The names, or those that the pattern has matched."""
+        """The names of the topics, or the names that the pattern has matched."""
         self.pattern: re.Pattern[str] | None = None
         self.regex: str | None = None
         self._partition_counts: dict[str, int] = {}

@@ -1,11 +1,11 @@
-"""The end of the calls on the connections of a cluster: of the call in progress, and of the cluster itself.
+"""The times at which calls on the connections of a cluster end: the call in progress, and finally all calls.
 
-A call with a time-out ends at its time, and `OutOfTime` ends the steps within it. Their request stays in flight: the
-next call that asks the same goes on to wait for its answer (`Connection.call`). So calls with a short time-out come to
-their end, too.
+When the time of a call is over, `OutOfTime` ends the steps within the call. Their request remains in flight, and the
+next call with the same request waits for its answer (`Connection.call`). So an operation makes progress even by calls
+with a short time-out.
 
-The opening of a new connection may exceed the time of a call: it cannot go on in the next one. It has OPENING_MS, and
-after each opening that was cut short twice as much, up to socket.connection.setup.timeout.ms.
+The opening of a new connection may exceed the time of a call, because the next call cannot continue it. It may take
+OPENING_MS. After each opening that was cut short it may take twice as long, up to socket.connection.setup.timeout.ms.
 """
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kbroker.base.clock import Clock
 from kbroker.client.errors import AnswerTimeout
 
 OPENING_MS = 1000
-"""How long the opening of a connection may take though the time of the call is over."""
+"""The time that the opening of a connection may take, even if the time of the call is over."""
 
 
 class OutOfTime(Exception):
-    """The time of the call is over. No error of the network: its request is still in flight.
+    """The time of the call is over. This is no network failure, and the request remains in flight.
 
-    It leaves the client only as a ClientError or a KafkaError, or as an empty result.
+    A program never gets OutOfTime, but a ClientError, a KafkaError, or an empty result.
     """
 
 
@@ -35,12 +35,12 @@ class TimeLimit:
         self._final_end_ms: int | None = None
 
     def end_within(self, limit_ms: int) -> None:
-        """Bound all further calls together. They raise ClientError then."""
+        """Bound all further calls together. After `limit_ms` they raise ClientError."""
         self._final_end_ms = self._clock.monotonic_ms() + limit_ms
 
     @contextmanager
     def within(self, limit_ms: float) -> Iterator[None]:
-        """Bound the block, which raises OutOfTime then. A block around it with less time bounds it, too."""
+        """Bound the block. After `limit_ms` it raises OutOfTime. An outer block with less time bounds it, too."""
         outer_ms, end_ms = self._call_end_ms, self._clock.monotonic_ms() + int(limit_ms)
         self._call_end_ms = end_ms if outer_ms is None else min(outer_ms, end_ms)
         try:
@@ -50,7 +50,10 @@ class TimeLimit:
 
     @contextmanager
     def call(self, limit_ms: float) -> Iterator[None]:
-        """Bound the block as `within` does. If it is no part of another call, raise AnswerTimeout then."""
+        """Bound the block as `within` does.
+
+        When the time is over, raise AnswerTimeout unless another call contains this one.
+        """
         try:
             with self.within(limit_ms):
                 yield
@@ -61,7 +64,7 @@ class TimeLimit:
 
     @contextmanager
     def at_least(self, ms: int) -> Iterator[None]:
-        """Give the block this time at least, unless all calls end before."""
+        """Give the block at least this time, unless the end of all calls is earlier."""
         outer_ms = self._call_end_ms
         if outer_ms is not None:
             self._call_end_ms = max(outer_ms, self._clock.monotonic_ms() + ms)
@@ -72,7 +75,7 @@ class TimeLimit:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Leave the block, which is the program's, to its own time."""
+        """Do not bound the block, which is code of the program."""
         outer_ms, self._call_end_ms = self._call_end_ms, None
         try:
             yield
@@ -89,11 +92,11 @@ class TimeLimit:
         return self._final_end_ms is not None and self._clock.monotonic_ms() >= self._final_end_ms
 
     def left_ms(self, limit_ms: float) -> float:
-        """Return the part of a limit that is left to the call in progress."""
+        """Return the part of a limit, in ms, that is left to the call in progress."""
         return self._left_ms(self.finally_left_ms(limit_ms), self._call_end_ms)
 
     def finally_left_ms(self, limit_ms: float) -> float:
-        """Return the part of a limit that `end_within` leaves."""
+        """Return the part of a limit, in ms, that `end_within` leaves."""
         return self._left_ms(limit_ms, self._final_end_ms)
 
     def check(self, words: str) -> None:
@@ -102,7 +105,7 @@ class TimeLimit:
             raise OutOfTime(words)
 
     def cuts(self, end_ms: float) -> bool:
-        """Return whether the call in progress ends before this time, and before all calls do."""
+        """Return whether the call in progress ends before this time, and before the end of all calls."""
         if self._call_end_ms is None or self._call_end_ms >= end_ms:
             return False
         return self._final_end_ms is None or self._call_end_ms < self._final_end_ms

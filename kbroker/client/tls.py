@@ -10,7 +10,7 @@ from kbroker.security.tls import load_key, refuse_revoked, set_versions, trust
 
 
 def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) -> ssl.SSLSocket:
-    """Return the socket after the handshake. Raises ClientError if it fails, ConfigError for unusable PEM."""
+    """Return the socket after the handshake. Raise ClientError if the handshake fails, ConfigError for unusable PEM."""
     context = make_context(config)
     try:
         return context.wrap_socket(plain, server_hostname=host)
@@ -27,7 +27,10 @@ def secured(plain: socket.socket, host: str, address: str, config: TlsConfig) ->
 
 
 def make_context(config: TlsConfig) -> ssl.SSLContext:
-    """Return the SSLContext of the settings. Raises ConfigError for a certificate, key or list that OpenSSL rejects."""
+    """Return the SSLContext of the settings.
+
+    Raise ConfigError for a certificate, a key or a revocation list that OpenSSL rejects.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = config.checks_host_name
     set_versions(context, config.enabled_protocols)

@@ -11,11 +11,11 @@ from kbroker.client.stream_settings import ProducerSettings
 from kbroker.client.transaction_manager import TransactionManager
 
 IDLE_LOOKS = 4
-"""How often the producer searches for idle topics within metadata.max.idle.ms."""
+"""The number of searches for idle topics within metadata.max.idle.ms."""
 
 
 class TopicsInUse:
-    """The schedule of what a producer does about its topics."""
+    """The schedule of a producer's work on its topics."""
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings, clock: Clock):
         self._cluster = cluster
@@ -25,7 +25,7 @@ class TopicsInUse:
         self._idle_due_ms = 0
 
     def find(self, topic: str) -> TopicMetadata:
-        """Return the topic, waiting for one that the broker creates automatically (auto.create.topics.enable)."""
+        """Return the topic. Wait for a topic that the broker creates automatically (auto.create.topics.enable)."""
         return self._cluster.found_or_created(topic, self._settings.max_block_ms)
 
     def look_again(self) -> None:
@@ -33,7 +33,7 @@ class TopicsInUse:
         self._metadata_due_ms = 0
 
     def refresh(self, appender: RecordAppender) -> None:
-        """Fetch the metadata of the topics in use: partitions may have been added, or a topic created again."""
+        """Fetch the metadata of the topics in use, because partitions may have been added or a topic recreated."""
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._metadata_due_ms:
             return
@@ -52,12 +52,11 @@ class TopicsInUse:
             appender.adopt(name, metadata)
 
     def forget_idle(self, appender: RecordAppender, transactions: TransactionManager) -> list[PartitionQueue] | None:
-        """Forget topics without a record for metadata.max.idle.ms. A program may use ever new ones.
+        """Forget topics without a record for metadata.max.idle.ms, because a program may use ever new topics.
 
-        Their sequence numbers are forgotten with them. So the epoch rises, under which all numbers begin at 0. A
-        transactional producer below transaction.version 2 cannot do that, and keeps the topics with numbers.
-
-        Returns the queues of the forgotten topics, or None between two searches.
+        This also drops the sequence numbers of the topics. So the epoch is bumped, under which all numbers begin at 0.
+        A transactional producer below transaction.version 2 cannot bump it, and keeps topics with numbers. Return the
+        queues of the forgotten topics, or None between two searches.
         """
         now_ms, idle_ms = self._clock.monotonic_ms(), self._settings.metadata_max_idle_ms
         if now_ms < self._idle_due_ms:

@@ -37,8 +37,8 @@ class TransactionalProducer(Protocol):
 class Transaction:
     """The transaction of a `with` block. It begins with the block and is committed at its end.
 
-    An exception in the block, or a TransactionError of the commit, aborts it and is raised on. A prepared transaction
-    is left as it is, in both cases.
+    An exception in the block, or a TransactionError of the commit, aborts it, and is raised again. A prepared
+    transaction is neither committed nor aborted.
     """
 
     def __init__(self, producer: TransactionalProducer):
@@ -60,8 +60,8 @@ class Transaction:
                      group: GroupMetadata | str | None = None) -> None:
         """Commit the consumer's positions as part of the transaction, or these offsets for a group.
 
-        The positions follow the records that the consumer has returned. Raises TransactionError if the group has
-        given a partition to another member.
+        The positions follow the records that the consumer has returned. Raise TransactionError if the group has given a
+        partition to another member.
         """
         if isinstance(consumer, Mapping):
             if group is None:
@@ -84,7 +84,7 @@ class Transaction:
             raise
 
     def _abort_after(self, error: BaseException) -> None:
-        """Abort because of this error, which an error of the abort does not replace."""
+        """Abort because of `error`. An error of the abort does not replace it."""
         if self._producer.transactions.state not in _ABORTABLE:
             return
         try:

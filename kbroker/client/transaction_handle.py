@@ -1,7 +1,8 @@
-"""The end of a transaction by its handle: transactional.id, producer id and epoch, from any process (KIP-890).
+"""Ends a transaction by its handle: transactional.id, producer id and epoch, from any process (KIP-890).
 
-A transaction of transaction.version 2 ends with EndTxn v5, which raises the epoch. From then on the old pair names this
-one transaction, and the coordinator answers the same decision about it in the same way, until the id is initialized.
+A transaction of transaction.version 2 ends with EndTxn v5, which raises the epoch. From then on the old pair of
+producer id and epoch identifies this one transaction. Until the id is initialized again, the coordinator gives the same
+answer to the same decision about it.
 """
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from kbroker.client.transaction_state import PreparedTransaction, ProducerFenced
 from kbroker.protocol import messages
 
 HANDLE_VERSION = 5
-"""The first version of EndTxn whose pair names one transaction."""
+"""The first version of EndTxn whose producer id and epoch identify one transaction."""
 MOST_IN_FLIGHT = 100
-"""The most requests of `end_all_by_handle` that wait for answers of one coordinator."""
+"""The most requests of `end_all_by_handle` in flight at one coordinator."""
 
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
                      ErrorCode.INVALID_PRODUCER_ID_MAPPING})
@@ -26,9 +27,9 @@ _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
 
 def end_by_handle(cluster: Cluster, transactional_id: str, pair: PreparedTransaction, commit: bool,
                   timeout_ms: int) -> None:
-    """Commit or abort the transaction of this pair. To repeat the call with the same decision changes nothing.
+    """Commit or abort the transaction of this pair. A repeated call with the same decision changes nothing.
 
-    Raises TransactionError or ProducerFencedError if the transaction ended the other way, ProducerFencedError if the
+    Raise TransactionError or ProducerFencedError if the transaction ended the other way, ProducerFencedError if the
     pair is not that of the id's last transaction, and KafkaError(UNSUPPORTED_VERSION) below transaction.version 2.
     """
     for error in end_all_by_handle(cluster, {transactional_id: pair}, commit, timeout_ms).values():
@@ -39,8 +40,8 @@ def end_all_by_handle(cluster: Cluster, pairs: Mapping[str, PreparedTransaction]
                       timeout_ms: int) -> dict[str, TransactionError | ProducerFencedError]:
     """Commit or abort several transactions, by transactional.id, with many requests in flight.
 
-    Return the errors of those that could not be ended so, of the kinds that `end_by_handle` raises. Its other errors
-    are raised, and the call may be repeated.
+    Return the TransactionError or ProducerFencedError of each transaction that could not be ended this way. Raise the
+    other errors of `end_by_handle`. The call may then be repeated.
     """
     verb = 'committing' if commit else 'aborting'
     waiting = dict(pairs)
@@ -95,7 +96,10 @@ def _check_level(connection: Connection, what: str) -> None:
 
 
 def _error(code: int, what: str) -> KafkaError | None:
-    """Return the error of an answer. TransactionError and ProducerFencedError are those of the transaction itself."""
+    """Return the error of an answer.
+
+    It is a TransactionError or a ProducerFencedError if the transaction itself is the cause.
+    """
     if not code:
         return None
     error = error_of(code, what)

@@ -10,7 +10,7 @@ The cluster's finalized feature transaction.version selects one of two protocols
               lost InitProducerId bumps it (KIP-360)              transaction
 
 With two-phase commit (KIP-939), InitProducerId v6 returns the transaction that the previous user of the id left open.
-It counts as started: an EndTxn ends it. The preparation of a transaction sends nothing.
+This transaction counts as started, so an EndTxn ends it. The preparation of a transaction sends no request.
 """
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ from kbroker.protocol.api_keys import ApiKey
 
 LAST_EPOCH = 32767
 FIRST_BACKOFF_MS = 20
-"""Errors like CONCURRENT_TRANSACTIONS end as soon as the markers of the previous transaction are written."""
+"""The pause after errors like CONCURRENT_TRANSACTIONS, which end when the markers of the previous transaction are
+written.
+"""
 EPOCH_BUMPS_FROM = 2
 LAST_ORDINARY_INIT_VERSION = 5
 TWO_PHASE_INIT_VERSION = 6
@@ -52,7 +54,7 @@ ROTATION_EPOCH = LAST_EPOCH - 2
 
 
 class GroupMetadata(NamedTuple):
-    """The committer of offsets: a member of a generation (KIP-447), or with the defaults only a group."""
+    """The committer of offsets: a member of a generation (KIP-447), or with the default values only a group."""
 
     group_id: str
     generation_id: int = -1
@@ -77,14 +79,17 @@ class TransactionManager:
         self.producer = ProducerIdAndEpoch()
         self.is_version_2 = False
         self.has_lost_sequence = False
-        """A numbered batch was not written. Partitions expect its sequence, so only a new epoch lets them continue."""
+        """True if a numbered batch was not written.
+
+        The partition expects its sequence numbers, so only a new epoch lets it continue.
+        """
         self.prepared: PreparedTransaction | None = None
-        """The transaction that was prepared, or found by `initialize`, until its end."""
+        """The transaction that was prepared, or found by `initialize`; None after its end."""
         self._partitions: set[TopicPartition] = set()
         self._is_started = False
-        """The coordinator knows the transaction, so only an EndTxn ends it."""
+        """True if the coordinator knows the transaction, so that only an EndTxn ends it."""
         self._unfinished: tuple[str, bool] | None = None
-        """The call with its argument that has not succeeded yet: only the same call may follow."""
+        """The call and its argument that timed out. Only the same call may follow."""
 
     @property
     def is_transactional(self) -> bool:
@@ -99,8 +104,8 @@ class TransactionManager:
     def initialize(self, keep: bool = False) -> None:
         """Get a producer id, or a newer epoch of the transactional.id, which fences its previous user.
 
-        The coordinator aborts the transaction of the previous user. With `keep` it is kept, and becomes `prepared`.
-        A call that timed out may only be repeated.
+        The coordinator aborts the transaction of the previous user. With `keep` the coordinator keeps it, and it
+        becomes `prepared`. After a call that timed out, only the same call may follow.
         """
         self._begin_call(('init_transactions', keep), ProducerState.INITIALIZING)
         found = self._initialize(ProducerIdAndEpoch(), keep)
@@ -114,10 +119,10 @@ class TransactionManager:
         self.lifecycle.enter(ProducerState.PREPARED_TRANSACTION)
 
     def resume(self, producer: ProducerIdAndEpoch) -> None:
-        """Continue with the pair that `initialize` received in another process, which uses it no longer.
+        """Continue with the pair that `initialize` received in another process, which no longer uses it.
 
-        Sends nothing about the transactional.id. If a newer producer has it, the first write or the end of a
-        transaction is refused.
+        This sends no request about the transactional.id. If a newer producer has the id, the broker refuses the first
+        write or the end of a transaction.
         """
         self.lifecycle.enter(ProducerState.INITIALIZING)
         self.producer = producer
@@ -134,14 +139,17 @@ class TransactionManager:
                                        f'expected {TWO_PHASE_INIT_VERSION}')
 
     def bump_epoch(self) -> None:
-        """Raise the epoch locally, as a producer without a transactional.id may; get a new id when epochs run out."""
+        """Raise the epoch locally, as a producer without a transactional.id may.
+
+        Get a new producer id when epochs run out.
+        """
         if self.producer.producer_epoch < LAST_EPOCH:
             self.producer = self.producer._replace(producer_epoch=self.producer.producer_epoch + 1)
         else:
             self._initialize(ProducerIdAndEpoch())
 
     def _initialize(self, current: ProducerIdAndEpoch, keep: bool = False) -> PreparedTransaction | None:
-        """Adopt a new pair, the successor of `current`. Return the transaction that the coordinator kept."""
+        """Adopt a new pair, the successor of `current`. Return the transaction that the coordinator kept, or None."""
         two_phase_commit = self._settings.two_phase_commit
         needs_version_6 = keep or two_phase_commit
         try:
@@ -169,7 +177,10 @@ class TransactionManager:
         self.is_version_2 = features.get('transaction.version', 0) >= EPOCH_BUMPS_FROM
 
     def _begin_call(self, call: tuple[str, bool], state: ProducerState) -> None:
-        """Enter `state`, unless this call repeats the one that timed out. Raises IllegalProducerState."""
+        """Enter `state`, unless this call repeats a call that timed out.
+
+        Raise IllegalProducerState if another call timed out, or the present state does not allow this call.
+        """
         if self._unfinished is None or self.lifecycle.state is ProducerState.FATAL_ERROR:
             self.lifecycle.enter(state)
             self._unfinished = call
@@ -200,7 +211,10 @@ class TransactionManager:
         return self.prepared
 
     def complete(self, decided: PreparedTransaction | None) -> bool:
-        """Commit the prepared transaction if `decided` is its token, abort it otherwise. Return False without one."""
+        """Commit the prepared transaction if `decided` is its token, abort it otherwise.
+
+        Return False if none is prepared.
+        """
         if self.prepared is None:
             if self.lifecycle.state is ProducerState.READY:
                 return False
@@ -211,7 +225,7 @@ class TransactionManager:
         return True
 
     def _check_is_own(self, decided: PreparedTransaction, prepared: PreparedTransaction) -> None:
-        """Raise ValueError for a token of another transactional.id: to abort for its sake would lose data."""
+        """Raise ValueError for a token of another transactional.id. An abort because of it would lose data."""
         if decided.transactional_id not in (None, self._settings.transactional_id):
             raise ValueError(f'found the token {decided} of transactional.id {decided.transactional_id!r}, expected '
                              f'one of {self._settings.transactional_id!r}')
@@ -221,7 +235,10 @@ class TransactionManager:
                              'token')
 
     def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Add partitions before the first batch to each. Raises TransactionError or FatalProducerError."""
+        """Add partitions to the transaction before the first batch of each.
+
+        Raise TransactionError or FatalProducerError.
+        """
         self._is_started = self._is_started or self.is_version_2
         new = set(partitions) - self._partitions
         if not new or self.is_version_2:
@@ -237,7 +254,7 @@ class TransactionManager:
         self._is_started = True
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
-        """Add offsets that the group commits with the transaction. Raises TransactionError or FatalProducerError."""
+        """Add offsets that the group commits with the transaction. Raise TransactionError or FatalProducerError."""
         self.lifecycle.check_can_send()
         self._is_started = self._is_started or self.is_version_2
         if not self.is_version_2:
@@ -261,8 +278,8 @@ class TransactionManager:
     def end(self, committed: bool) -> None:
         """Commit or abort. No batch of the transaction may be in flight.
 
-        After an error other than TransactionError and FatalProducerError, the outcome is unknown; the same call may be
-        repeated.
+        After an error other than TransactionError and FatalProducerError, the outcome is unknown. The same call may
+        then be repeated.
         """
         ending = ProducerState.COMMITTING if committed else ProducerState.ABORTING
         if committed and self._unfinished is None and self.prepared is None:
@@ -288,7 +305,10 @@ class TransactionManager:
             self.has_lost_sequence = False
 
     def fail(self, error: KafkaError, severity: Severity) -> None:
-        """Record that a batch of the transaction was not written. Ignored while aborting, where it is irrelevant."""
+        """Record that a batch of the transaction was not written.
+
+        Ignore it during an abort, for which it does not matter.
+        """
         if severity is Severity.FATAL:
             self.lifecycle.enter(ProducerState.FATAL_ERROR, error)
         elif self.lifecycle.state in (ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR):
@@ -305,7 +325,7 @@ class TransactionManager:
 
     def _ask(self, request: Any, name: str, max_version: int | None = None, min_version: int = 0,
              group_id: str | None = None) -> Any:
-        """Return the answer to `request`, repeated until it succeeds, has a lasting error, or max.block.ms is over."""
+        """Return the answer to `request`. Repeat it until it succeeds, has a lasting error, or max.block.ms is over."""
         with self._cluster.limit.call(self._settings.max_block_ms):
             return self._ask_until_answered(request, name, max_version, min_version, group_id)
 
@@ -369,7 +389,7 @@ def _call_in_words(call: tuple[str, bool]) -> str:
 
 
 def _worst_code(answer: Any) -> ErrorCode:
-    """Return the decisive error of an answer: among several partitions, the first that is not transient."""
+    """Return the decisive error of an answer. Among several partitions, it is the first error that is not transient."""
     if isinstance(answer, messages.AddPartitionsToTxnResponse):
         codes = [row.partition_error_code for topic in answer.results_by_topic_v3_and_below
                  for row in topic.results_by_partition]

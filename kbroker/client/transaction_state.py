@@ -12,7 +12,7 @@
     FATAL_ERROR           any
 
 INITIALIZING is entered again if an abort needs a new epoch that EndTxn did not return: before KIP-890 a producer bumps
-its epoch by InitProducerId (KIP-360). It leads to PREPARED_TRANSACTION if the coordinator kept a transaction (KIP-939).
+its epoch by InitProducerId (KIP-360). PREPARED_TRANSACTION follows if the coordinator kept a transaction (KIP-939).
 """
 from __future__ import annotations
 
@@ -54,13 +54,15 @@ class Severity(enum.Enum):
     """The consequence of an error for the producer."""
 
     RETRY = enum.auto()
-    """Nothing happened: retry after a back-off."""
+    """The request had no effect. Retry it after a back-off."""
     FIND_COORDINATOR = enum.auto()
-    """Like RETRY, after finding the current coordinator."""
+    """Like RETRY, but find the current coordinator before."""
     ABORTABLE = enum.auto()
-    """The transaction cannot be committed; after an abort, the next one may begin."""
+    """The transaction cannot be committed. After an abort, the next transaction may begin."""
     FATAL = enum.auto()
-    """The producer is unusable: another has taken its id, or it does not know what was written."""
+    """The producer is unusable, because another producer has its id, or because it does not know which batches were
+    written.
+    """
 
 
 _E = ErrorCode
@@ -101,7 +103,7 @@ def severity_at_partition(code: ErrorCode) -> Severity:
 
 
 class TransactionError(KafkaError):
-    """The transaction can only be aborted. After that, the producer may begin the next one."""
+    """The transaction can only be aborted. After the abort, the producer may begin the next transaction."""
 
 
 class FatalProducerError(KafkaError):
@@ -127,22 +129,22 @@ _TOKEN = re.compile(r'\+?([0-9]+):\+?([0-9]+)')
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """The identity of a prepared transaction (KIP-939). `str()` makes its token, which `parse` reads.
+    """The identity of a prepared transaction (KIP-939). `str()` returns its token, which `parse` reads.
 
-    A program stores the token with its own decision. Two are equal if producer id and epoch are equal.
+    A program stores the token with its own decision. Two identities are equal if producer id and epoch are equal.
     """
 
     producer_id: int
     producer_epoch: int
     transactional_id: str | None = field(default=None, compare=False)
-    """None if the token came from a text, which does not contain it."""
+    """The transactional.id; None if the identity was parsed from a token, which does not contain it."""
 
     def __str__(self) -> str:
         return f'{self.producer_id}:{self.producer_epoch}'
 
     @classmethod
     def parse(cls, token: str) -> PreparedTransaction:
-        """Read a token, `<producer id>:<epoch>`. Raises ValueError."""
+        """Parse a token, `<producer id>:<epoch>`. Raise ValueError for any other text."""
         found = _TOKEN.fullmatch(token)
         if found is None or int(found[1]) >= 2**63 or int(found[2]) >= 2**15:
             raise ValueError(f'found the token {token!r}, expected <producer id>:<epoch>, two numbers from 0')
@@ -160,7 +162,7 @@ class Lifecycle:
         return self.state in ENTERED_FROM[state]
 
     def check_can_enter(self, state: ProducerState) -> None:
-        """Raise IllegalProducerState unless the table allows the change. FATAL_ERROR is never left."""
+        """Raise IllegalProducerState unless the table allows the change to `state`. FATAL_ERROR is never left."""
         if not self.can_enter(state) or (self.state is _S.FATAL_ERROR and state is not _S.FATAL_ERROR):
             raise self.refusal(*ENTERED_FROM[state])
 
@@ -172,7 +174,7 @@ class Lifecycle:
                                     + ' or '.join(sorted(map(_words, expected))))
 
     def enter(self, state: ProducerState, error: KafkaError | None = None) -> None:
-        """Change to `state`. Raises as `check_can_enter` does."""
+        """Change to `state`. Raise the errors of `check_can_enter`."""
         self.check_can_enter(state)
         self.state = state
         if state is _S.FATAL_ERROR or (state is _S.ABORTABLE_ERROR and self.error is None):
@@ -181,7 +183,7 @@ class Lifecycle:
             self.error = None
 
     def fatal(self) -> FatalProducerError:
-        """Return the error for a call to a producer that has failed for good."""
+        """Return the error for a call of a producer in the state FATAL_ERROR."""
         return fatal_error(self._code(), f'the producer has failed for good: {self.error}')
 
     def check_can_send(self) -> None:
