@@ -1,4 +1,4 @@
-"""Types of completion.pyx; the documentation stands there."""
+"""Types of completion.pyx, which has the documentation."""
 from collections.abc import Callable
 from typing import Any
 

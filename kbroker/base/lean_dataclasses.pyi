@@ -1,4 +1,4 @@
-"""Types of lean_dataclasses.pyx; the documentation stands there."""
+"""Types of lean_dataclasses.pyx, which has the documentation."""
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform, overload
 

@@ -1,4 +1,4 @@
-"""Types of long_work.pyx; the documentation stands there."""
+"""Types of long_work.pyx, which has the documentation."""
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 

@@ -1,4 +1,4 @@
-"""Types of object_memory.pyx; the documentation stands there."""
+"""Types of object_memory.pyx, which has the documentation."""
 from typing import Generic, TypeVar
 
 K = TypeVar('K')

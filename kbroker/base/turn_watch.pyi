@@ -1,4 +1,4 @@
-"""Types of turn_watch.pyx; the documentation stands there."""
+"""Types of turn_watch.pyx, which has the documentation."""
 
 class TurnWatch:
     measures_cpu: bool

@@ -1,10 +1,10 @@
-"""A member of a consumer group by the protocol of KIP-848: the broker assigns, and heartbeats carry everything.
+"""A member of a consumer group by the protocol of KIP-848: the broker assigns, and heartbeats carry all data.
 
     join():        the first heartbeat has epoch 0, the subscription, and no partitions
-    heartbeats:    name what has changed since the last one, or everything if that has had no answer; an answer with
-                   an assignment sets `must_join`
-    surrendered(): returns what the assignment takes away; the consumer finishes with these partitions
-    join() again:  takes the same assignment over; the heartbeat that follows at once reports the partitions
+    heartbeats:    contain the changes since the last heartbeat, or all data if that had no answer; an answer with an
+                   assignment sets `must_join`
+    surrendered(): returns the partitions that the assignment takes away, with which the consumer finishes
+    join() again:  adopts the same assignment; a heartbeat that follows at once reports its partitions
 
 An assignment that arrives between `surrendered` and `join` waits for the next join. Otherwise a heartbeat could report
 that partitions are given up before the consumer has finished with them.

@@ -84,8 +84,8 @@ class GroupSession:
     def passes(self, error: KafkaError) -> bool:
         """Return whether an error ends by itself.
 
-        So it does if a topic of the subscription was deleted, which the next rebalance handles. It also does if a
-        partition has just lost its leader, because the next call leaves the partition out.
+        The next rebalance removes a topic of the subscription that was deleted. The next call leaves out a partition
+        that has just lost its leader.
         """
         if isinstance(error, PartitionOffline):
             return True

@@ -12,12 +12,12 @@ without a record for metadata.max.idle.ms are forgotten. A turn does the followi
    until no batch is in flight. Batches whose answer was lost are sent once more under their numbers. Then the epoch
    rises, and all other batches are numbered from 0.
 3. In a transaction below transaction.version 2, the partitions of the due batches are added (AddPartitionsToTxn). No
-   batch is sent while that request is in flight. After an error of it, the unsent batches of the transaction fail.
+   batch is sent while that request is in flight. If it fails, the unsent batches of the transaction fail, too.
 4. Due batches are sent, the oldest of each partition first, and at most max.in.flight.requests.per.connection requests
    to a broker. While a batch of a partition is being retried, only that batch is in flight.
-5. The turn waits for answers, for room to send, or for the next due batch. The answers of a connection are taken in the
-   order of its requests. A batch is finished, put back before all later ones, or failed; `on_delivery` follows at once.
-   If it raises an error, the turn raises that error when the turn is complete.
+5. The turn waits for answers, for room to send, or for the next due batch. The answers of a connection arrive in the
+   order of its requests. A batch is finished, put back before all later batches, or failed. A call of `on_delivery`
+   follows a finished or failed batch at once. If the call raises an error, the turn raises that error when the turn is complete.
 6. Steps 1 to 4 are repeated, so that an answer makes room for the next batches.
 
 All further requests of a transaction (InitProducerId, TxnOffsetCommit, EndTxn) are calls between two turns, one at a

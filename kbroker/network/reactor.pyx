@@ -3,13 +3,13 @@
 A tick, in order:
 
     1. wait for events, at most until the next timer, without the GIL
-    2. turns that connections asked for, because what held their frames back is gone
+    2. turns of connections whose frames were held back and may be served again
     3. events, one `on_events` each
-    4. long turns: connections that used up their last turn go on, for LONG_TURNS_US in all
+    4. long turns: connections that used up their last turn continue, for LONG_TURNS_US in all
     5. calls that worker threads have queued (`call_soon_threadsafe`)
     6. timers that are due
     7. `at_tick_end`: the node writes and flushes the appends of the tick
-    8. `on_tick_end` of the handlers that asked: connections send all replies of the tick in one call, and those with
+    8. `on_tick_end` of the handlers that asked for it: connections send all replies of the tick in one call, and those with
        long replies share LONG_SENDS_US
 
 However many connections want more than one turn, steps 4 and 8 delay each other connection only once in a tick. If a

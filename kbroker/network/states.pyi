@@ -1,4 +1,4 @@
-"""Types of states.pyx; the documentation stands there."""
+"""Types of states.pyx, which has the documentation."""
 import enum
 
 class Intake(enum.IntEnum):

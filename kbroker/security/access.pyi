@@ -1,4 +1,4 @@
-"""Types of access.pyx; the documentation stands there."""
+"""Types of access.pyx, which has the documentation."""
 from typing import Any
 
 from kbroker.security.authorizer import Authorizer

@@ -1,4 +1,4 @@
-"""Types of acl_patterns.pyx; the documentation stands there."""
+"""Types of acl_patterns.pyx, which has the documentation."""
 from collections.abc import Iterator
 from typing import Any
 

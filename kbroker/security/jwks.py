@@ -3,7 +3,7 @@
 joserfc checks the signature itself. This module and `key_source.KeySet.find` decide *which* key and algorithm may check
 it:
 
-* The algorithm must be one of `ALGORITHMS`, all of them with public keys. So neither `none` nor an HMAC with a public
+* The algorithm must be one of `ALGORITHMS`, all of which use public keys. So neither `none` nor an HMAC with a public
   key as its secret can pass.
 * The key must have the token's key id, fit the algorithm by type and curve, and be a key for signatures. Exactly one
   key must meet these conditions.

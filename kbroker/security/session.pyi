@@ -1,4 +1,4 @@
-"""Types of session.pyx; the documentation stands there."""
+"""Types of session.pyx, which has the documentation."""
 import enum
 from typing import Any
 

@@ -1,14 +1,14 @@
-"""The client at the other end of a connection, and how far its login is.
+"""The client at the other end of a connection, and the state of its login.
 
-    UNIDENTIFIED    a TLS connection without SASL: the first frame shows that the handshake is done
-    UNKNOWN         nothing but ApiVersions and SaslHandshake is served
-    INTRODUCED      ApiVersions was answered: nothing but SaslHandshake is served
-    TOKENS          a mechanism is chosen: the frames are SaslAuthenticate requests
-    BARE_TOKENS     likewise, but the frames are tokens without a header (SaslHandshake 0)
+    UNIDENTIFIED    a TLS connection without SASL, whose first frame shows that the handshake is done
+    UNKNOWN         only ApiVersions and SaslHandshake are served
+    INTRODUCED      ApiVersions was answered, and only SaslHandshake is served
+    TOKENS          a mechanism is chosen, and the frames are SaslAuthenticate requests
+    BARE_TOKENS     a mechanism is chosen, and the frames are tokens without a header (SaslHandshake 0)
     LOGGED_IN       requests are served
-    RENEWING        a client that is logged in logs in again (KIP-368): SaslAuthenticate requests
-    RENEWING_BARE   likewise, with tokens without a header
-    FAILED          nothing is served, and the connection closes
+    RENEWING        a logged-in client logs in again (KIP-368) by SaslAuthenticate requests
+    RENEWING_BARE   a logged-in client logs in again by tokens without a header
+    FAILED          no request is served, and the connection closes
 """
 from libc.stdint cimport INT64_MAX
 

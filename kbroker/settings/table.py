@@ -4,7 +4,7 @@ Names, types, bounds and defaults are Apache Kafka 4.3's, except:
 
 - defaults that a single node cannot meet: replication factors and in-sync minimums of the internal topics are 1;
 - defaults that bind to every interface (`listeners`) or put data under /tmp (`log.dir`);
-- `socket.listen.backlog.size`, whose default takes the clients that connect again after a restart;
+- `socket.listen.backlog.size`, whose default suffices for all clients that connect again after a restart;
 - `queued.max.request.bytes`, which suits a machine with 512 MB of memory;
 - the lower bound of the internal topics' segment sizes: Kafka accepts less and then cannot create the topics.
 """
