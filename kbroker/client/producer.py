@@ -17,7 +17,8 @@ without a record for metadata.max.idle.ms are forgotten. A turn does the followi
    to a broker. While a batch of a partition is being retried, only that batch is in flight.
 5. The turn waits for answers, for room to send, or for the next due batch. The answers of a connection arrive in the
    order of its requests. A batch is finished, put back before all later batches, or failed. A call of `on_delivery`
-   follows a finished or failed batch at once. If the call raises an error, the turn raises that error when the turn is complete.
+   follows a finished or failed batch at once. If the call raises an error, the turn raises that error at
+   its end.
 6. Steps 1 to 4 are repeated, so that an answer makes room for the next batches.
 
 All further requests of a transaction (InitProducerId, TxnOffsetCommit, EndTxn) are calls between two turns, one at a

@@ -9,8 +9,8 @@ A tick, in order:
     5. calls that worker threads have queued (`call_soon_threadsafe`)
     6. timers that are due
     7. `at_tick_end`: the node writes and flushes the appends of the tick
-    8. `on_tick_end` of the handlers that asked for it: connections send all replies of the tick in one call, and those with
-       long replies share LONG_SENDS_US
+    8. `on_tick_end` of the handlers that asked for it: connections send all replies of the tick in one call, and
+       those with long replies share LONG_SENDS_US
 
 However many connections want more than one turn, steps 4 and 8 delay each other connection only once in a tick. If a
 handler raises an exception, so does `run`: an invariant is broken, and the restart recovers.
