@@ -11,15 +11,12 @@ the one with the listener, then the plain name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kbroker.base.errors import ConfigError
 from kbroker.base.lean_dataclasses import dataclass
 from kbroker.settings.rows import Scope, Setting
 from kbroker.settings.table import KERBEROS, SASL_MECHANISMS, SETTINGS
-
-if TYPE_CHECKING:
-    from kbroker.settings.config import Config
 
 PREFIX = 'listener.name.'
 SECURITY_PROTOCOLS = {'PLAINTEXT': 0, 'SSL': 1, 'SASL_PLAINTEXT': 2, 'SASL_SSL': 3}
@@ -120,10 +117,20 @@ def names_in_force(listener: str, protocol: str, mechanism: str, row: Setting) -
     return names
 
 
+class NamedValues(Protocol):
+    """The values of settings by full name, which may have the prefix of a listener."""
+
+    def is_set(self, name: str) -> bool:
+        """Return whether a source other than the default sets this name."""
+
+    def value_of(self, name: str) -> Any:
+        """Return the value under a name that `is_set`."""
+
+
 class ListenerConfig:
     """The settings in force for one listener, or for one SASL mechanism of it, by their plain names."""
 
-    def __init__(self, config: Config, listener: Listener, mechanism: str = ''):
+    def __init__(self, config: NamedValues, listener: Listener, mechanism: str = ''):
         self.listener = listener
         self._config = config
         self._mechanism = mechanism
