@@ -11,7 +11,7 @@ import enum
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from kbroker.base.errors import CorruptLogError
 from kbroker.base.lean_dataclasses import dataclass, field, replace
@@ -21,6 +21,9 @@ from kbroker.protocol import messages
 
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
+
+K = TypeVar('K')
+V = TypeVar('V')
 
 
 class ResourceType(enum.IntEnum):
@@ -346,15 +349,7 @@ class MetadataImage:
 
     def _config(self, record: messages.ConfigRecord) -> None:
         resource = record.resource_type, record.resource_name
-        configs = dict(self.configs.get(resource, {}))
-        if record.value is None:
-            configs.pop(record.name, None)
-        else:
-            configs[record.name] = record.value
-        if configs:
-            self.configs[resource] = configs
-        else:
-            self.configs.pop(resource, None)
+        configs = _with_value(self.configs, resource, record.name, record.value)
         if record.resource_type == ResourceType.TOPIC and record.resource_name in self.topics:
             self._put_topic(replace(self.topics[record.resource_name], configs=configs))
 
@@ -375,15 +370,7 @@ class MetadataImage:
     def _client_quota(self, record: messages.ClientQuotaRecord) -> None:
         parts = ((part.entity_type, part.entity_name) for part in record.entity)
         entity = tuple(sorted(parts, key=lambda part: part[0]))
-        quotas = dict(self.client_quotas.get(entity, {}))
-        if record.remove:
-            quotas.pop(record.key, None)
-        else:
-            quotas[record.key] = record.value
-        if quotas:
-            self.client_quotas[entity] = quotas
-        else:
-            self.client_quotas.pop(entity, None)
+        _with_value(self.client_quotas, entity, record.key, None if record.remove else record.value)
 
     def _access_control_entry(self, record: messages.AccessControlEntryRecord) -> None:
         self.access_control_entries[record.id] = record
@@ -402,6 +389,23 @@ class MetadataImage:
 
     def _remove_delegation_token(self, record: messages.RemoveDelegationTokenRecord) -> None:
         self.delegation_tokens.pop(record.token_id, None)
+
+
+def _with_value(rows: dict[K, dict[str, V]], key: K, name: str, value: V | None) -> dict[str, V]:
+    """Replace the row of a key by one with this value, or without it if it is None. Return the new row.
+
+    An empty row is removed. The old row does not change, because copies of the image share it.
+    """
+    row = dict(rows.get(key, {}))
+    if value is None:
+        row.pop(name, None)
+    else:
+        row[name] = value
+    if row:
+        rows[key] = row
+    else:
+        rows.pop(key, None)
+    return row
 
 
 _REPLAY: dict[type, Callable[[MetadataImage, Any], None]] = {

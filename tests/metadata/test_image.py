@@ -224,6 +224,26 @@ def test_quotas_credentials_tokens_entries_and_controllers_come_and_go() -> None
     )
 
 
+def test_a_change_of_a_config_or_a_quota_leaves_earlier_images_as_they_were() -> None:
+    user = [ClientQuotaRecord.EntityData(entity_type='user', entity_name='u')]
+    broker = (ResourceType.BROKER, '1')
+    config = ConfigRecord(resource_type=broker[0], resource_name=broker[1], name='a', value='1')
+    first = replayed(config, ClientQuotaRecord(entity=user, key='rate', value=1.0))
+    more = replayed(
+        ConfigRecord(resource_type=broker[0], resource_name=broker[1], name='b', value='2'),
+        ClientQuotaRecord(entity=user, key='percentage', value=2.0),
+        image=first,
+    )
+    less = replayed(
+        ConfigRecord(resource_type=broker[0], resource_name=broker[1], name='a', value=None),
+        ClientQuotaRecord(entity=user, key='rate', remove=True),
+        image=more,
+    )
+    assert [image.configs[broker] for image in (first, more, less)] == [{'a': '1'}, {'a': '1', 'b': '2'}, {'b': '2'}]
+    assert [image.client_quotas[('user', 'u'),] for image in (first, more, less)] == [
+        {'rate': 1.0}, {'rate': 1.0, 'percentage': 2.0}, {'percentage': 2.0}]
+
+
 @pytest.mark.parametrize(
     ('records', 'reason'),
     [
