@@ -3,13 +3,10 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kbroker.base.clock import Clock, Timers
 from kbroker.base.ledger import Line
-
-if TYPE_CHECKING:
-    from kbroker.network.connection import Connection
 
 MAX_HANDSHAKES = 1000
 """The bound on handshakes in progress. Each takes 46 KB, measured with TLS 1.3 and OpenSSL 3.0."""
@@ -23,6 +20,13 @@ Closing one takes about 20 microseconds.
 """
 
 
+class Newcomer(Protocol):
+    """A connection that cannot send requests yet."""
+
+    def close(self, reason: str, level: int) -> None:
+        """Close now, log the reason, and call `Newcomers.forget`."""
+
+
 class Newcomers:
     """The handshakes and logins in progress among at most `max_connections` connections.
 
@@ -34,8 +38,8 @@ class Newcomers:
         """The bound on `logins`. It leaves at least half of all connections to clients that are logged in."""
         self._clock = clock
         self._timers = timers
-        self._handshakes: OrderedDict[Connection, None] = OrderedDict()
-        self._logins: OrderedDict[Connection, int] = OrderedDict()
+        self._handshakes: OrderedDict[Newcomer, None] = OrderedDict()
+        self._logins: OrderedDict[Newcomer, int] = OrderedDict()
         """The connections without a login, the oldest first, each with the time in ms at which its login is late."""
         self._awaits_late = False
         """`_close_late` is scheduled."""
@@ -55,17 +59,17 @@ class Newcomers:
         """The number of connections that await their login."""
         return len(self._logins)
 
-    def add_handshake(self, connection: Connection) -> None:
+    def add_handshake(self, connection: Newcomer) -> None:
         """Add a connection that received bytes of its handshake."""
         self._handshakes[connection] = None
         if len(self._handshakes) > MAX_HANDSHAKES:
             next(iter(self._handshakes)).close(
                 f'its handshake is the oldest of {MAX_HANDSHAKES} that are not done', logging.DEBUG)
 
-    def end_handshake(self, connection: Connection) -> None:
+    def end_handshake(self, connection: Newcomer) -> None:
         self._handshakes.pop(connection, None)
 
-    def add_login(self, connection: Connection) -> None:
+    def add_login(self, connection: Newcomer) -> None:
         """Add a connection that awaits its login, and limit the time until `end_login`."""
         if not self._awaits_late:
             self._awaits_late = True
@@ -75,10 +79,10 @@ class Newcomers:
             next(iter(self._logins)).close(
                 f'its login is the oldest of {self.max_logins} that are not done', logging.DEBUG)
 
-    def end_login(self, connection: Connection) -> None:
+    def end_login(self, connection: Newcomer) -> None:
         self._logins.pop(connection, None)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: Newcomer) -> None:
         """Remove a connection that has closed."""
         self.end_handshake(connection)
         self.end_login(connection)
