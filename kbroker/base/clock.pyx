@@ -140,7 +140,9 @@ cdef class Timers:
         return max(0, self.next_deadline_ms - self.clock.monotonic_ms())
 
     cdef int run_due_callbacks(self, int64_t most_us=TICK_US) except -1:
-        """Run callbacks that are due, in order of deadline, until none is or `most_us` have passed."""
+        """Run callbacks that are due, in order of deadline, until no callback is due or `most_us` microseconds have
+        passed.
+        """
         cdef int64_t now_ms, began_us
         cdef int ran = 0
         cdef Timer timer

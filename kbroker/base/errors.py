@@ -164,8 +164,8 @@ class KafkaError(Exception):
 
     A message may quote a client's name, which may be long. So messages are cut to fit into a string of a response.
 
-    Store an error as a result only after `with_traceback(None)`: its traceback and the frame that stores it would be a
-    cycle.
+    Store an error as a result only after `with_traceback(None)`: its traceback and the frame that stores it would form
+    a cycle.
     """
 
     def __init__(self, code: ErrorCode, message: str = ''):

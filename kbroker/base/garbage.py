@@ -27,7 +27,8 @@ from typing import Any, Protocol
 logger = logging.getLogger('kbroker.garbage')
 
 THRESHOLDS = 700, 10, 1
-"""For each generation, the number of new objects, or of searches of the generation before, after which it is searched.
+"""The thresholds of Python's collector: the new objects after which it searches the youngest generation, and the
+searches of a generation after which it searches the next older one.
 """
 
 REQUESTS_BETWEEN = 50
@@ -39,13 +40,13 @@ GENERATIONS_AFTER_SLICES = 0, 1, 0, 2
 
 
 class Traffic(Protocol):
-    """The count of requests so far."""
+    """An object that counts requests."""
 
     requests: int
 
 
 class Slices(Protocol):
-    """The count of those slices of long work so far that used up their time."""
+    """An object that counts the slices of long work that used up their time."""
 
     full_slices: int
 
@@ -82,14 +83,15 @@ class YoungSearch:
 
 @contextlib.contextmanager
 def exempting_the_old() -> Iterator[None]:
-    """During this context, exempt objects that survive a search of the oldest generation from all further searches.
+    """Within this context, exempt an object from further searches once it has survived a search of the oldest
+    generation.
 
     The objects that exist at its beginning are exempt, too.
     """
     before = gc.get_threshold()
     gc.freeze()
-    # Python searches the oldest generation once it has grown by a quarter since its last search. This search makes that
-    # growth count from an empty generation.
+    # Python searches the oldest generation again only when it has grown by a quarter since its last search. Search it
+    # now, while it is empty.
     gc.collect()
     gc.set_threshold(*THRESHOLDS)
     gc.callbacks.append(_exempt)

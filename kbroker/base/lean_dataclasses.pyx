@@ -97,9 +97,9 @@ cdef object made(cls, bint frozen, bint slots, bint kw_only):
 cdef dict own_annotations(cls):
     """Return the annotations of a class itself, without those of its bases.
 
-    From Python 3.14 on, they are evaluated here, unless the module postpones them. A name that only type checkers
-    import then stays a reference. The import of `annotationlib` takes time at the start, so only a class with such a
-    name imports it.
+    From Python 3.14 on, this evaluates them, unless the module postpones them. A name that only type checkers import
+    remains a forward reference. The import of `annotationlib` takes time at the start, so only a class with such a name
+    imports it.
     """
     try:
         return cls.__annotations__
@@ -109,7 +109,7 @@ cdef dict own_annotations(cls):
 
 
 cdef bint is_of_class(annotation):
-    """Return whether an annotation is ClassVar, whose name is no field."""
+    """Return whether an annotation is ClassVar, so that its name is not a field."""
     return str(annotation).startswith(('ClassVar', 'typing.ClassVar'))
 
 
@@ -184,12 +184,12 @@ def _hash_of(self):
 
 
 def _refuse_to_set(self, name, _value):
-    """Raise AttributeError: the object is frozen."""
+    """Raise AttributeError, because the object is frozen."""
     raise AttributeError(f'cannot assign to field {name!r}')
 
 
 def _refuse_to_delete(self, name):
-    """Raise AttributeError: the object is frozen."""
+    """Raise AttributeError, because the object is frozen."""
     raise AttributeError(f'cannot delete field {name!r}')
 
 

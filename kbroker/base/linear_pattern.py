@@ -128,7 +128,7 @@ class _Repeat:
 
 _Node = _One | _Assertion | _Sequence | _Alternatives | _Repeat
 _Step = _One | _Assertion | tuple[int, ...]
-"""A state: consume a character, match at a place, or (a tuple) continue at any of these states."""
+"""A state. It consumes a character, checks a condition, or (as a tuple) continues at any of its states."""
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class _Set:
 
 
 class LinearPattern:
-    """A compiled pattern that matches whole texts. The constructor raises PatternError."""
+    """A compiled pattern that matches whole texts. The constructor raises PatternError for a bad pattern."""
 
     def __init__(self, text: str):
         self._sets: dict[tuple[frozenset[int], _Kind], _Set] = {}
@@ -167,7 +167,7 @@ class LinearPattern:
                 return bool(end.value)
 
     def match_in_parts(self, text: str) -> Generator[None, None, bool]:
-        """Match as `matches`, and yield after each PART_STATES states."""
+        """Return the same as `matches`, but yield after each PART_STATES states."""
         current = self._find(frozenset([0]), _Kind.NONE)
         done = 0
         for char in text:
@@ -211,9 +211,9 @@ class LinearPattern:
         self.remembered = 0
 
     def _closure(self, current: _Set, after: _Kind) -> Iterable[int]:
-        """Return the states reachable from a set which consume a character, or are the end.
+        """Return the states that are reachable from a set and consume a character, and the end if it is reachable.
 
-        `after` is the kind of that character.
+        `after` is the kind of the next character.
         """
         pending = list(current.states)
         seen: set[int] = set()

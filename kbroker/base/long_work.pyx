@@ -60,7 +60,7 @@ cdef int64_t charged = 0        # elements that no Pace has counted yet
 cdef int charge(int64_t elements) noexcept:
     """Count processed elements at the Pace whose `spend` is called next.
 
-    Code deep below a work, which has no Pace, calls it.
+    Code that has no Pace, deep below a work, calls this.
     """
     global charged
     charged += elements
@@ -68,7 +68,7 @@ cdef int charge(int64_t elements) noexcept:
 
 
 def charge_nothing(_amount):
-    """Count nothing: for an amount without a limit."""
+    """Do nothing. Callers pass this function if an amount has no limit."""
 
 
 cdef class Pace:
@@ -105,7 +105,7 @@ cdef class Pause:
         self.works = []
 
     def wait(self):
-        """Wait until `end` is called."""
+        """Yield until `end` is called."""
         while not self.is_over:
             yield self
 

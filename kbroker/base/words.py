@@ -1,7 +1,7 @@
 """Durations and sizes in words, for people."""
 
 _STEPS = ((86_400, 'd', 3600, 'h'), (3600, 'h', 60, 'min'), (60, 'min', 1, 's'))
-"""For each unit above a second, its seconds and its name, and those of the unit below it."""
+"""Rows of (seconds of a unit, its name, seconds of the next smaller unit, its name), the largest unit first."""
 
 
 def words_for_seconds(seconds: int) -> str:

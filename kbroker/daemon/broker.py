@@ -50,10 +50,13 @@ logger = logging.getLogger('kbroker')
 DRAIN_MS = 5_000
 """The time for which a stop waits for the answers to requests in flight."""
 SYNC_THREADS = 4
-"""Measured with 64 dirty files: four threads took a tenth of the time of one, and eight took as long as four."""
+"""The number of sync threads.
+
+With 64 dirty files, four threads took a tenth of the time of one, and eight as long as four.
+"""
 ACCEPTED_AT_ONCE = 64
 FILES_LEAST_SHARE = 8
-"""One file descriptor of this many is reserved for the files of the logs."""
+"""The share of the file descriptors that is reserved for the files of the logs: one in this many."""
 LEAST_RESERVED = 48
 """The least number of descriptors that connections leave free, or half of the limit if that is less.
 
@@ -71,7 +74,7 @@ def limit_of(value: int) -> int:
 
 
 class Broker:
-    """A broker process: `start`, then `run`, which returns after `stop`."""
+    """A broker process. Call `start`, then `run`, which returns after `stop`."""
 
     server: Server
     _ledger: list[Line]

@@ -23,7 +23,7 @@ class ClockWatch:
         return self._clock.wall_ms() - self._clock.monotonic_ms()
 
     def look(self) -> None:
-        """Log a warning if the wall clock was set since the last look."""
+        """Log a warning if the wall clock was set since the last call."""
         lead_ms = self._measure()
         jump_ms, self._lead_ms = lead_ms - self._lead_ms, lead_ms
         if jump_ms >= LEAST_JUMP_MS:

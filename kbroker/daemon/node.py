@@ -55,7 +55,10 @@ NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 
 
 class Node:
-    """All state of a broker: `take_directory`, `open`, then requests and ticks, then `close` or `abandon`."""
+    """All state of a broker.
+
+    Call `take_directory` and `open`, then serve requests and ticks, then call `close` or `abandon`.
+    """
 
     # Handlers in C look these names up for each request. Python finds them more slowly in a dict of more than 30 names.
     __slots__ = (
@@ -78,9 +81,10 @@ class Node:
 
     def __init__(self, config: Config, clock: Clock, timers: Timers, fs: FileSystem, sync: Sync = sync_inline,
                  submit: Submit = run_inline, validate: Submit = run_inline, search: Submit = run_inline):
-        """Store how to run work outside the loop: `sync` syncs files, `submit` runs jobs of the cleaner and removes
-        files, `validate` validates long produced batches, `search` searches logs by time. Each blocks the loop if it
-        runs its work inline.
+        """Create the closed rooms.
+
+        `sync` syncs files, `submit` runs jobs of the cleaner and removes files, `validate` validates long produced
+        batches, `search` searches logs by time. Each of these functions blocks the loop if it runs its work inline.
         """
         self.config = config
         self.clock = clock
@@ -233,7 +237,7 @@ class Node:
     def _go_offline(self, failure: KafkaError) -> None:
         """Write nothing from here on: the log directory has failed.
 
-        The failure is reported to waiting requests at the end of the tick: an append may be in progress now.
+        The failure is reported to waiting requests at the end of the tick, because an append may be in progress now.
         """
         self.flusher.halt()
         self.metadata.take_offline(str(failure))
@@ -274,7 +278,7 @@ class Node:
             yield from check(after, wanted)
 
     def _with_configs(self, changed: Mapping[str, Mapping[str, str]]) -> Config:
-        """Return the configuration with the BROKER configs of the metadata log, some of them `changed`."""
+        """Return the configuration with the BROKER configs of the metadata log, some of which `changed` replaces."""
         found = {name: changed.get(name, self.metadata.image.configs.get((ResourceType.BROKER, name), {}))
                  for name in ('', str(self.metadata.node_id))}
         return self.config.with_changes(cluster_wide=found[''], per_broker=found[str(self.metadata.node_id)])

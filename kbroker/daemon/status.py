@@ -1,6 +1,6 @@
 """The status socket, a Unix socket on which a running broker describes itself.
 
-The socket has an abstract name, which contains the identity of the log directory: A file in the directory would disturb
+The socket has an abstract name, which contains the identity of the log directory. A file in the directory would disturb
 every copy of it, and remain after a broker is killed. Abstract names belong to a network namespace, so only processes
 inside a container reach its broker. The broker answers only its own user and root.
 
@@ -60,7 +60,7 @@ class Peer:
 
 
 class StatusSocket:
-    """Answers the question of each connection with what `answer(question)` returns."""
+    """Answers the question of each connection with the result of `answer(question)`."""
 
     def __init__(self, reactor: Reactor, long_work: LongWork, directory: str,
                  answer: Callable[[Report], Steps[Report]]):

@@ -76,7 +76,10 @@ class AclFollower:
 
 
 def may_be_administered(authorizer: Authorizer) -> bool:
-    """Return whether any principal may create ACLs, as far as ACLs that allow decide. Denials are ignored."""
+    """Return whether some principal may create ACLs, by super users, an ACL, or the rule for resources without ACLs.
+
+    ACLs that deny are ignored.
+    """
     if authorizer.super_users or authorizer.allow_if_no_acl:
         return True
     return any(

@@ -32,7 +32,7 @@ class Commits:
     """The image of the metadata, and the changes that are about to replace it."""
 
     def __init__(self, image: MetadataImage, log: QuorumLog, clock: Clock, sync: Sync):
-        """Sync the log by `sync` for the changes that wait."""
+        """Write changes to `log`. `sync` syncs it in a thread, for changes that wait."""
         self.image = image
         """The state after the last durable batch.
 

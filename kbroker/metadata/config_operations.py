@@ -23,7 +23,7 @@ Resource = tuple[int, str]
 
 
 class ConfigOperations:
-    """The changes of configs. A caller waits for its turn of `Commits.turns`."""
+    """The changes of configs. The caller of a method must have a turn of `Commits.turns`."""
 
     def __init__(self, commits: Commits, config: Config, node_id: int):
         self._commits = commits

@@ -9,7 +9,7 @@ from kbroker.protocol.messages import ClearElrRecord, ConfigRecord
 
 MIN_INSYNC_REPLICAS = 'min.insync.replicas'
 OVERHEAD_BYTES = 64
-"""A bound on the bytes of a record in a batch without its strings."""
+"""A bound on the bytes that a record without its strings takes in a batch."""
 
 
 def config_record(resource_type: int, name: str, key: str, value: str | None) -> ConfigRecord:

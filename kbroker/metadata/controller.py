@@ -62,7 +62,8 @@ logger = logging.getLogger(__name__)
 
 
 class MetadataController:
-    """The metadata of this broker. Call `open`, `register`, any operations, `begin_shutdown`, `finish_shutdown`.
+    """The metadata of this broker. Call `open`, `register`, any operations, `begin_shutdown`, `finish_shutdown`, in
+    this order.
 
     Each operation replaces `image`, so keep the controller and not the image. The caller holds the log directory's
     `.lock` throughout.

@@ -138,7 +138,7 @@ class MetadataImage:
     flat_names: dict[str, str] = field(default_factory=dict)
     """The topics with a '.' or '_' in their names, by the name with '_' in place of '.'.
 
-    Equal keys would be equal metric names.
+    Two topics with the same key would have the same metric names.
     """
     access_control_entries: dict[bytes, Any] = field(default_factory=dict)
     scram_credentials: dict[tuple[str, int], Any] = field(default_factory=dict)

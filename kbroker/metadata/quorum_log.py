@@ -90,7 +90,7 @@ class QuorumLog:
         self._ends_segment = False
         """True if the next batch begins a segment, because a snapshot covers the last segment."""
         self._unsynced_names: list[File] = []
-        """A list of the log's directory if the last segment is new and its name is not synced, else empty."""
+        """Has the log's directory if the last segment is new and its name is not synced; else it is empty."""
         self._opened_again: list[File] = []
         """The last segment and the directory, opened a second time: see `files_to_sync`."""
         self._failure: str | None = None

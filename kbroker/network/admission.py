@@ -70,7 +70,8 @@ class Admission:
     def pauses(self, listener: str) -> tuple[int, int]:
         """Record a connection of a listener.
 
-        Return the milliseconds for which this listener, and all listeners, accept no more.
+        Return two times in milliseconds: the first for which this listener accepts no more, the second for which no
+        listener does.
         """
         return (self._pause_ms(listener, self.listeners.get(listener, NO_LIMITS).max_rate),
                 self._pause_ms(WHOLE_BROKER, self.max_rate))

@@ -52,7 +52,7 @@ cdef class MemoryHolder(EventHandler):
         self.mark_relief = -1
 
     cdef bint may_serve(self) noexcept:
-        """Return whether the next frame may be served as far as all conditions other than memory are concerned."""
+        """Return whether the next frame may be served, apart from its wait for memory."""
         return False
 
     cdef bint delays_others(self) except -1:

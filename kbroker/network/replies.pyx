@@ -79,7 +79,7 @@ cdef class ReplyQueue:
         return self.next_reply + self.unanswered - 1
 
     cdef bint is_answered(self, int64_t sequence) except -1:
-        """Return whether a request that was served has its reply."""
+        """Return whether a request that was served has a reply."""
         return sequence < self.next_reply or (self.early is not None and sequence in self.early)
 
     cdef int put(self, int64_t sequence, object segments) except -1:
@@ -238,7 +238,7 @@ cdef inline bint add_piece(Outgoing *out, char *at, size_t size) noexcept:
 
 
 cdef inline void give_back(Outgoing *out, Py_ssize_t size) noexcept:
-    """Remove the last `size` bytes of the room that was taken last from the bytes to send."""
+    """Remove the last `size` bytes from the piece that `take_room` extended or added last."""
     cdef int last = out.count - 1
     out.used -= size
     out.size -= size

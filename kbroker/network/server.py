@@ -27,7 +27,7 @@ ACCEPT_NS = 500_000
 DEFAULT_OPTIONS = SocketOptions()
 OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 MOST_HELD = 1000
-"""The most connections beyond the quotas of their addresses that are held. Further ones are closed at once."""
+"""The most connections to hold that exceed the quotas of their addresses. Further ones are closed at once."""
 ACCEPT_PAUSE_MS = 1000
 """The time for which the listeners pause when the process has no file descriptor left and no connection closes."""
 
@@ -234,7 +234,7 @@ class Server:
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # The broker only sees by keepalive that a peer has vanished while it waits for an answer.
+            # Only keepalive shows that a peer has vanished while it waits for its answer.
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection = Connection(self.traffic, accepted.detach(), host, port, endpoint.name,
                                     endpoint.make_transport)

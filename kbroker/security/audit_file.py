@@ -85,7 +85,7 @@ class AuditFile:
             os.close(self._fd)
 
     def _open(self) -> int:
-        """Open the file, and end a torn last line, whose broker may have been killed."""
+        """Open the file. End a torn last line, which a killed broker may have left."""
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             size = os.fstat(fd).st_size

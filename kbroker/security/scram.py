@@ -1,4 +1,5 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677). Like Kafka (KIP-84), without channel binding and SASLprep.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677). Like Kafka (KIP-84), the broker uses neither channel binding
+nor SASLprep.
 
 The key derivation serves both sides of a login, and the commands that store credentials.
 

@@ -180,7 +180,7 @@ class Config:
 
     @property
     def log_directory(self) -> str:
-        """The only directory of the broker, which holds all data."""
+        """The broker's only log directory, which holds all data."""
         return str(self['log.dirs'][0])
 
     @property

@@ -199,5 +199,5 @@ AT_MOST = _relations()
 LESS_THAN = tuple((f'{kind}.heartbeat.interval.ms', f'{kind}.session.timeout.ms') for kind in GROUP_KINDS)
 """Pairs of settings of a GROUP resource.
 
-The first of a pair must be less than the second, also for the broker's settings.
+The first of a pair must be less than the second. The same holds for the broker's settings of these names.
 """

@@ -152,7 +152,7 @@ class ListenerConfig:
         return self._given(setting) or self._names(setting)[0]
 
     def is_set(self, name: str) -> bool:
-        """Return whether a setting has a value other than its default from a source."""
+        """Return whether a source other than the default sets a setting."""
         return self._given(SETTINGS[name]) is not None
 
     def texts(self, prefix: str) -> dict[str, str]:
