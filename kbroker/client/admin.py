@@ -175,7 +175,10 @@ class Admin(AdminRequests):
     def create_partitions(self, counts: Mapping[str, int],
                           assignments: Mapping[str, Collection[Collection[int]]] | None = None,
                           validate_only: bool = False) -> dict[str, KafkaError | None]:
-        """Increase topics to these numbers of partitions. `assignments` has the brokers of each new partition."""
+        """Increase topics to these numbers of partitions. `assignments` has the brokers of each new partition.
+
+        Raise TypeError if `counts` is not a mapping from topics to numbers.
+        """
         request = messages.CreatePartitionsRequest
         if not isinstance(counts, Mapping):
             raise TypeError(f'found {type(counts).__name__} as counts, expected a dict from topics to counts')
@@ -210,7 +213,8 @@ class Admin(AdminRequests):
     def describe_config(self, kind: str, name: str) -> dict[str, str | None]:
         """Return the settings of a topic, broker or group by name. The value of a secret is None.
 
-        The name of a broker is its id. The name '' means the dynamic settings of all brokers.
+        The name of a broker is its id. The name '' means the dynamic settings of all brokers. Raise the KafkaError of
+        the resource, ValueError for an unknown `kind`.
         """
         resource = (code_named(ResourceType, kind, 'as the type of a resource'), name)
         found = self.describe_configs([resource])[resource]
@@ -219,7 +223,10 @@ class Admin(AdminRequests):
         return {row.name: row.value for row in found}
 
     def alter_config(self, kind: str, name: str, changes: Mapping[str, object], validate_only: bool = False) -> None:
-        """Change settings of a topic, broker or group. The value None resets a setting to its default."""
+        """Change settings of a topic, broker or group. The value None resets a setting to its default.
+
+        Raise the KafkaError of the resource, ValueError for an unknown `kind`.
+        """
         resource = (code_named(ResourceType, kind, 'as the type of a resource'), name)
         operations = [(setting, AlterOp.DELETE, None) if value is None else (setting, AlterOp.SET, as_text(value))
                       for setting, value in changes.items()]
@@ -410,7 +417,10 @@ class Admin(AdminRequests):
     def list_transactions(self, state_filters: Collection[str] = (), producer_id_filters: Collection[int] = (),
                           duration_filter_ms: int = -1,
                           transactional_id_pattern: str | None = None) -> list[TransactionListing]:
-        """Return the transactional ids of all brokers, ordered by the ids of the brokers."""
+        """Return the transactional ids of all brokers, ordered by the ids of the brokers.
+
+        Raise KafkaError(INVALID_REQUEST) if a broker does not know one of `state_filters`.
+        """
         request = messages.ListTransactionsRequest(
             state_filters=names_of(state_filters, 'state'), producer_id_filters=list(producer_id_filters),
             duration_filter=duration_filter_ms, transactional_id_pattern=transactional_id_pattern)

@@ -53,7 +53,7 @@ def partitions_of(given: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def by_partition(given: Mapping[tuple[str, int], T], what: str) -> dict[tuple[str, int], T]:
-    """Return a mapping from partitions. `what` names its values. Raise TypeError if a key is not a partition."""
+    """Return a mapping by partition. `what` names its values. Raise TypeError if a key is not a partition."""
     if not isinstance(given, Mapping):
         raise TypeError(f'found {type(given).__name__} as {what}s, expected a dict from partitions to {what}s')
     return {partition_of(at): value for at, value in given.items()}
@@ -78,7 +78,7 @@ def milliseconds_of(given: object, what: str) -> int:
 
 
 def check_subscription(topics: frozenset[str], pattern: object, regex: str | None) -> None:
-    """Raise TypeError or ValueError for a subscription that a consumer cannot have."""
+    """Raise ValueError unless there are topics, a regex, or a pattern alone, TypeError for a bad type of a pattern."""
     if pattern is not None and not isinstance(pattern, str | re.Pattern):
         raise TypeError(f'found {type(pattern).__name__} as pattern, expected str or re.Pattern')
     if pattern is not None and (topics or regex is not None):

@@ -244,7 +244,7 @@ class ClassicMember(GroupMember):
         """
         self._has_generation = False
         self._end_round()
-        # A member may have an id before it has joined. The next rebalance would wait for this member for its whole
+        # A member with an id must leave even if it has not joined. The next rebalance would wait for it for its whole
         # session.
         is_known = self.generation_id >= 0 or bool(self.member_id)
         if not is_known or self._settings.group_instance_id is not None:

@@ -139,8 +139,10 @@ class Cluster:
     # ---- connections
 
     def any(self) -> Connection:
-        """Return a connection to any broker: an idle connection, else one to a known broker, else one to a bootstrap
-        server.
+        """Return a connection to any broker.
+
+        Prefer an idle connection, then one to a known broker, then one to a bootstrap server. Raise ClientError if no
+        broker can be reached.
         """
         self._close_idle()
         for (_, _, purpose), connection in self._connections.items():
@@ -321,7 +323,10 @@ class Cluster:
     # ---- metadata
 
     def refresh(self, topics: Collection[str] | None = None, allow_auto_topic_creation: bool = False) -> Any:
-        """Fetch the metadata of these topics and keep it. None means all topics. Return the MetadataResponse."""
+        """Fetch the metadata of these topics and keep it. None means all topics. Return the MetadataResponse.
+
+        Raise ClientError if the broker belongs to another cluster than before.
+        """
         connection = self.any()
         wanted = None if topics is None else [messages.MetadataRequest.MetadataRequestTopic(name=name)
                                               for name in topics]

@@ -189,10 +189,10 @@ class Connection:
 
     def call(self, request: Message, timeout_ms: int | None = None, max_version: int | None = None,
              min_version: int = 0) -> Any:
-        """Return the answer to `request`. No other request may be in flight. A timeout closes the connection.
+        """Return the answer to `request`. A timeout closes the connection.
 
         After OutOfTime the request remains in flight. The next call with an equal request waits for the same answer.
-        Any other request first waits for that answer and drops it.
+        Any other request first waits for that answer and drops it. Raise RuntimeError if another request is in flight.
         """
         if self._called is not None and self._called != request:
             self._drop_call()

@@ -140,7 +140,8 @@ class Consumer:
 
         The consumer evaluates `pattern`, which matches no internal topics. The broker evaluates `regex`, in the syntax
         of RE2, which also matches internal topics and needs group.protocol=consumer. The subscription replaces the
-        previous one. `listener` replaces the previous listener unless it is None.
+        previous one. `listener` replaces the previous listener unless it is None. Raise ConfigError if `regex` is given
+        with another group.protocol, TypeError or ValueError for topics and expressions that do not fit together.
         """
         self._check_use()
         session = self._group()

@@ -246,7 +246,10 @@ class GroupSession:
             self.commit_if_still_member()
 
     def commit_if_still_member(self) -> None:
-        """Commit, unless the group has rebalanced: only the new member may commit offsets of reassigned partitions."""
+        """Commit, unless the group has rebalanced: only the new member may commit offsets of reassigned partitions.
+
+        Raise any error of the commit that does not end by itself.
+        """
         if self._subscription and self.member.generation_id < 0:
             return
         try:

@@ -257,7 +257,7 @@ class Producer:
         """Claim the transactional.id. This fences its previous user, and aborts that user's open transaction.
 
         With `keep`, which two_phase_commit implies, that transaction is kept and becomes `prepared` (KIP-939). After a
-        call that timed out, only the same call may follow.
+        call that timed out, only the same call may follow. Raise IllegalProducerState without a transactional.id.
         """
         self._use.check()
         if not self.transactions.is_transactional:

@@ -213,7 +213,8 @@ class TransactionManager:
     def complete(self, decided: PreparedTransaction | None) -> bool:
         """Commit the prepared transaction if `decided` is its token, abort it otherwise.
 
-        Return False if none is prepared.
+        Return False in the state READY, in which none is prepared. Raise IllegalProducerState or FatalProducerError in
+        any other state without a prepared transaction, ValueError for a token of another transactional.id.
         """
         if self.prepared is None:
             if self.lifecycle.state is ProducerState.READY:

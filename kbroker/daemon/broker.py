@@ -69,7 +69,7 @@ EXIT_BROKEN = 70
 
 
 def limit_of(value: int) -> int:
-    """Return a limit of the settings. The largest number means no limit."""
+    """Return a limit of the settings, or UNBOUNDED for the largest number, which means no limit."""
     return UNBOUNDED if value == INT_MAX else value
 
 

@@ -39,7 +39,10 @@ class _Reader:
         return taken
 
     def element(self) -> tuple[int, bytes, bytes]:
-        """Read the next element. Return its tag, its content, and all its bytes."""
+        """Read the next element. Return its tag, its content, and all its bytes.
+
+        Raise DistinguishedNameError if no whole element is left.
+        """
         start = self.at
         tag = self.take(1)[0]
         length = self.take(1)[0]
@@ -52,7 +55,7 @@ class _Reader:
         return tag, content, self.data[start:self.at]
 
     def content(self, wanted: int) -> bytes:
-        """Read the next element, which must have the tag `wanted`. Return its content."""
+        """Read the next element, and return its content. Raise DistinguishedNameError unless its tag is `wanted`."""
         tag, content, _ = self.element()
         if tag != wanted:
             raise DistinguishedNameError(f'certificate: tag {wanted:#04x} expected, found {tag:#04x}')

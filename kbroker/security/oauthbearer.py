@@ -63,7 +63,11 @@ class Validator(Protocol):
 
 
 def converse(validator: Validator) -> Talk:
-    """Run the exchange with a validator."""
+    """Run the exchange with a validator.
+
+    Raise AuthenticationError for a malformed message, for a refused token after which the client gives up, and after
+    MOST_ATTEMPTS refused tokens.
+    """
     claimed_name, token = None, (yield b'')
     for _ in range(MOST_ATTEMPTS):
         authzid, bearer = parse_message(token)

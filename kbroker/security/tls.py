@@ -51,7 +51,7 @@ def _private_file(text: str) -> str:
 
 
 def load_key(context: ssl.SSLContext, private_key: str, chain: str, password: str | None) -> None:
-    """Load a private key and its certificate chain into a context."""
+    """Load a private key and its certificate chain into a context. Raise ConfigError if OpenSSL rejects them."""
     path = _private_file(private_key if chain == private_key else f'{private_key}\n{chain}\n')
     try:
         # Without a password, OpenSSL would prompt for one on the terminal.

@@ -24,7 +24,10 @@ class Answer:
 
 
 def get(url: str, most_bytes: int, timeout_s: float, context: ssl.SSLContext | None = None) -> bytes:
-    """Return the body at `url`. All requests together have `timeout_s`. Follow redirects, except from https to http."""
+    """Return the body at `url`. All requests together have `timeout_s`. Follow redirects, except from https to http.
+
+    Raise WebError if a request fails, its status is not 200, or a redirect is refused.
+    """
     deadline = time.monotonic() + timeout_s
     for _ in range(MOST_REDIRECTS + 1):
         answer = request('GET', url, most_bytes, deadline, context=context)
