@@ -124,7 +124,7 @@ class BackgroundHeartbeats:
                 return IDLE_MS
             if member.is_joining:       # the group must not wait for a member whose program is busy
                 if now_ms - self._polled_ms >= LATE_MS:
-                    member.go_on_joining()
+                    member.continue_joining()
                 return LATE_MS
             if now_ms >= member.next_heartbeat_ms() + LATE_MS:
                 member.heartbeat_if_due()

@@ -119,7 +119,7 @@ class ClassicMember(GroupMember):
     def is_joining(self) -> bool:
         return self._round is not None
 
-    def go_on_joining(self) -> None:
+    def continue_joining(self) -> None:
         if self._round is None:
             return
         try:

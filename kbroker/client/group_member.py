@@ -81,7 +81,7 @@ class GroupMember(Membership):
         """Return whether a join has begun whose result the consumer has not adopted."""
         return False
 
-    def go_on_joining(self) -> None:
+    def continue_joining(self) -> None:
         """Do the next step of a join that has begun, if the group is ready. The next `join` returns its result."""
 
     def give_up(self) -> None:

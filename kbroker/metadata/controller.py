@@ -34,7 +34,7 @@ from kbroker.metadata.directory import (
 )
 from kbroker.metadata.features import ELIGIBLE_LEADER_REPLICAS_VERSION, METADATA_VERSION, SUPPORTED_FEATURES
 from kbroker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, ResourceType
-from kbroker.metadata.lost_log import proof_of_loss, way_back
+from kbroker.metadata.lost_log import proof_of_loss, recovery_advice
 from kbroker.metadata.quorum_log import QuorumLog
 from kbroker.metadata.scram_records import MOST_CREDENTIALS
 from kbroker.metadata.snapshots import bootstrap_records
@@ -118,7 +118,8 @@ class MetadataController:
         controller, bootstrap = cls._read(fs, log_dir, config, clock, sync)
         proof = None if past is None else proof_of_loss(past, controller._log, controller.image)
         if proof is not None:
-            raise DirectoryRefusedError(f'{controller._log.directory}: {proof}. {way_back(controller._log, log_dir)}')
+            advice = recovery_advice(controller._log, log_dir)
+            raise DirectoryRefusedError(f'{controller._log.directory}: {proof}. {advice}')
         controller._lead()
         if bootstrap:
             controller._bootstrap(bootstrap)

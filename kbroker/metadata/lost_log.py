@@ -45,7 +45,7 @@ def proof_of_loss(past: Past, log: QuorumLog, image: MetadataImage) -> str | Non
     return f'found the partition directories {named}{more}, which no record of the metadata log ever named'
 
 
-def way_back(log: QuorumLog, log_dir: str) -> str:
+def recovery_advice(log: QuorumLog, log_dir: str) -> str:
     """Return the advice to the operator that follows the proof of a loss."""
     if not log.exists:
         return ('Nothing was changed. kbroker serves one log directory, with all partitions of the broker. If the '

@@ -66,7 +66,7 @@ It returns the last answer with the login, or raises AuthenticationError.
 class Exchange:
     """One login in progress. After its `outcome`, or an AuthenticationError, it accepts no further token.
 
-    If `step` or `go_on` returns a Check, the caller runs it and passes the result to `go_on`.
+    If `step` or `resume` returns a Check, the caller runs it and passes the result to `resume`.
     """
 
     __slots__ = ('_talk', 'outcome', 'refusal')
@@ -89,7 +89,7 @@ class Exchange:
                 None, f'found a token of {len(token)} bytes, expected at most {LARGEST_TOKEN_BYTES}')
         return self._send(token)
 
-    def go_on(self, is_passed: bool) -> bytes | Check:
+    def resume(self, is_passed: bool) -> bytes | Check:
         """Continue the exchange with the result of a Check. Return the answer to the client, or the next Check to run.
 
         Raise AuthenticationError if the login fails.

@@ -14,7 +14,7 @@ from kbroker.settings.listeners import (
     SECURITY_PROTOCOLS,
     Listener,
     ListenerConfig,
-    names_behind_a_listener,
+    listener_setting_names,
     parse_listener,
     row_of,
     split_name,
@@ -322,7 +322,7 @@ def find_setting(name: str, listeners: Mapping[str, bool]) -> Setting:
     if setting is None and (reason := _reason(REFUSED, plain)) is not None:
         raise ConfigError(name, f'{name} cannot be honoured: {reason}. Remove it to start without')
     if setting is None:
-        known = SETTINGS if scoped is None or scoped.mechanism else names_behind_a_listener()
+        known = SETTINGS if scoped is None or scoped.mechanism else listener_setting_names()
         from kbroker.base.suggestions import did_you_mean  # a start does not need it
 
         suggestion = did_you_mean(plain, known, least=CLOSE, prefix=name.removesuffix(plain))

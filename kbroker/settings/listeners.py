@@ -93,7 +93,7 @@ def row_of(scoped: ScopedName) -> Setting | None:
     return row
 
 
-def names_behind_a_listener() -> Iterator[str]:
+def listener_setting_names() -> Iterator[str]:
     """Yield every name that may follow the prefix of a listener."""
     for row in SETTINGS.values():
         if row.scope in (Scope.LISTENER, Scope.MECHANISM):

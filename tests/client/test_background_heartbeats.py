@@ -38,7 +38,7 @@ class Member:
         self.sent_ms.append(self.clock.monotonic_ms() - self._began_ms)
         self._due_ms = self.clock.monotonic_ms() + INTERVAL_MS
 
-    def go_on_joining(self):
+    def continue_joining(self):
         self.steps_ms.append(self.clock.monotonic_ms() - self._began_ms)
 
     def give_up(self):

@@ -349,7 +349,7 @@ class Authentication:
         if isinstance(result, BaseException):
             logger.error('the check of a token failed, so the token is refused', exc_info=result)
         exchange = request.connection.session.attempt.exchange
-        answer = self._advance(request, form, partial(exchange.go_on, result is True))
+        answer = self._advance(request, form, partial(exchange.resume, result is True))
         if answer is not None:
             form.send(request, answer)
 

@@ -8,5 +8,5 @@ def answer_of(exchange: Exchange, token: bytes) -> bytes:
     """Return the answer to a token of the client. Runs the checks that are a worker's in a broker."""
     found = exchange.step(token)
     while not isinstance(found, bytes):
-        found = exchange.go_on(found())
+        found = exchange.resume(found())
     return found
