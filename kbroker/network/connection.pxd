@@ -39,21 +39,17 @@ cdef class Connection(MemoryHolder):
     cdef readonly Framer framer
     cdef readonly ReplyQueue replies
     cdef Commons commons
-    cdef ConnectionMemory memory
     cdef Reactor reactor
     cdef Transport transport
     cdef Intake intake
     cdef Output output
     cdef int64_t last_sequence      # the number of the last frame that was served
     cdef int64_t passed_sequence    # that of the last request that was answered or let the next pass
-    cdef dict parked            # sizes of long unanswered requests by sequence; None before the first
-    cdef int64_t parked_bytes
     cdef int64_t network_us     # time to receive and send since take_network_us, while it is measured
     cdef Timer muting           # the timer that ends the muting; None while the peer is not muted
     cdef int64_t active_sweep   # the sweep before which the peer last made progress
     cdef Py_ssize_t counted_bytes
     cdef uint32_t missed_events     # events reported while the connection waited for a long turn
-    cdef Py_ssize_t frame_bytes     # size of the frame being served; 0 after its handler has kept it
 
     cpdef reply(self, int64_t sequence, segments)
     cpdef await_login(self, Py_ssize_t largest_frame_bytes)
@@ -69,7 +65,6 @@ cdef class Connection(MemoryHolder):
     cdef int take_turn(self, uint32_t events) except -1
     cdef bint may_read(self) except -1
     cdef int receive(self, bint is_full) except -1
-    cdef int park(self) except -1
     cdef int charge(self) except -1
     cdef bint serve_frames(self) except -1
     cdef bint serve_whole_frames(self) except -1

@@ -26,7 +26,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from kbroker.base.clock cimport Timer, now_us
 from kbroker.network.framing cimport Framer, ReceiveBuffers
-from kbroker.network.memory cimport SMALL_FRAME_BYTES, ChargedFrame, ConnectionMemory, MemoryHolder
+from kbroker.network.memory cimport SMALL_FRAME_BYTES, ConnectionMemory, MemoryHolder
 from kbroker.network.reactor cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, FOR_SHARE, NOT_WAITING, Reactor
 from kbroker.network.replies cimport ALL_SLICES, Outgoing, ReplyQueue
 from kbroker.network.states cimport (
@@ -112,9 +112,8 @@ cdef class Connection(MemoryHolder):
 
     def __init__(self, Commons commons not None, int fd, client_host='', client_port=-1, listener_name='',
                  make_transport=Transport):
-        MemoryHolder.__init__(self)
+        MemoryHolder.__init__(self, commons.memory)
         self.commons = commons
-        self.memory = commons.memory
         self.reactor = commons.reactor
         self.transport = make_transport(fd)
         self.framer = Framer(commons.receive_buffers, commons.max_request_bytes)
@@ -154,8 +153,7 @@ cdef class Connection(MemoryHolder):
         if self.intake == CLOSED:
             return
         self.replies.put(sequence, segments)
-        if self.parked:
-            self.parked_bytes -= self.parked.pop(sequence, 0)
+        self.unpark(sequence)
         self.reactor.call_at_tick_end(self)
         self.let_next_pass(sequence)
 
@@ -173,16 +171,7 @@ cdef class Connection(MemoryHolder):
 
     cpdef keep_frame(self):
         """Return the KeptFrame of the frame that is being served, or None if the connection has closed."""
-        cdef ChargedFrame kept
-        if self.intake == CLOSED:
-            return None
-        kept = ChargedFrame.__new__(ChargedFrame)
-        kept.buffer = self.framer.lend()
-        kept.memory = self.memory
-        kept.charged_bytes = self.frame_bytes
-        self.memory.held_bytes += self.frame_bytes
-        self.frame_bytes = 0
-        return kept
+        return None if self.intake == CLOSED else self.keep_frame_of(self.framer.lend())
 
     cpdef let_next_pass(self, int64_t sequence):
         """Allow the next frame to be served although this request has no reply yet, because all effects of the request
@@ -236,9 +225,7 @@ cdef class Connection(MemoryHolder):
             self.muting = None
         self.framer.clear()
         self.replies = ReplyQueue()
-        self.parked = None
-        self.parked_bytes = 0
-        self.memory.forget(self)
+        self.release_memory()
         self.commons.closed += 1
         if self.commons.on_close is not None:
             self.commons.on_close(self)
@@ -426,7 +413,7 @@ cdef class Connection(MemoryHolder):
             self.frame_bytes = size
             self.serve_frame(frame, size)
             if self.intake != CLOSED and not self.replies.is_answered(self.last_sequence):
-                self.park()
+                self.park(self.last_sequence)
         if self.intake >= LEAVING:
             return False
         if self.framer.start == self.framer.end:
@@ -454,15 +441,6 @@ cdef class Connection(MemoryHolder):
             self.replies.put(self.last_sequence, answer)
             self.reactor.call_at_tick_end(self)
             self.passed_sequence = self.last_sequence
-        return 0
-
-    cdef int park(self) except -1:
-        """Count the bytes of the last request, which is not answered yet: its handler may hold them."""
-        if self.frame_bytes > SMALL_FRAME_BYTES:
-            if self.parked is None:
-                self.parked = {}
-            self.parked[self.last_sequence] = self.frame_bytes
-            self.parked_bytes += self.frame_bytes
         return 0
 
     cdef int charge(self) except -1:

@@ -11,8 +11,15 @@ cdef enum:
     MAPPED_BYTES = 32 * 1024 * 1024
 
 
+cdef class ConnectionMemory
+
+
 cdef class MemoryHolder(EventHandler):
+    cdef ConnectionMemory memory
     cdef readonly int64_t framed_bytes  # bytes of frames not served when the last turn ended; 0 if small
+    cdef Py_ssize_t frame_bytes         # size of the frame being served; 0 after its handler has kept it
+    cdef dict parked                    # sizes of long unanswered requests by sequence; None before the first
+    cdef int64_t parked_bytes           # the sum of `parked`
     cdef int64_t charged_bytes          # the share in ConnectionMemory.held_bytes
     cdef int64_t charged_framed_bytes
     cdef int64_t moved_bytes            # bytes received and sent since the last _relieve that checked this peer
@@ -20,6 +27,10 @@ cdef class MemoryHolder(EventHandler):
 
     cdef bint may_serve(self) noexcept
     cdef bint delays_others(self) except -1
+    cdef int park(self, int64_t sequence) except -1
+    cdef int unpark(self, int64_t sequence) except -1
+    cdef object keep_frame_of(self, bytearray buffer)
+    cdef int release_memory(self) except -1
 
 
 cdef class ConnectionMemory:

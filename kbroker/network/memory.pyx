@@ -46,9 +46,13 @@ logger = logging.getLogger('kbroker.network')
 
 
 cdef class MemoryHolder(EventHandler):
-    """The part of a connection to which its memory is charged. A subclass in C overrides both methods."""
+    """The part of a connection that counts its memory: frames, requests that are not answered, and kept frames.
 
-    def __init__(self):
+    A subclass in C overrides `may_serve` and `delays_others`, and sets `framed_bytes` and `frame_bytes`.
+    """
+
+    def __init__(self, ConnectionMemory memory not None):
+        self.memory = memory
         self.mark_relief = -1
 
     cdef bint may_serve(self) noexcept:
@@ -58,6 +62,37 @@ cdef class MemoryHolder(EventHandler):
     cdef bint delays_others(self) except -1:
         """Return whether the peer holds memory that it could free by sending or receiving."""
         raise NotImplementedError(f'{type(self).__name__} holds no memory')
+
+    cdef int park(self, int64_t sequence) except -1:
+        """Count the bytes of the request that was served and is not answered yet: its handler may hold them."""
+        if self.frame_bytes > SMALL_FRAME_BYTES:
+            if self.parked is None:
+                self.parked = {}
+            self.parked[sequence] = self.frame_bytes
+            self.parked_bytes += self.frame_bytes
+        return 0
+
+    cdef int unpark(self, int64_t sequence) except -1:
+        """Subtract the bytes of a request that has its answer, if they are counted."""
+        if self.parked:
+            self.parked_bytes -= self.parked.pop(sequence, 0)
+        return 0
+
+    cdef object keep_frame_of(self, bytearray buffer):
+        """Return a KeptFrame of `buffer`, to which the memory of the frame that is being served is charged."""
+        cdef ChargedFrame kept = ChargedFrame.__new__(ChargedFrame)
+        kept.buffer = buffer
+        kept.memory = self.memory
+        kept.charged_bytes = self.frame_bytes
+        self.memory.held_bytes += self.frame_bytes
+        self.frame_bytes = 0
+        return kept
+
+    cdef int release_memory(self) except -1:
+        """Subtract all memory of the connection, which has closed. Frames that handlers keep stay charged."""
+        self.parked = None
+        self.parked_bytes = 0
+        return self.memory.forget(self)
 
 
 @cython.final
