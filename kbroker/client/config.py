@@ -48,7 +48,7 @@ TIMES = {
     'request_timeout_ms': 'request.timeout.ms', 'default_api_timeout_ms': 'default.api.timeout.ms',
     'connection_setup_timeout_ms': 'socket.connection.setup.timeout.ms', 'retry_backoff_ms': 'retry.backoff.ms',
     'retry_backoff_max_ms': 'retry.backoff.max.ms', 'connections_max_idle_ms': 'connections.max.idle.ms'}
-"""The settings with times, by the fields of ClientConfig, which have the defaults."""
+"""The settings that are times, by the fields of ClientConfig, which have their defaults."""
 CONNECTION_SETTINGS = ('bootstrap.servers', 'client.id', 'security.protocol', *TIMES.values())
 """The settings that every client has."""
 SECURITY_SETTINGS = (

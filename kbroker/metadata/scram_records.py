@@ -47,8 +47,8 @@ def check_salt(salt: bytes) -> None:
 def check_salted_password(salted: bytes) -> None:
     """Raise KafkaError UNACCEPTABLE_CREDENTIAL for a salted password of a bad length.
 
-    Like Kafka, accept other lengths than the digest's: the keys are derived from the salted password, and a client that
-    knows it can log in.
+    Like Kafka, accept other lengths than the digest's, because the keys are derived from the salted password. A client
+    that has the salted password can log in.
     """
     if not 1 <= len(salted) <= LARGEST_SALTED_PASSWORD_BYTES:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f'found a salted password of {len(salted)} bytes, '
