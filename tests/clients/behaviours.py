@@ -2,6 +2,7 @@
 import itertools
 import time
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 
 import pytest
 
@@ -27,7 +28,20 @@ def until(holds):
     return result
 
 
-class Producer(ABC):
+class Closing(ABC):
+    """A part of a client library that a `with` block closes."""
+
+    @abstractmethod
+    def close(self): ...
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+
+class Producer(Closing):
     """A producer of a client library. `send` queues; `flush` returns when everything is acknowledged."""
 
     @abstractmethod
@@ -43,17 +57,9 @@ class Producer(ABC):
     def commit(self): ...
     @abstractmethod
     def abort(self): ...
-    @abstractmethod
-    def close(self): ...
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
 
 
-class Consumer(ABC):
+class Consumer(Closing):
     """A consumer of a client library."""
 
     @abstractmethod
@@ -72,14 +78,6 @@ class Consumer(ABC):
     @abstractmethod
     def committed(self, topic, partition):
         """Return the committed offset of the group, or None."""
-    @abstractmethod
-    def close(self): ...
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
 
 
 class Client(ABC):
@@ -134,13 +132,30 @@ class Client(ABC):
         until(shows)
 
 
+@contextmanager
+def client_of(library, address):
+    """Yield a client of this library, and close it if it has something to close."""
+    client = library(address)
+    try:
+        yield client
+    finally:
+        getattr(client, 'close', bool)()
+
+
 def send(producer, topic, partitions, start, stop):
     for number in range(start, stop):
         producer.send(topic, number % partitions, f'v{number}')
 
 
 class Behaviours:
-    """The tests that need no restart. A subclass has a fixture `client`."""
+    """The tests that need no restart. A subclass names its `library`."""
+
+    library: type[Client]
+
+    @pytest.fixture
+    def client(self, shared_broker):
+        with client_of(self.library, shared_broker.address) as client:
+            yield client
 
     @pytest.mark.parametrize('acks', [1, 'all'])
     def test_records_come_back_in_order_with_key_headers_and_offset(self, client, acks):
@@ -266,7 +281,14 @@ class Behaviours:
 
 
 class Restarts:
-    """The tests that stop or kill the broker. A subclass has the fixtures `broker` and `client`."""
+    """The tests that stop or kill the broker. A subclass names its `library`."""
+
+    library: type[Client]
+
+    @pytest.fixture
+    def client(self, broker):
+        with client_of(self.library, broker.address) as client:
+            yield client
 
     @pytest.mark.parametrize('way', ['stop', 'kill9'])
     def test_a_transaction_outlives_a_restart_of_the_broker(self, broker, client, way):

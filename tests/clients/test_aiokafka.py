@@ -138,26 +138,9 @@ class AiokafkaClient(Client):
             'enable_auto_commit': False, 'session_timeout_ms': 10_000, 'heartbeat_interval_ms': 500})
 
 
-@pytest.fixture
-def aiokafka_client():
-    clients = []
-
-    def connect(address):
-        clients.append(AiokafkaClient(address))
-        return clients[-1]
-
-    yield connect
-    for client in clients:
-        client.close()
-
-
 class TestAiokafka(Behaviours):
-    @pytest.fixture
-    def client(self, shared_broker, aiokafka_client):
-        return aiokafka_client(shared_broker.address)
+    library = AiokafkaClient
 
 
 class TestAiokafkaOverRestarts(Restarts):
-    @pytest.fixture
-    def client(self, broker, aiokafka_client):
-        return aiokafka_client(broker.address)
+    library = AiokafkaClient

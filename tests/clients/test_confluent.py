@@ -117,9 +117,7 @@ class ConfluentClient(Client):
 
 
 class TestConfluent(Behaviours):
-    @pytest.fixture
-    def client(self, shared_broker):
-        return ConfluentClient(shared_broker.address)
+    library = ConfluentClient
 
     def test_all_topics_are_listed(self, client):
         # librdkafka's request for all topics ends three bytes before its frame. The broker once refused it for this.
@@ -128,6 +126,4 @@ class TestConfluent(Behaviours):
 
 
 class TestConfluentOverRestarts(Restarts):
-    @pytest.fixture
-    def client(self, broker):
-        return ConfluentClient(broker.address)
+    library = ConfluentClient

@@ -15,9 +15,7 @@ class ConsumerProtocolClient(ConfluentClient):
 
 
 class TestConsumerProtocol(Behaviours):
-    @pytest.fixture
-    def client(self, shared_broker):
-        return ConsumerProtocolClient(shared_broker.address)
+    library = ConsumerProtocolClient
 
     def test_a_regular_expression_follows_the_topics_that_match_it(self, client):
         prefix = fresh('pattern')
@@ -58,8 +56,6 @@ class TestConsumerProtocol(Behaviours):
 
 
 class TestConsumerProtocolOverRestarts(Restarts):
-    @pytest.fixture
-    def client(self, broker):
-        return ConsumerProtocolClient(broker.address)
+    library = ConsumerProtocolClient
 
 

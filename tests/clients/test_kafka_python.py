@@ -107,12 +107,8 @@ class KafkaPythonClient(Client):
 
 
 class TestKafkaPython(Behaviours):
-    @pytest.fixture
-    def client(self, shared_broker):
-        return KafkaPythonClient(shared_broker.address)
+    library = KafkaPythonClient
 
 
 class TestKafkaPythonOverRestarts(Restarts):
-    @pytest.fixture
-    def client(self, broker):
-        return KafkaPythonClient(broker.address)
+    library = KafkaPythonClient

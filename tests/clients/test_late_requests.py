@@ -2,10 +2,8 @@
 
 Covers KIP-890.
 """
-from contextlib import contextmanager
-
 import pytest
-from behaviours import fresh, until
+from behaviours import client_of, fresh, until
 from support.clients.late_requests import (
     COMMITTED_AFTER_LATE_REQUEST,
     COMMITTED_AFTER_LOST_ANSWER,
@@ -25,15 +23,6 @@ each_request = pytest.mark.parametrize('api_key', LATE, ids=lambda key: key.name
 ADDITIONS = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN)
 each_answer = pytest.mark.parametrize('api_key', [
     pytest.param(key, marks=[pytest.mark.soak] if key in ADDITIONS else [], id=key.name) for key in LATE])
-
-
-@contextmanager
-def client_of(kind, address):
-    client = kind(address)
-    try:
-        yield client
-    finally:
-        getattr(client, 'close', bool)()
 
 
 def staged(kind, proxied, check, api_key, committed):
