@@ -28,26 +28,32 @@ def send_all(producer, values):
         producer.send('t', value, context=value)
 
 
+def delivered(cluster, *values, codes=(), before_an_answer=False, **settings):
+    """Send values in single batches, whose first answers have `codes`, and return their outcomes.
+
+    All batches are sent before the first answer arrives if `before_an_answer`.
+    """
+    cluster.codes[0] = list(codes)
+    producer, reports = started(cluster, **settings)
+    cluster.answers_flow = not before_an_answer
+    send_all(producer, values)
+    cluster.answers_flow = True
+    producer.flush()
+    return outcome(reports)
+
+
 def test_batches_are_numbered_in_the_order_of_their_records():
     cluster = FakeCluster()
-    producer, reports = started(cluster)
-    send_all(producer, [b'a', b'b', b'c'])
-    producer.flush()
+    assert delivered(cluster, b'a', b'b', b'c') == [(b'a', None), (b'b', None), (b'c', None)]
     assert cluster.broker.sent == [(0, 0, 0, [b'a']), (0, 0, 1, [b'b']), (0, 0, 2, [b'c'])]
-    assert outcome(reports) == [(b'a', None), (b'b', None), (b'c', None)]
 
 
 def test_what_was_refused_behind_a_batch_goes_out_again_behind_it():
     cluster = FakeCluster()
     moved, out_of_order = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    cluster.codes[0] = [moved, out_of_order, out_of_order, out_of_order]
-    producer, reports = started(cluster)
-    cluster.answers_flow = False
-    send_all(producer, [b'a', b'b', b'c', b'd'])
-    cluster.answers_flow = True
-    producer.flush()
+    found = delivered(cluster, b'a', b'b', b'c', b'd', codes=[moved, *[out_of_order] * 3], before_an_answer=True)
+    assert [value for value, _ in found] == [b'a', b'b', b'c', b'd']
     assert [sent[2:] for sent in cluster.broker.sent[4:]] == [(0, [b'a']), (1, [b'b']), (2, [b'c']), (3, [b'd'])]
-    assert [value for value, error in outcome(reports)] == [b'a', b'b', b'c', b'd']
     assert cluster.forgotten == 1
 
 
@@ -63,12 +69,7 @@ def test_at_most_five_requests_wait_at_a_broker():
 
 
 def test_a_batch_that_was_written_before_counts_as_written():
-    cluster = FakeCluster()
-    cluster.codes[0] = [ErrorCode.DUPLICATE_SEQUENCE_NUMBER]
-    producer, reports = started(cluster)
-    send_all(producer, [b'a'])
-    producer.flush()
-    assert outcome(reports) == [(b'a', None)]
+    assert delivered(FakeCluster(), b'a', codes=[ErrorCode.DUPLICATE_SEQUENCE_NUMBER]) == [(b'a', None)]
 
 
 def test_a_batch_that_is_too_large_is_halved_under_the_same_numbers():
@@ -84,13 +85,9 @@ def test_a_batch_that_is_too_large_is_halved_under_the_same_numbers():
 
 def test_after_a_lost_batch_the_rest_is_renumbered_under_the_next_epoch():
     cluster = FakeCluster()
-    cluster.codes[0] = [ErrorCode.INVALID_RECORD] + [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2
-    producer, reports = started(cluster)
-    cluster.answers_flow = False
-    send_all(producer, [b'a', b'b', b'c'])
-    cluster.answers_flow = True
-    producer.flush()
-    assert outcome(reports) == [(b'a', ErrorCode.INVALID_RECORD), (b'b', None), (b'c', None)]
+    codes = [ErrorCode.INVALID_RECORD, *[ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2]
+    assert delivered(cluster, b'a', b'b', b'c', codes=codes, before_an_answer=True) == [
+        (b'a', ErrorCode.INVALID_RECORD), (b'b', None), (b'c', None)]
     assert [sent[1:] for sent in cluster.broker.sent[3:]] == [(1, 0, [b'b']), (1, 1, [b'c'])]
 
 
@@ -109,42 +106,28 @@ def test_a_first_batch_that_a_later_one_overtook_is_sent_again_under_the_next_ep
     """A new leader refuses the first batch, and then accepts the second one, because it knows no earlier sequence
     number."""
     cluster = FakeCluster()
-    cluster.codes[0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
-    producer, reports = started(cluster)
-    cluster.answers_flow = False
-    send_all(producer, [b'a', b'b'])
-    cluster.answers_flow = True
-    producer.flush()
+    codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    assert delivered(cluster, b'a', b'b', codes=codes, before_an_answer=True) == [(b'b', None), (b'a', None)]
     assert cluster.broker.sent[2:] == [(0, 0, 0, [b'a']), (0, 1, 0, [b'a'])]
-    assert outcome(reports) == [(b'b', None), (b'a', None)]
 
 
 def test_a_broken_connection_is_reopened_and_the_batch_sent_again():
     cluster = FakeCluster()
     cluster.breaks = 1
-    producer, reports = started(cluster)
-    send_all(producer, [b'a'])
-    producer.flush()
-    assert outcome(reports) == [(b'a', None)]
+    assert delivered(cluster, b'a') == [(b'a', None)]
 
 
 def test_after_so_many_retries_a_batch_fails():
     cluster = FakeCluster()
-    cluster.codes[0] = [ErrorCode.NOT_ENOUGH_REPLICAS] * 3
-    producer, reports = started(cluster, retries=2)
-    send_all(producer, [b'a'])
-    producer.flush()
-    assert outcome(reports) == [(b'a', ErrorCode.NOT_ENOUGH_REPLICAS)]
+    refused = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert delivered(cluster, b'a', codes=[refused] * 3, retries=2) == [(b'a', refused)]
     assert len(cluster.broker.sent) == 3
 
 
 def test_with_acks_0_nothing_is_waited_for_and_nothing_numbered():
     cluster = FakeCluster()
-    producer, reports = started(cluster, acks=0, enable_idempotence=False)
-    send_all(producer, [b'a', b'b'])
-    producer.flush()
+    assert delivered(cluster, b'a', b'b', acks=0, enable_idempotence=False) == [(b'a', None), (b'b', None)]
     assert [sent[2] for sent in cluster.broker.sent] == [-1, -1]
-    assert outcome(reports) == [(b'a', None), (b'b', None)]
 
 
 def test_without_anybody_to_tell_a_failure_is_raised_by_the_next_call():
