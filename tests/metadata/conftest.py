@@ -7,12 +7,21 @@ import tarfile
 from collections.abc import Callable
 
 import pytest
-from controller_directory import DIRECTORIES, ControllerDirectory
+from controller_directory import DIRECTORIES, ControllerDirectory, create_topic
 
 
 @pytest.fixture
 def node(tmp_path: pathlib.Path) -> ControllerDirectory:
     return ControllerDirectory(tmp_path / 'data')
+
+
+@pytest.fixture
+def stopped(node: ControllerDirectory) -> ControllerDirectory:
+    """Return a directory with the topic `t`, on which a controller was started and stopped."""
+    controller = node.start()
+    create_topic(controller, 't', 1)
+    node.stop(controller)
+    return node
 
 
 @pytest.fixture

@@ -8,11 +8,15 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+from reference.kraft import read_log
+
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import KafkaError
 from kbroker.base.long_work import run_to_end
 from kbroker.log.fs import Directory, File, FileSystem, InterposedFile, sync_inline
 from kbroker.log.jobs import Sync
+from kbroker.metadata.batches import encode_control, encode_data
 from kbroker.metadata.controller import MetadataController
 from kbroker.metadata.image import TopicImage
 from kbroker.metadata.topic_operations import NewTopic
@@ -121,6 +125,26 @@ class ControllerDirectory:
     def segment(self) -> pathlib.Path:
         """The path of the last segment of the metadata log."""
         return max(self.metadata_directory.glob('*.log'))
+
+    def next_place(self) -> dict[str, int]:
+        """Return the offset, the epoch and the timestamp of the next batch of the log."""
+        last = read_log(self.log_dir)[-1]
+        return {'base_offset': last.offset + 1, 'epoch': last.epoch, 'timestamp_ms': last.timestamp_ms}
+
+    def append(self, data: bytes) -> None:
+        self.segment.write_bytes(self.segment.read_bytes() + data)
+
+    def append_records(self, *records: Any, control: bool = False, **place: int) -> None:
+        """Append the records as the next batch, in which `place` may replace the offset or the epoch."""
+        place = self.next_place() | place
+        self.append(encode_control(records, **place) if control else encode_data(records, **place, metadata_version=30))
+
+    def assert_refused(self, error: type[Exception], match: str) -> None:
+        """Check that the directory is refused and that no file has changed."""
+        before = self.files()
+        with pytest.raises(error, match=match):
+            self.open()
+        assert self.files() == before
 
     def files(self) -> dict[str, bytes]:
         """Return the content of every file except the preallocated indexes."""

@@ -9,13 +9,12 @@ import json
 import uuid
 
 import pytest
-from controller_directory import ControllerDirectory, CountdownFileSystem, create_topic
+from controller_directory import ControllerDirectory, CountdownFileSystem
 from reference.kraft import read_log, record_kinds
 
 from kbroker.base.errors import KafkaError
 from kbroker.log.fs import FileSystem
 from kbroker.metadata import directory as directory_module
-from kbroker.metadata.batches import encode_control, encode_data
 from kbroker.metadata.directory import (
     DirectoryRefusedError,
     MetaProperties,
@@ -36,28 +35,6 @@ from kbroker.protocol.messages import (
     TopicRecord,
     VotersRecord,
 )
-
-
-@pytest.fixture
-def stopped(node: ControllerDirectory) -> ControllerDirectory:
-    controller = node.start()
-    create_topic(controller, 't', 1)
-    node.stop(controller)
-    return node
-
-
-def refused_untouched(node: ControllerDirectory, match: str) -> None:
-    before = node.files()
-    with pytest.raises(DirectoryRefusedError, match=match):
-        node.open()
-    assert node.files() == before
-
-
-def append(node: ControllerDirectory, *records, control: bool = False) -> None:
-    last = read_log(node.log_dir)[-1]
-    place = {'base_offset': last.offset + 1, 'epoch': last.epoch, 'timestamp_ms': last.timestamp_ms}
-    batch = encode_control(records, **place) if control else encode_data(records, **place, metadata_version=30)
-    node.segment.write_bytes(node.segment.read_bytes() + batch)
 
 
 def set_property(node: ControllerDirectory, name: str, value: str | None) -> None:
@@ -102,7 +79,7 @@ def test_a_directory_with_anything_else_and_no_meta_properties_is_refused(node: 
     path = node.log_dir / name
     path.parent.mkdir(parents=True)
     path.mkdir() if name.endswith('/') else path.touch()
-    refused_untouched(node, 'expected an empty directory')
+    node.assert_refused(DirectoryRefusedError, 'expected an empty directory')
 
 
 def test_formatting_that_fails_anywhere_can_be_repeated(tmp_path) -> None:
@@ -161,7 +138,7 @@ def test_meta_properties_that_do_not_fit_are_refused(
     stopped: ControllerDirectory, name: str, value: str | None, match: str
 ) -> None:
     set_property(stopped, name, value)
-    refused_untouched(stopped, match)
+    stopped.assert_refused(DirectoryRefusedError, match)
 
 
 @pytest.mark.parametrize(
@@ -204,8 +181,8 @@ def test_meta_properties_that_do_not_fit_are_refused(
 def test_metadata_that_speaks_of_more_than_this_node_knows_is_refused(
     stopped: ControllerDirectory, records: list, match: str
 ) -> None:
-    append(stopped, *records)
-    refused_untouched(stopped, match)
+    stopped.append_records(*records)
+    stopped.assert_refused(DirectoryRefusedError, match)
 
 
 def voter(voter_id: int, directory_id: bytes) -> VotersRecord.Voter:
@@ -218,25 +195,25 @@ def voter(voter_id: int, directory_id: bytes) -> VotersRecord.Voter:
 
 def test_two_voters_are_refused(stopped: ControllerDirectory) -> None:
     own = read_meta_properties(FileSystem(), str(stopped.log_dir)).directory_id
-    append(stopped, VotersRecord(voters=[voter(1, own), voter(2, b'2' * 16)]), control=True)
-    refused_untouched(stopped, 'found the voters 1 in directory')
+    stopped.append_records(VotersRecord(voters=[voter(1, own), voter(2, b'2' * 16)]), control=True)
+    stopped.assert_refused(DirectoryRefusedError, 'found the voters 1 in directory')
 
 
 def test_two_controllers_of_a_static_quorum_are_refused(stopped: ControllerDirectory) -> None:
     voters = [LeaderChangeMessage.Voter(voter_id=1), LeaderChangeMessage.Voter(voter_id=2)]
-    append(stopped, LeaderChangeMessage(leader_id=1, voters=voters, granting_voters=voters), control=True)
-    refused_untouched(stopped, r'controllers \[1, 2\], expected \[1\]')
+    stopped.append_records(LeaderChangeMessage(leader_id=1, voters=voters, granting_voters=voters), control=True)
+    stopped.assert_refused(DirectoryRefusedError, r'controllers \[1, 2\], expected \[1\]')
 
 
 def test_a_kraft_version_that_is_not_known_is_refused(stopped: ControllerDirectory) -> None:
-    append(stopped, KRaftVersionRecord(kraft_version=2), control=True)
-    refused_untouched(stopped, 'kraft.version at level 2')
+    stopped.append_records(KRaftVersionRecord(kraft_version=2), control=True)
+    stopped.assert_refused(DirectoryRefusedError, 'kraft.version at level 2')
 
 
 def test_the_voters_of_a_format_snapshot_are_checked_before_the_first_start(unpack) -> None:
     node = unpack('kafka-4.4-freshly-formatted')
     set_property(node, 'directory.id', 'EBESExQVFhcYGRobHB0eHw')
-    refused_untouched(node, 'expected 1 in directory EBESExQVFhcYGRobHB0eHw alone')
+    node.assert_refused(DirectoryRefusedError, 'expected 1 in directory EBESExQVFhcYGRobHB0eHw alone')
 
 
 @pytest.mark.parametrize(
@@ -260,7 +237,7 @@ def test_features_of_a_format_snapshot_are_checked_before_the_first_start(unpack
             timestamp_ms=0,
         )
     )
-    refused_untouched(node, match)
+    node.assert_refused(DirectoryRefusedError, match)
 
 
 def test_features_of_a_bootstrap_file_win_over_those_of_the_format_snapshot(unpack) -> None:

@@ -18,35 +18,11 @@ from kbroker.protocol.messages import BeginTransactionRecord, NoOpRecord, TopicR
 from kbroker.record.batch import encode_batch, iter_batches
 
 
-@pytest.fixture
-def stopped(node: ControllerDirectory) -> ControllerDirectory:
-    controller = node.start()
-    create_topic(controller, 't', 2)
-    node.stop(controller)
-    return node
-
-
-def refused_untouched(node: ControllerDirectory, match: str) -> None:
-    before = node.files()
-    with pytest.raises(CorruptLogError, match=match):
-        node.open()
-    assert node.files() == before
-
-
-def append(node: ControllerDirectory, batch: bytes) -> None:
-    node.segment.write_bytes(node.segment.read_bytes() + batch)
-
-
-def next_place(node: ControllerDirectory) -> dict[str, int]:
-    last = read_log(node.log_dir)[-1]
-    return {'base_offset': last.offset + 1, 'epoch': last.epoch, 'timestamp_ms': last.timestamp_ms}
-
-
 @pytest.mark.parametrize('left', [1, 11, 12, 60, 61, 90])
 def test_a_torn_last_batch_is_cut_when_the_next_epoch_begins(stopped: ControllerDirectory, left: int) -> None:
     whole = stopped.segment.read_bytes()
-    torn = encode_data([TopicRecord(name='torn', topic_id=b'1' * 16)], **next_place(stopped), metadata_version=30)
-    append(stopped, torn[:left])
+    torn = encode_data([TopicRecord(name='torn', topic_id=b'1' * 16)], **stopped.next_place(), metadata_version=30)
+    stopped.append(torn[:left])
     controller = stopped.open()
     assert 'torn' not in controller.image.topics and 't' in controller.image.topics
     assert stopped.segment.read_bytes().startswith(whole)
@@ -55,20 +31,20 @@ def test_a_torn_last_batch_is_cut_when_the_next_epoch_begins(stopped: Controller
 
 @pytest.mark.parametrize('tail', [bytes(4096), b'\xff' * 300, b'\x02' * 300])
 def test_bytes_at_the_end_that_are_no_batch_are_cut(stopped: ControllerDirectory, tail: bytes) -> None:
-    append(stopped, tail)
+    stopped.append(tail)
     assert 't' in stopped.open().image.topics
     read_log(stopped.log_dir)
 
 
 def test_a_last_batch_with_a_wrong_checksum_is_a_torn_write(stopped: ControllerDirectory) -> None:
-    batch = encode_data([TopicRecord(name='torn', topic_id=b'1' * 16)], **next_place(stopped), metadata_version=30)
+    batch = encode_data([TopicRecord(name='torn', topic_id=b'1' * 16)], **stopped.next_place(), metadata_version=30)
     batch[-1] ^= 1
-    append(stopped, bytes(batch))
+    stopped.append(bytes(batch))
     assert 'torn' not in stopped.open().image.topics
 
 
 def test_reading_alone_cuts_nothing(stopped: ControllerDirectory) -> None:
-    append(stopped, b'torn')
+    stopped.append(b'torn')
     before = stopped.files()
     QuorumLog(FileSystem(), str(stopped.log_dir), 1 << 30).load(MetadataImage())
     assert stopped.files() == before
@@ -83,67 +59,44 @@ def test_damage_in_the_middle_refuses_to_open_and_changes_nothing(stopped: Contr
     at = {'base_offset': 7, 'length': 10, 'magic': 16, 'crc': 17, 'records': before_last.size_bytes - 1}[part]
     data[position + at] ^= 1
     stopped.segment.write_bytes(data)
-    refused_untouched(stopped, 'a sound one behind them|expected offset')
+    stopped.assert_refused(CorruptLogError, 'a sound one behind them|expected offset')
 
 
 def test_a_long_stretch_of_garbage_is_more_than_a_torn_write(stopped: ControllerDirectory) -> None:
-    append(stopped, b'\xff' * (17 * 1024 * 1024))
-    refused_untouched(stopped, 'more than a write')
+    stopped.append(b'\xff' * (17 * 1024 * 1024))
+    stopped.assert_refused(CorruptLogError, 'more than a write')
 
 
 def test_a_gap_in_the_offsets_refuses_to_open(stopped: ControllerDirectory) -> None:
-    place = next_place(stopped)
-    append(
-        stopped, encode_data([NoOpRecord()], **{**place, 'base_offset': place['base_offset'] + 1}, metadata_version=30)
-    )
-    refused_untouched(stopped, 'expected offset')
+    stopped.append_records(NoOpRecord(), base_offset=stopped.next_place()['base_offset'] + 1)
+    stopped.assert_refused(CorruptLogError, 'expected offset')
 
 
 def test_an_epoch_that_falls_refuses_to_open(stopped: ControllerDirectory) -> None:
-    append(stopped, encode_data([NoOpRecord()], **{**next_place(stopped), 'epoch': 0}, metadata_version=30))
-    refused_untouched(stopped, 'in epoch 0')
+    stopped.append_records(NoOpRecord(), epoch=0)
+    stopped.assert_refused(CorruptLogError, 'in epoch 0')
 
 
-@pytest.mark.parametrize(
-    'value', [b'\x01\x63\x00', b'\x02\x14\x00\x00', b'\x01\x14\x01\x00', b'\x01\x14\x00\x00extra', b'', None]
-)
-def test_a_record_that_is_not_known_refuses_to_open(stopped: ControllerDirectory, value: bytes | None) -> None:
-    place = next_place(stopped)
-    append(
-        stopped,
-        encode_batch(
-            [(place['timestamp_ms'], None, value)],
-            base_offset=place['base_offset'],
-            partition_leader_epoch=place['epoch'],
-        ),
-    )
-    refused_untouched(stopped, f'metadata batch at offset {place["base_offset"]}, record 0')
+NOT_KNOWN = [
+    (None, b'\x01\x63\x00'), (None, b'\x02\x14\x00\x00'), (None, b'\x01\x14\x01\x00'), (None, b'\x01\x14\x00\x00extra'),
+    (None, b''), (None, None), (b'\0\0\0\x09', b'\0\0\0'), (b'\0', b'\0\0\0'), (b'\0\0\0\x05', b'\0\x07\0\0\0')]
+"""Keys and values of records. Those with a key are control records."""
 
 
-@pytest.mark.parametrize(
-    ('key', 'value'), [(b'\0\0\0\x09', b'\0\0\0'), (b'\0', b'\0\0\0'), (b'\0\0\0\x05', b'\0\x07\0\0\0')]
-)
-def test_a_control_record_that_is_not_known_refuses_to_open(
-    stopped: ControllerDirectory, key: bytes, value: bytes
+@pytest.mark.parametrize(('key', 'value'), NOT_KNOWN)
+def test_a_record_that_is_not_known_refuses_to_open(
+    stopped: ControllerDirectory, key: bytes | None, value: bytes | None
 ) -> None:
-    place = next_place(stopped)
-    append(
-        stopped,
-        encode_batch(
-            [(place['timestamp_ms'], key, value)],
-            base_offset=place['base_offset'],
-            partition_leader_epoch=place['epoch'],
-            control=True,
-        ),
-    )
-    refused_untouched(stopped, 'record 0')
+    place = stopped.next_place()
+    stopped.append(encode_batch(
+        [(place['timestamp_ms'], key, value)], base_offset=place['base_offset'],
+        partition_leader_epoch=place['epoch'], control=key is not None))
+    stopped.assert_refused(CorruptLogError, f'metadata batch at offset {place["base_offset"]}, record 0')
 
 
 def test_a_record_that_contradicts_the_state_refuses_to_open(stopped: ControllerDirectory) -> None:
-    append(
-        stopped, encode_data([TopicRecord(name='t', topic_id=b'1' * 16)], **next_place(stopped), metadata_version=30)
-    )
-    refused_untouched(stopped, 'is taken')
+    stopped.append_records(TopicRecord(name='t', topic_id=b'1' * 16))
+    stopped.assert_refused(CorruptLogError, 'is taken')
 
 
 @pytest.mark.parametrize(
@@ -151,7 +104,7 @@ def test_a_record_that_contradicts_the_state_refuses_to_open(stopped: Controller
 )
 def test_a_quorum_state_that_cannot_be_read_refuses_to_open(stopped: ControllerDirectory, content: bytes) -> None:
     (stopped.metadata_directory / 'quorum-state').write_bytes(content)
-    refused_untouched(stopped, 'quorum-state')
+    stopped.assert_refused(CorruptLogError, 'quorum-state')
 
 
 @pytest.mark.parametrize(
@@ -182,14 +135,7 @@ def test_quorum_states_are_spelled_as_kafka_does() -> None:
 
 
 def test_a_transaction_left_open_is_aborted_at_the_next_start(stopped: ControllerDirectory) -> None:
-    append(
-        stopped,
-        encode_data(
-            [BeginTransactionRecord(name='x'), TopicRecord(name='u', topic_id=b'1' * 16)],
-            **next_place(stopped),
-            metadata_version=30,
-        ),
-    )
+    stopped.append_records(BeginTransactionRecord(name='x'), TopicRecord(name='u', topic_id=b'1' * 16))
     controller = stopped.open()
     assert controller.image.open_transaction is None and 'u' not in controller.image.topics
     assert read_log(stopped.log_dir)[-1].value == bytes.fromhex('01190001001414436f6e74726f6c6c6572206661696c6f766572')
@@ -198,7 +144,7 @@ def test_a_transaction_left_open_is_aborted_at_the_next_start(stopped: Controlle
 
 def test_a_second_writer_of_the_log_is_noticed_before_the_next_write(node: ControllerDirectory) -> None:
     controller = node.start()
-    append(node, encode_data([NoOpRecord()], **next_place(node), metadata_version=30))
+    node.append_records(NoOpRecord())
     before = node.files()
     for _ in range(2):
         with pytest.raises(KafkaError, match='another program writes this log') as failure:
@@ -229,19 +175,19 @@ def test_the_log_rolls_into_segments_that_are_read_in_order(tmp_path) -> None:
 
 
 def test_damage_at_the_end_of_a_segment_that_is_not_the_last_refuses_to_open(stopped: ControllerDirectory) -> None:
-    end = next_place(stopped)['base_offset']
-    append(stopped, b'torn')
+    end = stopped.next_place()['base_offset']
+    stopped.append(b'torn')
     (stopped.metadata_directory / f'{end:020}.log').touch()
-    refused_untouched(stopped, 'and a later segment')
+    stopped.assert_refused(CorruptLogError, 'and a later segment')
 
 
 def test_a_missing_segment_refuses_to_open(stopped: ControllerDirectory) -> None:
     (stopped.metadata_directory / f'{999:020}.log').touch()
-    refused_untouched(stopped, 'found a segment at offset 999')
+    stopped.assert_refused(CorruptLogError, 'found a segment at offset 999')
 
 
 def test_a_segment_that_was_begun_and_never_written_is_used(stopped: ControllerDirectory) -> None:
-    end = next_place(stopped)['base_offset']
+    end = stopped.next_place()['base_offset']
     (stopped.metadata_directory / f'{end:020}.log').touch()
     stopped.open()
     assert stopped.segment.name == f'{end:020}.log' and stopped.segment.stat().st_size > 0
@@ -261,7 +207,7 @@ class TestSnapshots:
     def test_a_log_that_starts_above_every_snapshot_is_refused(self, trimmed: ControllerDirectory) -> None:
         for snapshot in trimmed.metadata_directory.glob('*.checkpoint'):
             snapshot.unlink()
-        refused_untouched(trimmed, 'the log starts at offset 4469')
+        trimmed.assert_refused(CorruptLogError, 'the log starts at offset 4469')
 
     def test_an_older_snapshot_gives_the_same_image(self, trimmed: ControllerDirectory) -> None:
         images = []
@@ -279,7 +225,7 @@ class TestSnapshots:
 
     def test_a_snapshot_ahead_of_the_log_is_refused(self, trimmed: ControllerDirectory) -> None:
         self.newest(trimmed).rename(trimmed.metadata_directory / f'{9999:020}-{17:010}.checkpoint')
-        refused_untouched(trimmed, 'expected the log to reach as far')
+        trimmed.assert_refused(CorruptLogError, 'expected the log to reach as far')
 
     def test_a_snapshot_that_ends_inside_a_batch_is_refused(self, trimmed: ControllerDirectory) -> None:
         first = next(header for header, _ in iter_batches(trimmed.segment.read_bytes()) if header.last_offset_delta > 0)
@@ -287,7 +233,7 @@ class TestSnapshots:
         for path in trimmed.metadata_directory.glob('*.checkpoint'):
             path.unlink()
         (trimmed.metadata_directory / f'{first.last_offset:020}-{17:010}.checkpoint').write_bytes(newest)
-        refused_untouched(trimmed, 'ends inside the batch')
+        trimmed.assert_refused(CorruptLogError, 'ends inside the batch')
 
     @pytest.mark.parametrize('damage', ['cut', 'flip', 'no footer', 'no header', 'appended'])
     def test_a_damaged_snapshot_is_refused(self, trimmed: ControllerDirectory, damage: str) -> None:
@@ -304,12 +250,12 @@ class TestSnapshots:
                 'appended': data + b'x',
             }[damage]
         )
-        refused_untouched(trimmed, 'checkpoint')
+        trimmed.assert_refused(CorruptLogError, 'checkpoint')
 
 
 def test_a_length_that_promises_gigabytes_is_not_believed(stopped: ControllerDirectory) -> None:
-    place = next_place(stopped)
-    append(stopped, struct.pack('>qiib', place['base_offset'], 2**31 - 1, 1, 2) + bytes(100))
+    place = stopped.next_place()
+    stopped.append(struct.pack('>qiib', place['base_offset'], 2**31 - 1, 1, 2) + bytes(100))
     assert 't' in stopped.open().image.topics
 
 
