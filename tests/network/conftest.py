@@ -1,6 +1,6 @@
 """Fixtures: a reactor with a manual clock, and peers on socket pairs."""
 import pytest
-from support.clients.socket_peers import Peer
+from support.clients.socket_peers import DeferringHandler, Peer
 
 from kbroker.base.clock import Timers
 from kbroker.network.reactor import Reactor
@@ -25,3 +25,17 @@ def connect(reactor):
     for peer in peers:
         peer.connection.close('the test ends')
         peer.socket.close()
+
+
+@pytest.fixture
+def deferred(connect):
+    """Return a handler that keeps each request open until the test answers it, and a peer that it serves."""
+    handler = DeferringHandler()
+    return handler, connect(handler)
+
+
+@pytest.fixture
+def pipelined(connect):
+    """Return a handler that lets the next request pass before it answers, and a peer that it serves."""
+    handler = DeferringHandler(pipelined=True)
+    return handler, connect(handler)

@@ -145,9 +145,8 @@ def test_a_long_slice_is_warmed_as_it_is_sent(fetch, cold, worker):
     assert received == frame(content)
 
 
-def test_without_a_worker_cold_slices_are_read_at_once(connect, cold):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_without_a_worker_cold_slices_are_read_at_once(deferred, cold):
+    handler, peer = deferred
     peer.send(frame(b'fetch'))
     handler.answer(0, [Slice(cold(), 0, 1000), Slice(cold(), 7, 1000)])
     assert peer.receive() == frame(CONTENT[:1000] + CONTENT[7:1007])

@@ -159,9 +159,8 @@ def test_another_error_of_the_handler_leaves_the_loop(connect, reactor):
         reactor.run_once()
 
 
-def test_the_next_request_waits_for_the_answer_to_the_one_before(connect):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_the_next_request_waits_for_the_answer_to_the_one_before(deferred):
+    handler, peer = deferred
     peer.send(frame(b'a') + frame(b'b') + frame(b'c'))
     assert handler.bodies == [b'a']
     handler.answer(0, [b'A'])
@@ -172,9 +171,8 @@ def test_the_next_request_waits_for_the_answer_to_the_one_before(connect):
     assert handler.bodies == [b'a', b'b', b'c']
 
 
-def test_a_handler_can_let_the_next_request_pass(connect):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_a_handler_can_let_the_next_request_pass(deferred):
+    handler, peer = deferred
     peer.send(frame(b'a') + frame(b'b') + frame(b'c'))
     peer.connection.let_next_pass(handler.requests[0].sequence)
     peer.settle()
@@ -186,9 +184,8 @@ def test_a_handler_can_let_the_next_request_pass(connect):
     assert peer.receive() == frame(b'A')
 
 
-def test_requests_that_passed_unanswered_are_bounded(connect):
-    handler = DeferringHandler(pipelined=True)
-    peer = connect(handler)
+def test_requests_that_passed_unanswered_are_bounded(pipelined):
+    handler, peer = pipelined
     peer.send(frame(b'x') * (MAX_UNANSWERED + 10))
     assert len(handler.requests) == MAX_UNANSWERED
     peer.send(frame(b'y'))
@@ -334,9 +331,8 @@ def test_a_short_reply_leaves_in_its_tick_however_many_long_ones_wait(connect, r
     assert set(received) == {5 * len(frame(body))}
 
 
-def test_frames_that_wait_in_memory_change_nothing_that_epoll_is_asked(connect, reactor):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_frames_that_wait_in_memory_change_nothing_that_epoll_is_asked(deferred, reactor):
+    handler, peer = deferred
     peer.send(frame(b'a') + frame(b'b'))
     assert handler.bodies == [b'a'] and peer.connection.is_reading
     peer.send(frame(b'c'))
@@ -359,9 +355,8 @@ def test_replies_of_one_tick_leave_in_one_call_and_later_ones_ask_epoll_for_noth
     assert peer.receive() == frame(b'x') * 10
 
 
-def test_a_peer_that_ends_its_side_still_gets_its_answers(connect):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_a_peer_that_ends_its_side_still_gets_its_answers(deferred):
+    handler, peer = deferred
     peer.send(frame(b'a') + frame(b'b') + b'\0\0')
     peer.socket.shutdown(socket.SHUT_WR)
     peer.settle()
@@ -379,9 +374,8 @@ def test_an_idle_peer_that_ends_its_side_is_closed(connect):
     assert peer.closed == [peer.connection]
 
 
-def test_a_peer_that_vanishes_during_a_reply_makes_no_noise(connect, caplog):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_a_peer_that_vanishes_during_a_reply_makes_no_noise(deferred, caplog):
+    handler, peer = deferred
     peer.send(frame(b'fetch'))
     handler.answer(0, [bytes(8 << 20)])
     peer.settle()
@@ -391,9 +385,8 @@ def test_a_peer_that_vanishes_during_a_reply_makes_no_noise(connect, caplog):
     assert caplog.text == ''
 
 
-def test_a_peer_that_vanishes_before_its_reply_is_forgotten(connect):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_a_peer_that_vanishes_before_its_reply_is_forgotten(deferred):
+    handler, peer = deferred
     peer.send(frame(b'fetch'))
     peer.socket.close()
     peer.settle()
@@ -403,9 +396,8 @@ def test_a_peer_that_vanishes_before_its_reply_is_forgotten(connect):
     peer.settle()
 
 
-def test_close_after_flush_sends_what_is_owed_and_hands_out_no_more(connect):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_close_after_flush_sends_what_is_owed_and_hands_out_no_more(deferred):
+    handler, peer = deferred
     peer.send(frame(b'a') + frame(b'b'))
     peer.connection.close_after_flush()
     peer.settle()
@@ -469,18 +461,16 @@ def test_a_large_frame_that_grows_is_not_idle(connect):
     assert not peer.connection.is_closed
 
 
-def test_a_peer_that_waits_for_its_answer_is_not_idle(connect):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_a_peer_that_waits_for_its_answer_is_not_idle(deferred):
+    handler, peer = deferred
     peer.send(frame(b'long poll'))
     sweep(peer, 3 * SWEEPS)
     handler.answer(0, [b'at last'])
     assert peer.receive() == frame(b'at last')
 
 
-def test_a_peer_that_does_not_take_its_answer_is_idle(connect):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_a_peer_that_does_not_take_its_answer_is_idle(deferred):
+    handler, peer = deferred
     peer.send(frame(b'fetch'))
     handler.answer(0, [bytes(8 << 20)])
     peer.settle()

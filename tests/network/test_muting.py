@@ -1,5 +1,5 @@
 """The broker stops reading a connection for the time that a quota demands, and reads it again afterwards (KIP-219)."""
-from support.clients.socket_peers import DeferringHandler, frame
+from support.clients.socket_peers import frame
 
 from kbroker.network.connection import Commons
 
@@ -65,9 +65,8 @@ def test_a_muted_connection_is_not_read(connect, clock):
     assert peer.commons.received_bytes > before
 
 
-def test_the_time_and_the_answer_are_both_awaited(connect, clock):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_the_time_and_the_answer_are_both_awaited(deferred, clock):
+    handler, peer = deferred
     peer.send(frame(b'greedy') + frame(b'next'))
     peer.connection.mute(500)
     pass_time(peer, clock, 500)
@@ -77,9 +76,8 @@ def test_the_time_and_the_answer_are_both_awaited(connect, clock):
     assert handler.bodies == [b'greedy', b'next']
 
 
-def test_a_request_that_lets_the_next_pass_does_not_end_the_muting(connect, clock):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_a_request_that_lets_the_next_pass_does_not_end_the_muting(deferred, clock):
+    handler, peer = deferred
     peer.send(frame(b'greedy') + frame(b'next'))
     peer.connection.mute(500)
     peer.connection.let_next_pass(0)

@@ -23,9 +23,8 @@ def write(tmp_path):
 
 
 @pytest.mark.parametrize('order', [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
-def test_replies_leave_in_the_order_of_the_requests(connect, order):
-    handler = DeferringHandler(pipelined=True)
-    peer = connect(handler)
+def test_replies_leave_in_the_order_of_the_requests(pipelined, order):
+    handler, peer = pipelined
     peer.send(frame(b'a') + frame(b'b') + frame(b'c'))
     for index in order:
         handler.answer(index, [handler.requests[index].body.upper()])
@@ -33,9 +32,8 @@ def test_replies_leave_in_the_order_of_the_requests(connect, order):
     assert peer.connection.replies.unanswered == peer.connection.replies.queued_bytes == 0
 
 
-def test_a_request_without_an_answer_delays_no_other(connect):
-    handler = DeferringHandler(pipelined=True)
-    peer = connect(handler)
+def test_a_request_without_an_answer_delays_no_other(pipelined):
+    handler, peer = pipelined
     peer.send(frame(b'a') + frame(b'b') + frame(b'c'))
     handler.answer(2, [b'C'])
     handler.answer(1, None)
@@ -43,9 +41,8 @@ def test_a_request_without_an_answer_delays_no_other(connect):
     assert peer.receive() == frame(b'C')
 
 
-def test_a_reply_joins_segments_of_every_kind(connect, write):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_a_reply_joins_segments_of_every_kind(deferred, write):
+    handler, peer = deferred
     peer.send(frame(b'fetch'))
     file = write(b'0123456789')
     handler.answer(0, [b'head', bytearray(b'-'), Slice(file, 3, 4), memoryview(b'xtailx')[1:-1], b'', Slice(file, 0, 0),
@@ -56,9 +53,8 @@ def test_a_reply_joins_segments_of_every_kind(connect, write):
 LONG = bytes(range(256)) * 200
 
 
-def test_long_and_short_segments_leave_in_their_order(connect, write):
-    handler = DeferringHandler(pipelined=True)
-    peer = connect(handler)
+def test_long_and_short_segments_leave_in_their_order(pipelined, write):
+    handler, peer = pipelined
     peer.send(frame(b'?') * 4)
     file = write(LONG)
     handler.answer(0, [b'head', LONG, b'-', bytearray(LONG), Slice(file, 7, 50_000), LONG, LONG])
@@ -70,18 +66,16 @@ def test_long_and_short_segments_leave_in_their_order(connect, write):
     assert peer.connection.replies.queued_bytes == peer.connection.replies.memory_bytes == 0
 
 
-def test_more_segments_than_one_call_takes_all_leave(connect):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_more_segments_than_one_call_takes_all_leave(deferred):
+    handler, peer = deferred
     peer.send(frame(b'?'))
     segments = [LONG if index % 2 else bytes([index]) for index in range(150)]
     handler.answer(0, segments)
     assert peer.receive() == frame(b''.join(segments))
 
 
-def test_segments_that_are_sent_are_released(connect):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_segments_that_are_sent_are_released(deferred):
+    handler, peer = deferred
     peer.send(frame(b'?'))
     segments = [bytes([index]) * 100_000 for index in range(60)]
     counted = sys.getrefcount(segments[0]), sys.getrefcount(segments[-1])
@@ -125,9 +119,8 @@ def test_replies_of_every_shape_arrive_whole_however_much_the_peer_takes(data, s
     reactor.close()
 
 
-def test_an_empty_reply_is_an_empty_frame(connect):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_an_empty_reply_is_an_empty_frame(deferred):
+    handler, peer = deferred
     peer.send(frame(b'?'))
     handler.answer(0, [])
     assert peer.receive() == frame(b'')
@@ -138,9 +131,8 @@ def bytes_read():
     return int(pathlib.Path('/proc/self/io').read_text().split()[1])
 
 
-def test_a_big_slice_is_read_piece_by_piece_as_the_peer_takes_it(connect, write):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_a_big_slice_is_read_piece_by_piece_as_the_peer_takes_it(deferred, write):
+    handler, peer = deferred
     content = bytes(range(256)) * 64 * 1024
     file = write(content)
     peer.send(frame(b'fetch'))
@@ -151,9 +143,8 @@ def test_a_big_slice_is_read_piece_by_piece_as_the_peer_takes_it(connect, write)
     assert peer.receive() == frame(b'head' + content + b'tail')
 
 
-def test_a_second_answer_is_a_broken_invariant(connect):
-    handler = DeferringHandler(pipelined=True)
-    peer = connect(handler)
+def test_a_second_answer_is_a_broken_invariant(pipelined):
+    handler, peer = pipelined
     peer.send(frame(b'a') + frame(b'b'))
     handler.answer(1, [b'B'])
     with pytest.raises(ValueError, match='reply to request 1: expected one of 0 to 1'):
@@ -163,17 +154,15 @@ def test_a_second_answer_is_a_broken_invariant(connect):
         handler.answer(0, [b'A'])
 
 
-def test_a_reply_over_two_gibibytes_is_refused(connect, write):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_a_reply_over_two_gibibytes_is_refused(deferred, write):
+    handler, peer = deferred
     peer.send(frame(b'a'))
     with pytest.raises(ValueError, match='a frame holds at most'):
         handler.answer(0, [Slice(write(b''), 0, 2**31)])
 
 
-def test_a_slice_of_a_file_that_became_shorter_closes_the_connection(connect, write, caplog):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_a_slice_of_a_file_that_became_shorter_closes_the_connection(deferred, write, caplog):
+    handler, peer = deferred
     peer.send(frame(b'fetch'))
     handler.answer(0, [b'head', Slice(write(b'short'), 0, 10)])
     assert peer.is_cut_off
@@ -181,9 +170,8 @@ def test_a_slice_of_a_file_that_became_shorter_closes_the_connection(connect, wr
     assert 'segment: found 5 bytes at 0, expected 10' in caplog.text
 
 
-def test_a_slice_that_cannot_be_read_closes_the_connection(connect, tmp_path, caplog):
-    handler = DeferringHandler()
-    peer = connect(handler)
+def test_a_slice_that_cannot_be_read_closes_the_connection(deferred, tmp_path, caplog):
+    handler, peer = deferred
     peer.send(frame(b'fetch'))
     handler.answer(0, [b'head', Slice(Directory(str(tmp_path)), 0, 10)])
     assert peer.is_cut_off
