@@ -1,12 +1,14 @@
 """A broker under attack with a listener that requires logins, and the frames of its attackers."""
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+
 from support.brokers.in_process_broker import frame_of, read_answer
 from support.brokers.secured_broker import MECHANISMS, PASSWORD, PLAIN_JAAS
 from support.clients.raw_client import RawClient
 from support.runner.free_ports import free_port
 
-from kbroker.daemon.status import read_status
 from kbroker.protocol.messages import MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 
 GOOD = b'\0alice\0' + PASSWORD.encode()
@@ -48,5 +50,9 @@ class Guarded:
         with self.broker.connect() as client:
             return {topic.name for topic in client.ask(MetadataRequest(topics=None), 12).topics}
 
-    def held(self, what: str) -> int:
-        return next(line['now'] for line in read_status(str(self.broker.directory))['ledger'] if line['what'] == what)
+
+def stop_half_way(attackers: Sequence[RawClient]) -> None:
+    """Begin a login with each attacker: a third sends nothing, a third half a frame, a third chooses a mechanism."""
+    for number, attacker in enumerate(attackers):
+        with contextlib.suppress(ConnectionError):      # the oldest logins end at the bound
+            attacker.socket.sendall([b'', framed(HANDSHAKE)[:7], framed(HANDSHAKE)][number % 3])

@@ -46,7 +46,8 @@ from support.brokers.broker_process import PROMPT, ROOT, BrokerProcess
 from support.clients.raw_client import RawClient
 from support.runner.attempts import TooSlow, slowness
 
-from kbroker.protocol.messages import CreateTopicsRequest
+from kbroker.daemon.status import read_status
+from kbroker.protocol.messages import CreateTopicsRequest, FindCoordinatorRequest
 
 TURN_LIMIT_MS = 10
 P99_LIMIT_MS = 10
@@ -130,6 +131,19 @@ class BesiegedBroker(BrokerProcess):
     def resident_mb(self, name: str = 'VmRSS') -> float:
         status = pathlib.Path(f'/proc/{self.pid}/status').read_text()
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name)) / 1024
+
+    def find_coordinator(self, key_type: int = 0, key: str = 'crowd') -> None:
+        """Ask for a coordinator until the topic that it needs exists."""
+        request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+        with self.connect() as client:
+            while client.ask(request, 6).coordinators[0].error_code:
+                pass
+
+    def held(self, what: str) -> int:
+        """Return the present figure of a line of the broker's ledger."""
+        ledger = read_status(str(self.directory))['ledger']
+        found: int = next(line['now'] for line in ledger if line['what'] == what)
+        return found
 
     def forget_peak(self) -> None:
         """Reset VmHWM to the memory that is resident now."""

@@ -8,14 +8,12 @@ from collections import Counter
 import pytest
 from hostile.guarded import Guarded
 from hostile.siege import create, replies_to
-from hostile.test_hostile_groups import find_coordinator
 from support.brokers.in_process_broker import frame_of, read_answer
 from support.messages.message_builder import build
 
 from kbroker.base.errors import ErrorCode
-from kbroker.daemon.status import read_status
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.messages import FindCoordinatorRequest, InitProducerIdRequest
+from kbroker.protocol.messages import InitProducerIdRequest
 from kbroker.security.decision_log import MOST_DENIAL_BYTES
 from kbroker.security.quotas import MOST_METER_BYTES
 
@@ -25,22 +23,10 @@ EMOJI = '\U0001f600'
 """A string with this character takes four bytes for each of its characters, however many are ASCII."""
 
 
-def find(broker, key_type, key):
-    """Ask for a coordinator until its topic exists."""
-    with broker.connect() as client:
-        request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
-        while client.ask(request, 6).coordinators[0].error_code:
-            pass
-
-
-def held(broker, what):
-    return next(line['now'] for line in read_status(str(broker.directory))['ledger'] if line['what'] == what)
-
-
 @pytest.mark.parametrize('last', ['t', EMOJI])
 def test_transactional_ids_of_thirty_thousand_characters(besieged, last):
     broker = besieged()
-    find(broker, 1, 'id')
+    broker.find_coordinator(1, 'id')
     requests = [InitProducerIdRequest(transactional_id=f'{number}' + 't' * 30_000 + last, transaction_timeout_ms=60_000)
                 for number in range(4_600)]
     with broker.watched(rss_mb=350), broker.connect() as attacker:
@@ -55,7 +41,7 @@ def test_transactions_of_as_many_partitions_as_one_may_have(besieged):
     with broker.connect() as client:
         create(client, 'wide', 9_000)
         create(client, 'more', 1_001)
-    find(broker, 1, 'id')
+    broker.find_coordinator(1, 'id')
     with broker.watched(rss_mb=250), broker.connect() as attacker:
         for number in range(10):
             name = f'transaction {number}'
@@ -77,7 +63,7 @@ def test_share_sessions_without_end(besieged):
     with broker.connect() as client:
         create(client, 'shared', 200)
         topic_id = client.ask(build('MetadataRequest', topics=[{'name': 'shared'}]), 12).topics[0].topic_id
-    find_coordinator(broker)
+    broker.find_coordinator()
     requests = [build('ShareFetchRequest', group_id=f'group {number}', member_id=f'member-{number:022}',
                       share_session_epoch=0, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, max_records=1, batch_size=1,
                       topics=[{'topic_id': topic_id, 'partitions': [
@@ -91,7 +77,7 @@ def test_share_sessions_without_end(besieged):
 
 def test_topologies_of_as_many_subtopologies_as_a_group_may_have(besieged):
     broker = besieged()
-    find_coordinator(broker)
+    broker.find_coordinator()
 
     def join(group, subtopologies):
         return build('StreamsGroupHeartbeatRequest', group_id=group, member_id='member', member_epoch=0,
@@ -128,8 +114,8 @@ def test_denials_of_ever_new_names(besieged):
                 {'resource_type': 2, 'resource_name': f'{turn} {number}' + 'r' * 200, 'configuration_keys': None}
                 for number in range(100)]), 4)
             assert {row.error_code for row in answer.results} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
-    assert guarded.held('different denials in the log') <= 2 * MOST_DENIAL_BYTES
-    assert guarded.held('remembered decisions') <= 64 << 20
+    assert guarded.broker.held('different denials in the log') <= 2 * MOST_DENIAL_BYTES
+    assert guarded.broker.held('remembered decisions') <= 64 << 20
 
 
 def test_denials_of_the_names_that_take_the_most_memory(besieged):
@@ -143,7 +129,7 @@ def test_denials_of_the_names_that_take_the_most_memory(besieged):
             codes = Counter(row.error_code for request in requests
                             for row in attacker.ask(request, 4).coordinators)
         assert codes == {ErrorCode.GROUP_AUTHORIZATION_FAILED: 1_500}
-        assert MOST_DENIAL_BYTES // 2 < guarded.held('different denials in the log') <= 2 * MOST_DENIAL_BYTES
+        assert MOST_DENIAL_BYTES // 2 < guarded.broker.held('different denials in the log') <= 2 * MOST_DENIAL_BYTES
 
 
 def test_client_ids_that_take_the_most_memory_where_clients_have_quotas(besieged):
@@ -159,8 +145,8 @@ def test_client_ids_that_take_the_most_memory_where_clients_have_quotas(besieged
         with broker.connect() as attacker:
             for reply in replies_to(attacker, (with_client_id(name) for name in names)):
                 assert reply
-        assert held(broker, 'clients with quotas') <= MOST_METER_BYTES
-        assert held(broker, 'counters of quotas') > MOST_METER_BYTES // 2
+        assert broker.held('clients with quotas') <= MOST_METER_BYTES
+        assert broker.held('counters of quotas') > MOST_METER_BYTES // 2
 
 
 def widest(name):
@@ -192,7 +178,7 @@ def test_fetches_of_as_many_partitions_as_one_may_name(besieged):
 
 def test_answers_about_groups_with_long_metadata(besieged):
     broker = besieged()
-    find_coordinator(broker)
+    broker.find_coordinator()
     groups = [f'group {number}' for number in range(6)]
     with broker.connect() as client:
         create(client, 'wide', 2_000)
@@ -215,8 +201,8 @@ def test_groups_of_producers_from_before_kip_890(besieged):
     broker = besieged()
     with broker.connect() as client:
         create(client, 'orders', 1)
-    find_coordinator(broker)
-    find(broker, 1, 'id')
+    broker.find_coordinator()
+    broker.find_coordinator(1, 'id')
     with broker.watched(rss_mb=200), broker.connect() as attacker:
         found = attacker.ask(InitProducerIdRequest(transactional_id='id', transaction_timeout_ms=60_000), 3)
         for number in range(1_000):     # of each partition of `__consumer_offsets`
@@ -231,7 +217,7 @@ def test_groups_of_producers_from_before_kip_890(besieged):
         codes = Counter(read_answer(requests[0], 3, reply).topics[0].partitions[0].error_code
                         for reply in replies_to(attacker, (frame_of(request, 3) for request in requests)))
     assert codes == {0: 12_000}
-    assert held(broker, 'groups of transactional producers') == 10_000
+    assert broker.held('groups of transactional producers') == 10_000
 
 
 def changed_resources(kind, count):
@@ -272,7 +258,7 @@ def shared_topics(kind, count):
     ('ShareFetch', shared_topics, 2, 20_000)])
 def test_requests_of_as_many_elements_as_one_may_have_and_of_far_more(besieged, api, request_of, version, most):
     broker = besieged()
-    find_coordinator(broker)
+    broker.find_coordinator()
     requests = [request_of(f'{api}Request', count) for count in (most, 200_000)]
     with broker.watched(rss_mb=300), broker.connect() as attacker:
         for _ in range(2):

@@ -9,7 +9,6 @@ from kbroker.base.errors import ErrorCode
 from kbroker.protocol.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
-    FindCoordinatorRequest,
     ListGroupsRequest,
 )
 
@@ -36,8 +35,7 @@ def prepare(broker, partitions=100):
     """Create the topic t and `__consumer_offsets`."""
     with broker.connect() as client:
         create(client, 't', partitions)
-        while client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=['crowd']), 4).coordinators[0].error_code:
-            pass
+    broker.find_coordinator()
 
 
 def groups_of(client):

@@ -6,7 +6,7 @@ from hostile.siege import many_connections, replies_to
 from support.brokers.in_process_broker import frame_of, read_answer
 
 from kbroker.base.errors import ErrorCode
-from kbroker.protocol.messages import FindCoordinatorRequest, JoinGroupRequest
+from kbroker.protocol.messages import JoinGroupRequest
 
 
 def join_request(group_id='crowd', member_id='', protocols=1):
@@ -17,20 +17,13 @@ def join_request(group_id='crowd', member_id='', protocols=1):
                    for index in range(protocols)])
 
 
-def find_coordinator(broker):
-    """Ask for the group coordinator until `__consumer_offsets` exists."""
-    with broker.connect() as client:
-        while client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=['crowd']), 4).coordinators[0].error_code:
-            pass
-
-
 @pytest.mark.parametrize(('members', 'worst_limit_ms'), [
     # All connections send at the same moment, and the broker serves each once before it serves the good client again.
     (4_000, 100),
     pytest.param(10_000, 120, marks=pytest.mark.soak)])
 def test_a_crowd_of_members_joins_one_group(besieged, members, worst_limit_ms):
     broker = besieged({'group.initial.rebalance.delay.ms': '5000'})
-    find_coordinator(broker)
+    broker.find_coordinator()
     with broker.watched(rss_mb=200, worst_limit_ms=worst_limit_ms), many_connections(broker, members) as clients:
         request = join_request()
         for client in clients:
@@ -41,7 +34,7 @@ def test_a_crowd_of_members_joins_one_group(besieged, members, worst_limit_ms):
 
 def test_member_ids_are_asked_for_and_never_used(besieged):
     broker = besieged()
-    find_coordinator(broker)
+    broker.find_coordinator()
     with broker.watched(rss_mb=200), broker.connect() as attacker:
         frame = frame_of(join_request(), 9)
         for _ in replies_to(attacker, [frame] * 50_000):
@@ -50,7 +43,7 @@ def test_member_ids_are_asked_for_and_never_used(besieged):
 
 def test_groups_with_long_names(besieged):
     broker = besieged({'kbroker.group.memory.max.bytes': '67108864'})
-    find_coordinator(broker)
+    broker.find_coordinator()
     with broker.watched(rss_mb=200), broker.connect() as attacker:
         for index in range(5_000):
             attacker.ask(join_request(f'{index}' + 'g' * 32_000), 9)
@@ -58,7 +51,7 @@ def test_groups_with_long_names(besieged):
 
 def test_members_that_offer_a_hundred_thousand_assignors(besieged):
     broker = besieged()
-    find_coordinator(broker)
+    broker.find_coordinator()
     with broker.watched(rss_mb=150), broker.connect() as attacker:
         for _ in range(20):
             answer = attacker.ask(join_request(protocols=100_000), 9)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hostile.guarded import HANDSHAKE, WRONG, Guarded, framed, token
+from hostile.guarded import HANDSHAKE, WRONG, Guarded, framed, stop_half_way, token
 from hostile.siege import GOOD_CLIENT, Operations, many_connections
 from support.brokers.broker_process import ROOT
 from support.brokers.in_process_broker import frame_of
@@ -88,10 +88,8 @@ def half_open(guarded: Guarded, logins: int) -> Iterator[None]:
     """Begin logins that never continue: a third sends nothing, a third sends half a frame, a third chooses a
     mechanism."""
     with many_connections(guarded.broker, logins, guarded.connect) as attackers:
-        for number, attacker in enumerate(attackers):
-            with contextlib.suppress(ConnectionError):      # the oldest logins end at the bound
-                attacker.socket.sendall([b'', framed(HANDSHAKE)[:7], framed(HANDSHAKE)][number % 3])
-        assert guarded.held('logins in progress') <= MAX_LOGINS
+        stop_half_way(attackers)
+        assert guarded.broker.held('logins in progress') <= MAX_LOGINS
         yield
 
 
