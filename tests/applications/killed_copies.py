@@ -17,7 +17,10 @@ MORE_S = 5
 
 
 class KilledProcess(ABC):
-    """A process that the test kills and starts again. It then continues from the state that it has saved."""
+    """A process that the test kills and starts again. It then continues from the state that it has saved.
+
+    It runs during a `with` block.
+    """
 
     def __init__(self, log):
         self._log = log
@@ -36,6 +39,13 @@ class KilledProcess(ABC):
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *error):
+        self.kill()
 
     @property
     def output(self):

@@ -12,7 +12,6 @@ import urllib.request
 
 import pytest
 from killed_copies import OUTPUT, ROUNDS, Application, check_copies, create_topics, java
-from support.brokers.broker_process import BrokerProcess
 from support.runner.free_ports import free_port
 
 pytestmark = [pytest.mark.jvm, pytest.mark.soak, pytest.mark.timeout(3600)]
@@ -66,17 +65,10 @@ class Connect(Application):
                 lines.writelines(f'{number}\n' for number in numbers if number % FILES == place)
 
 
-def test_connect_copies_each_line_once_while_it_and_the_broker_are_killed(tmp_path, soak_count, tally):
-    broker = BrokerProcess(tmp_path / 'broker')
-    broker.start()
-    application = Connect(broker.address, tmp_path)
-    try:
-        create_topics(broker.address)
-        application.start()
+def test_connect_copies_each_line_once_while_it_and_the_broker_are_killed(start_broker, tmp_path, soak_count, tally):
+    broker = start_broker()
+    create_topics(broker.address)
+    with Connect(broker.address, tmp_path) as application:
         application.add_connectors()
         check_copies(broker, application, 'connect', soak_count(ROUNDS, 5))
-        tally('kills of a broker, a client or an application', soak_count(ROUNDS, 5))
-    finally:
-        application.kill()
-        broker.kill9()
-    assert not broker.tracebacks()
+    tally('kills of a broker, a client or an application', soak_count(ROUNDS, 5))

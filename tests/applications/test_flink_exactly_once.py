@@ -9,7 +9,6 @@ import pathlib
 
 import pytest
 from killed_copies import OUTPUT, PARTITIONS, ROUNDS, Application, check_copies, create_topics, java
-from support.brokers.broker_process import BrokerProcess
 
 from kbroker.client import Producer
 
@@ -46,19 +45,11 @@ class Flink(Application):
 
 
 @pytest.mark.parametrize('naming', ['INCREMENTING', 'POOLING'])
-def test_flink_copies_each_record_once_while_it_and_the_broker_are_killed(tmp_path, naming, soak_count, tally):
-    broker = BrokerProcess(tmp_path / 'broker')
-    broker.start()
-    try:
-        create_topics(broker.address, INPUT)
-        with Producer(broker.address) as producer:
-            application = Flink(broker.address, producer, tmp_path, naming)
-            try:
-                application.start()
-                check_copies(broker, application, naming, soak_count(ROUNDS, 5))
-                tally('kills of a broker, a client or an application', soak_count(ROUNDS, 5))
-            finally:
-                application.kill()
-    finally:
-        broker.kill9()
-    assert not broker.tracebacks()
+def test_flink_copies_each_record_once_while_it_and_the_broker_are_killed(
+        start_broker, tmp_path, naming, soak_count, tally):
+    broker = start_broker()
+    create_topics(broker.address, INPUT)
+    with (Producer(broker.address) as producer,
+          Flink(broker.address, producer, tmp_path, naming) as application):
+        check_copies(broker, application, naming, soak_count(ROUNDS, 5))
+    tally('kills of a broker, a client or an application', soak_count(ROUNDS, 5))
