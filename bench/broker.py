@@ -17,9 +17,10 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import click
 import confluent_kafka
@@ -34,6 +35,7 @@ TICKS_PER_S = os.sysconf('SC_CLK_TCK')
 VALUE = os.urandom(512).hex().encode()
 API_VERSIONS_V0 = struct.pack('>ihhih', 10, 18, 0, 1, -1)
 LIMIT_S = 60
+ANSWER_LIMIT_S = 120
 DURABILITIES = ('page-cache', 'disk')
 
 
@@ -101,9 +103,9 @@ def resident_mb(pid: int) -> float:
 
 
 @contextmanager
-def running_broker(durability: str) -> Iterator[BrokerProcess]:
+def running_broker(durability: str, settings: Mapping[str, str] | None = None) -> Iterator[BrokerProcess]:
     with tempfile.TemporaryDirectory() as directory:
-        broker = BrokerProcess(pathlib.Path(directory) / 'data', {'kbroker.durability': durability})
+        broker = BrokerProcess(pathlib.Path(directory) / 'data', {'kbroker.durability': durability, **(settings or {})})
         broker.start()
         try:
             yield broker
@@ -130,10 +132,11 @@ def measure_start(times: int) -> list[Row]:
     return [*rows, Row('resident when idle', f'{idle_mb:.0f} MB', '')]
 
 
-def first_answer(broker: BrokerProcess) -> None:
+def first_answer(broker: Any) -> None:
+    """Start a broker, and wait for its first response."""
     broker.start()
     host, _, port = broker.address.rpartition(':')
-    with socket.create_connection((host, int(port)), LIMIT_S) as connection:
+    with socket.create_connection((host, int(port)), ANSWER_LIMIT_S) as connection:
         connection.sendall(API_VERSIONS_V0)
         assert connection.recv(65_536)
 

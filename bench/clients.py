@@ -15,7 +15,6 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,10 +22,11 @@ import click
 
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parent.parent)]
 
+from broker import running_broker  # noqa: E402
 from client_loads import Work  # noqa: E402
 from peer_brokers import DELETE_AT_ONCE  # noqa: E402
+from rounds import spread  # noqa: E402
 from stopping import workplace  # noqa: E402
-from support.brokers.broker_process import BrokerProcess  # noqa: E402
 
 from kbroker.client import Admin, Producer  # noqa: E402
 
@@ -149,10 +149,9 @@ def table(title: str, loads: Sequence[Load], rounds: Sequence[Round]) -> Iterato
     for load in loads:
         rates = [per_cpu_second(found[load]) for found in rounds]
         speeds = [found[load].records / found[load].seconds for found in rounds]
-        each = ratios(rounds, load)
         yield (f'| {load.label} | {load.batch_bytes:,} | {statistics.median(rates):,.0f} | '
                f'{1e6 / statistics.median(rates):.2f} | {statistics.median(speeds):,.0f} | '
-               f'{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f}) |')
+               f'{spread(ratios(rounds, load), ".2f")} |')
 
 
 @click.command(help=__doc__)
@@ -163,9 +162,7 @@ def main(rounds: int, seconds: float, quick: bool) -> None:
     fill_bytes = FILL_BYTES
     if quick:
         rounds, seconds, fill_bytes = 1, 0.05, 2_000_000
-    with workplace():
-        broker = BrokerProcess(pathlib.Path(tempfile.mkdtemp()), {'kbroker.durability': 'page-cache', **DELETE_AT_ONCE})
-        broker.start()
+    with workplace(), running_broker('page-cache', DELETE_AT_ONCE) as broker:
         clients: dict[Load, Process] = {}
         try:
             clients |= {load: Process(load, broker.address) for load in {*PRODUCERS, *CONSUMERS}}
@@ -179,7 +176,6 @@ def main(rounds: int, seconds: float, quick: bool) -> None:
         finally:
             for client in clients.values():
                 client.close()
-            broker.kill9()
 
 
 if __name__ == '__main__':

@@ -299,8 +299,8 @@ def table(sizes: Sizes, found: Mapping[str, Figures]) -> Iterator[str]:
     yield '|---|--:|--:|--:|'
     for name, figures in found.items():
         if figures.idle_us:
-            yield (f'| {name} | {spread(figures.stable_s, 2)} | {spread(figures.stable_cpu_s, 2)} | '
-                   f'{spread(figures.idle_us, 1)} |')
+            yield (f'| {name} | {spread(figures.stable_s, ".2f")} | {spread(figures.stable_cpu_s, ".2f")} | '
+                   f'{spread(figures.idle_us, ".1f")} |')
 
 
 @click.command(help=__doc__)

@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -335,20 +334,6 @@ class FloorSite(Site):
 def site_of(peer: Peer, work: pathlib.Path) -> Site:
     """Start the peer. Raise AssertionError, LoadError or Unavailable if it does not start."""
     return (FloorSite if peer.is_floor else Site)(peer, work)
-
-
-API_VERSIONS_V0 = struct.pack('>ihhih', 10, 18, 0, 1, -1)
-
-
-def first_answer_s(broker: Broker) -> float:
-    """Return the seconds from the start of the process to the first response."""
-    began = time.perf_counter()
-    broker.start()
-    host, _, port = broker.address.rpartition(':')
-    with socket.create_connection((host, int(port)), READY_LIMIT_S) as connection:
-        connection.sendall(API_VERSIONS_V0)
-        assert connection.recv(65_536)
-    return time.perf_counter() - began
 
 
 def drop_from_page_cache(directory: pathlib.Path, topic: str) -> None:

@@ -49,7 +49,7 @@ from confluent_kafka import KafkaException
 
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parent.parent)]
 
-from broker import resident_mb  # noqa: E402
+from broker import first_answer, resident_mb, timed  # noqa: E402
 from load_generator import OUT, Figures, LoadError, Measurement, build  # noqa: E402
 from peer_brokers import (  # noqa: E402
     PEERS,
@@ -57,7 +57,6 @@ from peer_brokers import (  # noqa: E402
     Site,
     Unavailable,
     drop_from_page_cache,
-    first_answer_s,
     site_of,
     system_calls,
     versions,
@@ -250,7 +249,7 @@ def measure_start(peer: Peer, work: pathlib.Path, number: int) -> Iterator[Row]:
     broker.start()
     try:
         broker.stop()
-        yield Row(START, peer.name, number, {'ms': first_answer_s(broker) * 1e3})
+        yield Row(START, peer.name, number, {'ms': timed(lambda: first_answer(broker)) * 1e3})
         time.sleep(IDLE_S)  # this is what is measured: a broker that has had nothing to do for a while
         yield Row(IDLE, peer.name, number, {'rss_mb': resident_mb(broker.pid)})
     finally:

@@ -5,7 +5,7 @@ import contextlib
 import pathlib
 import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import click
@@ -56,7 +56,6 @@ def play(names: str, rounds: int, found: Callable[[], F], measure: Callable[[Sit
             click.echo('\n'.join([*report(figures), '', *(f'**failed** {fault}' for fault in faults)]))
 
 
-def spread(values: list[float], digits: int) -> str:
+def spread(values: Sequence[float], form: str = '.3f') -> str:
     """Return the median with the range in parentheses."""
-    low, middle, high = (f'{value:.{digits}f}' for value in (min(values), statistics.median(values), max(values)))
-    return f'{middle} ({low} to {high})'
+    return f'{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})'

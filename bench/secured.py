@@ -34,6 +34,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).p
 from load_generator import Measurement, run  # noqa: E402
 from peer_brokers import DELETE_AT_ONCE  # noqa: E402
 from peer_cells import BATCH, SMALL_RECORD, Cell, Fill, fetch, produce, transactions  # noqa: E402
+from rounds import spread  # noqa: E402
 from stopping import workplace  # noqa: E402
 from support.brokers.broker_process import BrokerProcess  # noqa: E402
 from support.clients.raw_client import RawClient  # noqa: E402
@@ -143,11 +144,6 @@ def measured(target: Target, cell: Cell, number: int, seconds: float) -> Measure
         return target.measure(cell.bound_loads(topic), seconds)
     finally:
         target.delete(topic)
-
-
-def spread(values: Sequence[float], form: str = '.3f') -> str:
-    """Return the median with the least and the most."""
-    return f'{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})'
 
 
 def rate(found: Measurement) -> float:

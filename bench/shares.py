@@ -201,7 +201,7 @@ def table(heading: str, found: Mapping[str, Figures]) -> Iterator[str]:
     yield '|---|--:|--:|'
     for name, figures in found.items():
         if figures.cpu_us:
-            yield f'| {name} | {spread(figures.records_per_s, 0)} | {spread(figures.cpu_us, 2)} |'
+            yield f'| {name} | {spread(figures.records_per_s, ".0f")} | {spread(figures.cpu_us, ".2f")} |'
 
 
 @click.command(help=__doc__)
