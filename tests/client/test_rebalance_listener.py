@@ -110,6 +110,14 @@ class Scene:
             self.consumer.seek(*partition, offset)
 
 
+def settled(*arguments, **options):
+    """Return a scene whose member has joined and got all partitions."""
+    scene = Scene(*arguments, **options)
+    scene.rebalance(*ALL)
+    scene.taken_notes()
+    return scene
+
+
 def test_an_eager_member_gives_everything_up_before_it_joins():
     scene = Scene(is_eager=True)
     scene.rebalance(*ALL)
@@ -120,10 +128,8 @@ def test_an_eager_member_gives_everything_up_before_it_joins():
 
 
 def test_a_cooperative_member_learns_from_the_join_what_goes_and_keeps_the_rest():
-    scene = Scene()
-    scene.rebalance(*ALL)
+    scene = settled()
     scene.read_to(5)
-    scene.taken_notes()
     scene.rebalance(*ALL[:2])
     scene.rebalance(*ALL[:2])
     assert scene.taken_notes() == [('join', ALL), ('revoked', ALL[2:]), ('assigned', []),
@@ -133,18 +139,14 @@ def test_a_cooperative_member_learns_from_the_join_what_goes_and_keeps_the_rest(
 
 @pytest.mark.parametrize('is_eager', [True, False])
 def test_partitions_of_a_member_that_lost_its_place_are_lost(is_eager):
-    scene = Scene(is_eager)
-    scene.rebalance(*ALL)
-    scene.taken_notes()
+    scene = settled(is_eager)
     scene.member.has_lost_place = True
     scene.rebalance(*ALL)
     assert scene.taken_notes() == [('lost', ALL), ('join', []), ('assigned', ALL)]
 
 
 def test_a_place_that_is_lost_during_the_join_loses_the_partitions():
-    scene = Scene()
-    scene.rebalance(*ALL)
-    scene.taken_notes()
+    scene = settled()
     scene.listener.acts = lambda partitions: setattr(scene.member, 'has_lost_place', True)
     scene.member.surrendered = lambda topics, owned: {ALL[0]}
     scene.rebalance(*ALL)
@@ -165,10 +167,8 @@ def test_by_default_lost_partitions_are_reported_as_revoked():
 
 @pytest.mark.parametrize('is_eager', [True, False])
 def test_a_listener_commits_what_it_gives_up(is_eager):
-    scene = Scene(is_eager)
-    scene.rebalance(*ALL)
+    scene = settled(is_eager)
     scene.read_to(7)
-    scene.taken_notes()
     scene.listener.acts = lambda partitions: scene.consumer.commit(
         {at: scene.consumer.offsets_to_commit()[at] for at in partitions})
     scene.member.surrendered = lambda topics, owned: set(owned if is_eager else ALL[1:])
@@ -200,9 +200,7 @@ def test_a_listener_may_not_poll_or_change_the_subscription(use):
 
 
 def test_the_error_of_a_listener_is_raised_when_the_rebalance_is_complete():
-    scene = Scene(is_eager=True)
-    scene.rebalance(*ALL)
-    scene.taken_notes()
+    scene = settled(is_eager=True)
     scene.listener.acts = lambda partitions: 1 / 0
     with pytest.raises(ZeroDivisionError):
         scene.rebalance(ALL[1])
@@ -260,10 +258,8 @@ def test_metadata_that_a_broken_connection_did_not_bring_is_asked_for_again():
 
 @pytest.mark.parametrize('commits', [True, False])
 def test_a_consumer_that_closes_commits_reports_and_leaves(commits):
-    scene = Scene(enable_auto_commit=commits)
-    scene.rebalance(*ALL)
+    scene = settled(enable_auto_commit=commits)
     scene.read_to(3)
-    scene.taken_notes()
     with scene.consumer:
         pass
     committed = [('commit', dict.fromkeys(ALL, 3))] if commits else []
@@ -272,20 +268,16 @@ def test_a_consumer_that_closes_commits_reports_and_leaves(commits):
 
 def test_after_an_error_of_the_block_nothing_is_committed_and_the_listener_not_called():
     """A listener that commits would skip the records that the block had not processed."""
-    scene = Scene(enable_auto_commit=True)
-    scene.rebalance(*ALL)
+    scene = settled(enable_auto_commit=True)
     scene.read_to(3)
-    scene.taken_notes()
     with pytest.raises(ZeroDivisionError), scene.consumer:
         raise ZeroDivisionError
     assert scene.taken_notes() == ['leave']
 
 
 def test_a_consumer_that_unsubscribes_leaves_its_group_and_reads_nothing():
-    scene = Scene(enable_auto_commit=True)
-    scene.rebalance(*ALL)
+    scene = settled(enable_auto_commit=True)
     scene.read_to(3)
-    scene.taken_notes()
     scene.consumer.unsubscribe()
     assert scene.taken_notes() == [('commit', dict.fromkeys(ALL, 3)), ('revoked', ALL), 'leave for good']
     assert scene.consumer.assignment == frozenset()
@@ -307,9 +299,7 @@ def test_partitions_that_were_chosen_are_no_longer_read_either():
 @pytest.mark.parametrize(('end', 'left'), [(lambda consumer: consumer.unsubscribe(), []),
                                            (lambda consumer: consumer.assign(ALL[:1]), ALL[:1])])
 def test_the_error_of_a_listener_does_not_keep_a_consumer_in_its_group(end, left):
-    scene = Scene()
-    scene.rebalance(*ALL)
-    scene.taken_notes()
+    scene = settled()
     scene.listener.acts = lambda partitions: 1 / 0
     with pytest.raises(ZeroDivisionError):
         end(scene.consumer)
@@ -328,10 +318,8 @@ def test_a_pause_that_is_refused_pauses_nothing():
 
 
 def test_a_consumer_that_chooses_its_partitions_has_left_its_group():
-    scene = Scene()
-    scene.rebalance(*ALL)
+    scene = settled()
     scene.read_to(3)
-    scene.taken_notes()
     scene.consumer.assign(ALL[:1])
     assert scene.taken_notes() == [('revoked', ALL), 'leave for good']
     assert (scene.consumer.assignment, scene.consumer.position(*ALL[0])) == ({ALL[0]}, None)
