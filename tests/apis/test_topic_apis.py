@@ -87,6 +87,14 @@ def test_a_replication_factor_of_three_is_accepted_unless_strict(start_node, acc
     assert result.error_code == code
 
 
+def create_assigned(client, brokers):
+    """Create a topic with the partitions and replicas of (partition, broker ids). Return its result."""
+    assignments = [{'partition_index': index, 'broker_ids': ids} for index, ids in brokers]
+    topic = {'name': 'new', 'num_partitions': -1, 'replication_factor': -1, 'assignments': assignments}
+    (result,) = create(client, topic)
+    return result
+
+
 @pytest.mark.parametrize(
     ('brokers', 'code'),
     [
@@ -99,30 +107,13 @@ def test_a_replication_factor_of_three_is_accepted_unless_strict(start_node, acc
     ],
 )
 def test_assignments_name_different_brokers_for_each_partition(client, brokers, code):
-    (result,) = create(
-        client,
-        {
-            'name': 'new',
-            'num_partitions': -1,
-            'replication_factor': -1,
-            'assignments': [{'partition_index': index, 'broker_ids': ids} for index, ids in enumerate(brokers)],
-        },
-    )
+    result = create_assigned(client, enumerate(brokers))
     assert result.error_code == code
     assert code or result.num_partitions == len(brokers)
 
 
 def test_assignments_without_gaps_and_without_other_numbers(client):
-    (result,) = create(
-        client,
-        {
-            'name': 'new',
-            'num_partitions': -1,
-            'replication_factor': -1,
-            'assignments': [{'partition_index': 1, 'broker_ids': [1]}],
-        },
-    )
-    assert result.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert create_assigned(client, [(1, [1])]).error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     (result,) = create(client, {'name': 'new', 'assignments': [{'partition_index': 0, 'broker_ids': [1]}]})
     assert result.error_code == ErrorCode.INVALID_REQUEST
 
@@ -183,22 +174,21 @@ def test_a_topic_made_again_is_another_one(client):
 # -- CreatePartitions
 
 
+def grow(client, *counts, name='orders', assignments=None, version=3, **options):
+    """Ask for each count of partitions in one request. Return the error code of the one result."""
+    topics = [{'name': name, 'count': count, 'assignments': assignments} for count in counts]
+    (result,) = client.ask('CreatePartitions', version, timeout_ms=1000, topics=topics, **options).results
+    return result.error_code
+
+
 @pytest.mark.parametrize('version', range(4))
 def test_a_topic_grows(client, version):
-    def grow(count, name='orders', **options):
-        (result,) = client.ask(
-            'CreatePartitions',
-            version,
-            timeout_ms=1000,
-            topics=[{'name': name, 'count': count, 'assignments': None}],
-            **options,
-        ).results
-        return result.error_code
-
-    assert grow(3, validate_only=True) == 0 and len(client.broker.topics.topic('orders').partitions) == 1
-    assert grow(3) == 0 and client.produce(client.batch(), partition=2).error_code == 0
-    assert [grow(count) for count in (3, 2, 0)] == [ErrorCode.INVALID_PARTITIONS] * 3
-    assert grow(3, 'absent') == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert grow(client, 3, version=version, validate_only=True) == 0
+    assert len(client.broker.topics.topic('orders').partitions) == 1
+    assert grow(client, 3, version=version) == 0
+    assert client.produce(client.batch(), partition=2).error_code == 0
+    assert [grow(client, count, version=version) for count in (3, 2, 0)] == [ErrorCode.INVALID_PARTITIONS] * 3
+    assert grow(client, 3, name='absent', version=version) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.parametrize(
@@ -211,21 +201,12 @@ def test_a_topic_grows(client, version):
     ],
 )
 def test_new_partitions_may_be_assigned(client, brokers, code):
-    (result,) = client.ask(
-        'CreatePartitions',
-        timeout_ms=1000,
-        topics=[{'name': 'orders', 'count': 3, 'assignments': [{'broker_ids': ids} for ids in brokers]}],
-    ).results
-    assert result.error_code == code
+    assert grow(client, 3, assignments=[{'broker_ids': ids} for ids in brokers]) == code
 
 
 def test_a_topic_that_would_grow_twice_does_not(client):
-    (result,) = client.ask(
-        'CreatePartitions',
-        timeout_ms=1000,
-        topics=[{'name': 'orders', 'count': count, 'assignments': None} for count in (2, 3)],
-    ).results
-    assert result.error_code == ErrorCode.INVALID_REQUEST and len(client.broker.topics.topic('orders').partitions) == 1
+    assert grow(client, 2, 3) == ErrorCode.INVALID_REQUEST
+    assert len(client.broker.topics.topic('orders').partitions) == 1
 
 
 # -- DeleteRecords
