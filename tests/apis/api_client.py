@@ -73,6 +73,12 @@ class ApiClient:
             self.broker.turn()
         return asked.answer
 
+    def settle(self) -> None:
+        """Run ticks until the broker has no work left that needs no timer."""
+        self.broker.turn()
+        while len(self.broker.long_work):
+            self.broker.turn()
+
     def create_topic(self, name: str = 'orders', partitions: int = 1, **configs: str) -> bytes:
         """Create a topic and return its id. The names of configs have _ instead of dots."""
         (answer,) = self.ask(

@@ -30,12 +30,6 @@ class ShareClient(ApiClient):
         self.broker.turn()
         assert failed == [{}], failed
 
-    def settle(self) -> None:
-        """Run ticks until the broker has no work left that needs no timer."""
-        self.broker.turn()
-        while len(self.broker.long_work):
-            self.broker.turn()
-
     def begin_fetch_shares(self, version: int = 2, *, epoch: int | None = None, acknowledge: Any = (),
                            partitions: Any = None, **fields: Any) -> Parked:
         epoch = self.epoch if epoch is None else epoch

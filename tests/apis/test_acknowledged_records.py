@@ -43,12 +43,6 @@ def begin_delete(client, offset, timeout_ms=1000):
     return client.begin('DeleteRecords', timeout_ms=timeout_ms, topics=[{'name': 'orders', 'partitions': partitions}])
 
 
-def settle(client):
-    client.broker.turn()
-    while len(client.broker.long_work):
-        client.broker.turn()
-
-
 def answer_of(parked):
     """Return the answer for the one partition of the request; fail if it has not arrived."""
     (partition,) = parked.answer.topics[0].partitions
@@ -57,10 +51,10 @@ def answer_of(parked):
 
 def after_the_sync(client, disk, parked):
     """Check that a request waits for the disk. Let the disk finish its syncs, and return the request."""
-    settle(client)
+    client.settle()
     assert not parked.is_answered
     disk.release()
-    settle(client)
+    client.settle()
     return parked
 
 
@@ -118,10 +112,10 @@ def test_the_greatest_timestamp_is_found_while_producers_write(client, held):
     client.broker.clock.advance(10)
     client.begin_produce(client.batch())
     asked = begin_list(client, MAX_TIMESTAMP)
-    settle(client)
+    client.settle()
     assert not asked.is_answered
     held.finish()
-    settle(client)
+    client.settle()
     assert answer_of(asked).offset == 1
 
 
@@ -246,7 +240,7 @@ def test_a_failed_sync_ends_the_wait(client, held, begin):
     client.begin_produce(client.batch(), acks=1)
     asked = begin(client)
     held.finish(OSError(5, 'Input/output error'))
-    settle(client)
+    client.settle()
     assert answer_of(asked).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -254,7 +248,7 @@ def test_a_deleted_topic_ends_the_wait(client, held):
     client.begin_produce(client.batch(), acks=1)
     asked = begin_list(client)
     client.broker.topics.get('orders', 0).mark_deleted()
-    settle(client)
+    client.settle()
     assert answer_of(asked).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -266,8 +260,8 @@ def test_a_wait_ends_with_the_time_of_the_request(client, held, begin, time_ms):
     client.begin_produce(client.batch(), acks=1)
     asked = begin(client)
     client.broker.clock.advance(time_ms - 1)
-    settle(client)
+    client.settle()
     assert not asked.is_answered
     client.broker.clock.advance(101)
-    settle(client)
+    client.settle()
     assert answer_of(asked).error_code == ErrorCode.REQUEST_TIMED_OUT
