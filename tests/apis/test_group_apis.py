@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.brokers.in_process_broker import InProcessConnection, frame_of, read_answer
+from support.messages.message_builder import build
 from support.worlds.group_coordinator import GROUP, OFFSETS_TOPIC, World, subscription
 
 from kbroker.apis import (
@@ -105,7 +106,7 @@ class Wire:
         """Send a request. Return the answer, or None if the request is parked. Its answer then arrives in
         `self.came`."""
         name = NAMES[module]
-        request = getattr(messages, f'{name}Request')(**fields)
+        request = build(f'{name}Request', **fields)
         connection = AskedOnce(request, version)
         frame = frame_of(request, version, self.client_id)
         Dispatcher(self.node, [module.API]).handle(connection, 0, memoryview(bytearray(frame)))
@@ -123,9 +124,7 @@ class Wire:
             'session_timeout_ms': 10_000,
             'rebalance_timeout_ms': 30_000,
             'protocol_type': 'consumer',
-            'protocols': [
-                messages.JoinGroupRequest.JoinGroupRequestProtocol(name='range', metadata=subscription('orders'))
-            ],
+            'protocols': [{'name': 'range', 'metadata': subscription('orders')}],
             **fields,
         }
         if version == 0:
@@ -140,33 +139,18 @@ class Wire:
         return answer
 
     def sync(self, joined, version=5, **fields):
-        assignment = messages.SyncGroupRequest.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b'all')
+        given = {
+            'group_id': GROUP,
+            'generation_id': joined.generation_id,
+            'member_id': joined.member_id,
+            'assignments': [{'member_id': joined.member_id, 'assignment': b'all'}],
+        }
         named = {'protocol_type': 'consumer', 'protocol_name': 'range'} if version >= 5 else {}
-        return self.ask(
-            sync_group,
-            version,
-            **{
-                'group_id': GROUP,
-                'generation_id': joined.generation_id,
-                'member_id': joined.member_id,
-                'assignments': [assignment],
-            }
-            | named
-            | fields,
-        )
+        return self.ask(sync_group, version, **given | named | fields)
 
     def commit(self, version, partitions, **fields):
-        topic_class, partition_class = (
-            messages.OffsetCommitRequest.OffsetCommitRequestTopic,
-            messages.OffsetCommitRequest.OffsetCommitRequestPartition,
-        )
         topics = [
-            topic_class(
-                **self.name(topic, version),
-                partitions=[
-                    partition_class(partition_index=partition, committed_offset=offset, committed_metadata='m')
-                ],
-            )
+            {**self.name(topic, version), 'partitions': [committed(partition, offset)]}
             for (topic, partition), offset in partitions.items()
         ]
         answer = self.ask(offset_commit, version, group_id=GROUP, topics=topics, **fields)
@@ -176,6 +160,10 @@ class Wire:
         if version < 10:
             return {'name': topic}
         return {'topic_id': self.topic_id(topic) if self.world.topics.topic(topic) else b'?' * 16}
+
+
+def committed(partition, offset, metadata='m'):
+    return {'partition_index': partition, 'committed_offset': offset, 'committed_metadata': metadata}
 
 
 @pytest.fixture
@@ -211,8 +199,7 @@ def test_a_group_lives_and_ends_in_every_version(wire, version):
     if min(version, 5) < 3:
         assert wire.ask(leave_group, min(version, 5), group_id=GROUP, member_id=joined.member_id).error_code == 0
     else:
-        member = messages.LeaveGroupRequest.MemberIdentity(member_id=joined.member_id)
-        left = wire.ask(leave_group, min(version, 5), group_id=GROUP, members=[member])
+        left = wire.ask(leave_group, min(version, 5), group_id=GROUP, members=[{'member_id': joined.member_id}])
         assert (left.error_code, [answer.error_code for answer in left.members]) == (0, [0])
     assert wire.world.state() == 'Empty'
 
@@ -250,41 +237,24 @@ def test_offsets_are_committed_and_fetched_in_every_version(wire, version):
 
 def fetch(wire, version, partitions, require_stable=False, group_id=GROUP):
     """Return (offset, error code) by (topic, partition)."""
-    request = messages.OffsetFetchRequest
+    topics = None if partitions is None else [
+        {**wire.name(name, version), 'partition_indexes': indexes} for name, indexes in partitions.items()
+    ]
     if version < 8:
-        topics = (
-            None
-            if partitions is None
-            else [
-                request.OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
-                for name, indexes in partitions.items()
-            ]
-        )
         stable = {'require_stable': require_stable} if version >= 7 else {}
-        answer = wire.ask(offset_fetch, version, group_id=group_id, topics=topics, **stable)
-        assert answer.error_code == 0
-        topics = answer.topics
+        group = wire.ask(offset_fetch, version, group_id=group_id, topics=topics, **stable)
     else:
-        topics = (
-            None
-            if partitions is None
-            else [
-                request.OffsetFetchRequestTopics(**wire.name(name, version), partition_indexes=indexes)
-                for name, indexes in partitions.items()
-            ]
-        )
-        group = request.OffsetFetchRequestGroup(group_id=group_id, topics=topics)
-        answer = wire.ask(offset_fetch, version, groups=[group], require_stable=require_stable)
-        (group_answer,) = answer.groups
-        assert (group_answer.group_id, group_answer.error_code) == (group_id, 0)
-        topics = group_answer.topics
+        wanted = {'group_id': group_id, 'topics': topics}
+        (group,) = wire.ask(offset_fetch, version, groups=[wanted], require_stable=require_stable).groups
+        assert group.group_id == group_id
+    assert group.error_code == 0
     names = {wire.topic_id(name): name for name in wire.world.topics.by_name}
     return {
         (names.get(topic.topic_id, '?') if version >= 10 else topic.name, partition.partition_index): (
             partition.committed_offset,
             partition.error_code,
         )
-        for topic in topics
+        for topic in group.topics
         for partition in topic.partitions
     }
 
@@ -339,14 +309,7 @@ def test_a_commit_refused_as_a_whole_says_so_for_each_partition(wire):
 
 def test_a_commit_is_answered_when_it_is_durable():
     wire = Wire(immediate=False)
-    topic = messages.OffsetCommitRequest.OffsetCommitRequestTopic(
-        name='orders',
-        partitions=[
-            messages.OffsetCommitRequest.OffsetCommitRequestPartition(
-                partition_index=0, committed_offset=5, committed_metadata=None
-            )
-        ],
-    )
+    topic = {'name': 'orders', 'partitions': [committed(0, 5, None)]}
     assert wire.ask(offset_commit, 8, group_id=GROUP, topics=[topic]) is None
     answers = wire.came
     assert fetch(wire, 8, {'orders': [0]}) == {('orders', 0): (-1, 0)}
@@ -358,13 +321,7 @@ def test_a_commit_is_answered_when_it_is_durable():
 
 def test_offsets_are_deleted_by_partition(wire):
     wire.commit(9, {('orders', 0): 1, ('payments', 0): 2})
-    request = messages.OffsetDeleteRequest
-    topics = [
-        request.OffsetDeleteRequestTopic(
-            name=name, partitions=[request.OffsetDeleteRequestPartition(partition_index=0)]
-        )
-        for name in ('orders', 'nothing')
-    ]
+    topics = [{'name': name, 'partitions': [{'partition_index': 0}]} for name in ('orders', 'nothing')]
     answer = wire.ask(offset_delete, 0, group_id=GROUP, topics=topics)
     assert [topic.partitions[0].error_code for topic in answer.topics] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert fetch(wire, 9, None) == {('payments', 0): (2, 0)}
@@ -461,22 +418,14 @@ def test_without_the_offsets_topic_there_is_no_coordinator(wire):
 
 
 def commit_in_transaction(wire, version, **fields):
-    request = messages.TxnOffsetCommitRequest
-    topics = [
-        request.TxnOffsetCommitRequestTopic(
-            name=name,
-            partitions=[
-                request.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata='m')
-            ],
-        )
-        for name in ('orders', 'nothing')
-    ]
-    answer = wire.ask(
-        txn_offset_commit,
-        version,
-        **{'transactional_id': 'tx-1', 'group_id': GROUP, 'producer_id': 1000, 'producer_epoch': 3, 'topics': topics}
-        | fields,
-    )
+    given = {
+        'transactional_id': 'tx-1',
+        'group_id': GROUP,
+        'producer_id': 1000,
+        'producer_epoch': 3,
+        'topics': [{'name': name, 'partitions': [committed(0, 5)]} for name in ('orders', 'nothing')],
+    }
+    answer = wire.ask(txn_offset_commit, version, **given | fields)
     return [topic.partitions[0].error_code for topic in answer.topics]
 
 
@@ -529,7 +478,7 @@ def test_huge_names_are_carried_or_refused_but_break_nothing(wire, length):
         9,
         group_id='g' * length,
         group_instance_id='i' * length,
-        protocols=[messages.JoinGroupRequest.JoinGroupRequestProtocol(name='p' * length, metadata=b'')],
+        protocols=[{'name': 'p' * length, 'metadata': b''}],
     )
     assert joined.error_code == 0
     wire.client_id = 'c' * length
@@ -540,9 +489,7 @@ def test_huge_names_are_carried_or_refused_but_break_nothing(wire, length):
 
 
 def test_metadata_that_is_no_subscription_joins_all_the_same(wire):
-    joined = wire.join(
-        9, protocols=[messages.JoinGroupRequest.JoinGroupRequestProtocol(name='range', metadata=b'\xff' * 100)]
-    )
+    joined = wire.join(9, protocols=[{'name': 'range', 'metadata': b'\xff' * 100}])
     assert wire.sync(joined).assignment == b'all'
     wire.world.restart()
     assert wire.world.state() == 'Stable'
@@ -550,10 +497,7 @@ def test_metadata_that_is_no_subscription_joins_all_the_same(wire):
 
 def test_assignments_for_strangers_are_ignored(wire):
     joined = wire.join()
-    strangers = [
-        messages.SyncGroupRequest.SyncGroupRequestAssignment(member_id=f's{index}', assignment=b'x')
-        for index in range(100)
-    ]
+    strangers = [{'member_id': f's{index}', 'assignment': b'x'} for index in range(100)]
     assert wire.sync(joined, assignments=strangers).assignment == b''
 
 
@@ -561,28 +505,16 @@ def test_an_assignment_of_a_long_request_reaches_its_member(wire):
     """The request is decoded in slices, and its handler replies when the group's row is durable."""
     joined = wire.join()
     assignment = bytes(range(256)) * 500
-    assignments = [messages.SyncGroupRequest.SyncGroupRequestAssignment(
-        member_id=joined.member_id, assignment=assignment)]
-    assert wire.sync(joined, assignments=assignments) is None
+    given = {'member_id': joined.member_id, 'assignment': assignment}
+    assert wire.sync(joined, assignments=[given]) is None
     wire.world.run_due()
     (answer,) = wire.came
     assert (answer.error_code, answer.assignment) == (0, assignment)
 
 
 def commit_of(count):
-    partition_class = messages.OffsetCommitRequest.OffsetCommitRequestPartition
-    return {
-        'group_id': GROUP,
-        'topics': [
-            messages.OffsetCommitRequest.OffsetCommitRequestTopic(
-                name='orders',
-                partitions=[
-                    partition_class(partition_index=index, committed_offset=index, committed_metadata='')
-                    for index in range(count)
-                ],
-            )
-        ],
-    }
+    partitions = [committed(index, index, '') for index in range(count)]
+    return {'group_id': GROUP, 'topics': [{'name': 'orders', 'partitions': partitions}]}
 
 
 def test_a_commit_of_thousands_of_partitions_is_made_in_several_turns(wire):
