@@ -88,7 +88,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 class Brokers:
-    """Starts and ends broker processes. None may log a traceback."""
+    """Starts broker processes, and kills them at the end. A traceback in the log of a broker fails the test."""
 
     def __init__(self, against, directory):
         self._type = KafkaProcess if against == 'apache-kafka' else BrokerProcess
@@ -118,13 +118,13 @@ def start_broker(request, tmp_path):
 
 @pytest.fixture
 def broker(start_broker):
-    """A broker for this test alone, which may restart and kill it."""
+    """A broker for this test alone. The test may restart and kill it."""
     return start_broker()
 
 
 @pytest.fixture
 def cluster(broker):
-    """Connections of our client to `broker`, which may be one that a module has for all its tests."""
+    """Connections of kbroker's client to `broker`. A test file may define `broker` for all its tests."""
     from kbroker.client.cluster import Cluster
     from kbroker.client.config import ClientConfig
     cluster = Cluster(ClientConfig.load(broker.address))
@@ -189,13 +189,13 @@ def soak_minutes(soak_share):
 
 @pytest.fixture(scope='session')
 def soak_count(soak_share):
-    """A function that returns the share of a count, but not less than another one."""
+    """A function that returns the share of a count, but not less than `least`."""
     return lambda count, least=1: share_of(count, soak_share, least)
 
 
 @pytest.fixture
 def tally(record_property):
-    """A function by which a test says what it did: a kind of the running totals, and a count."""
+    """A function with which a test adds a count to a kind of the running totals."""
     def note(kind, count):
         assert kind in KINDS, f'{kind}: expected one of {KINDS}'
         record_property(PROPERTY, (kind, count))
@@ -216,5 +216,5 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture(scope='session')
 def soak_sample(soak_share, soak_seed):
-    """A function that returns the share of a list."""
+    """A function that samples a list by the soak share."""
     return lambda values: sample(values, soak_share, soak_seed)

@@ -28,8 +28,8 @@ def memory_path_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def many_brokers() -> Iterator[None]:
     """Let a test open hundreds of brokers. Each must be garbage-collected, because it holds its files open.
 
-    Log records are off: they would keep errors alive, and these their stack frames. Objects of other tests are frozen,
-    so that the collections for each broker are fast.
+    Logging is off: log records would keep errors alive, and errors keep their stack frames alive. Objects of other
+    tests are frozen, which makes the collection after each broker fast.
     """
     logging.disable(logging.WARNING)
     gc.freeze()

@@ -1,4 +1,6 @@
-"""Damage to a stopped directory: what the start says, what it serves, what stays for `kbroker-check`, the way back."""
+"""Damage to a stopped directory: the log lines of the start, the partitions that it serves, the findings of
+`kbroker-check`, and the way back to a sound directory.
+"""
 from __future__ import annotations
 
 import json
@@ -51,7 +53,7 @@ def look(directory: pathlib.Path) -> View:
 
 
 class every_offset:
-    """Stands for a random generator whose sample is everything."""
+    """Replaces a random generator. Its sample has all elements."""
 
     def sample(self, population: range, count: int) -> list[int]:
         return list(population)
@@ -62,7 +64,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def check(*arguments: object) -> tuple[int, str]:
-    """Run kbroker-check. Returns its exit code and its output."""
+    """Run kbroker-check. Return its exit code and its output."""
     result = CliRunner().invoke(check_command.main, [str(argument) for argument in arguments])
     return result.exit_code, result.output
 
@@ -90,7 +92,7 @@ def filled(directory: pathlib.Path, partition: str) -> list[pathlib.Path]:
 ], ids=['cut at a batch', 'emptied', 'removed', 'without its directory'])
 def test_a_partition_that_lost_records_is_offline_until_they_are_restored_or_the_loss_is_accepted(
         stopped, built, expected, caplog, damage):
-    """Once, the broker started without a word, and rewrote its checkpoints to the loss."""
+    """Earlier, the broker started without a log line, and lowered its checkpoints to the records that were left."""
     damage(stopped)
     before = {path: path.read_bytes() for path in (stopped / f'{PLAIN}-0').glob('*')}
     code, output = check(stopped)
@@ -135,7 +137,7 @@ def test_a_partition_that_lost_records_is_offline_until_they_are_restored_or_the
 
 
 def test_a_log_that_ends_below_the_checkpoints_is_offline_without_an_inventory(stopped, caplog):
-    """As on a directory that Apache Kafka stopped: the checkpoints prove the loss."""
+    """A directory that Apache Kafka stopped has no inventory either. The checkpoints prove the loss."""
     with InProcessBroker(stopped, SETTINGS) as broker:
         for value in (b'kept', b'lost'):
             broker.topics.get(PLAIN, 0).append_batch(encode_batch([(0, None, value)]), Origin.CLIENT)
@@ -188,7 +190,7 @@ def flip(path: pathlib.Path) -> None:
 @pytest.mark.parametrize('damage', [pathlib.Path.unlink, flip, lambda path: path.write_bytes(b'')])
 @pytest.mark.parametrize('suffix', ['.txnindex', '.index', '.timeindex'])
 def test_a_damaged_index_is_rebuilt_and_reported(stopped, expected, caplog, suffix, damage):
-    """Once, consumers of committed records saw aborted ones when a `.txnindex` was gone."""
+    """Earlier, consumers of committed records saw aborted ones when a `.txnindex` was missing."""
     damage(next(path for path in segments(stopped, f'{TRANSACTIONS}-0', suffix) if path.stat().st_size))
     assert look(stopped) == expected
     message, = errors(caplog)
@@ -213,7 +215,7 @@ def test_a_damaged_file_of_a_partition_is_written_again(stopped, expected, caplo
 @pytest.mark.parametrize('name', [
     'log-start-offset-checkpoint', 'recovery-point-offset-checkpoint', 'replication-offset-checkpoint'])
 def test_the_offsets_of_a_damaged_checkpoint_come_from_the_inventory(stopped, expected, caplog, name, damage):
-    """Once, deleted records came back when the checkpoint of log starts was empty."""
+    """Earlier, deleted records came back when the checkpoint of log starts was empty."""
     damage(stopped / name)
     assert look(stopped) == expected and expected[TRIMMED, 0][0] == 7
     message, = [message for message in errors(caplog) if 'treated as empty' not in message]
@@ -224,7 +226,9 @@ def test_the_offsets_of_a_damaged_checkpoint_come_from_the_inventory(stopped, ex
 # ---- when the inventory counts ----
 
 def test_a_clean_shutdown_mark_that_cannot_be_read_is_reported_for_ever_after(stopped, caplog):
-    """Once, deleted records came back with one line in the log: the checkpoint of log starts was damaged, too."""
+    """Earlier, deleted records came back if the checkpoint of log starts was damaged as well, and the log had only one
+    line about it.
+    """
     (stopped / CLEAN_SHUTDOWN_FILE).write_text('0\n0\n')
     (stopped / LOG_START_OFFSET_FILE).write_text('{}')
     look(stopped)
@@ -297,8 +301,8 @@ def test_a_partition_that_does_not_change_keeps_its_row(stopped):
 
 
 def test_a_topic_that_is_created_again_with_as_many_records_is_served_after_a_clean_stop(memory_path, caplog):
-    """The row of the old topic was kept, since the offsets were the same. The next start took the new one for damaged
-    and set its records aside.
+    """Earlier, the inventory kept the row of the old topic, because the offsets were the same. The next start found the
+    new topic damaged and set its records aside.
     """
     place = 'again', 0
     for number in range(3):
@@ -355,7 +359,7 @@ def cut_metadata_at_a_batch(directory: pathlib.Path) -> None:
 @pytest.mark.parametrize('damage', [
     remove_metadata, empty_metadata, remove_metadata_files, cut_metadata, cut_metadata_at_a_batch])
 def test_a_start_without_all_of_the_metadata_log_is_refused_and_changes_nothing(stopped, built, damage, is_clean):
-    """Once, the broker started as an empty cluster and renamed all partitions to -stray."""
+    """Earlier, the broker started as an empty cluster and renamed all partitions to -stray."""
     if not is_clean:
         (stopped / CLEAN_SHUTDOWN_FILE).unlink()
     damage(stopped)
@@ -406,7 +410,9 @@ def test_a_topic_whose_deletion_a_crash_undid_is_set_aside_as_before(stopped):
 
 
 def test_a_read_through_a_damaged_index_fails_and_skips_nothing(stopped):
-    """A start does not read the middle of a large index; each use of an entry is compared with the batch there."""
+    """A start does not read the middle of a large index. A read compares each entry that it uses with the batch at its
+    position.
+    """
     with InProcessBroker(stopped, SETTINGS) as broker:
         segment = broker.logs.logs[PLAIN, 1].segments[0]
         path = pathlib.Path(segment.path('.index'))
@@ -437,7 +443,8 @@ def damage_a_batch(directory: pathlib.Path, number: int) -> int:
 
 @pytest.mark.parametrize('is_noted', [True, False], ids=['found by a start', 'found by kbroker-check alone'])
 def test_an_accepted_loss_takes_the_damaged_batch_and_no_other(stopped, expected, caplog, is_noted):
-    """Once, all batches behind it went to a file that no tool read, and new records took their offsets."""
+    """Earlier, all batches after the damaged one went to a file that no tool read, and new records took their offsets.
+    """
     lost = damage_a_batch(stopped, 1)
     if not is_noted:        # as in the middle of a large file, of which the inventory has no checksum
         (stopped / INVENTORY_FILE).unlink()

@@ -113,7 +113,9 @@ def replace(path: pathlib.Path, old: bytes, new: bytes) -> None:
     (unknown_folder, 'lost\\+found: found a directory that is not named'),
 ])
 def test_a_directory_that_is_not_understood_is_left_as_it_is(used, spoil, says, has_lock_file):
-    """Once, the clean mark was removed before the metadata was checked, and any directory got a lock file."""
+    """Earlier, the broker removed the mark of a clean stop before it checked the metadata, and wrote a lock file into
+    any directory.
+    """
     directory, _ = used
     spoil(directory)
     if not has_lock_file:
@@ -160,7 +162,9 @@ def test_a_second_broker_on_the_directory_is_refused(start_broker, tmp_path):
 
 
 class UnreadableFileSystem(FileSystem):
-    """A file system that refuses to open one file. A wrong owner has this effect, but not for tests run by root."""
+    """A file system that refuses to open one file. A file of another owner cannot show this: root, who may run the
+    tests, can read it.
+    """
 
     def __init__(self, path: pathlib.Path):
         self.path = str(path)
@@ -199,7 +203,7 @@ def test_a_partition_of_no_topic_is_set_aside(used):
 
 
 def test_a_directory_of_an_earlier_topic_of_the_name_is_set_aside(used):
-    """A crash can undo the renames of a deletion that the metadata log has."""
+    """A crash can undo the renames of a deletion that is in the metadata log."""
     directory, promises = used
     with InProcessBroker(directory, SETTINGS) as broker:
         client = Client(broker, promises)

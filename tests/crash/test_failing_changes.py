@@ -1,6 +1,7 @@
-"""One change of the disk fails, or all from one on. No answer is wrong, and the next start finds all that was answered.
+"""One change of the disk fails, or that one and all later ones. No answer is wrong, and the next start finds all that
+was acknowledged.
 
-After the failure the broker goes on as far as it can. Then the power fails, too.
+After the failure the broker continues as far as it can. Then the power fails.
 
 Covers promises 1 and 2 of docs/design.md.
 """
@@ -15,7 +16,7 @@ from support.disk.crash_stories import CASES
 
 POINTS = 6
 KINDS = list(itertools.product(FAULTS, (True, False)))
-"""Each fault, and whether it lasts. The tests of the cases begin with different ones."""
+"""Each fault, once as a single failure and once as one that lasts. Each case begins with another of these."""
 
 
 @pytest.mark.usefixtures('many_brokers')

@@ -1,6 +1,8 @@
-"""System calls of a broker process fail under a real client. It gets an error, the log a line, and no answer is lost.
+"""System calls of a broker process fail while a real client writes. The client gets an error, the broker logs a line,
+and no acknowledged record is lost.
 
-strace returns the error in place of the call, below the loops of the broker that repeat an interrupted one.
+strace injects the error into the system call itself. So the test covers the loops with which the broker repeats an
+interrupted call.
 
 Covers promises 1 and 2 of docs/design.md.
 """
@@ -119,7 +121,9 @@ class Work:
 
 @pytest.fixture(scope='module')
 def work(tmp_path_factory) -> Iterator[Work]:
-    """The one broker of the module, which each test leaves running, and its client, which forgets no answer."""
+    """The client of the one broker of this file. Each test leaves the broker running, and the client keeps the answers
+    of all tests.
+    """
     with BrokerProcess(tmp_path_factory.mktemp('failing') / 'data', SETTINGS) as broker:
         yield Work(broker)
 
@@ -163,7 +167,9 @@ def test_a_call_that_fails_is_an_error_for_the_client_and_the_next_start_has_all
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_no_answer_is_lost_whichever_call_fails(broker, work, tmp_path, soak_sample):
-    """One broker meets every fault. Between two faults it is killed or stopped, and starts again."""
+    """The same broker process gets one fault after the other. Between two faults, the test kills or stops it and starts
+    it again.
+    """
     offline = injected = 0
     faults = soak_sample(SOAK_FAULTS)
     for number, fault in enumerate(faults):

@@ -60,7 +60,7 @@ class FaultyDisk(FailingFileSystem):
 
 
 class FaultyDiskCase:
-    """A broker whose disk will fail. It has an open transaction and some that have ended."""
+    """A broker whose disk will fail. It has an open transaction and several ended ones."""
 
     def __init__(self, directory: pathlib.Path, settings: dict[str, str]):
         self.directory = directory
@@ -241,7 +241,7 @@ def test_a_checkpoint_that_cannot_be_written_takes_the_directory_offline(case, c
 
 
 def test_a_failed_sync_is_not_retried_and_all_its_waiters_are_notified(tmp_path, caplog):
-    """Both partitions share the failing flush, and a consumer waits for it."""
+    """Two partitions share the failing flush, and a consumer waits for its end."""
     case = FaultyDiskCase(tmp_path, {})
     with case.broker:
         case.prepare()
@@ -266,7 +266,7 @@ def test_a_failed_sync_is_not_retried_and_all_its_waiters_are_notified(tmp_path,
 
 
 def test_a_topic_deleted_before_its_flush_does_not_stop_the_loop(tmp_path):
-    """Once, after a produce and a deletion in one tick, the flush requested the files of a closed log."""
+    """Earlier, after a produce and a deletion in one tick, the flush requested the files of a closed log."""
     with InProcessBroker(tmp_path, SETTINGS) as broker:
         client = Client(broker, Promises())
         client.create_topic(TOPIC, 2)

@@ -47,7 +47,9 @@ class Progress:
 
 @dataclass
 class TransactionalApplication:
-    """Copies in transactions. The broker confirmed `committed` and `aborted`; the outcome of `doubtful` is unknown."""
+    """An application that copies in transactions. The broker confirmed those in `committed` and `aborted`. The outcome
+    of those in `doubtful` is unknown.
+    """
 
     name: str
     address: str
@@ -71,7 +73,9 @@ class TransactionalApplication:
             self.progress.notify()
 
     def _run_instance(self, number: int) -> int:
-        """Run one producer until it stops or cannot continue. Return the number of the last transaction."""
+        """Run one producer until the test stops it or the producer cannot continue. Return the number of the last
+        transaction.
+        """
         producer = Producer({
             'bootstrap.servers': self.address, 'transactional.id': self.name, 'linger.ms': 0,
             'transaction.timeout.ms': 10_000, **CLIENT})
@@ -135,7 +139,9 @@ class TransactionalApplication:
 
 @dataclass
 class IdempotentApplication:
-    """Writes numbered records with an idempotent producer; `acknowledged` are those delivered."""
+    """An application that writes numbered records with an idempotent producer. `acknowledged` has the numbers of the
+    delivered ones.
+    """
 
     address: str
     stop: threading.Event

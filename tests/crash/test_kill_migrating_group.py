@@ -1,7 +1,8 @@
-"""A broker that is killed while a group changes its protocol: the group goes on in one of both, and its offsets stay.
+"""A broker is killed while a group changes its protocol. The group continues in the old or in the new protocol, and
+keeps its offsets.
 
-A classic member stays in the group. A member of the consumer protocol joins it, which upgrades the group. When that one
-leaves, the group is downgraded. The broker is killed at a random moment of each such request.
+A classic member stays in the group. A member of the consumer protocol joins it, which upgrades the group. When the new
+member leaves, the group is downgraded. The test kills the broker at a random moment during each of the two requests.
 
 Covers KIP-848, and promise 2 of docs/design.md.
 """
@@ -34,7 +35,7 @@ EVERYTHING = {(TOPIC, partition) for partition in range(PARTITIONS)}
 
 
 class RolledGroup:
-    """The group as its two members see it."""
+    """The group from the view of its two members."""
 
     def __init__(self, broker: BrokerProcess):
         self.broker = broker
@@ -44,7 +45,7 @@ class RolledGroup:
         self.generation = -1
         self.owned: set[Any] = set()
         self.epoch = 0
-        self.told: set[Any] = set()
+        self.assigned: set[Any] = set()
         self.committed = 0
         self.connect()
 
@@ -63,7 +64,7 @@ class RolledGroup:
                 return answer
 
     def kill_during(self, request: Any, version: int, delay_s: float | None) -> None:
-        """Send a request, kill the broker after a delay, or after its answer, and start it again."""
+        """Send a request, kill the broker after a delay or, without a delay, after its answer, and start it again."""
         self.client.send(frame_of(request, version))
         if delay_s is None:
             self.client.receive()
@@ -82,7 +83,7 @@ class RolledGroup:
     # ---- the classic member
 
     def join_classic(self) -> None:
-        """Join and sync, as often as the broker asks for it."""
+        """Join and sync until the broker no longer asks the member to join again."""
         while True:
             answer = self.ask('JoinGroup', 9, group_id=GROUP, member_id=self.member_id, session_timeout_ms=SESSION_MS,
                               rebalance_timeout_ms=REBALANCE_MS, protocol_type='consumer', protocols=[
@@ -122,15 +123,15 @@ class RolledGroup:
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
             assert {topic.topic_id for topic in answer.assignment.topic_partitions} <= {self.topic_id}
-            self.told = {(TOPIC, partition) for topic in answer.assignment.topic_partitions
+            self.assigned = {(TOPIC, partition) for topic in answer.assignment.topic_partitions
                          for partition in topic.partitions}
         return answer
 
     def beat_newcomer(self) -> None:
         self.send_for_newcomer(self.request(
             'ConsumerGroupHeartbeat', group_id=GROUP, member_id=NEWCOMER, member_epoch=self.epoch,
-            topic_partitions=[dict(topic_id=self.topic_id, partitions=[number for _, number in sorted(self.told)])]
-            if self.told else []))
+            topic_partitions=[dict(topic_id=self.topic_id, partitions=[number for _, number in sorted(self.assigned)])]
+            if self.assigned else []))
 
     # ---- offsets
 
@@ -156,12 +157,12 @@ def upgrade(group: RolledGroup, delay_s: float | None) -> str:
     found = group.group_type()
     group.check_offsets()
     assert group.beat_classic() == (ErrorCode.REBALANCE_IN_PROGRESS if found == 'consumer' else ErrorCode.NONE)
-    group.told = set()
+    group.assigned = set()
     group.send_for_newcomer(group.newcomers_join())
-    while len(group.owned) + len(group.told) != PARTITIONS or group.beat_classic() or not group.told:
+    while len(group.owned) + len(group.assigned) != PARTITIONS or group.beat_classic() or not group.assigned:
         group.join_classic()
         group.beat_newcomer()
-    assert group.owned | group.told == EVERYTHING
+    assert group.owned | group.assigned == EVERYTHING
     assert group.group_type() == 'consumer'
     group.commit(NEWCOMER, group.epoch)
     return found
@@ -184,7 +185,7 @@ def downgrade(group: RolledGroup, delay_s: float | None) -> str:
 
 
 def run_rounds(directory: Any, rounds: int, durability: str) -> set[tuple[str, str]]:
-    """Return the changes and the types of the group that the restarts found."""
+    """Run the rounds. Return pairs: a change, and the type of the group that the restart after it found."""
     rng = random.Random(7)
     broker = BrokerProcess(directory, {**SETTINGS, 'kbroker.durability': durability})
     broker.start()

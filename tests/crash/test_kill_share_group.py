@@ -1,7 +1,8 @@
-"""A broker that is killed while a share group works: nothing acknowledged comes again, nothing acquired is lost.
+"""A broker is killed while a share group works. No acknowledged record is delivered again, and no acquired record is
+lost.
 
-Two members fetch, and accept, release or keep what they get. A delivery count never falls below that of a release that
-was confirmed. After the last kill a third member accepts all that is left.
+Two members fetch, and accept, release or keep what they get. After a confirmed release, the delivery count of the
+record is higher. After the last kill, a third member accepts all records that are left.
 
 Covers KIP-932.
 """
@@ -38,14 +39,14 @@ Place = tuple[int, int]
 
 @dataclass
 class Ledger:
-    """The outcomes that the members know. `floor` is the least delivery count of the next delivery."""
+    """The outcomes that the members know. `floor` has the lowest count that the next delivery of a record may have."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     confirmed: set[Place] = field(default_factory=set)
     doubtful: set[Place] = field(default_factory=set)
     floor: dict[Place, int] = field(default_factory=dict)
     exhausted: set[Place] = field(default_factory=set)
-    """Delivered for the last time, so that they are archived unless they are accepted."""
+    """Records that were delivered for the last time. The broker archives them unless they are accepted."""
     problems: list[str] = field(default_factory=list)
     progress: threading.Event = field(default_factory=threading.Event)
 
@@ -59,11 +60,13 @@ class Ledger:
                 self.exhausted.add(place)
 
     def trying(self, places: dict[Place, tuple[int, int]]) -> None:
-        """Adopt that acknowledgements are sent: by place the type and the delivery count."""
+        """Note acknowledgements that are about to be sent. `places` maps each record to its type and its delivery
+        count.
+        """
         with self.lock:
             self.doubtful.update(place for place, (kind, _) in places.items() if kind == ACCEPT)
 
-    def told(self, places: dict[Place, tuple[int, int]]) -> None:
+    def acknowledged(self, places: dict[Place, tuple[int, int]]) -> None:
         with self.lock:
             for place, (kind, count) in places.items():
                 if kind == ACCEPT:
@@ -142,11 +145,11 @@ class Member:
         failed = {(topic.topic_id, partition.partition_index): partition.error_code
                   for topic in answer.responses for partition in topic.partitions if partition.error_code}
         assert not failed, failed
-        self.ledger.told(chosen)
+        self.ledger.acknowledged(chosen)
 
 
 def prepare(directory: Any) -> bytes:
-    """Create the topic with its records, and let the group begin at its start."""
+    """Create the topic with its records, and let the group read it from its beginning."""
     with InProcessBroker(directory) as broker:
         created = broker.ask(build('CreateTopicsRequest', topics=[
             {'name': TOPIC, 'num_partitions': PARTITIONS, 'replication_factor': 1}]))
@@ -172,7 +175,7 @@ def prepare(directory: Any) -> bytes:
 
 
 def run_rounds(directory: Any, rounds: int, settings: dict[str, str], seed: int = 7) -> int:
-    """Kill the broker this often, or until no record is left. Return the number of kills."""
+    """Kill the broker `rounds` times, or until no record is left. Return the number of kills."""
     rng = random.Random(seed)
     kills = 0
     topic_id = prepare(directory)

@@ -1,8 +1,9 @@
 """A broker is killed around every row and marker of transactions in two-phase commit (KIP-939).
 
-An application writes a transaction, prepares it, and stores its token. Its successors keep the transaction twice. Then
-an external system decides, and the application ends the transaction so. The broker kills itself at one of the writes
-that this takes. After a restart, a producer of `kbroker.client` completes what is prepared by the stored token.
+An application writes a transaction, prepares it, and stores its token. Two later instances keep the transaction. Then
+an external system decides, and the application commits or aborts accordingly. The broker kills itself at one of the
+writes on this way. After a restart, a producer of `kbroker.client` completes the prepared transaction with the stored
+token.
 
 Covers promises 2, 4 and 5 of docs/design.md.
 """
@@ -62,7 +63,7 @@ def place_of(point: Point) -> tuple[str, str, int]:
 
 
 def leaves_open(point: Point) -> bool:
-    """Return whether the broker finds the transaction not decided after the kill."""
+    """Return whether the transaction is undecided when the broker starts after the kill."""
     return place_of(point) in WRITING + KEEPING or (place_of(point) in DECIDING and point.moment != 'after')
 
 
@@ -71,18 +72,20 @@ TWICE = [(first, second)
          and (place_of(first), first.moment) != (ENDING[-1], 'after')
          for place in ([KEEPING[0], *DECIDING, *ENDING] if leaves_open(first) else ENDING)
          for second in (Point(*place, 'before'), Point(*place, 'after'))]
-"""A kill, and another one while the broker or the application recovers from it."""
+"""Pairs of kills: the second one hits while the broker or the application recovers from the first one."""
 
 
 @dataclass
 class Story(TwoPhaseApplication):
-    """An application whose broker is killed at some points."""
+    """A two-phase application, and the points at which its broker is killed."""
 
     points: tuple[Point, ...] = ()
 
     @property
     def most_markers(self) -> int:
-        """A kill between a marker and the Complete row costs a repetition of the markers."""
+        """The most markers that a partition may have of the transaction. After a kill between a marker and the Complete
+        row, the broker writes the markers again.
+        """
         return 1 + sum(place_of(point) in ENDING for point in self.points)
 
 
@@ -95,7 +98,8 @@ class Place:
         self.stories: list[Story] = []
 
     def run(self, rounds: Iterable[tuple[Point, ...]]) -> None:
-        """Run a story for each round, and check what the next broker makes of it. Then check all of them together."""
+        """Run a story for each round, and check how the next broker recovers from it. Then check all stories together.
+        """
         self.stories = [Story(f'tx-{number} {" and ".join(map(str, points))}', number % 2 == 0, len(KEEPING),
                               points=points)
                         for number, points in enumerate(rounds)]
@@ -163,7 +167,9 @@ class Place:
             assert [row.offset for row in offsets.values()] == [OFFSET] * story.is_committed, story
 
     def check_prepared(self, story: Story, admin: Admin) -> None:
-        """Check that the transaction is open with its pair and without a timeout, and that nothing of it is visible."""
+        """Check that the transaction is open with its producer id and epoch and without a timeout, and that none of its
+        records is visible.
+        """
         row = admin.describe_transactions([story.name])[story.name]
         assert (f'{row.producer_id}:{row.producer_epoch}', row.state, row.timeout_ms) == (
             story.token, 'Ongoing', NEVER_MS), story
@@ -178,7 +184,9 @@ class Place:
         return stable, {at: row.offset for at, row in admin.list_offsets(times).items()}
 
     def await_stable(self, admin: Admin) -> None:
-        """Wait until the last stable offsets have reached the ends: the broker replies before it writes markers."""
+        """Wait until the last stable offset of each partition is its end. The broker replies to EndTxn before it writes
+        the markers.
+        """
         deadline = time.monotonic() + LIMIT_S
         stable, ends = self.ends(admin)
         while stable != ends:
@@ -235,7 +243,7 @@ def test_a_prepared_transaction_ends_once_although_the_broker_is_killed_at_its_r
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize('turn', [0, 1])
 def test_a_prepared_transaction_ends_once_wherever_the_broker_is_killed(place, turn, soak_sample, tally):
-    """Each second transaction is aborted: `turn` exchanges them."""
+    """Every second transaction is aborted. With `turn` 1, these are the ones that commit with `turn` 0."""
     points = soak_sample(EVERYTHING)
     place.run([(SAMPLE[0],)] * turn + [(point,) for point in points])
     tally('kills of a broker, a client or an application', turn + len(points))

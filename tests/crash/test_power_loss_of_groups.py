@@ -1,8 +1,9 @@
-"""The power fails at the syncs of a random history of groups. A broker opens the rest, and keeps every promise.
+"""The power fails at the syncs of a random history of groups. A broker opens the directory that is left, and keeps
+every promise.
 
-No record of a share group that was accepted or rejected comes again, none that was acquired is lost, and the delivery
-count of each is the one that the answers allow. The rows of share, consumer and streams groups, and the committed
-offsets, are those before or after the step in which the power failed, and those after it if it was answered.
+No accepted or rejected record of a share group is delivered again, and no acquired record is lost. Each delivery count
+is one that the answers allow. The rows of all groups and the committed offsets are those from before or after the step
+in which the power failed. If the step was answered, they are those from after it.
 
 Covers KIP-848, KIP-932 and KIP-1071, and promise 2 of docs/design.md.
 """
@@ -36,7 +37,7 @@ KINDS = ('share', 'consumer', 'streams')
 
 
 def history(rng: random.Random, length: int) -> list[Step]:
-    """Return random steps of two members of each group. The times of a history end no member's session."""
+    """Return random steps of two members of each group. No member's session times out."""
     steps: list[Step] = [('find_coordinator',)]
     joined: dict[str, set[str]] = {kind: set() for kind in KINDS}
 
@@ -78,18 +79,18 @@ def history(rng: random.Random, length: int) -> list[Step]:
 
 @dataclass
 class Cut:
-    """The directory that a power cut left, the step in which the power failed, and the promises until then."""
+    """A directory that a power cut left, the step in which the power failed, and the promises until that moment."""
 
     directory: pathlib.Path
     what: str
     step: int
     promises: GroupPromises
     is_bare: bool
-    """All unsynced bytes are lost, so that every answer that left too early is a broken promise."""
+    """The cut lost all unsynced bytes, so every answer that left too early shows as a broken promise."""
 
 
 class History:
-    """A run of a history on a file system that records what is durable. `cuts` has the power cuts at its syncs."""
+    """A history, run on a file system that records what is durable. `cuts` has the power cuts at its syncs."""
 
     def __init__(self, base: pathlib.Path, seed: int, length: int):
         self.rng = random.Random(seed)
@@ -132,7 +133,9 @@ class History:
         self.observed.append(self.observed[-1])
 
     def hold(self, cut: Cut) -> None:
-        """Open the rest and check every promise. A member takes all that is left, then another one finds nothing."""
+        """Open the directory of a cut and check every promise. One member accepts all records that are left. After a
+        restart, another member finds none.
+        """
         with judging(cut.what):
             with InProcessBroker(cut.directory, SETTINGS) as broker:
                 members = Members(broker, cut.promises, self.topic_id, self.rng)
@@ -151,7 +154,7 @@ class History:
 
 
 def may_be(value: Any, before: Any, after: Any) -> bool:
-    """Return whether a power cut may leave this entry. A start offset moves in several rows of a step, and only up."""
+    """Return whether a power cut may leave this entry. A start offset only rises, in several rows of one step."""
     if isinstance(value, int) and isinstance(before, int):
         return before <= value <= after
     return value in (before, after)

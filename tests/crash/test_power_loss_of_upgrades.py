@@ -1,6 +1,6 @@
 """The power fails at any change of the disk in the first start on a directory of an earlier release.
 
-The next start finds everything that the clients of the earlier release saw, and its transactions go on.
+The next start finds everything that the clients of the earlier release saw, and the open transactions continue.
 
 Covers promises 1 and 2 of docs/design.md.
 """

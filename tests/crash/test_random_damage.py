@@ -1,8 +1,8 @@
-"""Random damage to a stopped log directory is never silent if acknowledged data is gone.
+"""Random damage to a stopped log directory is reported whenever acknowledged data is lost.
 
-The oracle is the view of the consumers before the damage. A damage is loud if the start is refused, if a partition is
-offline, if a read fails, or if the start logs an ERROR. Where a loss has become part of the directory, `kbroker-check`
-still reports it afterwards.
+The test compares with the records that consumers read before the damage. Damage counts as reported if the broker
+refuses to start, takes a partition offline, fails a read, or logs an ERROR. If the broker accepts a loss,
+`kbroker-check` still reports it afterwards.
 """
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ DAMAGES_OF_A_TEST = 50
 class Sample:
     directory: pathlib.Path
     old: pathlib.Path
-    """The same directory at an earlier time."""
+    """The directory at an earlier time. Some damages put its files back."""
     kinds: tuple[str, ...] = ()
 
 
 @pytest.fixture(scope='module')
 def sample(memory_path_of_module: pathlib.Path) -> Sample:
-    """A directory whose files are so small that the checksums of the inventory cover them whole."""
+    """A directory with small files, which the checksums of the inventory cover completely."""
     found = Sample(memory_path_of_module / 'sample', memory_path_of_module / 'old')
     build(found.directory, found.old)
     return found
@@ -46,7 +46,7 @@ def sample(memory_path_of_module: pathlib.Path) -> Sample:
 
 @pytest.fixture
 def deep_sample(memory_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
-    """A directory whose checksums cover only the ends of files, as in segments of the usual size."""
+    """A directory in which the checksums cover only the ends of files, as they do with segments of the usual size."""
     monkeypatch.setattr(inventory, 'SAMPLE_BYTES', 16)
     found = Sample(memory_path / 'sample', memory_path / 'old', ('flip',))
     build(found.directory, found.old)
@@ -62,7 +62,9 @@ def errors_of_check(directory: pathlib.Path) -> list[str]:
 
 
 def start_and_view(directory: pathlib.Path, seed: object) -> View:
-    """Return the view of a broker that is then stopped. Raises Loud if the start is refused or a read fails."""
+    """Start a broker, stop it, and return what its consumers read. Raise Loud if the broker refuses to start or a read
+    fails.
+    """
     broker = InProcessBroker(directory, SETTINGS)
     try:
         broker.__enter__()
@@ -117,7 +119,9 @@ def test_none_of_many_random_damages_is_silent(sample, memory_path, part, caplog
 
 
 def test_a_flipped_bit_in_the_middle_of_a_file_is_not_silent(deep_sample, memory_path, caplog):
-    """Nothing compares the middle of a large file at the start: a read fails, or `kbroker-check` finds the batch."""
+    """The start does not read the middle of a large file. A read fails later, or `kbroker-check` finds the damaged
+    batch.
+    """
     for number in range(DAMAGES_OF_A_TEST):
         hold(deep_sample, memory_path, number, caplog)
 

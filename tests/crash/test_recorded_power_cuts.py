@@ -1,6 +1,7 @@
-"""A power cut is rebuilt from the system calls of a broker under real clients. A broker that opens the rest keeps all.
+"""The system calls of a broker with real clients are recorded, and the files after a power cut are computed from them.
+A broker that opens these files has everything that was acknowledged.
 
-`traced_disk` knows nothing of the broker or of the file system that other tests put under it.
+`traced_disk` shares no code with the broker or with the file system that other tests put under it.
 
 Covers promises 1 and 2 of docs/design.md.
 """
@@ -38,7 +39,7 @@ Place = tuple[str, int]
 
 
 class TracedBroker(BrokerProcess):
-    """A broker whose file calls are recorded, each run of it in a trace of its own."""
+    """A broker whose file calls are recorded. Each run has its own trace."""
 
     def __init__(self, directory: pathlib.Path):
         super().__init__(directory, SETTINGS)
@@ -49,7 +50,8 @@ class TracedBroker(BrokerProcess):
         super().launch([*strace_of(self.traces[-1]), *arguments])
 
     def stop(self) -> None:
-        """Shut down cleanly. Wait until strace, which outlives the broker for a moment, has written the end."""
+        """Shut down cleanly. Then wait until strace, which ends a moment after the broker, has written the whole trace.
+        """
         end = re.compile(rb'^%d +[0-9.]+ \+\+\+ exited with 0 \+\+\+$' % self.pid, re.MULTILINE)
         super().stop()
         deadline = time.monotonic() + LIMIT_S
@@ -60,7 +62,7 @@ class TracedBroker(BrokerProcess):
 
 @dataclass
 class Outcome:
-    """A transaction: its records, the offset that it commits, and when it ended in which way."""
+    """A transaction: its records, the offset that it commits, its outcome, and the time of its end."""
 
     values: set[str]
     offset: int
@@ -70,7 +72,7 @@ class Outcome:
 
 @dataclass
 class History:
-    """The facts that the clients learned, each with its time, and the values that they sent."""
+    """The acknowledgements that the clients received, each with its time, and the values that they sent."""
 
     records: list[tuple[float, Place, int, str]] = field(default_factory=list)
     sent: dict[Place, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -136,7 +138,7 @@ def recorded(request, memory_path) -> Iterator[tuple[TracedDisk, History]]:
 
 
 def hold(directory: pathlib.Path, history: History, time_s: float) -> None:
-    """Open the rest of a power cut. Check that all is there that the clients had learned until `time_s`."""
+    """Open the directory after a power cut. Check that everything is there that was acknowledged up to `time_s`."""
     with InProcessBroker(directory, SETTINGS) as broker:
         client = Client(broker, Promises())
         client.pass_time()
@@ -163,7 +165,8 @@ def hold(directory: pathlib.Path, history: History, time_s: float) -> None:
             expected = outcome.offset if shown else expected
         offsets = client.fetch_offsets({(TOPICS[0], 0)}, GROUP)
         assert offsets.get((TOPICS[0], 0)) == expected, 'offsets and records are of different transactions'
-    # A power cut after a clean stop may tear old producer snapshots. They are not used, which is a warning.
+    # A power cut after a clean stop may tear old producer snapshots. The broker does not use them, and kbroker-check
+    # only warns.
     assert [found for found in findings_of_check(str(directory)) if not found.startswith('warning: ')] == []
 
 
@@ -191,7 +194,7 @@ def test_what_clients_learned_outlives_a_power_cut_rebuilt_from_system_calls(
 
 
 def test_the_calls_of_a_trace_rebuild_the_directory(memory_path):
-    """The trace has all changes: without a power cut, the files are those that the broker left."""
+    """The trace has all changes: the files computed without a power cut equal those that the broker left."""
     broker = TracedBroker(memory_path / 'data')
     try:
         broker.start()

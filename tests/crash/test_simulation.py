@@ -30,7 +30,7 @@ HISTORIES, HISTORIES_OF_A_TEST, SOAK_HISTORIES, HISTORIES_OF_A_PROCESS = 40, 10,
 
 
 def simulate(base, seed, settings):
-    """Let a broker live several times. The directory of a life is what the one before has left."""
+    """Run a broker several times on one directory. Each run begins with the directory that the previous run left."""
     base.mkdir()
     rng = random.Random(seed)
     world = World(base, rng, SETTINGS | settings | rng.choice([{}, {}, ROLLS_ALWAYS, CLEANS_ALWAYS]))
@@ -60,7 +60,9 @@ def test_transactions_stay_whole_whatever_interleaves_and_wherever_the_power_fai
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_transactions_stay_whole_in_thousands_of_histories(memory_path, soak_count, soak_seed, tally):
-    """A broker that ends with requests in progress is never freed, some 3 MB. So processes run the histories."""
+    """Histories run in child processes, because a broker that ends with requests in progress is never freed and keeps
+    some 3 MB.
+    """
     with ProcessPoolExecutor(1, multiprocessing.get_context('spawn'), logging.disable, (logging.WARNING,),
                              max_tasks_per_child=HISTORIES_OF_A_PROCESS) as process:
         for number in range(soak_count(SOAK_HISTORIES)):
@@ -72,7 +74,9 @@ def test_transactions_stay_whole_in_thousands_of_histories(memory_path, soak_cou
 @pytest.mark.parametrize(('setting', 'value', 'histories'), [
     ('kbroker.durability', 'page-cache', 10), ('kbroker.transaction.stale.request.check.enable', 'false', 200)])
 def test_the_simulation_finds_a_broker_that_keeps_less(memory_path, setting, value, histories):
-    """The first setting acknowledges before the sync, the second one lets late requests end the next transaction."""
+    """With the first setting, the broker acknowledges before the sync. With the second one, late requests can end the
+    next transaction.
+    """
     for seed in range(histories):
         try:
             simulate(memory_path / 'lives', seed, {setting: value})

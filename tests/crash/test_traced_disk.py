@@ -1,4 +1,4 @@
-"""The model of a traced disk attributes each recorded call to the right file and the right moment."""
+"""TracedDisk attributes each recorded system call to the right file and the right moment."""
 import random
 
 import pytest
@@ -25,7 +25,9 @@ def opened(tmp_path):
 
 @pytest.fixture
 def trace(tmp_path):
-    """A function that writes the calls of a process to a trace, with the words ROOT, PATH and DATA as in strace."""
+    """A function that writes a trace of a process. It replaces the words ROOT, PATH and DATA by what strace writes for
+    them.
+    """
     def write(name, *calls):
         path, data = hexed(tmp_path / 'data' / 'a'), hexed('one')
         lines = [call.replace('PATH', path).replace('DATA', f'"{data}"').replace('ROOT', hexed(tmp_path / 'data'))

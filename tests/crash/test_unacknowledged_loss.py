@@ -1,7 +1,7 @@
-"""After a power cut, the broker's log and kbroker-check tell acknowledged from unacknowledged loss.
+"""After a power cut, the broker's log and kbroker-check say whether acknowledged records are lost.
 
-Unsynced writes survive a power cut in any order, so a valid batch may follow one that is gone. That is no failure of
-the disk. Nothing below the checkpoint of high watermarks may be missing.
+Any subset of the unsynced writes may survive a power cut, so a valid batch may follow a lost one. This is not a fault
+of the disk. No record below the checkpointed high watermark may be missing.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY = 'topic', 0
 
 
 def cut_power(root: pathlib.Path, seeds: int, *, rolls: bool) -> list[pathlib.Path]:
-    """Append batches, sync and checkpoint them, append more. Return what power cuts may leave then."""
+    """Append batches, sync and checkpoint them, and append more. Return directories that power cuts may leave."""
     (root / 'running').mkdir()
     fs = FreezingFileSystem(root / 'running')
     directory = DirectoryWithCleaner(root / 'running', fs=fs)

@@ -1,9 +1,9 @@
-"""The files that a power cut may leave of a process, rebuilt from the system calls that strace has recorded.
+"""The files of a process that a power cut may leave, computed from the system calls that strace recorded.
 
-This judges the file system that other tests put under the broker, so it shares no code with it. It knows only what
-the process asked of the kernel. A change is durable once a sync of its file or directory has returned that began
-after the change had. All other changes are in doubt: content may be there, torn or missing, each write for itself,
-and the names of a directory are those after any of its changes.
+This model checks the file system that other tests put under the broker, so it shares no code with it. It uses only the
+system calls. A change is durable once a sync of its file or directory that began after the change has returned. Any
+other change is in doubt: each write may be there, torn or missing, and a directory may have the names from after any of
+its changes.
 """
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ UNFINISHED = ' <unfinished ...>'
 
 
 def strace_of(trace: pathlib.Path) -> list[str]:
-    """Return the command before that of the process. The process stays the child; strace ends with it."""
+    """Return the words that put strace before a command. The traced process stays the direct child of the test, and
+    strace ends with it.
+    """
     return ['strace', '-D', '-f', '-ttt', '-y', '-xx', '-s', '100000000', '-o', str(trace),
             '-e', f'trace={TRACED}', '--']
 
@@ -80,7 +82,8 @@ class Node:
 class Change:
     """A change of a node, and the step at which it returned.
 
-    Of a file: bytes at a position, or None for a size. Of a directory: names with their nodes, or None for no node.
+    A change of a file has bytes at a position, or None and a size. A change of a directory has names with their nodes,
+    or None for a removed name.
     """
 
     node: Node
@@ -89,11 +92,11 @@ class Change:
     data: bytes | None = None
     entries: tuple[tuple[str, Node | None], ...] = ()
     durable_at: int | None = None
-    """The step from which on no power cut takes it."""
+    """The step after which no power cut can undo the change."""
 
 
 class TracedDisk:
-    """The changes below a directory that did not exist before the first trace."""
+    """All changes below a directory that was created during the first trace."""
 
     def __init__(self, root: pathlib.Path):
         self._root = str(root)
@@ -104,10 +107,10 @@ class TracedDisk:
         self._open: dict[int, Node] = {}
         self._ends: dict[int, int] = {}
         self.times_s: list[float] = []
-        """The time of each step. A step is a call of interest."""
+        """The time of each step. A step is a system call that the model uses."""
 
     def add(self, trace: pathlib.Path) -> None:
-        """Add the calls of a process that ran after those of the traces before."""
+        """Add the trace of a process that ran after the processes of the traces added before."""
         self._open.clear()
         self._ends.clear()
         returned = [(-1, len(self.times_s) - 1)]    # the processes before have ended

@@ -54,14 +54,14 @@ class Peer:
 
     def settle(self, epochs):
         """Heartbeat for the members, each with the partitions of its last answer, until the group is stable."""
-        told = {}
+        assigned = {}
         while True:
             for member_id, epoch in epochs.items():
-                answer = self.heartbeat(member_id, epoch, topic_partitions=told.get(member_id, []))
+                answer = self.heartbeat(member_id, epoch, topic_partitions=assigned.get(member_id, []))
                 assert answer.error_code == 0, answer
                 epochs[member_id] = answer.member_epoch
                 if answer.assignment is not None:
-                    told[member_id] = [
+                    assigned[member_id] = [
                         messages.ConsumerGroupHeartbeatRequest.TopicPartitions(
                             topic_id=topic.topic_id, partitions=topic.partitions)
                         for topic in answer.assignment.topic_partitions]
