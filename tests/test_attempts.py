@@ -29,7 +29,7 @@ def run():
 
 @pytest.fixture
 def outcome(tmp_path):
-    """A function that runs the body of a test, which may use `run`, the number of the run. Returns the output."""
+    """A function that runs the body of a test and returns the output. The body may use `run`, the number of the run."""
     def outcome(body):
         (tmp_path / 'conftest.py').write_text(CONFTEST)
         (tmp_path / 'test_it.py').write_text(

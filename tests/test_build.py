@@ -1,4 +1,4 @@
-"""The build: what it says where it cannot compile, and what it leaves to each version of Python."""
+"""The build: its messages when it cannot compile, and the files that several versions of Python share."""
 import os
 import runpy
 import subprocess
@@ -25,7 +25,7 @@ def test_a_compiler_that_is_there_is_not_mentioned():
 @pytest.mark.parametrize('command', [[COMPILER], ['setup.py', '--quiet', 'build_ext', '--inplace'],
                                      ['setup.py', '--quiet', 'bdist_wheel']], ids=['make', 'in place', 'pip'])
 def test_without_a_compiler_one_line_names_the_package_before_anything_is_built(command):
-    """Once, each file was translated first, and pip then printed a hundred lines."""
+    """Earlier, Cython first translated each file, and pip then printed a hundred lines."""
     done = run(*command, CC='no-such-compiler -pthread')
     assert (done.returncode, done.stdout) == (1, '')
     assert done.stderr.startswith('kbroker: found no C compiler (no-such-compiler), and kbroker is compiled when it')
@@ -33,7 +33,9 @@ def test_without_a_compiler_one_line_names_the_package_before_anything_is_built(
 
 
 def fault(tmp_path, monkeypatch, program, compiler=None):
-    """Return the fault in a Python without headers, on a machine that has only this package manager."""
+    """Return the fault that the build reports for a Python without headers, on a machine with only this package
+    manager.
+    """
     checker = runpy.run_path(COMPILER)
     (tmp_path / program).write_text('#!/bin/sh\n')
     (tmp_path / program).chmod(0o755)
@@ -62,7 +64,7 @@ def test_a_compiler_without_its_own_headers_is_reported_in_its_words(tmp_path, m
 
 
 def test_a_process_of_the_build_that_imports_setup_again_builds_nothing(monkeypatch):
-    """Once, the build failed on Python 3.14, whose processes import the program that starts them."""
+    """Earlier, the build failed on Python 3.14, whose child processes import the program that starts them."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr('setuptools.setup', lambda **given: pytest.fail('setup was called'))
     runpy.run_path('setup.py', run_name='__mp_main__')
@@ -100,7 +102,9 @@ def test_the_lowest_versions_are_those_that_pyproject_names():
 
 
 def test_a_build_in_place_removes_the_extensions_of_modules_that_have_moved(tmp_path, monkeypatch):
-    """After a pull, the old `apis/dispatch` lay beside `apis/serving/dispatch`, and the broker imported both."""
+    """Earlier, after a pull, both the old `apis/dispatch` and `apis/serving/dispatch` were there, and the broker
+    imported both.
+    """
     monkeypatch.chdir(tmp_path)
     for name in ('kbroker/_shared.x.so', 'kbroker/log/log.x.so', 'kbroker/log/log.pyx', 'kbroker/apis/moved.x.so',
                  'kbroker_tools/moved.x.so'):

@@ -60,7 +60,7 @@ def fetched(broker):
 
 
 def let_it_clean(broker):
-    """Roll the large segments of the internal topics early, then let the cleaner run."""
+    """Roll the segments of the internal topics, which are large, and let the cleaner run."""
     for topic in ('__consumer_offsets', '__transaction_state'):
         log_of(broker, topic).roll()
     broker.clock.advance(BACKOFF_MS)

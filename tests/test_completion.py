@@ -10,7 +10,7 @@ LINES = {
 COMP_WORDS=({command} {word}); COMP_CWORD=1
 _{function}_completion {command} {word} {command}
 printf '%s\\n' "${{COMPREPLY[@]}}"''',
-    # Without a terminal, zsh has no completion system. These functions print the arguments instead.
+    # Without a terminal, zsh has no completion system. The functions defined here print their arguments instead.
     'zsh': '''fpath=({directory}); autoload -U _{command}
 compdef() {{ }}; compadd() {{ }}; _describe() {{ print -l -- "${{(@P)3%%:*}}" }}
 words=({command} {word}); CURRENT=2; _{command}''',

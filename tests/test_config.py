@@ -444,7 +444,7 @@ AWAITED = {
     'group.share.assignors', 'metadata.log.segment.ms', 'share.coordinator.cold.partition.snapshot.interval.ms',
     'share.coordinator.state.topic.prune.interval.ms',
 }
-"""Settings that no room reads yet."""
+"""Settings that no part of the broker reads yet."""
 
 
 def test_every_setting_is_read_by_a_room():

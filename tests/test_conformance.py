@@ -24,7 +24,7 @@ from kbroker.protocol.plan import Message
 
 SEEDS = range(4)
 
-# Neither library has the rows of the coordinators' topics and the metadata records. Golden vectors cover them in
+# Neither library has the coordinators' rows or the metadata records. Golden vectors cover them in
 # tests/protocol/test_rows.py and test_metadata_records.py, and Kafka's jars in tests/jvm/test_message_tables.py.
 UNJUDGED_KINDS = {'row', 'record'}
 
@@ -41,7 +41,7 @@ PRESENTED_DIFFERENTLY = {
     'replica_state': 'None, not the default struct, when the tag is absent',
 }
 
-# Messages that kafka-python prefixes with an int16 version, as they stand in JoinGroup and SyncGroup.
+# Messages that kafka-python prefixes with an int16 version, as JoinGroup and SyncGroup do.
 VERSION_PREFIXED = {'ConsumerProtocolSubscription', 'ConsumerProtocolAssignment'}
 
 
@@ -78,7 +78,7 @@ def in_version(value, message_class: type[Message], struct: schema.Struct, versi
 # ---- kafka-python
 
 def kafka_python_class(name: str):
-    """Return kafka-python's class, or None if there is none. Headers and KRaft's control records have none either.
+    """Return kafka-python's class, or None if there is none. It has none for headers and control records.
 
     The last test lists the messages without a class.
     """
@@ -175,7 +175,7 @@ def assert_same_names(theirs, message: Message, struct: schema.Struct, version: 
 
 
 def bare(name: str) -> str:
-    """Return the name in kio's spelling, which omits the unit of durations, and has k_raft for KRaft."""
+    """Return the name in kio's spelling, which omits the unit of durations and spells KRaft as k_raft."""
     return name.removesuffix('_ms').replace('k_raft', 'kraft')
 
 

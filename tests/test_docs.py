@@ -1,4 +1,4 @@
-"""The documents say what the code does."""
+"""The documents agree with the code."""
 import importlib.util
 import os
 import re
@@ -76,7 +76,7 @@ def test_the_transaction_of_the_readme_prints_what_the_readme_says(broker):
 
 
 def test_the_test_file_of_the_pages_passes(tmp_path):
-    """The test saves and runs it as a reader would."""
+    """The page has a test file. This test saves it and runs it, as a reader would."""
     program, = blocks('docs/testing.md', 'python')
     (tmp_path / 'test_orders.py').write_text(program)
     install_programs(tmp_path / 'bin')

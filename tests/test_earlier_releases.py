@@ -1,4 +1,6 @@
-"""A directory that an earlier release wrote opens with everything that its clients saw, and its transactions go on."""
+"""A broker opens a directory of an earlier release with everything that its clients saw, and the open transactions
+continue.
+"""
 from __future__ import annotations
 
 import pytest

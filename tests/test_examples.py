@@ -1,4 +1,4 @@
-"""The examples of the man pages and of the documents, as a reader would type them."""
+"""The examples of the man pages and of the documents work as a reader types them."""
 import importlib.util
 import os
 import re
@@ -28,13 +28,13 @@ def examples_of_the_man_pages():
 
 @pytest.fixture(scope='module')
 def shell(shared_broker, tmp_path_factory):
-    """A function that runs a line in a shell, on a broker that takes the place of the one in the examples."""
+    """A function that runs a line in a shell. The addresses of the examples lead to the broker of the test."""
     return shell_on(shared_broker, tmp_path_factory.mktemp('examples'))
 
 
 @pytest.fixture
 def guarded_shell(tmp_path_factory):
-    """The same, on a broker with access control."""
+    """A function as `shell` returns, on a broker with access control."""
     with BrokerProcess(tmp_path_factory.mktemp('broker') / 'data', PROMPT | {
         'authorizer.class.name': 'StandardAuthorizer', 'super.users': 'User:ANONYMOUS'}) as broker:
         yield shell_on(broker, tmp_path_factory.mktemp('examples'))
@@ -60,7 +60,7 @@ def can_run(line):
 
 
 def test_the_examples_of_the_man_pages_do_what_they_say(guarded_shell):
-    """One after the other: what one makes, another shows."""
+    """The examples run in their order, because some show what earlier ones created."""
     for rows in examples_of_the_man_pages().values():
         for text, lines in rows:
             if lines.startswith('kbroker serve'):
@@ -89,11 +89,13 @@ def test_the_session_of_the_page_of_commands_prints_what_the_page_says(shell):
 
 
 NOT_RUN = ('sudo ', 'pip install ', 'make ', 'kbroker serve ', 'kbroker-check --accept ', 'kbroker-verify ')
-"""Lines that change the machine, do not end, take minutes, or need a stopped broker; see `check_without_running`."""
+"""Lines that change the machine, do not end, take minutes, or need a stopped broker. `check_without_running` checks
+them.
+"""
 
 
 def test_the_commands_of_the_documents_run(broker, tmp_path):
-    """On what the program of README.md writes, a topic more, and the id of a Spark query."""
+    """The commands find what the program of README.md writes, one more topic, and the id of a Spark query."""
     program, = blocks('README.md', 'python')
     program = program.replace('127.0.0.1:9092', broker.address)
     subprocess.run([sys.executable, '-c', program], check=True, capture_output=True, timeout=180)
@@ -135,7 +137,7 @@ def test_completion_without_an_installation_is_loaded_by_the_shell(shell):
 
 
 def test_why_stuck_says_what_the_page_of_operating_shows(shared_broker, shell):
-    """But for times, ids and places in the logs."""
+    """Times, ids and offsets are not compared."""
     shown, = (block for block in blocks('docs/operating.md', 'text') if 'is held at offset' in block)
     producer = Producer({'bootstrap.servers': shared_broker.address, 'transactional.id': 'billing-1'})
     producer.init_transactions()

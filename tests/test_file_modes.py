@@ -1,4 +1,6 @@
-"""Files with secrets that every user may read stop the start; new files of the broker are for its own user."""
+"""A broker refuses to start if every user may read a file with secrets. New files of the broker are only for its own
+user.
+"""
 import pathlib
 import shutil
 import subprocess
@@ -14,7 +16,7 @@ from kbroker.settings.file_modes import check_data_directory, check_secret_file,
 
 @pytest.fixture
 def open_directory(tmp_path, monkeypatch):
-    """A directory that every user may enter: pytest's own directory is closed, and counts as open here."""
+    """A directory that counts as one that every user may enter. pytest's own directory is closed."""
     real = pathlib.Path.stat
 
     def stat(path, **kwargs):

@@ -23,7 +23,9 @@ class Node:
 
 @contextmanager
 def searches():
-    """Yield a list that gets the number of objects of each search of the oldest generation within the block."""
+    """Yield a list. Each collection of the oldest generation within the block appends the number of objects that it
+    searched.
+    """
     searched = []
 
     def note(phase, info):
@@ -60,7 +62,7 @@ def test_no_search_grows_with_the_living_objects(serving):
 
 
 def test_no_search_grows_with_the_requests_that_free_as_much_as_they_leave_behind(serving):
-    """Python itself would search 14,000 of these objects at once, and later more."""
+    """Without the broker's thresholds, Python would search 14,000 of these objects at once, and later more."""
     traffic = SimpleNamespace(requests=0)
     search = YoungSearch(traffic, SimpleNamespace(full_slices=0))
     living = collections.deque([[[], []] for _ in range(100_000)])
@@ -76,7 +78,9 @@ def test_no_search_grows_with_the_requests_that_free_as_much_as_they_leave_behin
 
 
 def test_no_search_grows_with_long_work_that_frees_as_much_as_it_leaves_behind(serving):
-    """A response with 50,000 topics replaced as many objects. The search that followed held the loop for 25 ms."""
+    """A response with 50,000 topics replaces as many objects. Earlier, the search that followed held the loop for 25
+    ms.
+    """
     work = SimpleNamespace(full_slices=0)
     search = YoungSearch(SimpleNamespace(requests=0), work)
     living = collections.deque([[[], []] for _ in range(100_000)])
@@ -141,7 +145,9 @@ def test_errors_that_are_kept_as_results_leave_no_garbage(broker):
 
 
 def test_a_generation_of_a_classic_group_leaves_no_garbage(tmp_path):
-    """A cycle that lives until its row is durable may become exempt meanwhile, and would then stay for good."""
+    """A cycle that lives until its row is durable may be exempted from collection before it becomes garbage. It would
+    then stay for ever.
+    """
     def rebalance(broker, member_id):
         joined = broker.ask(build('JoinGroupRequest', group_id='g', member_id=member_id, session_timeout_ms=60_000,
                                   rebalance_timeout_ms=60_000, protocol_type='consumer',

@@ -54,7 +54,7 @@ def test_imports_form_no_cycle(package):
 
 
 def test_the_folders_of_groups_form_no_cycle():
-    """A folder of the group room counts as one module, as does a file beside the folders."""
+    """A folder of the group room counts as one module. So does a file that is in no folder."""
     room = 'kbroker.group.'
     folders: dict[str, set[str]] = {}
     for module, imports in import_graph('kbroker').items():

@@ -1,4 +1,6 @@
-"""SIGINT where the parent ignores it, as of background jobs of scripts; the end of an interrupted ingest."""
+"""SIGINT in a process whose parent ignores it, such as a background job of a script, and the end of an interrupted
+ingest.
+"""
 import os
 import signal
 import subprocess
@@ -63,7 +65,9 @@ def test_check_ends_its_workers_by_ctrl_c_unless_it_is_ignored(monkeypatch):
 
 
 def test_an_interrupted_ingest_ends_java_and_leaves_without_finalizing_the_interpreter():
-    """Once, under load, one ended by SIGABRT after SIGTERM: PySpark's daemon threads ran while it was finalized."""
+    """Earlier, an interrupted ingest under load ended by SIGABRT: PySpark's daemon threads ran while the interpreter
+    was finalized.
+    """
     ended = subprocess.run([sys.executable, '-c', INTERRUPTED_INGEST], cwd=ROOT, capture_output=True, text=True,
                            check=False)
     shown, _, pid = ended.stdout.rpartition(' ')

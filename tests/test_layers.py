@@ -39,7 +39,7 @@ TOOL_LAYERS = [
 TOOL_LAYER = {room: number for number, rooms in enumerate(TOOL_LAYERS) for room in rooms}
 # The parts of a running broker. The tools read its files and send it requests. They share its log, rows and names.
 NEVER_FOR_TOOLS = {'apis', 'network', 'daemon', '__main__'}
-# Asks a running broker over its status socket, and starts no part of one.
+# `daemon.status` asks a running broker over its status socket, and starts no part of a broker.
 ALLOWED_TO_TOOLS = {'daemon.status'}
 
 
@@ -61,7 +61,7 @@ def room_of(path: pathlib.Path, package: pathlib.Path = PACKAGE) -> str:
 
 
 def imported_names(source: str, pattern: re.Pattern[str] = IMPORT) -> Iterator[str]:
-    """Return what a source imports of the package: `log.log.Log` for `from kbroker.log.log import Log`."""
+    """Yield the names that a source imports from the package: `log.log.Log` for `from kbroker.log.log import Log`."""
     for place, names, module in pattern.findall(source):
         if module:
             yield module.removeprefix('.')

@@ -1,6 +1,7 @@
-"""Annotations that the module does not postpone: from Python 3.14 on, they are evaluated when they are first needed.
+"""Annotations of modules without `from __future__ import annotations`. From Python 3.14 on, Python evaluates them when
+they are first needed.
 
-Once, dataclasses of such modules had no fields on Python 3.14, and the broker did not start.
+Earlier, dataclasses of such modules had no fields on Python 3.14, and the broker did not start.
 """
 import dataclasses
 import sys

@@ -41,7 +41,7 @@ def classes_of(module):
 
     @module.dataclass
     class Loose:
-        """It can be changed."""
+        """A dataclass that is not frozen."""
 
         x: int
         found: dict[str, int] = module.field(default_factory=dict)

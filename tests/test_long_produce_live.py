@@ -82,7 +82,7 @@ def values(client: RawClient) -> list[bytes]:
 
 
 def test_pipelined_batches_keep_their_order_and_their_bytes(start):
-    """Some are validated by a worker, from frames that are kept, and others by the loop."""
+    """A worker validates some of the batches, from copies of their frames, and the loop validates the others."""
     rng = random.Random(7)
     sizes_and_codecs = [(size, codec) for size in (100, 20_000, 150_000, 900_000) for codec in range(5)] * 3
     rng.shuffle(sizes_and_codecs)
@@ -156,7 +156,9 @@ def test_a_stop_does_not_wait_for_the_batches_of_a_worker(start):
 
 
 def test_without_a_free_descriptor_produce_is_answered_in_time(start):
-    """The batch is written, but its sync needs more descriptors than there are. It once waited for ever."""
+    """The batch is written, but its sync needs more descriptors than the process may open. Earlier, the request then
+    waited for ever.
+    """
     broker = start()
     with RawClient.at(broker.address) as client, contextlib.ExitStack() as idle:
         create(client, partitions=30)

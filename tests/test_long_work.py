@@ -77,7 +77,7 @@ def test_a_stop_finishes_what_was_begun(long_work):
 
 
 class Client:
-    """A client that waits for works, until it leaves."""
+    """A client that waits for its long work until it disconnects."""
 
     def __init__(self):
         self.is_here = True
@@ -148,7 +148,7 @@ def test_a_stop_finishes_the_works_that_wait(line, long_work):
 
 
 def test_a_work_that_waits_for_another_one_gives_its_place_away(line, timers):
-    """Else works with places could wait for one that has begun and will never get a place."""
+    """Otherwise all places could be taken by works that wait for another work, which then never gets a place."""
     ended = []
 
     last = Pause()
@@ -205,7 +205,9 @@ def test_work_that_is_run_at_once_must_not_wait():
 
 
 def test_a_call_that_was_awaited_leaves_no_garbage(long_work, timers):
-    """The callback was a closure once, which kept its generator. The broker's collector leaves old cycles alone."""
+    """Earlier, the callback was a closure that kept its generator alive. The broker's garbage collector does not search
+    old cycles.
+    """
     callbacks, results = [], []
     gc.collect()
     gc.disable()

@@ -1,4 +1,4 @@
-"""The measure of memory behind the bounds on names of clients, and the table that it bounds."""
+"""The measure of memory on which the bounds on clients' names rest, and the table that it bounds."""
 import sys
 
 import pytest
@@ -32,7 +32,9 @@ def test_bytes_and_tuples_count_what_python_says(value):
 
 
 def test_what_is_counted_out_is_what_was_counted_in_though_a_codec_has_seen_the_string():
-    """Python's own measure grows when a response contains the string. Its use let the count of groups fall below 0."""
+    """Python's own measure of a string grows when a response contains the string. With that measure, the count of the
+    groups' memory fell below 0.
+    """
     name = 'a' * 30_000 + EMOJI
     counted, python_says = memory_of(name), sys.getsizeof(name)
     encode(HeartbeatRequest(group_id=name, generation_id=1, member_id='m'), 4)

@@ -51,7 +51,7 @@ def unit_of(directory):
 
 
 def settings_of(unit):
-    """Return the last value of each name. `SystemCallFilter` occurs twice."""
+    """Return the last value of each setting of a unit. `SystemCallFilter` is there twice."""
     parser = configparser.ConfigParser(strict=False, delimiters=('=',), comment_prefixes=('#',), interpolation=None)
     parser.optionxform = str
     parser.read_string(unit.read_text())

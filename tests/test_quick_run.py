@@ -1,4 +1,4 @@
-"""`make quick` leaves out what it names, and nothing by mistake."""
+"""`make quick` leaves out the tests that it names, and no others."""
 import pytest
 from support.brokers.broker_process import ROOT
 from support.runner.quick_run import SLOW

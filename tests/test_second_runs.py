@@ -1,4 +1,4 @@
-"""A test that fails runs again alone, and decides about the run."""
+"""A test that fails runs again alone, and the result of that run counts."""
 import subprocess
 import sys
 
@@ -62,7 +62,7 @@ def test_always(run):
 
 
 def part(lines, title):
-    """Return the lines below a title of the summary."""
+    """Return the lines of the summary below a title."""
     number, = (number for number, line in enumerate(lines) if line.strip(' =') == title)
     return lines[number + 1:]
 

@@ -28,7 +28,7 @@ SECRETS = {name: f'marker-{name}-secret' for name in
 
 @pytest.fixture
 def broker(start_broker, tmp_path):
-    """A broker whose settings hold a marker wherever a secret may stand."""
+    """A broker whose settings have a marker in every place of a secret."""
     certificates = make_certificates(tmp_path)
     subprocess.run(['openssl', 'pkcs8', '-topk8', '-in', 'server.key', '-passout',
                     f'pass:{SECRETS["key-password"]}', '-out', 'server.enc'], cwd=certificates, check=True)
@@ -54,7 +54,7 @@ def admin(broker, user, password, mechanism='PLAIN'):
 
 
 def change(client, **configs):
-    """Change configs of the broker. Return the text of the error, or nothing."""
+    """Change configs of the broker. Return the text of the error, or an empty text."""
     resource = ConfigResource(ConfigResource.Type.BROKER, '1', incremental_configs=[
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()])
     try:
@@ -65,7 +65,7 @@ def change(client, **configs):
 
 
 def refused_login(broker, user, mechanism):
-    """Log in with a wrong password. Return the text of the error, which the client raises when its time is over."""
+    """Log in with a wrong password. Return the text of the error that the client raises after its timeout."""
     with pytest.raises(KafkaException) as caught:
         admin(broker, user, SECRETS['wrong'], mechanism).list_topics(timeout=3)
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""Each soak adds what it did to a table of docs/proof.md."""
+"""Each soak adds its counts to a table of docs/proof.md."""
 import shlex
 import subprocess
 import sys
@@ -32,7 +32,9 @@ def test_a_test_can_only_tally_a_known_kind(tally):
 
 
 def test_make_soak_runs_without_paths_of_tests():
-    """Without `=`, pytest took the page of the totals for a path of tests, and then did not know its own options."""
+    """Earlier, the option had no `=`. pytest took the page of the totals for a path of tests, and then did not know the
+    project's options.
+    """
     plan = subprocess.run(['make', '--dry-run', 'soak'], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     command = shlex.split(plan.replace('\\\n', '')[plan.index('-m pytest'):])
     done = subprocess.run([sys.executable, *command, '--markers'], capture_output=True, text=True, cwd=ROOT)

@@ -42,7 +42,8 @@ def progress(monkeypatch):
 
 
 def test_a_stop_that_hangs_ends_the_process_with_a_line_in_the_log():
-    """An alarm of 30 s for the whole stop ended it without a line, however far it was."""
+    """Earlier, an alarm of 30 s for the whole stop ended it without a line in the log, whatever progress it had made.
+    """
     done = subprocess.run([sys.executable, '-c', HANG], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGALRM
     assert done.stderr == ('the broker ends without a clean stop: no progress for 0 s: answering the requests under '

@@ -20,7 +20,8 @@ def module_of(source: pathlib.Path) -> types.ModuleType:
 
 
 def is_own(module: types.ModuleType, value: object) -> bool:
-    """Return True if the module defines the value. A value without a module, or a Struct, is a constant of this one."""
+    """Return True if the module defines the value. A value without a module, or a Struct, is a constant of the module.
+    """
     if isinstance(value, types.ModuleType):
         return False
     return isinstance(value, Struct) or getattr(value, '__module__', module.__name__) == module.__name__

@@ -6,7 +6,7 @@ from support.runner.alone import run_alone
 
 
 def leave_a_library(directory):
-    """Do as a virtual machine that is killed, in a process that ends like one of tests."""
+    """Leave the file of a killed virtual machine, from a process that ends as a test process does."""
     option, place = temporary_files().split('=')
     assert option == '-Djava.io.tmpdir'
     (pathlib.Path(place) / 'librocksdbjni.so').touch()

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from support.brokers.counted_broker import Count
 
 MORE_OBJECTS = 100
-"""How many more objects of a type are no leak: fetch sessions stay, now with more partitions and now with fewer. In an
-hour, members, transactions and topics come and go by the thousand.
+"""A type may have this many more objects without a leak: fetch sessions stay, and the number of their partitions
+varies. A leak shows more, because thousands of members, transactions and topics come and go in an hour.
 """
 MORE_OBJECTS_SHARE = 0.02
 MORE_BLOCKS_SHARE = 0.05
 MORE_RESIDENT_KB = 16 * 1024
-"""Memory that the C library keeps for the next use. In two hours, a leak of 100 bytes for each request is more."""
+"""The C library may keep this much freed memory. A leak of 100 bytes for each request is larger after two hours."""
 MORE_DESCRIPTORS = 8
-"""Besides the open files of segments, which are a cache: it is smaller or larger by chance."""
+"""The growth that is allowed without the open files of segments. These are a cache, whose size varies by chance."""
 OPEN_FILES = 'open files'
 NOT_COMPARED = (OPEN_FILES, 'partitions of fetch sessions and waiting fetches', 'processes that ask for the status')
-"""Lines of the ledger: a cache; the partitions of the sessions that stay, of which the number is compared; and the
-process that asks.
+"""Lines of the ledger that are not compared: a cache, the partitions of fetch sessions, whose number is compared
+itself, and the process that asks for the status.
 """
 EMPTY_AFTERWARDS = (
     'connections', 'requests and replies', 'waiting fetches', 'groups with members and offsets',
@@ -33,7 +33,7 @@ def is_drained(ledger: dict[str, int]) -> bool:
 
 
 def growth(before: Count, after: Count) -> Iterator[str]:
-    """Yield a line for each thing of which the broker holds more than before."""
+    """Yield a line for each count that has grown by more than it may."""
     garbage = {name: count for name, count in after.garbage.items()
                if name.startswith('kbroker.') or count > MORE_OBJECTS}   # a module of Python leaves some at its import
     if garbage:

@@ -1,4 +1,4 @@
-"""Workers that read the topic `kept` as members of groups, which come and go."""
+"""Workers that read the topic `kept` as members of groups. Members join and leave."""
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -27,7 +27,7 @@ OUTCOMES = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJ
 OUTCOME_WEIGHTS = (96, 3, 1)
 LOST_MEMBERSHIP = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID,
                    ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.STALE_MEMBER_EPOCH}
-"""A commit that comes too late: another member reads the records again."""
+"""Errors of a commit that comes too late. Another member reads the records again."""
 
 
 class Member(Worker):
@@ -62,7 +62,7 @@ class Member(Worker):
 
     @abstractmethod
     def commit(self, consumer: Any) -> None:
-        """Commit what was polled. A commit that comes too late is counted."""
+        """Commit the polled records. Count a commit that comes too late."""
 
 
 class OwnMember(Member):
@@ -199,6 +199,6 @@ def members(load: Load, seed: int) -> list[Member]:
 
 
 def begin_share_groups(admin: Admin, load: Load, value: str | None = 'earliest') -> None:
-    """Let the share groups begin at the start of a topic. None removes the config."""
+    """Set `share.auto.offset.reset` of the share groups. With None, remove the config."""
     for name in SHARE_GROUPS:
         admin.alter_config('group', load.name(name), {'share.auto.offset.reset': value})

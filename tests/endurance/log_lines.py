@@ -15,12 +15,14 @@ _PATTERNS = [re.compile(pattern) for pattern, _ in EXPLAINED]
 
 
 def unexplained(lines: Iterable[str]) -> list[str]:
-    """Return the lines that no pattern explains. A line that is no JSON object is one: the broker logs only objects."""
+    """Return the lines that no pattern explains. A line that is not a JSON object is one of them, because the broker
+    logs only JSON objects.
+    """
     return [line for line in lines if _reason(line) is None]
 
 
 def explained(lines: Iterable[str]) -> Counter[str]:
-    """Return how often each reason was needed."""
+    """Return how many lines each reason explains."""
     return Counter(reason for reason in map(_reason, lines) if reason)
 
 

@@ -1,11 +1,12 @@
-"""The process of a mixed load: topics and workers until its standard input ends, then the checks.
+"""The process of a mixed load. It creates topics and runs workers until its standard input ends, and then checks what
+they wrote.
 
     python phase.py HOST:PORT PREFIX DIRECTORY SEED yes|no
 
-The last argument says whether the broker restarts meanwhile. The process prints `ready` when the load begins, and a
-report at the end: a line for each kind of work. It deletes all topics and groups that it made. A traceback and exit
-code 1 mean that the broker broke a promise. The end of this process closes all connections: librdkafka sometimes keeps
-one.
+The last argument says whether the broker restarts during the load. The process prints `ready` when the load begins. At
+the end it prints a report with a line for each kind of work, and deletes all topics and groups that it created. A
+traceback and exit code 1 mean that the broker broke a promise. A process of its own closes all connections when it
+ends: librdkafka sometimes keeps one.
 """
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ READY = 'ready'
 
 
 class Vandal(Worker):
-    """Connections that end in the middle of a request."""
+    """A worker whose connections end in the middle of a request."""
 
     def work(self) -> None:
         host, _, port = self.load.servers.rpartition(':')
@@ -55,7 +56,7 @@ class Vandal(Worker):
 
 
 class Phase:
-    """The load until `over` is set. AssertionError if the broker broke a promise."""
+    """Runs the load until `over` is set. Raises AssertionError if the broker broke a promise."""
 
     def __init__(self, load: Load, directory: pathlib.Path, seed: int):
         self.load = load
@@ -140,7 +141,9 @@ class Phase:
 
 
 def delete_groups(admin: Admin, patience_s: float) -> None:
-    """Delete all groups. A member that a restart kept from leaving stays in its group until its session times out."""
+    """Delete all groups. Retry while a group has members: a member that could not leave because of a restart stays
+    until its session times out.
+    """
     deadline = time.monotonic() + patience_s
     while refused := {group_id: error for group_id, error in admin.delete_groups(
             [group.group_id for group in admin.list_groups()]).items() if error is not None}:

@@ -1,14 +1,15 @@
-"""A broker under a mixed load for hours: it breaks no promise, and in the end it holds no more than before.
+"""A broker under a mixed load for hours breaks no promise, and holds no more memory, files or state after the load than
+before.
 
-Clients of three makes write, read in groups of three kinds, and end transactions in every way. Topics come and go, old
-segments expire, tables are compacted. Three phases, each with a load process of its own:
+Clients of three libraries write, read in groups of three kinds, and end transactions in every way. Topics are created
+and deleted, old segments expire, and tables are compacted. Three phases, each with a load process of its own:
 
 1. The broker restarts again and again: after clean stops and after SIGKILL.
 2. A warm-up, without restarts. Then the broker counts what it holds.
 3. The long load, on the same process. Then the broker counts again.
 
-After each phase, the checks of `phase.py` have passed, all topics and groups are deleted and all ids have expired. The
-broker logged nothing at WARNING or above without a reason in `log_lines.py`.
+A phase ends when the checks of `phase.py` have passed, all topics and groups are deleted, and all ids have expired.
+Each line of the broker's log at WARNING or above must have a reason in `log_lines.py`.
 """
 from __future__ import annotations
 
@@ -34,23 +35,26 @@ PHASE = pathlib.Path(__file__).with_name('phase.py')
 SETTINGS = {
     'group.initial.rebalance.delay.ms': '0', 'group.min.session.timeout.ms': '1000',
     'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200',
-    # Longer than any client repeats a batch: until then, the state of its producer tells a repetition.
+    # Longer than any client repeats a batch. The broker needs the producer's state to recognise a repetition.
     'transactional.id.expiration.ms': '60000', 'transaction.remove.expired.transaction.cleanup.interval.ms': '1000',
     'producer.id.expiration.ms': '60000', 'producer.id.expiration.check.interval.ms': '1000',
     'log.retention.check.interval.ms': '1000', 'log.segment.delete.delay.ms': '1000', 'log.cleaner.backoff.ms': '1000',
     'offsets.topic.segment.bytes': '1048576', 'transaction.state.log.segment.bytes': '1048576',
     'share.coordinator.state.topic.segment.bytes': '1048576', 'offsets.topic.num.partitions': '4',
     'transaction.state.log.num.partitions': '4', 'share.coordinator.state.topic.num.partitions': '2',
-    # Sessions of clients that are gone stay until their place is needed: with few places, all are taken each time.
+    # Fetch sessions of gone clients stay until another session needs their slot. With few slots, all are in use at each
+    # count.
     'max.incremental.fetch.session.cache.slots': '16', 'metadata.log.max.record.bytes.between.snapshots': '100000'}
 RESTARTS_SHARE, WARM_UP_SHARE, LONG_SHARE = 0.4, 0.15, 0.45
 LIFE_S = 15, 60
 """The time between restarts."""
 LEAST_S = 900
-"""A warm-up below two minutes does not fill the caches, whose later growth would count as a leak."""
+"""The minimum of the whole test. A warm-up below two minutes does not fill the caches, and their later growth would
+count as a leak.
+"""
 DRAIN_S = 240
 END_S = 3600
-"""A load process that takes longer to end, with its checks, hangs."""
+"""A load process that takes longer than this to end, checks included, counts as hanging."""
 LOOK_AGAIN_S = 0.5
 
 
@@ -65,7 +69,9 @@ class Mixture:
         self.restarts = 0
 
     def run(self, name: str, seconds: float, restarts: bool = False) -> None:
-        """Run a phase, and wait until the broker is drained. AssertionError with the output of a phase that failed."""
+        """Run a phase, and wait until the broker is drained. Raise AssertionError with the output of a phase that
+        failed.
+        """
         output = self._directory / f'{name}.out'
         arguments = [sys.executable, str(PHASE), self._broker.address, name, str(self._directory), str(self._seed),
                      'yes' if restarts else 'no']
@@ -83,7 +89,7 @@ class Mixture:
         self._await_drained()
 
     def _pass(self, load: subprocess.Popen[str], seconds: float, restarts: bool) -> None:
-        """Let the time pass, with restarts, unless the load ends before."""
+        """Wait for this time, with restarts of the broker. Return early if the load ends."""
         end, restart_at = time.monotonic() + seconds, time.monotonic() + self._random.uniform(*LIFE_S)
         while time.monotonic() < end and load.poll() is None:
             if restarts and time.monotonic() >= restart_at:
@@ -106,7 +112,7 @@ class Mixture:
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_a_broker_holds_no_more_after_a_long_mixed_load_than_before(tmp_path, soak_minutes, soak_seed, tally):
-    """The load takes twice the minutes of a soak."""
+    """The test takes twice `soak_minutes`."""
     seconds = max(LEAST_S, 2 * 60 * soak_minutes)
     broker = CountedBroker(tmp_path / 'data', SETTINGS)
     broker.start()
@@ -155,7 +161,7 @@ def test_a_little_more_is_no_growth():
 
 
 class GhostAdmin:
-    """An admin of a broker whose group has a member that is gone, until the second attempt to delete the group."""
+    """An admin whose first attempt to delete a group fails, because the group still has a member that is gone."""
 
     def __init__(self) -> None:
         self.answers: list[KafkaError | None] = [KafkaError(ErrorCode.NON_EMPTY_GROUP, ''), None]

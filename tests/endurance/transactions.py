@@ -1,6 +1,6 @@
 """The transactions of the load: the workloads of kbroker-verify, at a bounded rate, and transactions that time out.
 
-Their history is checked for every anomaly that kbroker-verify knows.
+The history of the clients is checked for every anomaly that kbroker-verify knows.
 """
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Paced:
 
 
 class NearTail(Tail):
-    """A reader that sometimes goes back a little: in hours, one that goes back to any place reads too much."""
+    """A reader that sometimes seeks back a little. Over hours, seeking back to any offset would read too much."""
 
     def work(self) -> None:
         session = Session(self._recorder, self._maker, self._isolation)
@@ -88,7 +88,9 @@ class NearTail(Tail):
 
 
 class Lingerer(Worker):
-    """Transactions that outlive their timeout. The commit has to fail; sometimes the producer just disappears."""
+    """A worker whose transactions outlive their timeout. Its commit must fail. Sometimes its producer disappears
+    instead.
+    """
 
     def __init__(self, name: str, setting: Setting, rng: random.Random, makers: Sequence[Maker], topic: str,
                  servers: str):
@@ -185,7 +187,7 @@ class Transactions:
     # ---- the end
 
     def check(self) -> str:
-        """Read everything, and check the history. AssertionError with the anomalies."""
+        """Read everything, and check the history. Raise AssertionError with the anomalies."""
         with self._out:
             self._read_final()
             self.recorder.finish()
@@ -216,7 +218,9 @@ class Transactions:
             read_to_ends(self.recorder, reader, getter, ends, PATIENCE_S)
 
     def _await_stable(self) -> dict[int, tuple[int, int]]:
-        """Return the ends of the partitions once no transaction is open, or when it does not end."""
+        """Wait until no transaction is open, but not for ever. Return the last stable offset and the end of each
+        partition.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while True:
             found = self._ends()

@@ -16,13 +16,13 @@ from kbroker.client import KafkaError
 from kbroker_tools.verify.clients.face import ClientFailure
 
 FAILURES = ClientFailure, KafkaError, OSError, KafkaException, kafka.errors.KafkaError, BufferError
-"""The exceptions that calls of the clients raise."""
+"""The exceptions of the clients."""
 PAUSE_AFTER_FAILURE_S = 0.3
 PADDING_BYTES = 100
 
 
 class Numbers:
-    """A set of numbers from 0 on, a byte each."""
+    """A set of numbers from 0 on. It takes a byte for each number up to the largest one."""
 
     def __init__(self) -> None:
         self._has = bytearray()
@@ -54,7 +54,7 @@ def value_of(number: int, padding: int = PADDING_BYTES) -> bytes:
 
 
 def number_of(value: bytes | None) -> int:
-    """Return the number in a value. AssertionError if the checksum is wrong."""
+    """Return the number in a value. Raise AssertionError if the checksum is wrong."""
     assert value is not None
     checksum, _, rest = bytes(value).partition(b':')
     assert int(checksum, 16) == zlib.crc32(rest), f'the checksum of {value!r} is wrong'
@@ -67,9 +67,9 @@ class Load:
 
     servers: str
     prefix: str
-    """The names of all topics, groups and transactional ids begin with it."""
+    """The beginning of the names of all topics, groups and transactional ids."""
     survives_restarts: bool
-    """False in a phase in which the broker is always there: then no client fails, except where a worker expects it."""
+    """True if the broker restarts during the load. If not, a client may fail only where its worker expects it."""
     stop_writing: threading.Event = field(default_factory=threading.Event)
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the groups have got every record."""
@@ -82,7 +82,7 @@ class Load:
 
 
 class Worker(ABC):
-    """A thread of the load. `error` is what ended it: a fault of the broker, or of this program."""
+    """A thread of the load. `error` is the exception that ended it: a fault of the broker, or of this program."""
 
     def __init__(self, name: str, load: Load, seed: int):
         self.name = name
@@ -99,7 +99,7 @@ class Worker(ABC):
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Return False if the worker goes on."""
+        """Wait for the end of the worker. Return False if it is still running."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -121,4 +121,4 @@ class Worker(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Work with new clients for a while, or until the worker is stopped."""
+        """Create clients and work with them for a while, or until the worker is stopped."""

@@ -16,7 +16,7 @@ from kbroker.client.admin import EARLIEST, LATEST
 KEPT, EXPIRING, TABLE = 'kept', 'expiring', 'table'
 KEPT_PARTITIONS = 4
 SEGMENT_BYTES = 1 << 20
-"""The least that a topic may have."""
+"""The lowest value that a topic's `segment.bytes` may have."""
 RETENTION_BYTES = 2 << 20
 EXPIRING_AT_ONCE = {'segment.ms': '1000', 'retention.ms': '1000'}
 TOPICS: dict[str, tuple[int, dict[str, str]]] = {
@@ -27,7 +27,7 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
 }
 DELIVERY_TIMEOUT_MS = 30_000
 MOST_BATCHES = 400
-"""A new producer takes the place of one that has written so many."""
+"""A producer writes this many batches. Then the worker creates another one."""
 MOST_RECORDS = 10
 BIG_BYTES = 4096
 KEYS = 100
@@ -35,7 +35,9 @@ ROW_BYTES = 900
 TOMBSTONE_SHARE = 0.1
 FLUSH_S = 60
 READ_MS = 60_000
-"""Longer than a restart of the broker takes on a loaded machine."""
+"""The time without a record after which reading has failed. A restart of the broker takes less, even on a loaded
+machine.
+"""
 
 
 def create_topics(admin: Admin, load: Load) -> None:
@@ -46,7 +48,7 @@ def create_topics(admin: Admin, load: Load) -> None:
 
 
 def batches_from(servers: str, topic: str, partitions: int) -> Iterator[ConsumedBatch]:
-    """Read a topic from its start to the end that it has now. AssertionError if a record does not come."""
+    """Read a topic from its start to its current end. Raise AssertionError if a record does not arrive."""
     places = [(topic, partition) for partition in range(partitions)]
     with Admin(servers) as admin, Consumer(servers, auto_offset_reset='none', enable_auto_commit=False) as consumer:
         starts, ends = (admin.list_offsets(dict.fromkeys(places, which)) for which in (EARLIEST, LATEST))
@@ -60,7 +62,7 @@ def batches_from(servers: str, topic: str, partitions: int) -> Iterator[Consumed
 
 
 class BatchWriter(Worker):
-    """Writes batch after batch with an idempotent producer, which lives for a while."""
+    """A worker that writes batch after batch with an idempotent producer, and replaces the producer after a while."""
 
     longest_pause_s = 0.4
 
@@ -83,7 +85,7 @@ class BatchWriter(Worker):
 
 
 class ConfluentProducer:
-    """librdkafka, with calls that raise."""
+    """A producer of librdkafka. Its calls raise their errors."""
 
     def __init__(self, servers: str):
         # After a new bootstrap, librdkafka 2.16 waits forever for the group coordinator that it knew before.
@@ -124,7 +126,7 @@ class KeptWriter(BatchWriter):
 
     @abstractmethod
     def write_records(self, producer: Any, topic: str, records: list[tuple[int, int]]) -> None:
-        """Write the records with these partitions and numbers. Note each acknowledgement."""
+        """Write records, given as (partition, number). Note each acknowledgement."""
 
 
 class OwnKeptWriter(KeptWriter):
@@ -172,7 +174,7 @@ class KafkaPythonKeptWriter(KeptWriter):
 
 
 def check_kept(load: Load) -> str:
-    """Each acknowledged record is there, none is there twice, and each has its content."""
+    """Check that each acknowledged record is in the topic once, with its content. Return a line of the report."""
     found = Numbers()
     for batch in batches_from(load.servers, load.name(KEPT), KEPT_PARTITIONS):
         for value in batch.values:
@@ -186,7 +188,7 @@ def check_kept(load: Load) -> str:
 # ---- retention
 
 class ExpiringWriter(BatchWriter):
-    """Big records of a topic that keeps little. Their numbers ascend."""
+    """A writer of big records to a topic with a small retention. The numbers of the records ascend."""
 
     def __init__(self, load: Load, seed: int):
         super().__init__('expiring', load, seed)
@@ -210,7 +212,7 @@ class ExpiringWriter(BatchWriter):
         producer.flush()
 
     def check(self) -> str:
-        """The oldest records are gone, the newest are there, and no number comes twice."""
+        """Check that the oldest records are deleted, the newest are there, and no number is there twice."""
         topic = self.load.name(EXPIRING)
         batches = list(batches_from(self.load.servers, topic, 1))
         first, numbers = batches[0].offsets[0], [number_of(value) for batch in batches for value in batch.values]
@@ -226,7 +228,7 @@ class ExpiringWriter(BatchWriter):
 # ---- compaction
 
 class TableWriter(BatchWriter):
-    """Rows of a compacted topic, and tombstones."""
+    """A writer of rows and tombstones to a compacted topic."""
 
     longest_pause_s = 0.2
 
@@ -234,7 +236,9 @@ class TableWriter(BatchWriter):
         super().__init__('table', load, seed)
         self._number = 0
         self._possible: dict[bytes, list[int | None]] = {}
-        """By key: the values that it may have. Above one, those after the first are of unknown outcome."""
+        """The values that each key may have. The first is the last acknowledged one. The outcome of the others is
+        unknown.
+        """
 
     def open(self) -> ConfluentProducer:
         return ConfluentProducer(self.load.servers)
@@ -255,7 +259,7 @@ class TableWriter(BatchWriter):
             producer.acknowledged.clear()
 
     def check(self) -> str:
-        """Each key has its last value."""
+        """Check that each key has its last value."""
         topic, count = self.load.name(TABLE), 0
         found: dict[bytes, int | None] = {}
         for batch in batches_from(self.load.servers, topic, 1):
@@ -271,7 +275,9 @@ class TableWriter(BatchWriter):
 # ---- topics that come and go
 
 class TopicChurner(Worker):
-    """Creates a topic, writes and reads it, changes it, deletes it; sometimes the same name comes again."""
+    """A worker that creates a topic, writes and reads it, changes its configs and deletes it. Sometimes it uses the
+    same name again.
+    """
 
     def work(self) -> None:
         with Admin(self.load.servers) as admin:

@@ -33,7 +33,7 @@ def test_a_sound_history_has_no_anomaly(seed):
     assert verdict.is_conclusive
 
 
-# ---- plants: each changes the rows of a sound history
+# ---- plants: each one changes the rows of a sound history
 
 class Plants:
     """Changes of a history. Each method breaks one promise."""
@@ -70,7 +70,9 @@ class Plants:
         chunk[2].insert(place, number)
 
     def followers(self, least):
-        """Polls that are not final and not the first of their reader, with many records of one partition."""
+        """Return polls with at least `least` records of one partition. They are neither final nor the first of their
+        reader.
+        """
         seen = set()
         found = []
         for poll in self.of_type('poll'):

@@ -1,4 +1,4 @@
-"""kbroker-verify finds bugs that were planted into a broker, and none in the broker as it is.
+"""kbroker-verify finds bugs that were planted into a broker, and none in an unchanged broker.
 
 Covers promises 1, 2 and 4 of docs/design.md.
 """
@@ -27,7 +27,7 @@ AT_ONCE = 0, 0.05
 
 @contextmanager
 def broker(directory, settings=None, program=('-m', 'kbroker'), place=ROOT):
-    """A broker under the control of a run."""
+    """Start a broker that a run of kbroker-verify controls. Yield its address and its command."""
     address = '127.0.0.1', free_port()
     words = [sys.executable, '-P', *program, 'serve', '--listen', f'{address[0]}:{address[1]}', '--data-dir',
              str(directory / 'data')]
@@ -42,7 +42,7 @@ def broker(directory, settings=None, program=('-m', 'kbroker'), place=ROOT):
 
 
 def kinds_found(directory, servers, command, **plan):
-    """Run once. Return the kinds of anomalies, and what the run itself could not do."""
+    """Run once. Return the kinds of anomalies, and the failures of the run itself."""
     history = directory / 'history.jsonl'
     outcome = Run(Plan(servers, **plan), history, command).run()
     verdict = check(load(history))

@@ -1,4 +1,4 @@
-"""The Java client of kbroker-verify: it takes part in a run, and its end is a fault of the run."""
+"""The Java client of kbroker-verify takes part in a run. If it ends early, the run reports a fault."""
 from contextlib import closing
 
 import pytest

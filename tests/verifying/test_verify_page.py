@@ -12,7 +12,9 @@ from kbroker_tools.commands.verify import main
 
 @pytest.fixture
 def recorded(tmp_path):
-    """A function that writes a history after a change of its rows. Returns the arguments that check it."""
+    """A function that changes the rows of a history and writes it. It returns the arguments of the command that checks
+    it.
+    """
     def write(change=lambda rows: None):
         rows = ModelledRun(3, 400).rows()
         change(rows)

@@ -17,7 +17,7 @@ LIMIT_S = 120
 
 
 class EchoBroker:
-    """Answers each request with its own bytes, and keeps them."""
+    """A broker that answers each request with the bytes of the request, and keeps them."""
 
     def __init__(self):
         self.requests = []

@@ -1,4 +1,5 @@
-"""The clients of kbroker-verify: a fault of a client is none of the broker, and does not end the run."""
+"""The clients of kbroker-verify: a fault of a client does not count as a fault of the broker, and does not end the run.
+"""
 import io
 import json
 import random
@@ -24,7 +25,7 @@ from kbroker_tools.verify.workloads import ListAppender, MovingTransformer, Sess
 
 
 class DroppingGetter:
-    """A client that reads a record of each partition in a poll. Its second poll drops them, and fails."""
+    """A client that reads a record of each partition in a poll. Its second poll drops the records and fails."""
 
     def __init__(self):
         self.positions = {}
@@ -59,7 +60,7 @@ def test_a_poll_after_one_that_failed_begins_behind_the_last_record_that_was_ret
 
 
 class NotedWriter:
-    """A producer that notes its end."""
+    """A producer that notes whether it was closed."""
 
     def __init__(self):
         self.is_closed = False
@@ -100,7 +101,9 @@ def test_a_broken_installation_of_a_client_is_reported_with_its_remedy(monkeypat
 
 
 class ScriptedMember:
-    """A member whose polls return what a script has, with the number of changes of its assignment before each."""
+    """A member whose polls return the records of a script. The script also has the number of assignment changes before
+    each poll.
+    """
 
     def __init__(self, script, stop):
         self.script = iter(script)
@@ -148,7 +151,7 @@ class ScriptedWriter(NotedWriter):
 
 
 class ScriptedRandom(random.Random):
-    """A generator whose next numbers a script has. Every pause and every stay is the shortest one."""
+    """A random generator that returns the numbers of a script. Every pause and every stay is the shortest possible."""
 
     def __init__(self, *numbers):
         super().__init__(0)
@@ -250,7 +253,9 @@ def test_a_commit_of_confluent_kafka_is_not_repeated_for_ever(monkeypatch):
 
 
 def test_a_flush_of_confluent_kafka_that_lost_its_exception_asks_for_a_new_producer(monkeypatch):
-    """The flush of a fenced producer did so in one of ten runs: it ended the worker, and so the run had no verdict."""
+    """In one of ten runs, the flush of a fenced producer lost its exception. Earlier, that ended the worker, and the
+    run had no verdict.
+    """
     class Fenced:
         def flush(self, *timeout_s):
             raise SystemError('flush returned NULL without setting an exception')
