@@ -59,7 +59,7 @@ SAMPLE = [Point(STATE, KEPT, 1, 'after'), Point(STATE, PREPARE, 1, 'torn'), Poin
 
 
 def place_of(point: Point) -> tuple[str, str, int]:
-    return point.partition, point.thing, point.number
+    return point.partition, point.kind, point.number
 
 
 def leaves_open(point: Point) -> bool:

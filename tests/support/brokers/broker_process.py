@@ -19,13 +19,13 @@ STOP_LIMIT_S = 180
 PROMPT = {'group.initial.rebalance.delay.ms': '0', 'group.min.session.timeout.ms': '1000',
           'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200',
           'group.consumer.min.heartbeat.interval.ms': '100', 'group.consumer.heartbeat.interval.ms': '300'}
-"""Settings that make a broker act at once where the defaults wait for seconds."""
+"""Settings with which a broker acts at once where it waits for seconds by default."""
 
 
 class Process(ABC):
-    """A child process that is ready when it prints a certain line. Its output is kept.
+    """A child process that is ready when it prints a certain line. `lines` has its output.
 
-    As a context manager it is started, and killed at the end. Then its output may have no traceback.
+    A `with` block starts the process, kills it at its end, and asserts that the output has no traceback.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,9 @@ class Process(ABC):
         return []
 
     def launch(self, arguments: list[str]) -> None:
-        """Start the process and wait until it is ready. Raise AssertionError with its output if it never is."""
+        """Start the process and wait until it is ready. Raise AssertionError with its output if it does not become
+        ready.
+        """
         self._ready.clear()
         self._has_said_ready = False
         self._process = subprocess.Popen(arguments, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

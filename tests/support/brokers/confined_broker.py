@@ -1,4 +1,4 @@
-"""A broker process in an environment of its own: a clock that tests set, or limits of the system."""
+"""A broker process with a clock that tests set, or with limits of the operating system."""
 from __future__ import annotations
 
 import pathlib
@@ -16,7 +16,7 @@ PAUSE_S = 0.05
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a change of the broker that sends no event."""
+    """Wait until the condition holds, for changes of the broker about which it sends no event."""
     deadline = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < deadline, what
@@ -24,7 +24,9 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 class ConfinedBroker(BrokerProcess):
-    """A broker that another program starts, which becomes the broker: `env` or `prlimit`, with its arguments."""
+    """A broker that is started by another program with its arguments, `env` or `prlimit`. That program replaces itself
+    by the broker.
+    """
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str], starter: Sequence[str]):
         super().__init__(directory, PROMPT | settings)
@@ -49,7 +51,7 @@ class BrokerClock:
         return ['env', *(f'{name}={value}' for name, value in self._variables.items())]
 
     def set(self, hours: float) -> None:
-        """Set the wall clock, in hours after the time of the machine. The file changes at once: it is renamed."""
+        """Set the wall clock to a number of hours after the time of the machine. A rename replaces the file at once."""
         fresh = self._file.with_suffix('.new')
         fresh.write_text(f'{round(hours * 3600):+d}\n')
         fresh.rename(self._file)

@@ -1,4 +1,5 @@
-"""A broker process that counts its objects on SIGUSR2, beside what the system and the broker itself report."""
+"""A broker process that counts its objects on SIGUSR2. The operating system and `kbroker status` report other counts.
+"""
 from __future__ import annotations
 
 import datetime  # noqa: F401 - its import leaves 157 functions in cycles, which no count may find
@@ -38,17 +39,17 @@ class Count:
     descriptors: int
     threads: int
     blocks: int
-    """The blocks that Python has allocated: nearly each object and each small buffer is one."""
+    """The blocks that Python has allocated: about one for each object and each small buffer."""
     objects: Mapping[str, int]
-    """The objects that the garbage collector knows, by type: timers, waiters, groups, transactions and so on."""
+    """The objects that the garbage collector tracks, by type: timers, waiters, groups, transactions and so on."""
     garbage: Mapping[str, int]
-    """The types of the objects that only cycles held."""
+    """The objects that only reference cycles held, by type."""
     ledger: Mapping[str, int]
     """The structures that a client can grow, as `kbroker status` reports them."""
 
 
 class CountedBroker(BrokerProcess):
-    """A broker as `BrokerProcess`, with the loop as it is released. It only has one more handler of a signal."""
+    """A broker as `BrokerProcess` with one more signal handler. Its loop is that of a released broker."""
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str]):
         super().__init__(directory, settings)
@@ -65,7 +66,7 @@ class CountedBroker(BrokerProcess):
         return super().is_ready_line(line)
 
     def count(self) -> Count:
-        """Let the broker search for garbage and count. The sizes from outside are read after that."""
+        """Let the broker collect garbage and count its objects. Then read the sizes from outside."""
         os.kill(self.pid, signal.SIGUSR2)
         found = self._counts.get(timeout=COUNT_LIMIT_S)
         process = pathlib.Path(f'/proc/{self.pid}')
@@ -92,7 +93,7 @@ def serve() -> None:
 
 
 def log_count() -> None:
-    """Free what only cycles hold, and log what is left."""
+    """Free the objects that only reference cycles hold, and log the counts of the rest."""
     gc.unfreeze()
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()

@@ -14,9 +14,9 @@ from kbroker.record.batch import read_header
 from kbroker.record.records import decode_records
 
 QUIET_PIPE = os.pipe()
-"""The descriptors of every connection: nothing ever arrives, since the answers are lists."""
+"""The descriptors that all connections share. No bytes ever arrive there, because the answers come from lists."""
 LOST = 'lost'
-"""A code: the broker does as it should, and the connection breaks before the answer."""
+"""In place of an error code: the broker serves the request, and the connection breaks before the answer."""
 
 
 class FakeConnection:
@@ -102,7 +102,9 @@ class FakeConnection:
 
 
 class FakeCluster:
-    """A cluster of one broker. `codes` are its next answers by partition or API name; an exception is raised."""
+    """A cluster of one broker. `codes` has the error codes of its next answers, by partition or API name. An exception
+    in their place is raised.
+    """
 
     def __init__(self, partitions=1):
         self.config = ClientConfig((('localhost', 9092),), retry_backoff_ms=0)

@@ -135,7 +135,7 @@ class InProcessBroker(Node):
         self.turn()
 
     def serve(self, connection: InProcessConnection, frame: bytes) -> None:
-        """Serve one frame within the tick, which goes on."""
+        """Serve one frame without ending the tick."""
         self._dispatcher.handle(connection, connection.sent, memoryview(bytearray(frame)))
         connection.sent += 1
 
@@ -146,7 +146,9 @@ class InProcessBroker(Node):
 
     def begin(self, request: Any, version: int, connection: InProcessConnection | None = None,
               client_id: str = 'test') -> InProcessConnection:
-        """Send a request and return the connection. The answer, if there is one yet, is its last reply."""
+        """Send a request and return the connection. If the broker has answered already, the answer is the connection's
+        last reply.
+        """
         connection = connection or self.connect()
         self.send(connection, frame_of(request, version, client_id, next(self._correlation_ids)))
         return connection

@@ -1,4 +1,4 @@
-"""A broker process that ends by SIGKILL at one of its writes: before it, in the midst of it, or after it."""
+"""A broker process that kills itself at one of its writes: before it, in the middle of it, or after it."""
 from __future__ import annotations
 
 import json
@@ -27,8 +27,8 @@ serve()
 """
 EMPTY, ONGOING, KEPT, PREPARE, COMPLETE = 'Empty row', 'Ongoing row', 'kept row', 'Prepare row', 'Complete row'
 RECORDS, MARKER = 'records', 'marker'
-"""The things that a write can have."""
-THINGS = {
+"""The kinds of rows, records and markers that a write can contain."""
+KINDS = {
     TransactionState.EMPTY: EMPTY, TransactionState.ONGOING: ONGOING,
     TransactionState.PREPARE_COMMIT: PREPARE, TransactionState.PREPARE_ABORT: PREPARE,
     TransactionState.COMPLETE_COMMIT: COMPLETE, TransactionState.COMPLETE_ABORT: COMPLETE,
@@ -37,28 +37,30 @@ KILLED = 'killed at the point'
 """The last line that the broker prints."""
 
 
-def thing_of(row: TransactionRow) -> str:
-    return KEPT if row.is_kept and row.state is TransactionState.ONGOING else THINGS[row.state]
+def kind_of(row: TransactionRow) -> str:
+    return KEPT if row.is_kept and row.state is TransactionState.ONGOING else KINDS[row.state]
 
 
 @dataclass(frozen=True)
 class Point:
-    """The n-th write that adds a certain thing to a partition. Rows of other transactional ids do not count."""
+    """The write at which the broker kills itself: the n-th one of a kind to a partition. Rows of other transactional
+    ids do not count.
+    """
 
     partition: str
-    thing: str
+    kind: str
     number: int
     moment: str
-    """`before` the write, `torn` in the midst of it, or `after` it, when the broker has not noticed its end."""
+    """`before` the write, `torn` in the middle of it, or `after` it, before the write call returns."""
 
     def __str__(self) -> str:
-        return f'{self.moment} {self.thing} {self.number} of {self.partition}'
+        return f'{self.moment} {self.kind} {self.number} of {self.partition}'
 
 
 class KillingBroker(BrokerProcess):
-    """A broker as `BrokerProcess`. With a `point`, the next one that starts kills itself there.
+    """A broker as `BrokerProcess`. If `point` is set, the next start is of a broker that kills itself there.
 
-    It counts from the first row of `transactional_id` on, or if `counts_at_once` from its start on.
+    It counts writes from the first row of `transactional_id` on, or with `counts_at_once` from its start on.
     """
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str]):
@@ -76,7 +78,7 @@ class KillingBroker(BrokerProcess):
         super().launch(arguments)
 
     def wait_killed(self) -> None:
-        """Wait until the broker has killed itself. Raise AssertionError if it ends otherwise, or not at all."""
+        """Wait until the broker has killed itself. Raise AssertionError if it ends in another way or does not end."""
         self._wait()
         self._check_killed()
 
@@ -116,9 +118,9 @@ class Killer:
             return
         if position + len(data) <= os.path.getsize(path):
             return      # a start writes again what it recovered
-        things = self.things_in(partition, data)
-        self.counts = self.counts or bool(things)
-        if partition != self.point.partition or self.point.thing not in things:
+        kinds = self.kinds_in(partition, data)
+        self.counts = self.counts or bool(kinds)
+        if partition != self.point.partition or self.point.kind not in kinds:
             return
         self.seen += 1
         if self.seen == self.point.number:
@@ -128,18 +130,18 @@ class Killer:
             print(KILLED, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def things_in(self, partition: str, data: bytes) -> set[str]:
-        """Return the things that a write has. Rows of other transactional ids are none."""
-        things = set()
+    def kinds_in(self, partition: str, data: bytes) -> set[str]:
+        """Return which kinds of rows, records and markers a write contains. Skip rows of other transactional ids."""
+        kinds = set()
         for header, batch in iter_batches(data):
             if header.is_control:
-                things.add(MARKER)
+                kinds.add(MARKER)
             elif not partition.startswith(TRANSACTION_STATE):
-                things.add(RECORDS)
+                kinds.add(RECORDS)
             else:
                 rows = [decode_row(record.key, record.value) for record in decode_records(batch)]
-                things |= {thing_of(row) for found, row in rows if found == self.transactional_id and row is not None}
-        return things
+                kinds |= {kind_of(row) for found, row in rows if found == self.transactional_id and row is not None}
+        return kinds
 
 
 class KillingFileSystem(FileSystem):

@@ -1,7 +1,7 @@
 """Brokers with a bug that was planted on purpose. The code of the broker has no switch for it.
 
-A bug is a change of the source text of one or two modules. The changed modules are compiled in a copy of the package,
-which no release contains.
+A bug is a change of the source text of one or two modules. `build` compiles the changed modules in a copy of the
+package.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.brokers.broker_process import ROOT
 
 BUILD_LIMIT_S = 900
 Change = tuple[str, str, str]
-"""A file of the package, a text that it has once, and the text in its place."""
+"""A file of the package, a text that the file has once, and the text that replaces it."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ BUGS = (
 
 
 def build(bug: Bug, directory: pathlib.Path) -> pathlib.Path:
-    """Copy the package with what is built, make the changes, and compile them. Return where to import it from."""
+    """Copy the package with its compiled modules, change the sources, and compile them. Return the directory to import
+    the copy from.
+    """
     compiled = [str(path.relative_to(ROOT)) for path in (ROOT / 'build').glob('lib.*')]     # spares the other modules
     for name in ('kbroker', 'kbroker_tools', 'packaging', 'build/cython', *compiled):
         shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns('__pycache__'))

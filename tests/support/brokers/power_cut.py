@@ -1,4 +1,4 @@
-"""Starts a broker after a power cut that took unsynced writes: `power_cut.py DIRECTORY TOPIC -- ...`.
+"""Starts a broker after a simulated power cut that lost unsynced writes: `power_cut.py DIRECTORY TOPIC -- ...`.
 
 The last batch of each partition of topics whose name ends with TOPIC is cut off, before the broker starts. So a write
 that was acknowledged before its sync is lost. The metadata log stays whole, because a broker refuses to start if it has

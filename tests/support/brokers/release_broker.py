@@ -1,4 +1,6 @@
-"""Directories of earlier releases, and a broker of today on a copy of one. `release_directory.py` makes them."""
+"""Directories of earlier releases, and a broker of the current version on a copy of one. `release_directory.py` makes
+them.
+"""
 from __future__ import annotations
 
 import json
@@ -21,7 +23,7 @@ SETTINGS = {
     'authorizer.class.name': 'org.apache.kafka.metadata.authorizer.StandardAuthorizer',
     'super.users': 'User:ANONYMOUS',
 }
-"""The settings of the brokers that make and that open the directories."""
+"""The settings of the brokers that create the directories and of those that open them."""
 OPEN, PREPARED = 'left-open', 'left-prepared'
 """The transactional ids whose transactions are not over. Both wrote to the first partition of `orders`."""
 OFFSET_OF_OPEN = ['orders', 0, 999, '']
@@ -49,7 +51,7 @@ class ReleaseBroker(InProcessBroker):
         self.manifest = manifest
 
     def answer(self, request: Any, version: int) -> Any:
-        """Send a request, and let time pass until its answer is there."""
+        """Send a request, and advance the clock until the answer arrives. Return it."""
         connection = self.begin(request, version)
         for _ in range(MOST_TURNS):
             if connection.replies:
@@ -78,7 +80,9 @@ class ReleaseBroker(InProcessBroker):
         self._end(OPEN, producer, True)
 
     def _producer(self, transactional_id: str) -> tuple[int, int]:
-        """Begin with a transactional id. The answer waits until its last transaction has its markers."""
+        """Initialize a producer with a transactional id. Repeat while the markers of its last transaction are not
+        written.
+        """
         request = build('InitProducerIdRequest', transactional_id=transactional_id, transaction_timeout_ms=60_000)
         for _ in range(MOST_TURNS):
             answer = self.answer(request, 4)

@@ -58,7 +58,7 @@ class Maker:
         self.stack = stack
 
     def use(self) -> None:
-        """Let each library do its part."""
+        """Let the clients of each library write, read and administer."""
         self.admin.create_topics([
             NewTopic('orders', 2, 1, configs={'retention.ms': '-1'}),
             NewTopic('table', 1, 1, configs={'cleanup.policy': 'compact', 'segment.ms': '100',
@@ -73,7 +73,9 @@ class Maker:
         self.use_administration()
 
     def use_confluent(self) -> None:
-        """Write with each codec, commit and abort transactions with offsets, and leave one open. Fill the table."""
+        """Write with each codec, commit and abort transactions with offsets, and leave one open. Fill the compacted
+        topic.
+        """
         for codec in ('none', 'gzip', 'snappy', 'lz4', 'zstd'):
             producer = self.confluent({'enable.idempotence': True, 'compression.type': codec})
             for number in range(6):
@@ -112,7 +114,9 @@ class Maker:
                                            reader.consumer_group_metadata(), LIMIT_S)
 
     def fill_table(self) -> None:
-        """Write keys several times, until the cleaner has cleaned the topic. The last values stay above its reach."""
+        """Write keys several times, until the cleaner has cleaned the topic. The cleaner does not reach the last
+        values.
+        """
         producer, deadline, turn = self.confluent({'linger.ms': 0}), time.monotonic() + LIMIT_S, 0
         while 'table 0' not in self.checkpoint('cleaner-offset-checkpoint'):
             assert time.monotonic() < deadline, 'the cleaner does nothing'
@@ -143,7 +147,7 @@ class Maker:
         consumer.close()
 
     def use_kbroker(self) -> None:
-        """Leave a transaction prepared (KIP-939), and a group of the consumer protocol."""
+        """Prepare a transaction (KIP-939) and leave it, and create a group of the consumer protocol."""
         writer = Producer(self.address, transactional_id=PREPARED, two_phase_commit=True)
         writer.init_transactions()
         writer.begin_transaction()
@@ -173,7 +177,7 @@ class Maker:
         consumer.close()
 
     def use_streams_group(self) -> None:
-        """Join until the member has tasks."""
+        """Heartbeat until the member has tasks."""
         epoch, deadline = 0, time.monotonic() + LIMIT_S
         tasks: Any = None
         while not tasks:
@@ -209,7 +213,7 @@ class Maker:
 
 
 def poll_for_one(consumer: Any) -> Any:
-    """Poll until there are records, and return them."""
+    """Poll until records arrive, and return them."""
     deadline, records = time.monotonic() + LIMIT_S, None
     while not records:
         assert time.monotonic() < deadline, 'no record arrives'
@@ -226,7 +230,7 @@ def read_with_confluent(consumer: confluent_kafka.Consumer) -> None:
 
 
 def observed(broker: BrokerProcess) -> dict[str, Any]:
-    """Return what a client sees, and the time."""
+    """Return the state that a client sees, and the time."""
     with RawClient.at(broker.address) as client:
         return {'wall_ms': int(time.time() * 1000), **observe(client.ask)}
 

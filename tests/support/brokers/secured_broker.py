@@ -1,4 +1,4 @@
-"""A broker with listeners that require logins, and what clients need for them."""
+"""A broker with listeners that require logins, and the settings of clients for them."""
 import base64
 import json
 import pathlib
@@ -69,7 +69,7 @@ class SecuredBroker:
         return [line for line in self.logins('reauthentication') if line['mechanism'] == mechanism]
 
     def close(self) -> None:
-        """Kill the broker. Assert that it had no error of its own and that no log has a password."""
+        """Kill the broker. Assert that it logged no error of its own, and that no log contains a password."""
         self.broker.kill9()
         assert self.broker.tracebacks() == []
         assert not any('wonder' in line for line in self.broker.lines)

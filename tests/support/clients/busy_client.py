@@ -1,4 +1,6 @@
-"""A client with the less common steps of an application: tables, configs, expiry, and what runs out."""
+"""A client with the less common steps of an application: tables, configs, retention, and used-up producer ids and
+epochs.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -70,7 +72,9 @@ class BusyClient(Client):
         self.promises.producer = metadata.current.producer_id, epoch
 
     def expire(self, topic_partition: TopicPartition, ms: int, offset: int) -> None:
-        """Let the retention time of a partition pass. Its records are no longer promised, and it begins at `offset`."""
+        """Let the retention time of a partition pass. Its records are no longer promised. Raise RefusedError unless the
+        partition then begins at `offset` or later.
+        """
         self.promises.records[topic_partition].clear()
         for _ in range(4):
             self.let_pass(ms)

@@ -1,4 +1,6 @@
-"""Names of certificates, encoded part by part, and mapping rules with subjects: for the judge and for our own tests."""
+"""Names of certificates, encoded part by part, and mapping rules with subjects, for the tests beside Kafka and those of
+kbroker.
+"""
 from __future__ import annotations
 
 UTF8, PRINTABLE, T61, IA5, GENERAL, UNIVERSAL, BMP = 12, 19, 20, 22, 27, 28, 30
@@ -81,9 +83,11 @@ MAPPINGS = [
 """(rules, subject, mapped name or None)"""
 
 REFUSED = ['default', 'RULE:x/y', 'RULE:x/y/L/U', 'DEFAULT/L', 'RULE:a/b/X', 'RULE:(a/b/', 'x', 'RULE:a/b/L DEFAULT']
-"""Rules that Kafka refuses at the start, too."""
+"""Rules that kbroker and Kafka refuse at the start."""
 
 REFUSED_HERE = ['RULE:\\p{L}/a/', 'RULE:[a&&[b]]/a/', 'RULE:\\Qa\\E/a/', 'RULE:[[a]b]/a/', 'RULE:(?s).*/a/',
                 'RULE:(?x)a/a/', 'RULE:a\\h/a/', 'RULE:a/$1/', 'RULE:(a)/${x}/', 'RULE:(a)/$x/', 'RULE:a\\Z/a/',
                 'RULE:a(?i)b/a/', 'RULE:(a)\\k<x>/a/']
-"""Rules that Python would read in another way, or that Kafka refuses at a login only."""
+"""Rules that only kbroker refuses at the start. Python would read them differently, or Kafka refuses them at each
+login.
+"""

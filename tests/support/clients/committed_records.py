@@ -11,7 +11,8 @@ POLL_MS = 500
 
 
 def committed_records(admin: Admin, topic: str, partitions: int = 1) -> list[tuple[int, Any]]:
-    """Return the committed records with their partitions. AssertionError if an open transaction hides some of them.
+    """Return the committed records with their partitions. Raise AssertionError if an open transaction hides some of
+    them.
 
     A commit is answered before its markers are written, so the records are read up to the end of the log.
     """

@@ -10,17 +10,18 @@ LIMIT_MS = 60_000
 
 
 class Died(Exception):
-    """The end of a member that leaves everything as it is."""
+    """Raised to end a member without closing its clients."""
 
 
 class Refused(Exception):
-    """The program's own reason to abort a transaction."""
+    """Raised by the program to abort a transaction."""
 
 
 class Fates:
-    """The ends of the transactions of all members together. The seed fixes which of the first `count` end badly.
+    """The fates of the transactions of all members. The seed fixes which of the first `count` transactions fail.
 
-    A member dies before or after the commit, aborts, or loses its place in the group before it commits its positions.
+    In a failing transaction, the member dies before or after the commit, aborts, or loses its place in the group before
+    it commits its positions.
     """
 
     def __init__(self, seed, count, each):
@@ -29,7 +30,7 @@ class Fates:
         self._lock = threading.Lock()
         self._drawn = 0
         self.ended = []
-        """The transactions that came to their end."""
+        """The fates of the transactions that have ended."""
         self.changed = threading.Event()
 
     def note(self, fate):
@@ -45,7 +46,7 @@ class Fates:
 class CopyingMember:
     """A program that copies `in` to `out`, a transaction for each batch, and starts again after each error.
 
-    It does what the client's page advises.
+    It follows the advice of docs/client.md.
     """
 
     def __init__(self, address, name, fates, protocol):
@@ -110,7 +111,7 @@ class CopyingMember:
             raise Died
 
     def _die(self, producer, consumer):
-        """Let the connections go, without a word to the coordinators."""
+        """Close the connections without sending anything to the coordinators."""
         consumer._session.heartbeats.stop(LIMIT_MS)
         consumer._close_connections()
         producer._close_cluster()

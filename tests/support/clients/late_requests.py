@@ -1,6 +1,6 @@
-"""The course of a test in which a network delays a request of a client until its next transaction.
+"""The steps of a test in which the network delays a request of a client until the client's next transaction.
 
-The tests of each client supply the producer and the offsets that its group has. Everything else is common.
+The test of each client library supplies the producer and a function that sends offsets.
 """
 from contextlib import closing, contextmanager
 
@@ -19,10 +19,10 @@ from kbroker.protocol.api_keys import ApiKey
 LATE = {ApiKey.END_TXN: ErrorCode.NOT_COORDINATOR, ApiKey.ADD_PARTITIONS_TO_TXN: ErrorCode.NOT_COORDINATOR,
         ApiKey.ADD_OFFSETS_TO_TXN: ErrorCode.NOT_COORDINATOR, ApiKey.TXN_OFFSET_COMMIT: ErrorCode.NOT_COORDINATOR,
         ApiKey.PRODUCE: ErrorCode.NOT_LEADER_OR_FOLLOWER}
-"""The requests that a client may send late, and the errors of their refusal."""
+"""The requests that may arrive late, and the errors with which the broker refuses them."""
 
 CACHED_BATCHES = 5
-"""The batches of a producer that a log recognizes as duplicates."""
+"""How many of a producer's last batches a log recognizes as duplicates."""
 
 
 @contextmanager
@@ -63,7 +63,9 @@ def error_of(api_key, version, answer):
 
 
 def run_transaction(producer, topic, numbers, send_offsets):
-    """Write the numbers one by one, each in a batch of its own, and the offset behind them. Leave the end open."""
+    """Begin a transaction, write each number in a batch of its own, and send the offset after the last one. Do not end
+    the transaction.
+    """
     producer.begin()
     for number in numbers:
         producer.send(topic, 0, f'v{number}')
@@ -72,7 +74,8 @@ def run_transaction(producer, topic, numbers, send_offsets):
 
 
 def check_late_request(broker, proxy, producer, topic, send_offsets, api_key):
-    """Delay a request of transaction 1 until transaction 2 has begun. It is refused, and harms neither.
+    """Delay a request of transaction 1 until transaction 2 has begun. Check that the broker refuses it, and that it
+    affects neither transaction.
 
     Transaction 2 is aborted and 3 commits, so the values of 1 and 3 are committed afterwards.
     """
@@ -93,7 +96,9 @@ COMMITTED_AFTER_LATE_REQUEST = {f'v{number}' for number in (0, 1, 10, 11)}
 
 
 def check_lost_answer(broker, proxy, producer, topic, send_offsets, api_key):
-    """Lose the answer to a request, which the client repeats: it is executed once, and nothing is refused."""
+    """Lose the answer to a request, so that the client repeats it. Check that it is executed once and that the broker
+    refuses nothing.
+    """
     before = refused(broker)
     proxy.lose_answer(api_key)
     run_transaction(producer, topic, range(2), send_offsets)
@@ -108,7 +113,7 @@ COMMITTED_AFTER_LOST_ANSWER = {f'v{number}' for number in range(4)}
 
 
 def check_of_lines(broker, proxy, command, api_key, course):
-    """Run the course `late` or `lost` with a producer of `line_producer`, and check what is committed afterwards."""
+    """Run `late` or `lost` with a LineProducer, and check the committed records afterwards."""
     check, committed = {'late': (check_late_request, COMMITTED_AFTER_LATE_REQUEST),
                         'lost': (check_lost_answer, COMMITTED_AFTER_LOST_ANSWER)}[course]
     topic = group = f'{api_key.name}-{course}'

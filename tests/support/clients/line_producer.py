@@ -1,7 +1,8 @@
 """Transactional producers in processes of their own, which take one command a line and answer each with one line.
 
 `begin`, `send TOPIC PARTITION VALUE`, `flush`, `offsets GROUP TOPIC PARTITION OFFSET`, `commit` and `abort`. The answer
-is `ok`, or `failed` with the reason. The first line says that the producer is ready. It ends with its input.
+is `ok`, or `failed` with the reason. The first line says that the producer is ready. The process ends when its input
+ends.
 """
 import subprocess
 

@@ -33,7 +33,7 @@ class LoginConnection(InProcessConnection):
 
 
 class LoginClient:
-    """A connection of a client that logs in. It has asked for the versions."""
+    """The connection of a client that logs in. ApiVersions is already answered."""
 
     def __init__(self, broker: InProcessBroker, listener: str = 'SASL_PLAINTEXT'):
         self.broker = broker

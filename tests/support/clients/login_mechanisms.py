@@ -1,4 +1,4 @@
-"""Every mechanism of a login with the settings of a test, and tokens for them."""
+"""The mechanisms of a login with the settings of a test, and the tokens that clients send."""
 import base64
 import json
 

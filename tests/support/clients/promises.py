@@ -1,4 +1,6 @@
-"""A client of an in-process broker that records each acknowledgement, and checks that later brokers kept them all."""
+"""A client of an in-process broker. It records each acknowledgement, and checks that later brokers have kept everything
+acknowledged.
+"""
 from __future__ import annotations
 
 from collections import defaultdict
@@ -43,7 +45,9 @@ def greatest_code(answer: Any) -> ErrorCode:
 
 @dataclass
 class Transaction:
-    """A transaction. `outcome` is open, committing, committed, aborting or aborted; -ing means not answered yet."""
+    """A transaction. `outcome` is open, committing, committed, aborting or aborted. It is committing or aborting until
+    EndTxn is answered.
+    """
 
     values: dict[TopicPartition, list[str]] = field(default_factory=lambda: defaultdict(list))
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -52,10 +56,10 @@ class Transaction:
 
 @dataclass
 class Promises:
-    """Everything the broker has acknowledged to the client. A copy is the state at one moment."""
+    """Everything that the broker has acknowledged to the client."""
 
     topics: dict[str, bytes | None] = field(default_factory=dict)
-    """Ids of the topics that were created, None for one that was deleted."""
+    """The ids of created topics. The id of a deleted topic is None."""
     doubtful_topics: set[str] = field(default_factory=set)
     """Topics whose creation or deletion is not answered."""
     records: dict[TopicPartition, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
@@ -71,15 +75,19 @@ class Promises:
     """Id and epoch of the idempotent producer."""
     sequences: dict[tuple[int, int, TopicPartition], int] = field(default_factory=dict)
     tables: dict[TopicPartition, dict[str, set[str | None]]] = field(default_factory=dict)
-    """The values that a key may have: one, or several if its last write is not answered. None is no value."""
+    """The values that a key may have: one, or several if its last write is not answered. None means that the key has no
+    value.
+    """
     configs: dict[tuple[str, str], set[str | None]] = field(default_factory=dict)
-    """The values that the config of a topic may have, by topic and name. None is no value of its own."""
+    """The values that the config of a topic may have, by topic and name. None means that the topic does not set it."""
     producer_ids: set[int] = field(default_factory=set)
     """Every producer id that the broker allocated."""
 
 
 class RefusedError(AssertionError):
-    """The broker refused with `code`, or did not answer (None). A refusal breaks no promise on a failing disk."""
+    """Raised if the broker refused a request with `code`, or did not answer (None). On a failing disk, a refusal breaks
+    no promise.
+    """
 
     def __init__(self, text: str, code: ErrorCode | None = None):
         super().__init__(text)
@@ -87,7 +95,7 @@ class RefusedError(AssertionError):
 
 
 class Client:
-    """One application. It sends one request at a time, and its steps can be repeated after a crash."""
+    """An application that sends one request at a time. Its steps can be repeated after a crash."""
 
     def __init__(self, broker: InProcessBroker, promises: Promises, transaction_version: int = 2):
         self.broker = broker
@@ -173,7 +181,9 @@ class Client:
             accept(code)
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Delete the records below `offset`. A crash may undo this: the log start is written at intervals."""
+        """Delete the records below `offset`. A crash may undo the deletion, because the broker writes the log start at
+        intervals.
+        """
         topic, partition = topic_partition
         records = self.promises.records[topic_partition]
         for deleted in [found for found in records if found < offset]:
@@ -336,7 +346,9 @@ class Client:
                 offset = header.last_offset + 1
 
     def fetch_offsets(self, partitions: set[TopicPartition], group: str = GROUP) -> dict[TopicPartition, int]:
-        """Return the committed offsets of the group. The request sets require_stable, so none is undecided."""
+        """Return the committed offsets of the group. The request sets require_stable, so it waits for the end of
+        transactions with offsets.
+        """
         answer = self.broker.ask(build('OffsetFetchRequest', require_stable=True, groups=[dict(group_id=group, topics=[
             dict(name=topic, partition_indexes=[partition]) for topic, partition in sorted(partitions)])]), 9).groups[0]
         assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
@@ -358,7 +370,7 @@ class Client:
         assert set(found) <= set(self.promises.topics) | self.promises.doubtful_topics
 
     def check_records(self) -> None:
-        """Check that acknowledged records kept their offsets, and that nothing is foreign or duplicated."""
+        """Check that acknowledged records kept their offsets, and that no record is foreign or duplicated."""
         topics = self.topic_ids()
         for topic_partition, sent in self.promises.sent.items():
             if topic_partition[0] not in topics:
@@ -386,7 +398,7 @@ class Client:
             assert found in (offsets, {**offsets, **self.promises.doubtful_offsets})
 
     def check_stable_offsets(self) -> None:
-        """Check that no partition holds back its readers: every transaction has ended."""
+        """Check that every transaction has ended: no last stable offset is below the end of its partition."""
         for topic in self.broker.topics.topics():
             for partition in topic.partitions:
                 place = f'{topic.name}-{partition.partition}'
@@ -420,7 +432,8 @@ class Client:
 def check_visibility(transaction: Transaction, shows: set[bool]) -> None:
     """Check that a transaction is visible as a whole or not at all, as it was answered.
 
-    `shows` says whether its values are visible. It is empty if no value of it is left.
+    `shows` has True if a value of the transaction is visible, and False if one is not. It is empty if all its values
+    were deleted.
     """
     assert len(shows) <= 1, f'{transaction} is only partly visible'
     if transaction.outcome == 'committed':

@@ -1,4 +1,4 @@
-"""A client of one connection that sends frames as they are and reads the replies, for tests of a broker process."""
+"""A client with one connection to a broker process, which sends frames unchanged and reads the replies."""
 from __future__ import annotations
 
 import select

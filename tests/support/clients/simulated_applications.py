@@ -3,9 +3,9 @@
 A `World` makes one small step at a time: an application sends, a frame arrives, a sync ends, a connection breaks, a
 second instance takes over, records are deleted, a topic is deleted or created again, the clock moves. The power fails,
 or the broker is killed, in the middle of a step. So requests of several applications and syncs of several partitions
-interleave in any order, and each order comes again with its seed.
+interleave in any order. The same seed repeats the same order.
 
-The applications know only what was answered to them. `World.check` compares the broker with it.
+The applications know only the answers that they received. `World.check` compares the broker with them.
 """
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ from kbroker.record.batch import encode_batch
 SOURCE = 'source'
 PARTITIONS = 3
 BRIEF = 'brief', 0
-"""The partition of a topic that is deleted and created again. What it has of a transaction may go at any time."""
+"""The partition of a topic that is deleted and created again. Records of a transaction in it may disappear at any time.
+"""
 OLD_ID, TWO_PHASE_ID = 'old', 'two-phase'
 IDS = ('first', 'second', OLD_ID, TWO_PHASE_ID)
 """The transactional ids. The applications of OLD_ID are from before KIP-890. Those of TWO_PHASE_ID take part in
-two-phase commit (KIP-939): they go on with the transaction of the instance before.
+two-phase commit (KIP-939): an instance continues the transaction of the previous one.
 """
 PLAIN = 'plain'
 """The name of the idempotent producer without transactions."""
@@ -59,7 +60,7 @@ TIMEOUT_MS = 60_000
 LONGEST_WAIT_TURNS = 500
 WEIGHTS = {'work': 12, 'arrive': 12, 'sync': 12, 'time': 4, 'break': 1, 'take_over': 0.2, 'read': 0.5, 'late': 0.02,
            'delete_records': 0.1, 'replace_topic': 0.3}
-"""The kinds of steps, and how often each is made: these are methods of `World`."""
+"""The kinds of steps, which are methods of `World`, and their relative frequencies."""
 RETRIABLE = promises.RETRIABLE | {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS}
 
 NO_PRODUCER = -1, -1
@@ -73,16 +74,16 @@ class Transaction(promises.Transaction):
     producer: Producer = NO_PRODUCER
     offset: int | None = None
     is_known: bool = False
-    """Something of it was acknowledged, so the broker has it."""
+    """A part of the transaction was acknowledged, so the broker has it."""
     decision: bool | None = None
-    """In two-phase commit: whether it is to be committed, once all of it was acknowledged."""
+    """The stored decision in two-phase commit: True to commit. None until all parts were acknowledged."""
     may_be_aborted: bool = False
-    """An instance that does not keep it was initialized, or may have been."""
+    """An instance that does not keep the transaction may have been initialized."""
 
 
 @dataclass
 class Call:
-    """A request as an application sends it: also again, until it is answered."""
+    """A request of an application, which repeats it until it is answered."""
 
     api: str
     version: int
@@ -98,10 +99,10 @@ class Instance:
     producer: Producer | None = None
     sequences: dict[tuple[Producer, TopicPartition], int] = field(default_factory=dict)
     transaction: int | None = None
-    """The place of its transaction among all."""
+    """The index of its transaction in `Knowledge.transactions`."""
     todo: list[tuple[str, Any]] = field(default_factory=list)
-    """The rest of the transaction: `add`, `produce`, `add_offsets`, `send_offsets`, `prepare`, `end`, each with an
-    argument.
+    """The remaining steps of the transaction, each with an argument: `add`, `produce`, `add_offsets`, `send_offsets`,
+    `prepare`, `end`.
     """
     call: Call | None = None
     is_dead: bool = False
@@ -113,7 +114,7 @@ class Instance:
 
 @dataclass
 class Knowledge:
-    """Everything that was answered to the applications and readers. A copy is the state at one moment."""
+    """Everything that the broker has answered to the applications and readers."""
 
     instances: list[Instance] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
@@ -123,11 +124,13 @@ class Knowledge:
     sent: dict[TopicPartition, set[str]] = field(default_factory=lambda: collections.defaultdict(set))
     """The values that arrived at the broker."""
     deleted: dict[TopicPartition, int] = field(default_factory=lambda: collections.defaultdict(int))
-    """The offset below which records were to be deleted. A power cut may undo this."""
+    """The offset below which a request deleted records. A power cut may undo the deletion."""
     brief: str = 'absent'
-    """The state of the topic BRIEF: absent, creating, present or deleting. In -ing, a request waits for its answer."""
+    """The state of the topic BRIEF: absent, creating, present or deleting. It is creating or deleting until the request
+    is answered.
+    """
     deletions: int = 0
-    """How often it was deleted."""
+    """The number of deletions of BRIEF."""
     forbidden: set[str] = field(default_factory=set)
     """Values that arrived from a fenced instance."""
     newest: dict[str, Producer] = field(default_factory=dict)
@@ -138,7 +141,7 @@ class Knowledge:
 
     @property
     def brief_number(self) -> int | None:
-        """Which topic BRIEF is there: the records that it acknowledges stay until it is deleted."""
+        """Return a number for the present topic BRIEF. A topic that replaces it after a deletion has another number."""
         return self.deletions if self.brief == 'present' else None
 
     def is_fenced(self, instance: Instance) -> bool:
@@ -147,7 +150,9 @@ class Knowledge:
 
 
 class RandomDisk(HeldDisk):
-    """A disk whose syncs end in any order. A sync that has not ended may have reached the disk, or not."""
+    """A disk whose syncs end in random order. The data of a sync that has not ended may or may not have reached the
+    disk.
+    """
 
     def __init__(self, rng: random.Random):
         super().__init__(is_held=False)
@@ -165,13 +170,13 @@ class RandomDisk(HeldDisk):
         done(result)
 
     def finish_one(self) -> None:
-        """End a sync that was chosen by chance."""
+        """End a randomly chosen sync."""
         self.jobs.insert(0, self.jobs.pop(self._rng.randrange(len(self.jobs))))
         self.finish()
 
 
 class Connection:
-    """A connection of an instance: frames that are under way, and the broker's side."""
+    """A connection of an instance: the frames in flight, and the broker's side."""
 
     def __init__(self, instance: Instance, connection_id: int):
         self.instance = instance
@@ -181,11 +186,13 @@ class Connection:
 
 
 class PowerCut(Exception):
-    """The power has failed: the world goes on with another directory."""
+    """Raised when the power fails. The world continues with another directory."""
 
 
 class Kill(BaseException):
-    """The process is killed: no change of the disk takes effect any more. What it wrote is there for the next one."""
+    """Raised to kill the broker: no later change of the disk takes effect. The next broker finds everything that was
+    written before.
+    """
 
 
 class World:
@@ -223,7 +230,7 @@ class World:
         self._fs = FreezingFileSystem(self.directory, self._before_change)
 
     def live(self, steps: int) -> None:
-        """Start the broker and make this many steps. Then it is stopped or killed, or the power fails."""
+        """Start the broker and make this many steps. Then stop it, kill it, or cut the power."""
         self.lives += 1
         end = self.rng.choice(['stop', 'kill', 'cut_power', 'cut_power'])
         self.steps[end] += 1
@@ -270,7 +277,7 @@ class World:
         raise Kill
 
     def _cut_power(self) -> None:
-        """Write the directory that a power cut leaves now. From here on, the applications learn nothing."""
+        """Write the directory that a power cut leaves now. The applications ignore all later answers."""
         if self._cut is None:
             directory = self.base / f'life{self.lives}'
             self._fs.crash(directory, self.rng)
@@ -283,7 +290,7 @@ class World:
             raise PowerCut
 
     def _begin_life(self) -> None:
-        """All connections are new. An instance repeats its call, or has died with the machine."""
+        """Let each instance repeat its call on a new connection, or die as if its machine had failed."""
         for instance in self.knowledge.instances:
             if self.rng.random() < 0.3:
                 instance.is_dead = True
@@ -305,7 +312,7 @@ class World:
             self._send_next(self.rng.choice(idle))
 
     def _arrive(self) -> None:
-        """Let a frame arrive. Frames of one connection keep their order. Now and then it is one of a connection that
+        """Let a frame arrive. Frames of one connection keep their order. Sometimes the frame is from a connection that
         its client has given up.
         """
         is_late = self.rng.random() < 0.05
@@ -314,7 +321,7 @@ class World:
             self._deliver(self.rng.choice(waiting))
 
     def _sync(self) -> None:
-        """End a sync, and begin those that follow from it."""
+        """End a sync. The flusher may begin others."""
         if self._disk.jobs:
             self._disk.finish_one()
 
@@ -328,7 +335,8 @@ class World:
             self._turn(TURN_MS)
 
     def _break(self) -> None:
-        """A client gives up its connection, and repeats its call on a new one. What was under way may still arrive."""
+        """Let a client give up its connection and repeat its call on a new one. The frames in flight may still arrive.
+        """
         alive = [connection for connection in self._connections if not connection.is_given_up]
         if not alive:
             return
@@ -341,7 +349,7 @@ class World:
             self._send(connection.instance, connection.instance.call)
 
     def _take_over(self) -> None:
-        """Start an instance beside those with its name, which do not know of it."""
+        """Start an instance with a name that running instances may have. They do not notice it."""
         name = self.rng.choice([*IDS, PLAIN])
         if name == PLAIN and any(found.name == PLAIN and not found.is_dead for found in self.knowledge.instances):
             return
@@ -355,9 +363,10 @@ class World:
             self._check_records(BRIEF)
 
     def _delete_records(self) -> None:
-        """Delete the first few records of a partition: most have to stay, to tell what became of their transactions.
+        """Delete the first few records of a partition. Most records must stay, because they show the outcomes of their
+        transactions.
 
-        Sometimes all of them are deleted, of open transactions, too.
+        Sometimes delete all records, also those of open transactions.
         """
         place = TOPIC, self.rng.randrange(PARTITIONS)
         self._check_records(place)
@@ -369,7 +378,7 @@ class World:
             dict(partition_index=place[1], offset=offset)])]), 2)
 
     def _replace_topic(self) -> None:
-        """Delete the topic BRIEF, or create it. What a life before has begun is asked for again."""
+        """Delete the topic BRIEF, or create it. Repeat a request that an earlier broker did not answer."""
         knowledge, (name, _) = self.knowledge, BRIEF
         if self._is_replacing:
             return
@@ -477,7 +486,9 @@ class World:
             topics=committed_topics({(SOURCE, IDS.index(instance.name)): offset}))))
 
     def _prepare(self, instance: Instance, is_commit: bool) -> None:
-        """Store the decision. The broker learns nothing of it. Now and then another instance has to end it."""
+        """Store the decision, without a request to the broker. Sometimes the instance dies, and another one has to end
+        the transaction.
+        """
         self._transaction_of(instance).decision = is_commit
         instance.todo.pop(0)
         if self.rng.random() < 0.3:
@@ -517,7 +528,9 @@ class World:
         assert connection.sink.closed is None, connection.sink.closed
 
     def _note_arrival(self, instance: Instance, call: Call) -> None:
-        """Note what may come of a call from now on. `forbidden` values have first arrived from a fenced instance."""
+        """Note the effects that a call may have once it has arrived. A value is `forbidden` if it first arrived from a
+        fenced instance.
+        """
         knowledge = self.knowledge
         is_fenced = instance.name != PLAIN and knowledge.is_fenced(instance)
         for place, added in call.values.items():
@@ -536,7 +549,7 @@ class World:
     # ---- answers
 
     def _answered(self, instance: Instance, call: Call, answer: Any, brief_number: int | None) -> None:
-        """Note what an answer means. `brief_number` is from the time when the call arrived."""
+        """Note the effects of an answer. `brief_number` is the number of BRIEF when the call arrived."""
         if call.api == 'Produce':
             self._produced(instance, call, answer, brief_number)
             return
@@ -559,7 +572,7 @@ class World:
 
     @staticmethod
     def _leave_out_brief(instance: Instance) -> None:
-        """Add and produce the same, but nothing to BRIEF, which was deleted."""
+        """Remove BRIEF, which was deleted, from the partitions to add and to produce to."""
         (_, added), (_, values) = instance.todo[:2]
         assert BRIEF in added, f'{added} cannot be added'
         added.remove(BRIEF)
@@ -572,7 +585,7 @@ class World:
             assert found[0] not in knowledge.producer_ids, f'producer id {found[0]} was returned twice'
             knowledge.producer_ids.add(found[0])
         else:
-            # An older instance may get its answer after a newer one: then it is fenced already.
+            # An older instance may get its answer after a newer one. It is then fenced already.
             assert found != newest, f'{instance.name}: epoch {found[1]} was returned twice'
         instance.producer = found
         if instance.name != PLAIN:
@@ -581,7 +594,7 @@ class World:
             self._keep(instance, (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch))
 
     def _keep(self, instance: Instance, ongoing: Producer) -> None:
-        """Go on with the transaction that the answer names. Without a decision it is aborted."""
+        """Continue the transaction that the answer names: end it by its decision, or abort it without one."""
         for place, transaction in enumerate(self.knowledge.transactions):
             if transaction.transactional_id == instance.name and transaction.producer == ongoing:
                 instance.transaction = place
@@ -592,7 +605,7 @@ class World:
         assert ongoing == NO_PRODUCER or instance.transaction is not None, f'{ongoing} is of no transaction'
 
     def _produced(self, instance: Instance, call: Call, answer: Any, brief_number: int | None) -> None:
-        """Note what was acknowledged, and leave the rest to the next call."""
+        """Note the acknowledged values. Send the others again with the next call."""
         assert instance.producer is not None
         rows = {(topic.name, row.index): row for topic in answer.responses for row in topic.partition_responses}
         left = {}
@@ -630,7 +643,7 @@ class World:
     # ---- checks
 
     def settle(self) -> None:
-        """Start a broker on what is left, end all transactions, and check everything."""
+        """Start a broker on the directory, end all transactions, and check everything."""
         with InProcessBroker(self.directory, self.settings, clock=self.clock, fs=self._fs) as self.broker:
             client = Client(self.broker, Promises())
             for name in IDS:
@@ -684,7 +697,7 @@ class World:
 
     @staticmethod
     def _note_offset(transaction: Transaction, shows: set[bool], offsets: dict[str, set[int | None]]) -> None:
-        """Note the offsets that the group may have after a transaction."""
+        """Update the offsets that the group may have after a transaction."""
         if transaction.offset is None:
             return
         allowed = offsets.setdefault(transaction.transactional_id, {None})
@@ -703,7 +716,9 @@ class World:
         knowledge.records[place].update(found)
 
     def _check_visible(self, place: TopicPartition) -> set[str]:
-        """Return the values that a read_committed consumer gets. None may be of a transaction that is not committed."""
+        """Return the values that a read_committed consumer gets. Check that none is from a transaction that is not
+        committed.
+        """
         view = set(self._values(place, READ_COMMITTED).values())
         for transaction in self.knowledge.transactions:
             if transaction.outcome not in ('committed', 'committing'):

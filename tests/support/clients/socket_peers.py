@@ -48,7 +48,7 @@ class Peer:
         self.settle()
 
     def offer(self, data):
-        """Send as much as the connection takes. Return the rest."""
+        """Send as many bytes as the connection accepts. Return the others."""
         data = memoryview(data)
         idle_ticks = 0
         while data and idle_ticks < 10:
@@ -122,7 +122,7 @@ class Slice:
 
 
 class ColdFile(InterposedFile):
-    """A file whose first `warm_bytes` are in the page cache. A read by a worker warms what it reads."""
+    """A file whose first `warm_bytes` are in the page cache. A read by a worker adds the bytes that it reads."""
 
     warm_bytes = 0
     evicts_again = False

@@ -12,7 +12,7 @@ class ClientRecords:
     """Encrypts what a client sends under TLS_AES_256_GCM_SHA384, from its first record after the handshake on."""
 
     def __init__(self, keylog):
-        """Take the client's first traffic secret from a key log, in the format of NSS."""
+        """Read the client's first traffic secret from a key log in the format of NSS."""
         lines = [line.split() for line in keylog.read_text().splitlines()]
         self._adopt(next(bytes.fromhex(line[2]) for line in lines if line[0] == 'CLIENT_TRAFFIC_SECRET_0'))
 
@@ -32,7 +32,7 @@ class ClientRecords:
         return self._encrypt(APPLICATION_DATA, content)
 
     def key_update(self, *, requested):
-        """Return a KeyUpdate; `requested`: the server has to answer with one of its own."""
+        """Return a KeyUpdate. With `requested`, the server must answer with a KeyUpdate."""
         record = self._encrypt(HANDSHAKE, bytes([KEY_UPDATE, 0, 0, 1, requested]))
         self._adopt(expand(self._secret, b'traffic upd', 48))
         return record

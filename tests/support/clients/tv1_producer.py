@@ -1,4 +1,4 @@
-"""A producer of the protocol before TV2 that sends whatever the test asks for, valid or not.
+"""A producer of the protocol before TV2. It sends the requests that a test chooses, valid or not.
 
 With transaction.partition.verification.enable=false a broker accepts writes from it that leave a transaction hanging.
 """

@@ -1,6 +1,7 @@
 """An application in two-phase commit (KIP-939) that sends each request once, on one connection.
 
-The first connection that breaks ends it. It knows what the external system has stored, so another one can go on.
+The first broken connection ends it. The external system has stored the token and the decision, so another instance can
+continue.
 """
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ BUSY = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRES
 
 @dataclass
 class TwoPhaseApplication:
-    """One transaction, and the things that the external system has stored about it."""
+    """One transaction, and the facts that the external system has stored about it."""
 
     name: str
     """The transactional id, the value of the records, and the group of the offset."""
@@ -33,9 +34,9 @@ class TwoPhaseApplication:
     keeps: int
     """The number of clients, one after the other, that keep the transaction before its end."""
     pair: tuple[int, int] = (-1, -1)
-    """The pair of the client."""
+    """The producer id and epoch of the client."""
     producer: tuple[int, int] = (-1, -1)
-    """The pair of the transaction."""
+    """The producer id and epoch of the transaction."""
     token: str | None = None
 
     @property
@@ -44,7 +45,7 @@ class TwoPhaseApplication:
 
     @property
     def decided(self) -> str | None:
-        """The token of the transaction, if the external system has it as committed."""
+        """The token of the transaction if it is to be committed, or None."""
         return self.token if self.is_to_commit else None
 
     def write(self, client: RawClient) -> None:
@@ -73,7 +74,7 @@ class TwoPhaseApplication:
             committed=self.is_to_commit)
 
     def run(self, client: RawClient) -> None:
-        """Write the transaction, prepare it, keep it, and end it as it is decided."""
+        """Write the transaction, prepare it, keep it, and end it by the decision."""
         self.write(client)
         for _ in range(self.keeps):
             assert self.initialize(client, keeps=True) == self.token
@@ -86,7 +87,7 @@ class TwoPhaseApplication:
 
 
 def ask(client: RawClient, name: str, version: int, **fields: Any) -> Any:
-    """Send a request, again while the broker is busy. Return the answer, which has no error."""
+    """Send a request, and repeat it while the broker is busy. Return the answer, which has no error."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         answer = client.ask(build(f'{name}Request', **fields), version)

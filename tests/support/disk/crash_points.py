@@ -1,4 +1,4 @@
-"""Runs of a story whose power fails, or whose disk fails, at a change of the disk; and the broker that comes after."""
+"""Runs of a story in which the power or the disk fails at a change of the disk, and the checks of the next broker."""
 from __future__ import annotations
 
 import copy
@@ -62,7 +62,7 @@ def cut_power(root: pathlib.Path, choose: Callable[[int], int], run: Callable[[F
     """Call `run` with a file system over `root`. Return the number of changes that it made, and of the power cuts.
 
     `choose` returns how many power cuts to simulate before the change with a number, counted from 0; the end counts as
-    one more change. `hold` judges the directory that a cut leaves. Its first error is raised when `run` has returned:
+    one more change. `hold` checks the directory that a cut leaves. Its first error is raised when `run` has returned:
     the broker that is running must not see it.
     """
     changes = cuts = 0
@@ -190,7 +190,7 @@ class Case:
 
     def cut_power_in_recovery(self, first: Moment, choose: Callable[[int], bool],
                               hold: Callable[[Moment], None]) -> int:
-        """Open what a power cut left. Pass a second power cut before each chosen change to `hold`."""
+        """Open the directory that a power cut left. Pass a second power cut before each chosen change to `hold`."""
         def recover(fs: FileSystem) -> None:
             with InProcessBroker(first.directory, self.settings, clock=ManualClock(first.wall_ms), fs=fs) as broker:
                 broker.crash()
@@ -202,10 +202,12 @@ class Case:
 
     def fail_change(self, base: pathlib.Path, number: int, fault: str, *, lasts: bool = False,
                     restarts: bool = False) -> Moment | None:
-        """Run the story until the change with this number fails, and as far as it goes on. Then the power fails.
+        """Run the story until the change with this number fails, and further as far as the broker serves it. Then the
+        power fails.
 
         If the fault `lasts`, all later changes fail, too. If the broker `restarts`, the story first continues to its
-        end on the same machine, whose memory still has what the disk may lack. Return None if the story ended before.
+        end on the same machine, whose page cache may have data that the disk lacks. Return None if the story ended
+        before.
         """
         run = self.begin(base / f'failing-{number}')
         changes = 0
@@ -241,14 +243,18 @@ class Case:
         return run.moment(directory, f'change {number}, {failed[0]}, failed with {fault}; {refused}')
 
     def hold(self, moment: Moment, *, goes_on: bool) -> None:
-        """Open the rest and check every promise. Then the client continues, or a new one replaces it."""
+        """Open the directory of a moment and check every promise. With `goes_on` the client continues, otherwise a new
+        client replaces it.
+        """
         with judging(moment.what):
             with InProcessBroker(moment.directory, self.settings, clock=ManualClock(moment.wall_ms)) as broker:
                 self.check(BusyClient(broker, moment.promises, self.transaction_version), moment.step, goes_on=goes_on)
             assert findings_of_check(str(moment.directory)) == []
 
     def check(self, client: BusyClient, step: int, *, goes_on: bool) -> None:
-        """Check every promise at a step of the story, and again after its rest or after a new client's transaction."""
+        """Check every promise at a step of the story. Check again after the remaining steps, or after a transaction of
+        a new client.
+        """
         client.pass_time()
         client.check_topics()
         client.check_records()
@@ -271,14 +277,14 @@ class Case:
 
 
 def fault_of(fault: str, path: str, *, is_write: bool) -> OSError:
-    """Return the error of a fault. Only a write can be short: it ends with a full disk."""
+    """Return the error of a fault. A short write, which only a write can have, ends with a full disk."""
     code = {'EIO': errno.EIO, 'EINTR': errno.EINTR}.get(fault, errno.ENOSPC)
     kind = ShortWriteError if fault == 'short write' and is_write else OSError
     return kind(code, os.strerror(code), path)
 
 
 def is_effect(error: RefusedError | OSError | KafkaError, faults: list[OSError]) -> bool:
-    """Return whether an error is one of the faults, or what the broker makes of it."""
+    """Return whether an error is one of the faults, or the broker's reaction to one."""
     if isinstance(error, RefusedError):
         return bool(faults) and error.code in REFUSALS
     if isinstance(error, KafkaError):
@@ -292,7 +298,9 @@ def spread(count: int, most: int) -> range:
 
 
 def findings_of_check(directory: str) -> list[str]:
-    """Return what `kbroker-check` finds in the directory of a stopped broker, besides what waits for its removal."""
+    """Return the findings of `kbroker-check` in the directory of a stopped broker. Skip files and directories that wait
+    for their removal.
+    """
     fs = FileSystem()
     check = DirectoryCheck(fs, directory)
     check.list_tasks()

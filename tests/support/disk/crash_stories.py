@@ -14,7 +14,7 @@ RETENTION_MS = 1000
 EXHAUSTED = 32766
 """The last epoch of a producer id. The next transaction has the next id."""
 BLOCK = 1000
-"""Producer ids that the broker allocates at a time. It orders the next block when a tenth is left."""
+"""The number of producer ids in a block that the broker allocates. It requests the next block when a tenth is left."""
 
 
 def topics() -> list[Step]:

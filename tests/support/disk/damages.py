@@ -82,7 +82,7 @@ class Loud(Exception):
 
 
 def view_of(broker: InProcessBroker, rng: random.Random) -> View:
-    """Return everything that consumers see. Raises Loud."""
+    """Return everything that consumers read. Raise Loud if a read fails."""
     view: View = {}
     for topic in sorted(broker.topics.topics(), key=lambda each: each.name):
         view[topic.name] = topic.topic_id
@@ -143,7 +143,7 @@ def _fetch(broker: InProcessBroker, where: tuple[str, int], offset: int, isolati
 
 def damage(directory: pathlib.Path, old: pathlib.Path, rng: random.Random,
            kinds: Collection[str] = ()) -> tuple[str, pathlib.Path] | None:
-    """Damage the directory at random. Returns (what was done, to which file), None if that changed nothing."""
+    """Damage the directory at random. Return (the kind of damage, the file), or None if nothing changed."""
     files = sorted(path for path in directory.rglob('*')
                    if path.is_file() and path.name != '.lock' and path.suffix != '.deleted')
     path = rng.choice(files)

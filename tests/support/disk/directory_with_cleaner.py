@@ -21,7 +21,7 @@ BACKOFF_MS = 15_000
 
 
 class DirectoryWithCleaner:
-    """Logs in one directory and their cleaner, opened as after a clean stop or as after a kill."""
+    """Logs in one directory and their cleaner. Logs are opened as after a clean stop or as after a kill."""
 
     def __init__(self, path: pathlib.Path, fs: FileSystem | None = None, submit: Submit = run_inline,
                  clock: ManualClock | None = None, sync: Sync = sync_inline, **settings: object):

@@ -1,4 +1,4 @@
-"""A file system whose changes fail, and one that shows what a power cut leaves."""
+"""A file system whose changes fail, and one that can write the directory that a power cut leaves."""
 from __future__ import annotations
 
 import errno
@@ -125,7 +125,7 @@ class Inode:
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     """(position, data), or (size, None) for a truncation."""
     has_error: bool = False
-    """The system has written data back in vain, and the next sync reports it."""
+    """A write in the background has failed. The next sync reports it."""
 
     @property
     def has_unsynced_data(self) -> bool:
@@ -137,9 +137,10 @@ class Inode:
         self.pending.clear()
 
     def fail_sync(self, rng: random.Random | None) -> None:
-        """Drop unsynced data, all of it without `rng`: the kernel may take them for written, and no sync tries again.
+        """Drop unsynced data, all of them without `rng`. The kernel may count them as written, so no later sync writes
+        them.
 
-        Sizes are in the journal of the file system, so they can still become durable.
+        Sizes are in the journal of the file system, so they can become durable later.
         """
         self.pending = [(position, data) for position, data in self.pending
                         if data is None or (rng is not None and rng.random() < 0.5)]
@@ -184,7 +185,7 @@ NameChange = Callable[[dict[str, object]], object]
 
 @dataclass(eq=False)
 class Folder:
-    """The names in a directory, and the changes of them that a power cut may undo, the last ones first."""
+    """The names in a directory, and the changes of names that a power cut may undo, the last ones first."""
 
     names: dict[str, object] = field(default_factory=dict)
     """An Inode or a Folder by name."""
@@ -223,9 +224,11 @@ class FreezingFileSystem(FileSystem):
         self.root = str(root)
         self.before_change = before_change
         self.fate_of_failed_syncs: random.Random | None = None
-        """Chooses the unsynced writes that a failed sync leaves unsynced. None: it drops all of its file for ever."""
+        """Chooses which writes to a file stay unsynced after a failed sync. With None, the failed sync drops all
+        unsynced writes to its file.
+        """
         self.has_error = False
-        """The next `sync_everything` reports an error, perhaps of a file that is written again since."""
+        """The next `sync_everything` reports an error. The file may have been written again in the meantime."""
         self.top = self._read(self.root)
 
     def _read(self, path: str) -> Folder:
@@ -332,7 +335,7 @@ class FreezingFileSystem(FileSystem):
             folder.sync()
 
     def write_back_in_vain(self) -> None:
-        """Drop all unsynced data, as the system does when the disk refuses what it writes in the background."""
+        """Drop all unsynced data, as the operating system does when a write in the background fails."""
         for inode in self._all_below(self.top)[1]:
             if inode.has_unsynced_data:
                 inode.fail_sync(None)
@@ -401,7 +404,7 @@ class FrozenFile(InterposedFile):
 
 
 class FrozenDirectory(Directory):
-    """A directory. A failed sync leaves its names as they were: they are in the journal of the file system."""
+    """A directory. A failed sync does not change its names, because they are in the journal of the file system."""
 
     def __init__(self, fs: FreezingFileSystem, path: str):
         super().__init__(path)

@@ -1,4 +1,4 @@
-"""A log directory that a test writes batch by batch: states that only a faulty broker leaves behind."""
+"""A log directory that a test writes batch by batch, for states that only a faulty broker leaves."""
 from __future__ import annotations
 
 import pathlib

@@ -8,7 +8,9 @@ from kbroker.log.fs import sync_inline
 
 
 class HeldDisk:
-    """Takes the syncs of a flusher. While it is held, each waits until the test finishes it; otherwise none waits."""
+    """A disk that receives the syncs of a flusher. While the disk is held, a sync waits until the test finishes it.
+    Otherwise it finishes at once.
+    """
 
     def __init__(self, *, is_held: bool) -> None:
         self.is_held = is_held
@@ -31,13 +33,13 @@ class HeldDisk:
             done(error)
 
     def finish_all(self) -> None:
-        """Finish the waiting syncs and those that follow from them."""
+        """Finish the waiting syncs and those that the flusher starts afterwards."""
         while self.jobs:
             self.finish()
             if not self.jobs:
                 self.kick()
 
     def release(self) -> None:
-        """Hold no more, and finish all syncs."""
+        """Stop holding syncs, and finish all waiting ones."""
         self.is_held = False
         self.finish_all()

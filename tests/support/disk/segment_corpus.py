@@ -1,4 +1,4 @@
-"""Segment files, sound and damaged, with everything that a log can hold."""
+"""Segment files, sound and damaged, with everything that a log can contain."""
 import pathlib
 import random
 import struct

@@ -29,7 +29,7 @@ TOPICS = {
 CLEANER_FILE = 'cleaner-offset-checkpoint'
 TRANSACTIONS = 6
 QUIET = {'log_level': 0, 'log.connection.close': False}
-"""Settings of clients that outlive their broker."""
+"""Settings of clients that stay open while their broker is stopped."""
 
 
 class Broker(Protocol):
@@ -48,7 +48,9 @@ def new_topic(name: str) -> NewTopic:
 
 
 class Work:
-    """Clients of one broker. Each round appends to every topic; the transactional ids live on in the next broker."""
+    """Clients of one broker. Each round appends to every topic. The next broker's clients use the same transactional
+    ids.
+    """
 
     def __init__(self, broker: Broker, seed: int):
         self._rng = random.Random(seed)
@@ -65,7 +67,7 @@ class Work:
             self.run_round()
 
     def run_until_cleaned(self) -> None:
-        """Run rounds until the cleaner has cleaned the compacted topics, and offsets of groups, at least twice."""
+        """Run rounds until the cleaner has cleaned the compacted topics and `__consumer_offsets` at least twice."""
         deadline = time.monotonic() + LIMIT_S
         first = self._cleaned()
         while not self._is_beyond(first):
@@ -108,7 +110,7 @@ class Work:
                                      f'key {self._rng.randrange(12)}', partition=partition)
 
     def _transact(self, transactional_id: str, end: str) -> None:
-        """Run a transaction. One that stays open is ended by the next producer of its id, or by a later start."""
+        """Run a transaction. An open transaction is ended by the next producer with its id, or by a later start."""
         producer = self._transactional.pop(transactional_id, None)
         if producer is None:
             producer = self._producer({'transactional.id': transactional_id})

@@ -1,4 +1,4 @@
-"""Apache Kafka from Maven Central: its tools check the broker's files, and its broker checks the tests themselves."""
+"""Apache Kafka from Maven Central. Its tools check kbroker's files, and its broker shows whether tests are right."""
 from __future__ import annotations
 
 import atexit
@@ -34,9 +34,9 @@ def classpath() -> str:
 
 @functools.cache
 def compiled(place: pathlib.Path) -> str:
-    """Return the class path of a directory's sources, compiled, and of the jars in its pom.xml.
+    """Return the class path of a directory's compiled sources and of the jars in its pom.xml.
 
-    Fetches and compiles when one of these files has changed.
+    Fetch and compile if one of these files has changed.
     """
     sources = sorted(place.rglob('*.java'))
     digest = hashlib.sha256(b''.join(path.read_bytes() for path in [place / 'pom.xml', *sources])).hexdigest()
@@ -84,7 +84,7 @@ def _archive() -> list[str]:
 
 
 def _train(options: list[str]) -> None:
-    """Run a program that uses a broker, clients and tools, in one virtual machine."""
+    """Run the program for the class archive: it uses a broker, clients and tools in one virtual machine."""
     with tempfile.TemporaryDirectory() as directory:
         kafka = KafkaProcess(pathlib.Path(directory) / 'data', PROMPT)
         _run(_java(options, 'error', 'kbroker.Training', str(kafka.write_settings()), str(kafka.directory),
@@ -105,7 +105,7 @@ class ToolRun(NamedTuple):
 
 
 def run_tools(main_class: str, *runs: Sequence[str]) -> list[ToolRun]:
-    """Run one of Kafka's tools several times in one virtual machine. A failing run raises nothing."""
+    """Run one of Kafka's tools several times in one virtual machine. A failing run raises no error."""
     return run_several_tools([[main_class, *run] for run in runs])
 
 
@@ -173,7 +173,8 @@ def _run(command: list[str], limit_s: int) -> str:
 
 
 class KafkaProcess(Process):
-    """Apache Kafka as one broker and controller, with the interface of `BrokerProcess`. Its own log is not judged."""
+    """Apache Kafka as one broker and controller, with the interface of `BrokerProcess`. The tests do not check its log.
+    """
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str] | None = None):
         super().__init__()
@@ -224,7 +225,7 @@ class KafkaProcess(Process):
     def errors(self) -> list[str]:
         """Return the lines of errors in the log.
 
-        The controller registers with itself while it starts. It logs an error, and tries again, if it is not active
-        yet: on a slow machine only.
+        Skip an error of its start: on a slow machine, the controller registers with itself before it is active, logs an
+        error, and tries again.
         """
         return [line for line in self.lines if ' ERROR ' in line and 'apiKey=CONTROLLER_REGISTRATION' not in line]

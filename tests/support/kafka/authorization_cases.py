@@ -1,4 +1,5 @@
-"""Requests whose answers depend on the rights of the client, for each API: what to send and which rights it needs.
+"""Requests whose answers depend on the rights of the client, for each API: the fields, and the rights that the request
+needs.
 
 A case names resources that the client gets rights to (`mine`), and others for which it never gets any (`yours`,
 `hidden`). A scenario decides which of the rights of a case a user has. Each pair of a case and a scenario has its own
@@ -57,10 +58,11 @@ class Case(NamedTuple):
     first_version: int = 0
     last_version: int = 99
     by_version: tuple[tuple[int, int, int], ...] = ()
-    """The rights that count in some versions only: the number of the right, the first and the last version. A right
-    that no code depends on counts in none."""
+    """The rights that count in some versions only: the number of the right, the first and the last version. A right on
+    which no answer depends counts in no version.
+    """
     topics: tuple[str, ...] = ()
-    """More topics that exist; {tag} stands for the tag."""
+    """More topics that exist. {tag} is replaced by the tag of the request."""
 
     def versions(self) -> range:
         key = getattr(messages, f'{self.api}Request').api_key
@@ -124,7 +126,7 @@ def need(operation: str, kind: str, *names: str) -> tuple[Need, ...]:
 
 CREATING = (need('READ', 'GROUP', 'creating.{tag}')
             + need('DESCRIBE', 'TOPIC', 'data.mine', 'first.{tag}', 'second.{tag}'))
-"""The rights of a streams group whose application has two changelogs, but for that to create them."""
+"""The rights of a streams group whose application has two changelogs, without the right to create them."""
 FOUR = 'data.mine', 'data.yours', 'absent.mine', 'hidden'
 """Topics: two exist, two do not, and the client has the right to the first of each kind."""
 
@@ -540,7 +542,7 @@ def users_of(runs: list[Run]) -> list[str]:
 
 
 def prepare(ask: Callable[..., Any], runs: list[Run]) -> dict[str, bytes]:
-    """Make the resources that the runs name, with all rights. Return the ids of the topics by name."""
+    """Create the resources that the runs name, as a user with all rights. Return the ids of the topics by name."""
     names = [*TOPICS, *(name.format(tag=run.tag) for run in runs for name in run.case.topics)]
     for first in range(0, len(names), 50):
         ask('CreateTopics', 7, timeout_ms=30000, topics=[

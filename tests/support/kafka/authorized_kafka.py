@@ -38,7 +38,7 @@ def authorization_settings(users: Iterable[str], super_users: Iterable[str]) -> 
 
 
 class AuthorizedKafka(KafkaProcess):
-    """An Apache Kafka process whose clients log in. A second listener, without a login, is for itself."""
+    """An Apache Kafka process whose clients log in. A second listener without a login is for its controller."""
 
     def __init__(self, directory: pathlib.Path, settings: dict[str, str], users: Iterable[str],
                  super_users: Iterable[str]):

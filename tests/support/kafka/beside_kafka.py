@@ -1,4 +1,6 @@
-"""The frame of the tests that compare kbroker with Apache Kafka: both brokers, their options, the known differences."""
+"""The common parts of tests that compare kbroker with Apache Kafka: both brokers, the options of the tests, and the
+known differences.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -34,9 +36,9 @@ def running(kafka: KafkaProcess, ours: BrokerProcess) -> Iterator[list[KafkaProc
 
 
 def at_once(work: Callable[[Given], Done], given: Sequence[Given]) -> list[Done]:
-    """Do work for both brokers at the same time: each mostly waits for its broker. Return the results.
+    """Do work for both brokers at the same time, because each call mostly waits for its broker. Return the results.
 
-    An exception is raised once neither works any more.
+    Raise an exception only when both calls have ended.
     """
     with ThreadPoolExecutor(len(given)) as pool:
         return list(pool.map(work, given))
@@ -53,5 +55,7 @@ def unexplained_lines(lines: Iterable[str], reasons: Iterable[str]) -> list[str]
 
 
 def unexplained_step(lines: list[str], reasons: Iterable[str]) -> list[str]:
-    """Return the differences of a step, or none if a pattern explains one of them: the others follow from it."""
+    """Return the differences of a step. Return none if a pattern explains one of them, because the others follow from
+    it.
+    """
     return lines if len(unexplained_lines(lines, reasons)) == len(lines) else []

@@ -19,8 +19,8 @@ QUOTAS = {'producer_byte_rate': 1e9}
 def await_shown_metadata(address: str) -> None:
     """Wait until the broker shows and applies all changes that it has acknowledged.
 
-    A quota is set and removed again, and the wait is for both: what came before the first one is applied when the
-    second one is shown. Raise AssertionError if it takes longer than LIMIT_S.
+    Set a quota, remove it, and wait for both changes. When the broker shows the second change, it has applied all
+    changes before the first one. Raise AssertionError if it takes longer than LIMIT_S.
     """
     cluster = Cluster(ClientConfig.load(address))
     try:

@@ -6,7 +6,7 @@ from kbroker.protocol.plan import Message
 
 
 def filled(message_class: type[Message], version: int, random_source: random.Random) -> Message:
-    """Return a message with a value in every field of the version. kio's types accept the values, too."""
+    """Return a message with a value in every field of the version. The values are also valid for kio's types."""
     def fill(struct: schema.Struct, struct_class: type[Message]) -> Message:
         return struct_class(**{field.name: value(field) for field in struct.fields if version in field.versions})
 

@@ -21,7 +21,7 @@ MASK = 0xFFFFFFFF
 
 
 def lz4_descriptor(flags: int, size: int = 4, extra: bytes = b'', checksum: int | None = None) -> bytes:
-    """Return the head of an LZ4 frame. `flags`: of the FLG byte; `size`: the code of the block size."""
+    """Return the head of an LZ4 frame. `flags` are those of the FLG byte. `size` is the code of the block size."""
     descriptor = bytes((flags, size << 4)) + extra
     found = xxh32_intdigest(descriptor) >> 8 & 0xFF if checksum is None else checksum
     return b'\x04\x22\x4d\x18' + descriptor + bytes((found,))
@@ -29,7 +29,7 @@ def lz4_descriptor(flags: int, size: int = 4, extra: bytes = b'', checksum: int 
 
 def lz4_blocks(data: bytes, *, step: int = 65536, linked: bool = False, stored: bool = False,
                checksums: int | None = None) -> bytes:
-    """Return the blocks of an LZ4 frame with its end mark. `checksums`: added to the right checksum of each block."""
+    """Return the blocks of an LZ4 frame with its end mark. `checksums` is added to the right checksum of each block."""
     blocks = b''
     for start in range(0, len(data), step):
         piece = data[start : start + step]

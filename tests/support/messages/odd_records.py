@@ -33,7 +33,7 @@ def record(*, size: int = 0, attributes: int = 0, timestamp: Part = 0, offset: P
 
 
 def odd_records() -> dict[str, list[bytes]]:
-    """Return the records of batches by name. The first ones are as they should be."""
+    """Return the records of batches by name. The first batches are sound."""
     good = record()
     name = joined(1, b'h')
     return {
@@ -104,7 +104,7 @@ def odd_records() -> dict[str, list[bytes]]:
 
 
 def null_record(part: str, length: int) -> bytes:
-    """Return a record whose key, value or value of a header (`header`) has a length below 0, and no bytes."""
+    """Return a record whose `part` (key, value, or the value of a header) has a length below 0 and no bytes."""
     key, value, headers = joined(1, b'k'), joined(1, b'v'), joined(0)
     if part == 'key':
         key = varint(length)

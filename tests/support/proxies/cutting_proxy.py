@@ -8,9 +8,9 @@ PART_BYTES = 512
 
 
 class CuttingProxy(TcpProxy):
-    """While `cuts` is true, no connection outlives its share of bytes.
+    """A proxy that cuts each connection after a number of bytes while `cuts` is true.
 
-    The seed fixes the share of each connection, by its number. A cut may fall anywhere in a request or an answer.
+    The seed and the number of the connection fix the number of bytes. A cut may be anywhere in a request or an answer.
     """
 
     def __init__(self, seed, most_bytes=MOST_BYTES):

@@ -1,4 +1,6 @@
-"""A proxy between clients and a broker that delays one request, or loses one answer, where the client sees a cut."""
+"""A proxy between clients and a broker that delays one request or loses one answer. The client sees a broken
+connection.
+"""
 import queue
 import struct
 import threading
@@ -9,11 +11,12 @@ LIMIT_S = 120
 
 
 class HoldingProxy(TcpProxy):
-    """A proxy that knows requests. The client of the request that it takes loses the connection; the broker does not.
+    """A proxy that reads requests. When it takes one, it closes the connection to the client, but not the one to the
+    broker.
 
-    `hold` makes it keep the next request with an API key, until `release`. `lose_answer` makes it forward the next one,
-    and cut the connection of the client when the broker has answered. `requests` has (number of the connection, API
-    key, version) of each request that was forwarded.
+    After `hold`, it keeps the next request with an API key until `release`. After `lose_answer`, it forwards the next
+    request with an API key, and closes the client's connection when the broker has answered. `requests` has (number of
+    the connection, API key, version) of each request that was forwarded.
     """
 
     def __init__(self):
@@ -70,7 +73,7 @@ class HoldingProxy(TcpProxy):
             return True
 
     def to_client(self, link):
-        """Forward answers. The one to the taken request goes to the test."""
+        """Forward answers to the client. Keep the answer to the taken request for the test."""
         while True:
             head = read_exactly(link.broker, 4)
             answer = read_exactly(link.broker, struct.unpack('>i', head)[0])

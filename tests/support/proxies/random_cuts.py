@@ -1,4 +1,4 @@
-"""A proxy that cuts connections at random, and delays some requests beyond the cut."""
+"""A proxy that cuts connections at random, and delivers some requests after the cut."""
 import random
 import struct
 import threading
@@ -12,19 +12,19 @@ from kbroker.protocol.api_keys import ApiKey
 
 MOST_DELAY_S = 0.3
 OVERDUE_S = 30
-"""The time after which a broker owes the answer to a request that it has. No request of these clients waits longer."""
+"""The time within which a broker must answer a request. No request of these clients waits longer."""
 LAST_VERSIONS = {ApiKey.ADD_PARTITIONS_TO_TXN: 3, ApiKey.ADD_OFFSETS_TO_TXN: 3, ApiKey.END_TXN: 4,
                  ApiKey.TXN_OFFSET_COMMIT: 4, ApiKey.PRODUCE: 11}
 """The versions of clients from before KIP-890."""
 
 
 class RandomCutProxy(TcpProxy):
-    """While `cuts` is true, each frame may be the last one of its connection, with a chance of one in `frames`.
+    """A proxy that cuts a connection at one of `frames` frames while `cuts` is true.
 
-    The cut comes before the frame, in it or after it. Or the client's connection is cut, and the broker gets the
-    request later: that is a late request. `counts` has the number of each kind. `refused_live` has the refusals, as
-    (API key, connection), that a client received: each is a fault of the broker, since a client that receives an
-    answer has not given up its connection. `overdue` has the requests that the broker has not answered.
+    It cuts before, in or after the frame. Or it cuts only the client's connection and delivers the request to the
+    broker later: this is a late request. `counts` has the number of each kind. `refused_live` has the refusals that a
+    client received, as (API key, connection). Each is a fault of the broker, because a client that receives an answer
+    has not given up its connection. `overdue` has the requests that the broker has not answered.
     """
 
     KINDS = ('before', 'within', 'after', 'late')
@@ -48,7 +48,7 @@ class RandomCutProxy(TcpProxy):
             return kind, delay_s
 
     def overdue(self):
-        """Return (API key, connection) of each request whose client waited in vain, or waits still."""
+        """Return (API key, connection) of each request whose client got no answer in time, or still waits for it."""
         with self._lock:
             waiting = [found for link in list(self._links) for found in self._overdue_of(link)]
             return sorted({*self._overdue, *waiting})

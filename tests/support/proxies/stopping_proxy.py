@@ -1,6 +1,7 @@
-"""A proxy between the clients of a Spark query and a broker. It stops at a request or at its answer, until released.
+"""A proxy between the clients of a Spark query and a broker. It stops a request or an answer until the test releases
+it.
 
-A test stops a query at a step of its protocol, does something to a process, and lets the step go on or get lost.
+A test stops a query at a step of its protocol, kills or restarts a process, and then forwards or discards the step.
 """
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ class Step(NamedTuple):
 
 
 class Stop:
-    """A step at which the proxy stops, once. The step before the release has not happened, or has no answer."""
+    """A step at which the proxy stops once. Until the release, the broker does not have the request, or the client does
+    not have the answer.
+    """
 
     def __init__(self, pattern: str, after: str, skipped: int):
         self._after = after
@@ -61,7 +64,7 @@ class Stop:
         return self._left < 0
 
     def hold(self, port: int) -> bool:
-        """Wait for the release. Return whether the step goes on."""
+        """Wait for the release. Return whether to forward the step."""
         self.port = port
         self._reached.set()
         self._released.wait()
@@ -77,7 +80,7 @@ class Stop:
         return self._reached.is_set()
 
     def release(self) -> None:
-        """Let the step go on."""
+        """Forward the step."""
         self._released.set()
 
     def lose(self) -> None:
@@ -87,7 +90,7 @@ class Stop:
 
 
 class StoppingProxy(TcpProxy):
-    """A proxy whose address the broker must advertise. `steps` are those that have come to it.
+    """A proxy whose address the broker must advertise. `steps` has the steps that it has received.
 
     `watch` maps the beginnings of transactional ids and names of topics to the subjects of steps.
     """
@@ -110,7 +113,9 @@ class StoppingProxy(TcpProxy):
             self.steps, self._stops, self._subjects = [], [], list(subjects.items())
 
     def stop_at(self, pattern: str, after: str = '', skipped: int = 0) -> Stop:
-        """Stop once at a step whose text matches, later than the first step `after`, and than some that match, too."""
+        """Stop once at a step whose text matches the pattern. Skip the steps up to the first one that matches `after`,
+        and then `skipped` matching steps.
+        """
         stop = Stop(pattern, after, skipped)
         with self._lock:
             self._stops.append(stop)
@@ -138,7 +143,7 @@ class StoppingProxy(TcpProxy):
             sink.sendall(head + frame)
 
     def _pass(self, step: Step, port: int) -> bool:
-        """Note the step, and wait if the test wants to stop there. Return whether it goes on."""
+        """Note the step, and wait if the test stops there. Return whether to forward it."""
         with self._lock:
             self.steps.append(step)
             stop = next((stop for stop in self._stops if stop.takes(step)), None)
@@ -147,7 +152,7 @@ class StoppingProxy(TcpProxy):
     # ---- frames
 
     def _asked(self, number: int, frame: bytes) -> Step | None:
-        """Return the step of a request. Note what its answer belongs to."""
+        """Return the step of a request. Note to which step its answer belongs."""
         key, version = int.from_bytes(frame[:2], 'big'), int.from_bytes(frame[2:4], 'big')
         if key not in STEPS and key != ApiKey.METADATA:
             return None

@@ -9,14 +9,14 @@ AFTER_FAILURE_S = 0.05
 
 
 class Link:
-    """A connection of a client and the one to the broker that belongs to it. `number` counts them in their order."""
+    """A connection of a client and the matching connection to the broker. `number` counts the links."""
 
     def __init__(self, number, client, broker):
         self.number, self.client, self.broker = number, client, broker
         self.notes = {}
-        """The notes of a subclass about the link."""
+        """Data of a subclass about the link."""
         self.keeps_broker = False
-        """True: the client's connection may end alone."""
+        """True if the client's connection may end while the one to the broker stays open."""
 
     def close(self):
         shut(self.client)
@@ -91,7 +91,7 @@ class TcpProxy(ABC):
 
 
 def read_exactly(end, size):
-    """Read `size` bytes. Raises EOFError."""
+    """Read `size` bytes. Raise EOFError if the connection ends before."""
     found = bytearray()
     while len(found) < size:
         data = end.recv(size - len(found))

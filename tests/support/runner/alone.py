@@ -1,6 +1,6 @@
-"""Functions that need a process of their own, because they change or use up what a process has only once.
+"""Runs functions in a process of their own, because they change or use up something that a process has only once.
 
-A process that ran other tests holds threads of client libraries and garbage with open files. Both open and close
+A process that ran other tests has threads of client libraries and garbage with open files. Both open and close
 descriptors at any time.
 """
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bounds on processor time, and the attempts in which a test may keep them.
 
-What exceeds a bound because of the code exceeds it in each run. On a machine that others use, a short piece of work
-sometimes takes many times its time: processor time includes page faults that the hypervisor serves, interrupts that
-serve other processes, and the losses of shared caches. So two things are taken out of the judgement:
+Slow code exceeds its bound in every run. On a busy machine, short work sometimes takes many times as long: processor
+time includes page faults that the hypervisor serves, interrupts for other processes, and misses in shared caches. Two
+rules keep this noise out of the verdict:
 
 - a test that raises TooSlow is run again with new fixtures, ATTEMPTS times in all, and judged by its best run. The
   summary of warnings shows each run that exceeded a bound

@@ -1,4 +1,4 @@
-"""A headless browser that shows the content of a page after its script has run, and its pixels."""
+"""A headless browser that returns a page as HTML after its script has run, or as pixels."""
 import contextlib
 import json
 import os
@@ -21,7 +21,7 @@ def dump_dom(page, fragment=''):
 
 
 def screenshot(page, path, fragment='', size=(1400, 900), dark=False):
-    """Return the pixels of the page."""
+    """Write a screenshot of the page to `path`. Return its pixels."""
     _run(page, fragment, f'--screenshot={path}', f'--window-size={size[0]},{size[1]}',
          f'--blink-settings=preferredColorScheme={0 if dark else 1}')
     return Picture(path.read_bytes())
@@ -121,7 +121,7 @@ class OpenPage:
         self._opened.close()
 
     def _start(self, opened):
-        """Start the browser. `opened` gets what ends it."""
+        """Start the browser. Register its end in `opened`."""
         profile = opened.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         with contextlib.ExitStack() as inherited:
             read_end, self._to = os.pipe()

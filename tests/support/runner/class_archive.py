@@ -1,4 +1,4 @@
-"""Archives of the classes of programs in Java. A virtual machine that maps one starts in two thirds of the time."""
+"""Archives of the classes of Java programs. A virtual machine that maps an archive starts in two thirds of the time."""
 from __future__ import annotations
 
 import hashlib
@@ -11,11 +11,11 @@ from support.runner.machine_requirements import locked
 
 def archive_options(place: pathlib.Path, class_path: Sequence[pathlib.Path],
                     train: Callable[[list[str]], None]) -> list[str]:
-    """Return the options with which a virtual machine uses the archive of a class path, which is kept in `place`.
+    """Return the options with which a virtual machine uses the archive of a class path. The archive is kept in `place`.
 
-    `train` runs a program with the options that it is passed. The archive then contains the classes that this program
-    loaded. It is made again for another version of Java or other jars. Each archive has a lock of its own, so that
-    the long training of one delays no test that does not need it.
+    `train` runs a program with the options that it receives. The archive then contains the classes that this program
+    loaded. Another version of Java or other jars need another archive. Each archive has its own lock, so that a long
+    training delays only the tests that need this archive.
     """
     archive = place / f'{_digest(class_path)}.jsa'
     with locked(archive.with_suffix('.lock')):
@@ -28,7 +28,8 @@ def archive_options(place: pathlib.Path, class_path: Sequence[pathlib.Path],
 
 
 def _digest(class_path: Sequence[pathlib.Path]) -> str:
-    """Return a digest of what an archive depends on: the virtual machine, and the size and time of each jar."""
+    """Return a digest of the facts on which an archive depends: the virtual machine, and the size and time of each jar.
+    """
     version = subprocess.run(['java', '-version'], capture_output=True, check=True).stderr
     jars = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in class_path]
     return hashlib.sha256(version + repr(jars).encode()).hexdigest()[:16]

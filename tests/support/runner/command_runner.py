@@ -1,4 +1,4 @@
-"""Functions that run the commands of kbroker_tools: as a process with pipes, as a user would, or in this process."""
+"""Functions that run the commands of kbroker_tools, either as a process with pipes or within the test's process."""
 import importlib
 import pathlib
 import subprocess
@@ -20,7 +20,7 @@ def run_command(name, *arguments, stdin='', timeout=180, env=None):
 
 
 def run_in_process(name, *arguments):
-    """Run a command within this process, which is many times faster, where a separate process is not needed."""
+    """Run a command within this process. This is many times faster than a process of its own."""
     done = CliRunner().invoke(main_of(name), list(map(str, arguments)), prog_name=f'kbroker-{name}')
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -28,9 +28,10 @@ def run_in_process(name, *arguments):
 
 
 def run_until_idle(run, is_all):
-    """Return the result of a command that ends when no record comes for a while: `run` takes that time in ms.
+    """Return the result of a command that ends when no record arrives for a time. `run` is called with that time in ms.
 
-    A slow machine may need longer for the first record. So the command runs again with more time unless it showed all.
+    A slow machine may need longer for the first record. So the command runs again with more time until `is_all` accepts
+    the result.
     """
     done = run('3000')
     return done if is_all(done.stdout) else run('60000')

@@ -1,4 +1,4 @@
-"""Frees what tests leave behind: brokers that only cycles hold, and files that stay open."""
+"""Frees brokers that only reference cycles hold, and closes files that tests left open."""
 from __future__ import annotations
 
 import gc
@@ -9,17 +9,18 @@ import pytest
 from kbroker.log.fs import shared_open_files
 
 MOST_DESCRIPTORS = 256
-"""A test that leaves more open behind is followed by a collection. `select` cannot serve numbers from 1,024."""
+"""If more files than this are open after a test, garbage is collected. `select` cannot serve descriptors from 1,024 on.
+"""
 
 
 def free(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Collect garbage after the last test of a file, and after a test that leaves many files open.
 
-    What survives the last test of a file is exempt from all later collections, so that each looks at the objects of
-    one file. Python by itself would look at all of them, and only once they have grown by a quarter.
+    Objects that survive the last test of a file are exempt from all later collections, so that each collection searches
+    the objects of one file. Python itself would search all objects, and only after their number has grown by a quarter.
 
-    An append that waits for a sync holds its producer where no collector sees it. So a broker that a test drops
-    before the sync stays for good. Its files that await no sync are closed all the same.
+    An append that waits for a sync holds its producer by references that the collector does not see. So a broker that a
+    test drops before the sync is never freed. Its files that wait for no sync are still closed.
     """
     ends = nextitem is None or nextitem.path != item.path
     if ends or len(os.listdir('/proc/self/fd')) > MOST_DESCRIPTORS:

@@ -1,4 +1,4 @@
-"""The programs that tests need besides Python, and the lock under which one process fetches and compiles."""
+"""The programs that tests need besides Python, and the lock under which a process fetches and compiles them."""
 from __future__ import annotations
 
 import fcntl
@@ -36,7 +36,7 @@ def do_without(marker: str, reason: str) -> NoReturn:
 
 @contextmanager
 def locked(path: pathlib.Path) -> Iterator[None]:
-    """Hold the lock of a file, which this makes. One process at a time does, the others wait."""
+    """Create a file and hold its lock. Only one process at a time has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, 'w') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from support.brokers.broker_process import ROOT
 
 MODULES = {'google-re2': ('re2',), 'moto': ('moto', 'boto3')}
-"""The modules that come with a package, where it is not the one of its name."""
+"""The modules of packages whose module has another name than the package."""
 
 
 def packages_left_out(environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -25,7 +25,7 @@ def packages_left_out(environment: Mapping[str, str] | None = None) -> dict[str,
 
 
 class SkipImports:
-    """A finder that skips the test, or the file of tests, that imports one of these packages. It is asked last.
+    """A finder that skips the test, or the test file, that imports one of these packages. It is asked last.
 
     Any other missing module stays an error.
     """

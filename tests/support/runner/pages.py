@@ -1,4 +1,4 @@
-"""The documents as tests read them: pages, fenced blocks, tables."""
+"""Functions that read the documents for tests: pages, fenced blocks and tables."""
 import pathlib
 import re
 
@@ -17,6 +17,6 @@ def blocks(page, language):
 
 
 def rows_of_table(page, head):
-    """Return the cells of the one table of a page whose first column has this head."""
+    """Return the cells of the table of a page whose first column has this head. The page must have exactly one."""
     table, = re.findall(rf'^\| {re.escape(head)} \|.*\n\|[-:|]+\n((?:\|.*\n)*)', text_of(page), re.MULTILINE)
     return [[cell.strip() for cell in line.strip('|').split('|')] for line in table.splitlines()]

@@ -15,7 +15,8 @@ GONE = ('Z', 'X')
 def kill_session(session: int) -> None:
     """Kill all processes of a session with SIGKILL, and wait until none of them runs.
 
-    A process that sets its own process group stays in its session. A child that is born meanwhile is found again.
+    A process that sets its own process group stays in its session. The search repeats, so it also finds children that
+    are started during it.
     """
     while members := _members(session):
         for pid in members:
@@ -38,7 +39,7 @@ def _fields(place: pathlib.Path) -> list[str]:
 
 
 def children_of(parent: int) -> list[int]:
-    """Return the processes that this one has started and that run."""
+    """Return the running child processes of a process."""
     found = []
     for place in PROC.glob('[0-9]*'):
         with suppress(OSError):
@@ -57,7 +58,9 @@ def virtual_machine_above(pid: int) -> int:
 
 
 def pid_of_port(port: int) -> int:
-    """Return the process that has a TCP socket of 127.0.0.1 with this local port. AssertionError for none."""
+    """Return the process that has a TCP socket of 127.0.0.1 with this local port. Raise AssertionError if there is
+    none.
+    """
     rows = [line.split() for line in (PROC / 'net/tcp').read_text().splitlines()[1:]]
     sockets = {f'socket:[{row[9]}]' for row in rows if int(row[1].rpartition(':')[2], 16) == port}
     for place in PROC.glob('[0-9]*'):

@@ -24,7 +24,7 @@ SLOW = (
     'tests/transaction/test_any_history.py',
     'tests/verifying/test_planted_bugs.py',
 )
-"""Places that take a third of the time of all that need nothing more."""
+"""Directories and files whose tests take a third of the time of all tests that need no other program."""
 
 
 def is_quick(item: pytest.Item) -> bool:

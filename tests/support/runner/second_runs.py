@@ -1,12 +1,12 @@
-"""Runs tests that fail a second time, each alone, once all others have ended.
+"""Runs each failed test a second time, alone, after all others have ended.
 
 A run in several processes on a busy machine makes some tests wait too long for a program, a disk or a port. Such a test
 passes on a quiet machine. So each test that fails runs again in a process of its own. The run fails if one of them
 fails again. Otherwise it succeeds, and its end lists each test that passed alone, with its first failure. The reports
-of all first failures stay.
+of all first failures remain in the output.
 
-`attempts` has another job: it repeats a measurement of processor time within the run, and reports the last attempt
-only. A test whose attempts are all too slow is a test that fails, and runs again here.
+`attempts` is for measurements of processor time: it repeats a test within the run, and reports only the last attempt.
+If all attempts are too slow, the test fails and runs again here.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 MOST = 10
-"""More failures than these come from the code, and a second run of each would take long."""
+"""More failures than this are not repeated: they come from the code, and repeating them would take long."""
 LONGEST_LINE = 160
 
 
@@ -31,7 +31,7 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def register(config: pytest.Config) -> None:
-    """Let the run repeat what fails. The processes of xdist report to the one that repeats.
+    """Let the run repeat failed tests. With xdist, the controlling process repeats them.
 
     Nothing runs again with --once, with -x or another bound on failures, or with a debugger.
     """
@@ -40,14 +40,14 @@ def register(config: pytest.Config) -> None:
 
 
 class SecondRuns:
-    """The failures of a run, and what became of them alone."""
+    """The failures of a run, and the results of their second runs."""
 
     def __init__(self, config: pytest.Config):
         self._config = config
         self._failures: dict[str, str] = {}
         """The first failure of each test in one line, by the test's id."""
         self._is_repeatable = True
-        """The failures are of tests only, and none is a soak."""
+        """True if all failures are from tests, none of which is a soak."""
         self._passed: list[str] = []
         self._failed: dict[str, str] = {}
         """The failure in the second run, by the test's id."""

@@ -1,7 +1,7 @@
 """The share of its work that a soak does: `make soak SOAK_SHARE=0.1`.
 
-A test with a duration or a count does this share of it. A test function with many cases runs this share of them, and at
-least one. So each whole soak, however short, runs every test function that is marked `soak`.
+A test with a duration or a count does this share of it. A test function with many cases runs this share of the cases,
+and at least one. So even a short soak runs every test function that is marked `soak`.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar('T')
 
 
 def soak_share_of_text(text: str) -> float:
-    """Return the share that an option names. Raises ArgumentTypeError if it is not above 0 and at most 1."""
+    """Return the share that an option names. Raise ArgumentTypeError unless it is above 0 and at most 1."""
     try:
         share = float(text)
     except ValueError:
@@ -25,12 +25,13 @@ def soak_share_of_text(text: str) -> float:
 
 
 def share_of(count: int, share: float, least: int = 1) -> int:
-    """Return the share of a count: `least` or more, but never above the count."""
+    """Return the share of a count. It is at least `least` and at most the count."""
     return min(count, max(least, round(count * share)))
 
 
 def sample(values: Sequence[T], share: float, seed: int) -> list[T]:
-    """Return the share of the values, at least one, at equal distances and in order. The seed shifts the choice."""
+    """Return the share of the values, at least one, in their order and at equal distances. The seed shifts the choice.
+    """
     count = len(values)
     chosen = share_of(count, share)
     return [values[place] for place in sorted((seed + number * count // chosen) % count for number in range(chosen))]

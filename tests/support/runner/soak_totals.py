@@ -1,6 +1,6 @@
 """The running totals of all soaks: a table in `docs/proof.md`, to which each soak adds what its tests did.
 
-A test says what it did with the fixture `tally`, at its end, so a test that fails counts nothing.
+A test reports its counts with the fixture `tally` at its end, so a failed test adds none.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROW = re.compile(r'^\| ([^|]+?) \| ([\d,]+) \|$', re.MULTILINE)
 
 
 def counts_of(properties: Iterable[tuple[str, object]]) -> Counter[str]:
-    """Return what the properties of test reports count, by kind."""
+    """Return the counts in the properties of test reports, by kind."""
     found: Counter[str] = Counter()
     for name, value in properties:
         if name == PROPERTY:
@@ -30,7 +30,8 @@ def counts_of(properties: Iterable[tuple[str, object]]) -> Counter[str]:
 
 
 def added(page: str, counts: Mapping[str, int]) -> str:
-    """Return a page whose table of totals has grown. Raises ValueError for a kind that has no row in it."""
+    """Return the page with the counts added to its table of totals. Raise ValueError if a kind has no row in the table.
+    """
     left = dict(counts)
 
     def grown(row: re.Match[str]) -> str:

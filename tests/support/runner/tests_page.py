@@ -73,7 +73,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
 
 
 def is_tested(module: str, file: pathlib.Path) -> bool:
-    """Return whether a module lies in the room that the directory of a test file tests."""
+    """Return whether a module is in the room that the directory of a test file tests."""
     rooms = file.relative_to(ROOT / 'tests').parts[:-1]
     room = PACKAGES.get(rooms[0], f'kbroker.{rooms[0]}') if rooms else 'kbroker.'
     return module.startswith(room)
@@ -107,7 +107,7 @@ def promises_of_design() -> dict[int, str]:
 
 
 def by_key(found: Mapping[str, set[int]]) -> dict[int, list[str]]:
-    """Return the names by each of their keys."""
+    """Return the names for each key."""
     names: defaultdict[int, list[str]] = defaultdict(list)
     for name, keys in found.items():
         for key in keys:

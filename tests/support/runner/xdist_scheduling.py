@@ -11,25 +11,27 @@ SESSION = tuple(f'tests/spark/test_spark_{name}.py'
 """The files that share a Spark session. One process runs them all."""
 WAITING = (*SESSION, 'tests/jvm/', 'tests/spark/', 'tests/test_examples.py', 'tests/node/', 'tests/clients/',
            'tests/applications/', 'tests/client/test_client_exactly_once.py')
-"""The slow places whose tests wait for other programs much of the time, in the order in which they are begun.
+"""The slow directories and files whose tests mostly wait for other programs, in the order in which they start.
 
-Those of `tests/jvm` wait most. They come second, so that they run beside the Spark session, which waits least.
+Those of `tests/jvm` wait most. They come second, so that they run at the same time as the Spark session, which waits
+least.
 """
 BUSY = ('tests/fuzz/', 'tests/verifying/', 'tests/crash/', 'tests/test_benches.py', 'tests/gates/', 'tests/hostile/')
-"""The slow places whose tests use a processor all the time, the slowest last."""
+"""The slow directories and files whose tests use a processor all the time, the slowest last."""
 LONGEST = (*WAITING, *BUSY)
 LONG_RUN = 'tests/endurance/'
-"""The place of the test that takes two hours in a soak, so the second process begins with it."""
+"""The file of the test that takes two hours in a soak. The second process begins with it."""
 
 
 class Scheduler(LoadScopeScheduling):
-    """Gives the next file to a free process. All tests of a file share one process, which makes their fixtures once.
+    """A scheduler that gives the next file to a free process. All tests of a file share one process, so their fixtures
+    are created once.
 
-    The first process, and every second one after it, takes files from the front of the queue, where tests wait. The
-    others take files from its end, where tests are busy. So neither kind runs alone, and the short files, in the
-    middle, come last: a slow one that started late would keep one process busy after the others have ended.
+    The first process and every second one after it get files from the front of the queue, where tests wait. The others
+    get files from its end, where tests are busy. So both kinds run at the same time. The short files are in the middle
+    and run last, because a slow file that started late would run after the other processes have ended.
 
-    Three processes suit two cores: two of them mostly wait.
+    Three processes suit two cores, because two of them mostly wait.
     """
 
     def __init__(self, config: Any, log: Any = None):

@@ -1,7 +1,7 @@
-"""A coordinator and a ledger in memory for the protocol of the Spark sink, and processes that take turns at them.
+"""A coordinator and a ledger in memory for the protocol of the Spark sink, and processes that use them in turns.
 
-Each call of a process is a turn, so any process can act between two calls of another. A process is a thread that runs
-only while the schedule waits for it, so a seed repeats its schedule.
+Each call of a process is a turn, so another process can act between any two calls. A process is a thread that runs only
+while the schedule waits for it, so a seed repeats its schedule.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT_S = 60
 
 
 class Death(BaseException):
-    """The process dies. No `except Exception` of the protocol stops it."""
+    """Raised to end a process. No `except Exception` of the protocol catches it."""
 
 
 @dataclass
@@ -42,14 +42,14 @@ class TaskTransaction:
 
 @dataclass
 class Written:
-    """A transaction of a driver that is not decided yet."""
+    """An undecided transaction of a driver."""
 
     staged: Sequence[Staged]
     decision: Decision
 
 
 class Coordinator:
-    """The broker. A millisecond passes with each turn."""
+    """The broker. Its clock advances by a millisecond with each turn."""
 
     def __init__(self, transaction_version: int = 2, has_two_phase: bool = True):
         self.facts = BrokerFacts('cluster', transaction_version, has_two_phase)
@@ -60,7 +60,7 @@ class Coordinator:
         self.visible: Counter[bytes] = Counter()
         self.ledger: dict[bytes, bytes] = {}
         self.decided: dict[Unit, list[bytes]] = {}
-        """The rows of each decided unit, those of lost transactions included."""
+        """The rows of each decided unit, including those of lost transactions."""
         self.is_decided_twice = False
         self.handles: dict[Handle, list[bytes]] = {}
         """The rows of each decided transaction of a task."""
@@ -88,7 +88,7 @@ class Coordinator:
         task.rows.append(row)
 
     def end(self, handle: Handle, commit: bool) -> bool:
-        """Return whether the transaction has ended so."""
+        """End the transaction. Return whether it has this outcome."""
         task = self.tasks.get(handle.transactional_id)
         if task is None or task.pair != handle.pair:
             return False
@@ -119,8 +119,8 @@ class Coordinator:
 class MemoryStore:
     """The protocol's store.
 
-    `turn` is called before each effect. `loses_answer` returns whether the answer to a decision is lost, and
-    `lacks_one` whether a list lacks a transaction, as while its coordinator moves.
+    `turn` is called before each effect. `loses_answer` returns whether the answer to a decision is lost. `lacks_one`
+    returns whether a list lacks a transaction, as it does while a coordinator moves.
     """
 
     def __init__(self, coordinator: Coordinator, turn: Callable[[], None] = lambda: None,
@@ -131,7 +131,7 @@ class MemoryStore:
         self._lacks_one = lacks_one
 
     def check_topic(self) -> None:
-        """Return: a store in memory has all topics."""
+        """Do nothing: a store in memory has all topics."""
 
     def broker(self, prefix: str) -> BrokerFacts:
         self._turn()
@@ -159,7 +159,7 @@ class MemoryStore:
         return Visible(self.decisions(prefix), False)
 
     def expiry_interval_ms(self, prefix: str) -> int | None:
-        """Return none: `tick` ends transactions at once."""
+        """Return None: `tick` ends transactions at once."""
 
     def write(self, staged: Sequence[Staged], decision: Decision, check: Callable[[], None]) -> None:
         self._turn()
@@ -225,7 +225,7 @@ class Process:
         self._thread.start()
 
     def turn(self) -> None:
-        """Wait until the schedule lets the process go on. Called by the process itself."""
+        """Wait until the schedule lets the process continue. The process itself calls this."""
         self._has_run.release()
         assert self._may_run.acquire(timeout=LIMIT_S)
         if self._dies:
@@ -237,7 +237,7 @@ class Process:
         assert self._has_run.acquire(timeout=LIMIT_S)
 
     def kill(self) -> None:
-        """End the process where it is."""
+        """End the process at its current turn."""
         if not self.is_over:
             self._dies = True
             self.run_turn()

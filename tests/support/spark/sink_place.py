@@ -1,4 +1,4 @@
-"""A broker behind a stopping proxy, for queries of the Spark sink, and the judgement of what they leave."""
+"""A broker behind a StoppingProxy, for queries of the Spark sink, and the checks of the records that they leave."""
 from __future__ import annotations
 
 import contextlib
@@ -36,11 +36,11 @@ STEPS = {
         'Produce task rows', 'DescribeTransactions task', 'Produce driver ledger', 'EndTxn driver commit',
         'EndTxn task commit') for side in _SIDES],
 }
-"""The steps of a micro-batch, by the writer, in their order."""
+"""The steps of a micro-batch in their order, for each writer."""
 
 
 class SinkPlace:
-    """A broker whose clients meet it through `proxy`. It may be killed and started."""
+    """A broker whose clients connect through `proxy`. A test may kill it and start it again."""
 
     def __init__(self, kind: str, directory: pathlib.Path):
         self.kind = kind
@@ -59,7 +59,7 @@ class SinkPlace:
         """Kill the broker. Apache Kafka first writes the markers of all decided transactions.
 
         Apache Kafka 4.3 may skip markers that it has not written when it is killed. After the start, its coordinator
-        takes a partition that has no leader yet for a deleted one, and completes the transaction without its marker.
+        treats a partition that has no leader yet as a deleted one, and completes the transaction without its marker.
         """
         if self.kind == APACHE_KAFKA:
             self._await_markers()
@@ -90,7 +90,7 @@ def serving(kind: str, directory: pathlib.Path) -> Iterator[SinkPlace]:
 
 
 class SinkRun:
-    """A topic and a prefix of one test, with the options of its queries. Its names are those of the steps."""
+    """The topic and the prefix of one test, with the options of its queries. The steps have the same names."""
 
     def __init__(self, place: SinkPlace, name: str, writer: str, **options: str):
         self.place, self.topic, self.prefix = place, f't-{name}', f'p-{name}'
@@ -103,7 +103,7 @@ class SinkRun:
         self.watch()
 
     def watch(self) -> None:
-        """Forget the steps so far."""
+        """Forget the steps that the proxy has received."""
         self.place.proxy.watch({f'{self.prefix}~d': 'driver', f'{self.prefix}~t': 'task', LEDGER: 'ledger',
                                 self.topic: 'rows'})
 
@@ -111,32 +111,35 @@ class SinkRun:
         return Admin(self.place.proxy.address, client_id=JUDGE)
 
     def open_transactions(self) -> list[str]:
-        """Return the transactional ids of the prefix whose transactions nothing ends by itself."""
+        """Return the transactional ids of the prefix with open transactions that have no timeout."""
         with self.admin() as admin:
             found = admin.list_transactions(state_filters=['Ongoing'])
         return [row.transactional_id for row in found if row.transactional_id.startswith(f'{self.prefix}~')]
 
     def await_open(self, count: int) -> None:
-        """Wait until that many transactions of the prefix are open: after a timeout none, after a late write one."""
+        """Wait until `count` transactions of the prefix are open: 0 after a timeout, 1 after a late write."""
         deadline = time.monotonic() + LIMIT_S
         while len(still := self.open_transactions()) != count:
             assert time.monotonic() < deadline, f'found {still} open, expected {count} of the prefix'
             time.sleep(0.1)     # the broker reports the state of a transaction only to requests
 
     def values(self) -> Counter[int]:
-        """Return the committed values with their counts. AssertionError if an open transaction hides some of them."""
+        """Return the committed values with their counts. Raise AssertionError if an open transaction hides some of
+        them.
+        """
         with self.admin() as admin:
             return Counter(int(record.value) for _, record in committed_records(admin, self.topic, PARTITIONS))
 
     def finish(self, *options: str) -> str:
-        """Run the tool that settles what a driver has left. Return its report."""
+        """Run the tool that settles the transactions that a driver has left. Return its report."""
         done = run_in_process('transactions', '--bootstrap-server', self.place.proxy.address, 'finish-spark',
                               '--prefix', self.prefix, *options)
         assert done.returncode == 0, done.stdout + done.stderr
         return str(done.stdout + done.stderr)
 
     def assert_exactly_once(self, batches: int, first: int = 0) -> None:
-        """Assert that each row of the micro-batches is committed once, and that nothing is open under the prefix."""
+        """Assert that each row of the micro-batches is committed once, and that no transaction of the prefix is open.
+        """
         assert self.open_transactions() == []
         found = self.values()
         expected = range(ROWS * first, ROWS * batches)

@@ -1,6 +1,6 @@
-"""A streaming query into the sink that ends by itself, and the faults that its own processes bring about.
+"""A streaming query into the sink that ends by itself, and faults that its own processes cause.
 
-It imports nothing of the tests but this package, so that a driver in a process of its own can run it.
+The module imports only this package from the tests, so that a driver in a process of its own can run it.
 """
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ ROWS = 40
 TASKS = 3
 END = 'the source has come to its end'
 THE_END = f'[USER_RAISED_EXCEPTION] {END}'
-"""The beginning of the error's text. The plan, which the text of any error contains, has only `END`."""
+"""The beginning of the error's text. `END` alone would not do: the text of any error contains the plan, and the plan
+contains `END`.
+"""
 FAULTY = 'kbroker-faulty'
 TASK_WAITS, TASK_RAISES, TASK_EXITS, COMMIT_RAISES_BEFORE, COMMIT_RAISES_AFTER = (
     'task waits', 'task raises', 'task exits', 'commit raises before', 'commit raises after')
@@ -36,9 +38,9 @@ class FaultError(RuntimeError):
 
 
 class _Faults:
-    """A writer with a fault around it. A task has it in its first attempt, a commit until the flag file exists.
+    """A writer that causes a fault. A task does so in its first attempt, a commit until the flag file exists.
 
-    The flag of a task that waits is the address of the test. The task sends its process id there.
+    For a task that waits, the flag is an address of the test, to which the task sends its process id.
     """
 
     def __init__(self, writer: Any, fault: str, flag: str):
@@ -103,7 +105,9 @@ class FaultyStreamWriter(DataSourceStreamArrowWriter):
 
 
 class FaultySource(KafkaLogDataSource):
-    """`kbroker` with the options `fault` and `flag`: a fault in one task or commit, and the file that notes it."""
+    """The source `kbroker` with the options `fault` and `flag`: a fault in one task or commit, and the file that marks
+    it as done.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -122,9 +126,9 @@ class FaultySource(KafkaLogDataSource):
 
 
 def start_query(session: SparkSession, options: dict[str, str], checkpoint: str, batches: int) -> StreamingQuery:
-    """Start a query whose source ends after that many micro-batches.
+    """Start a query whose source ends after `batches` micro-batches.
 
-    Then the tasks of one more micro-batch fail, before their first row.
+    The tasks of the next micro-batch fail before their first row.
     """
     if 'fault' in options:
         session.dataSource.register(FaultySource)

@@ -1,4 +1,5 @@
-"""A random schedule of a Spark query that writes by the sink: planners, attempts, commits, aborts, zombies, deaths."""
+"""A random schedule of Spark queries that write with the sink: planners, attempts, commits, aborts, zombies and deaths.
+"""
 from __future__ import annotations
 
 import random
@@ -38,7 +39,7 @@ class Query:
 class Schedule:
     """Runs queries on one prefix until each has its batches, with faults at random turns.
 
-    With `is_mortal` false, no process dies, lists are complete, and many attempts are copies that come late.
+    With `is_mortal` false, no process dies, lists are complete, and many attempts are late copies.
     """
 
     def __init__(self, seed: int, wanted: Commit, is_two_phase: bool, queries: int = 1, batches: int = 5,
@@ -119,7 +120,7 @@ class Schedule:
             query.next_batch = max(query.next_batch, batch + 1)
 
     def _finish_batch(self, process: Process, found: Plan, messages: list[Staged | None]) -> None:
-        """Commit in a process of its own. A query that is stopped calls abort while its commit may still run."""
+        """Commit in a process of its own. A stopped query calls abort while its commit may still run."""
         bounds = Bounds(10**9, MARGIN_MS)
         committing = self._spawn(lambda other: commit(self._store(other), messages, bounds) and None)
         is_stopped = self.rng.random() < 0.05
@@ -133,7 +134,7 @@ class Schedule:
         raise KafkaError(0, 'the query has failed')     # type: ignore[arg-type]
 
     def _abort(self, process: Process, messages: list[Staged | None]) -> None:
-        """Abort in a process of its own, which knows the plan from the results of tasks only."""
+        """Abort in a process of its own, which knows the plan only from the results of tasks."""
         known = next((message for message in messages if message is not None), None)
         if known is None:
             aborting = self._spawn(lambda other: abort_last(self._store(other), PREFIX) and None)

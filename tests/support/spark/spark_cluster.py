@@ -14,7 +14,7 @@ SPARK = pathlib.Path(pyspark.__file__).parent
 PYTHON_PATH = os.pathsep.join(map(str, (ROOT, ROOT / 'tests', ROOT / 'kbroker_tools/spark/autoload')))
 VARIABLES = {'PYTHONPATH': PYTHON_PATH, 'PYSPARK_PYTHON': sys.executable, 'SPARK_LOCAL_IP': '127.0.0.1'}
 HOSTS = ('127.0.0.1', '127.0.0.2')
-"""Spark runs a speculative copy of a task on another host only."""
+"""Spark runs a speculative copy of a task only on another host."""
 
 
 def settings() -> dict[str, str]:

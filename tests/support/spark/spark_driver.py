@@ -1,6 +1,6 @@
 """A Spark driver in a process of its own, with its virtual machine and workers in one session: `kill9` ends them all.
 
-Run as a program, it makes a Spark session and runs a query for each line of its standard input.
+Run as a program, this module creates a Spark session and runs a query for each line of its standard input.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SparkDriver:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> SparkDriver:
-        """Start the process. It makes its session meanwhile."""
+        """Start the process, and return before its session exists."""
         from support.spark.spark_machine import quick_start
         environment = os.environ | quick_start() | {
             'PYTHONPATH': os.pathsep.join(map(str, (ROOT, ROOT / 'tests', ROOT / 'kbroker_tools/spark/autoload'))),
@@ -38,7 +38,7 @@ class SparkDriver:
         return self
 
     def run(self, options: dict[str, str], checkpoint: pathlib.Path, batches: int) -> None:
-        """Begin a query, once the one before has ended."""
+        """Begin a query. The previous one must have ended."""
         assert self._process is not None and self._process.stdin is not None
         self._process.stdin.write(json.dumps([options, str(checkpoint), batches]) + '\n')
         self._process.stdin.flush()

@@ -14,7 +14,7 @@ from support.runner.machine_requirements import JUDGES
 
 QUICK = ('-XX:TieredStopAtLevel=1', '-XX:+UseSerialGC')
 TRAINING_LIMIT_S = 500
-"""Only a job that hangs takes longer."""
+"""The time after which a job counts as hanging."""
 
 
 def quick_start() -> dict[str, str]:
@@ -41,7 +41,7 @@ def _variables(options: list[str]) -> dict[str, str]:
 
 
 def _train(options: list[str]) -> None:
-    """Ingest a record, which loads the classes of a job that reads by Python and writes files."""
+    """Ingest a record. This loads the classes of a job that reads with Python and writes files."""
     with tempfile.TemporaryDirectory() as directory:
         place = pathlib.Path(directory)
         broker = BrokerProcess(place / 'data')
@@ -49,7 +49,7 @@ def _train(options: list[str]) -> None:
         try:
             server = ('--bootstrap-server', broker.address, '--topic', 'records')
             for done in (run_command('topics', *server, '--create'), run_command('produce', *server, stdin='text\n'),
-                         # The end of the output is that of the virtual machine, which has written the archive by then.
+                         # When the output ends, the virtual machine has ended and written the archive.
                          run_command('ingest', '--topics', 'records', '--from', broker.address, '--to', place / 'to',
                                      '--state', place / 'state', '--master', 'local[2]', timeout=TRAINING_LIMIT_S,
                                      env=os.environ | {'SPARK_LOCAL_IP': '127.0.0.1'} | _variables(options))):

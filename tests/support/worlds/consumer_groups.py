@@ -22,7 +22,7 @@ def everything(_topic: str) -> bool:
 
 
 class Consumer:
-    """A member that acts as a test tells it: each call sends one heartbeat and returns its Answer."""
+    """A member that a test controls. Each call sends one heartbeat and returns its Answer."""
 
     def __init__(self, world: World, member_id: str, *, names: list[str] | None = None, regex: str | None = None,
                  instance: str | None = None, group_id: str = GROUP, assignor: str | None = None,
@@ -59,7 +59,7 @@ class Consumer:
             'server_assignor': self.assignor, **fields})
 
     def heartbeat(self, owned: Partitions | None = None, **fields: Any) -> Answer:
-        """Heartbeat, and report the partitions that the member owns, if there are any given."""
+        """Send a heartbeat. Report `owned` partitions unless it is None."""
         if owned is not None:
             topic_class = ConsumerGroupHeartbeatRequest.TopicPartitions
             fields['topic_partitions'] = [
@@ -79,7 +79,7 @@ def consumer_group(world: World, group_id: str = GROUP) -> ConsumerGroup:
 
 
 def assignment_in(world: World, answer: Answer) -> dict[str, set[int]] | None:
-    """Return the assignment in an answer by the names of the topics, None without one."""
+    """Return the assignment in an answer by topic name, or None if the answer has no assignment."""
     assert answer.code is ErrorCode.NONE, answer.error
     if answer.value.assignment is None:
         return None
@@ -88,7 +88,7 @@ def assignment_in(world: World, answer: Answer) -> dict[str, set[int]] | None:
 
 
 def batches_of_types(world: World) -> list[list[str]]:
-    """Return the rows of groups in the log: a list for each batch, of the type of a row and a T for a tombstone."""
+    """Return the types of the group rows in the log, a list for each batch. A tombstone has a T after its type."""
     found = []
     for batch in world.partition.stored:
         rows = [read_row(record.key, record.value, record.offset) for record in decode_records(batch)]

@@ -45,13 +45,13 @@ class World:
             self.topics.create(name, 4)
         self.topics.ensure_internal(OFFSETS_TOPIC)
         self.group_overrides: dict[str, dict[str, str]] = {}
-        """The configs that groups have of their own. A test replaces the dict of a group, and never changes it."""
+        """The configs that are set for groups. A test replaces the dict of a group and never changes it in place."""
         self.long_work = LongWork(self.timers, self.slice_us)
         self.groups = self.coordinator()
         self.groups.start()
 
     def coordinator(self) -> GroupCoordinator:
-        """Return a new coordinator on the parts of this world."""
+        """Return a new coordinator with the topics, timers and settings of this world."""
         return GroupCoordinator(self.config, self.clock, self.timers, self.topics, self.long_work,
                                 lambda group_id: self.group_overrides.get(group_id, {}))
 
@@ -61,7 +61,7 @@ class World:
         return self.topics.get(OFFSETS_TOPIC, 0)
 
     def restart(self) -> None:
-        """Lose everything that is not durable, and start again."""
+        """Lose everything that is not durable, and start a new coordinator."""
         self.groups.close()
         self.topics.on_topic_created.clear()
         self.topics.on_topic_deleted.clear()
@@ -168,7 +168,7 @@ class World:
 
 
 class Answer:
-    """A callback for one answer. A second call fails."""
+    """The callback for one answer. A second call fails."""
 
     def __init__(self) -> None:
         self.value: Any = None
@@ -207,7 +207,7 @@ class Answer:
 
 
 class Client:
-    """A member of a group that acts like a consumer library. Each call returns its Answer."""
+    """A member of a group that keeps its state as a consumer library does. Each call returns its Answer."""
 
     def __init__(self, world: World, name: str = 'c', *, instance: str | None = None, group_id: str = GROUP,
                  version: int = 9, protocols: list[tuple[str, bytes]] | None = None, session_timeout_ms: int = 10_000,

@@ -1,8 +1,8 @@
-"""Members of a share, a consumer and a streams group on an in-process broker, and what its answers promised them.
+"""Members of a share, a consumer and a streams group on an in-process broker, and the promises in its answers.
 
-The promise about a record of a share group is the set of delivery counts with which it may come next. An answer leaves
-one count in it. A request without an answer, or a lock that has ended, leaves two. An acquisition changes nothing: it
-is not stored.
+The promise about a record of a share group is the set of delivery counts that its next delivery may have. After an
+answer, the set has one count. After a request without an answer, or an expired lock, it has two. An acquisition does
+not change the set, because the broker does not store it.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACCEPT, RELEASE, REJECT = 1, 2, 3
 GROUP_RESOURCE = 32
 JOIN, LEAVE, CLOSE_SESSION = 0, -1, -1
 NEVER = 0
-"""In place of a delivery count: the record does not come again."""
+"""In place of a delivery count: the record is not delivered again."""
 MOST_TURNS = 500
 STEP_MS, TURN_MS = 5, 20
 NOT_YET = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
@@ -44,7 +44,9 @@ Step = tuple[Any, ...]
 
 @dataclass
 class GroupPromises:
-    """The counts with which each record may come next, and the partitions with a Produce that is not answered."""
+    """The counts that the next delivery of each record may have, and the partitions with a Produce that is not
+    answered.
+    """
 
     counts: dict[Place, set[int]] = field(default_factory=dict)
     doubtful: set[int] = field(default_factory=set)
@@ -78,7 +80,7 @@ class Sharer:
 
 
 class Members:
-    """All members of the groups. A step runs until the broker has nothing left to do now."""
+    """All members of the groups. A step runs until the broker has no work left."""
 
     def __init__(self, broker: InProcessBroker, promises: GroupPromises, topic_id: bytes, rng: random.Random):
         self.broker, self.promises, self.topic_id, self.rng = broker, promises, topic_id, rng
@@ -106,7 +108,7 @@ class Members:
 
     def ask(self, name: str, version: int, noted: Callable[[Any], None] = lambda answer: None,
             connection: NotingConnection | None = None, **fields: Any) -> Any:
-        """Return the answer. `noted` is called with it when it leaves, which may be before the tick ends."""
+        """Return the answer. Call `noted` with it as soon as it leaves, which may be before the tick ends."""
         answers: list[Any] = []
 
         def on_answer(answer: Any) -> None:
@@ -153,7 +155,7 @@ class Members:
         self._heartbeat('ShareGroupHeartbeat', 1, SHARE, name, epoch=LEAVE)
 
     def fetch(self, name: str, most: int) -> None:
-        """Acquire at most `most` records, and acknowledge some of the records that the member holds already."""
+        """Acquire at most `most` records. Acknowledge some of the records that the member already has."""
         sharer = self.sharers[name]
         chosen = self._choose(sharer)
         named = range(PARTITIONS) if sharer.epoch == 0 else sorted({partition for partition, _ in chosen})
@@ -171,7 +173,9 @@ class Members:
                         sharer.held[place] = acquired.delivery_count
 
     def acknowledge(self, name: str, *kinds: int) -> None:
-        """Acknowledge with these types in turn: everything with one type, some records at random without any."""
+        """Acknowledge all held records with these types in turn. Without types, acknowledge random records with random
+        types.
+        """
         sharer = self.sharers[name]
         chosen = self._choose(sharer)
         if kinds:
@@ -180,7 +184,7 @@ class Members:
             self._of_session('ShareAcknowledge', sharer, name, chosen, acknowledgements(chosen))
 
     def close_session(self, name: str) -> None:
-        """Acknowledge some records, and end the session, which gives back the others."""
+        """Acknowledge some records, and end the session, which releases the others."""
         sharer = self.sharers.pop(name, None)
         if sharer is None or sharer.epoch == 0:
             return
@@ -202,7 +206,7 @@ class Members:
         self.broker.clock.advance(LOCK_MS + 1)
 
     def take_everything(self, name: str) -> set[Place]:
-        """Accept records until none are left. Return those that came."""
+        """Accept records until none is left. Return the places of those that were delivered."""
         self.find_coordinator()
         self.join_share_group(name)
         found: set[Place] = set()
@@ -227,7 +231,7 @@ class Members:
 
     def _of_session(self, api: str, sharer: Sharer, name: str, chosen: dict[Place, int], partitions: list[Any],
                     **fields: Any) -> Any:
-        """Send a request of a session with acknowledgements. Their promises hold from the answer on."""
+        """Send a request of a session with acknowledgements. Adopt their promises when the answer leaves."""
         after = {place: count_after(kind, sharer.held[place]) for place, kind in chosen.items()}
         for place, count in after.items():
             self.promises.may_become(place, count)
@@ -289,10 +293,10 @@ class Members:
 
     def _heartbeat(self, api: str, version: int, group: str, name: str, *, epoch: int | None = None,
                    **fields: Any) -> Any:
-        """Send a heartbeat until the coordinator is there, and adopt the epoch of the answer.
+        """Repeat a heartbeat until the coordinator is available, and adopt the epoch of the answer.
 
-        The answer promises what a description of the group shows. That of a share group changes later, too: members
-        are assigned share partitions once these have a state.
+        The answer promises the state that a description of the group shows. The description of a share group also
+        changes later: the broker assigns share partitions when their state is initialized.
         """
         def noted(answer: Any) -> None:
             if answer.error_code == ErrorCode.NONE and group != SHARE:
@@ -313,7 +317,9 @@ class Members:
     # ---- what can be observed
 
     def observe(self) -> dict[str, Any]:
-        """Return what the broker says of the groups. Each entry changes by one batch in a step, a start by several."""
+        """Return the broker's descriptions of the groups. In a step, an entry changes by one batch, and a start offset
+        by several.
+        """
         found: dict[str, Any] = {}
         for kind, version, group in ('Share', 1, SHARE), ('Consumer', 1, CONSUMER), ('Streams', 0, STREAMS):
             answer = self.ask(f'{kind}GroupDescribe', version, group_ids=[group])

@@ -205,7 +205,7 @@ class HeldRegistry:
         return [partition for topic in self.by_name.values() for partition in topic.partitions]
 
     def take_over(self, other: HeldRegistry) -> None:
-        """Continue with copies of the partitions of `other`, whose topics are the same."""
+        """Continue with copies of the partitions of `other`, which has the same topics."""
         for name, topic in self.by_name.items():
             topic.partitions[:] = [partition.copy(f'{self.directory}/{name}-{partition.partition}.copy')
                                    for partition in other.by_name[name].partitions]

@@ -1,4 +1,4 @@
-"""A View over logs in memory, and such a log, for tests of timelines and histories."""
+"""A View over logs in memory, and a log in memory, for tests of timelines and histories."""
 from __future__ import annotations
 
 from kbroker.base.errors import ErrorCode, KafkaError

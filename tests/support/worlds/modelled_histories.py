@@ -15,7 +15,7 @@ INPUT = 3
 OUTPUTS = (4, 5)
 PARTITIONS = ('list-0', 'list-1', 'list-2', 'input-0', 'output-0', 'output-1')
 GROUPS = ('transform', 'rebalance')
-"""Both transform the same input."""
+"""The groups that transform. Both read the same input."""
 SHARE_GROUP, DELIVERY_LIMIT = 'share', 10
 STEP_NS = 1000_000
 
@@ -34,7 +34,7 @@ class Log:
 
 
 class Cluster:
-    """Partitions, and the ends of transactions: a transaction that is absent is open."""
+    """Partitions, and the outcomes of transactions. A transaction without an outcome is open."""
 
     def __init__(self) -> None:
         self.logs = [Log() for _ in PARTITIONS]
@@ -70,7 +70,7 @@ class ModelledRun:
         self.is_stopping = False
         self.share_offsets = dict.fromkeys(LISTS, 0)
         self.released: list[tuple[int, int, int, int]] = []
-        """Partition, offset, number and delivery count of records that a member gave back."""
+        """Partition, offset, number and delivery count of records that a member released."""
         clients = [*(self.appender(f'list-{number}') for number in range(3)), self.fencer(), self.sender(),
                    *map(self.transformer, GROUPS), self.sharer(), self.sharer(), self.tail(READ_COMMITTED),
                    self.tail(READ_UNCOMMITTED)]
@@ -89,7 +89,7 @@ class ModelledRun:
     # ---- clients: each yields between its steps
 
     def transact(self, producer: int, partitions: tuple[int, ...], reader: Reader | None = None) -> Iterator[None]:
-        """One transaction that appends, and reads between its appends."""
+        """Run one transaction, which appends and reads between its appends."""
         begin, number, writes, touched = self.recorder.now(), self.recorder.new_transaction(), [], set()
         for _ in range(self.random.randint(1, 4)):
             writes += self.send(self.random.choice(partitions), number)
@@ -123,7 +123,9 @@ class ModelledRun:
             yield from self.transact(producer, LISTS, reader)
 
     def fencer(self) -> Iterator[None]:
-        """Claims one id again and again. What the old instance still sends is refused."""
+        """Run a client that initializes one transactional id again and again. The model refuses the writes of the old
+        instance.
+        """
         producer = self.claim('fenced')
         yield
         while not self.is_stopping:
@@ -175,14 +177,14 @@ class ModelledRun:
                                       consumed=[INPUT, first, after], sources=sources)
 
     def sharer(self) -> Iterator[None]:
-        """A member of the share group. It settles most of what it gets, and gives the rest back."""
+        """Run a member of the share group. It acknowledges most of its records and releases the others."""
         sharer = self.recorder.sharer(SHARE_GROUP, 'model')
         yield
         while not self.is_stopping:
             yield from self.share(sharer, self.random.choice(LISTS), .8)
 
     def share(self, sharer: int, partition: int, settled_share: float) -> Iterator[None]:
-        """Get the records that were given back, or some new ones of a partition."""
+        """Deliver released records, or new records of a partition, to a member."""
         since = self.recorder.now()
         got, self.released = self.released[:3], self.released[3:]
         if not got:

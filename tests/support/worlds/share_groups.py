@@ -14,7 +14,7 @@ from kbroker.protocol.messages import ShareGroupHeartbeatRequest
 
 
 class Sharer:
-    """A member that acts as a test tells it: each call sends one heartbeat and returns its Answer."""
+    """A member that a test controls. Each call sends one heartbeat and returns its Answer."""
 
     def __init__(self, world: World, member_id: str, *names: str, group_id: str = GROUP):
         self.world, self.member_id, self.names, self.group_id = world, member_id, list(names), group_id

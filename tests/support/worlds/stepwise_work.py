@@ -1,4 +1,4 @@
-"""Long work of which the test runs the parts, one by one, and measures them."""
+"""Long work whose parts the test runs one by one and measures."""
 from __future__ import annotations
 
 import gc
@@ -13,14 +13,16 @@ PART_S = 0.010
 
 
 class StepwiseWork(LongWork):
-    """Does the first part of a work at once, as LongWork does. The rest waits for `step` or `finish`."""
+    """Long work that does the first part of a work at once, as LongWork does. The other parts wait for `step` or
+    `finish`.
+    """
 
     def __init__(self, timers: Timers | None = None) -> None:
         super().__init__(Timers(ManualClock()) if timers is None else timers, 0)
         self._longest_s = 0.0
 
     def run_slice(self) -> None:
-        """Leave the works alone: the turns of the loop call this."""
+        """Do nothing: the turns of the loop call this, but only the test runs parts."""
 
     def step(self) -> None:
         """Do the next part of the work whose turn it is."""

@@ -26,7 +26,7 @@ def topology(epoch: int = 0, sources: tuple[str, ...] = ('t',), changelogs: tupl
 
 
 class StreamsClient:
-    """A member that acts as a test tells it: each call sends one heartbeat and returns its Answer."""
+    """A member that a test controls. Each call sends one heartbeat and returns its Answer."""
 
     def __init__(self, world: World, member_id: str, *, process: str | None = None, group_id: str = GROUP,
                  rebalance_timeout_ms: int = 300_000, declared: Any = None):
@@ -59,7 +59,7 @@ class StreamsClient:
                             'process_id': self.process, **fields})
 
     def heartbeat(self, active: Tasks | None = None, **fields: Any) -> Answer:
-        """Heartbeat, and report the active tasks that the member owns, if there are any given."""
+        """Send a heartbeat. Report `active` tasks unless it is None."""
         if active is not None:
             fields = {'standby_tasks': [], 'warmup_tasks': [], **fields, 'active_tasks': [
                 Request.TaskIds(subtopology_id=name, partitions=sorted(numbers)) for name, numbers in active.items()]}

@@ -84,7 +84,9 @@ def code_to(answers: list[ErrorCode]) -> Callback:
 
 
 class World:
-    """A coordinator and everything it needs. Client operations return the answer, or None before it."""
+    """A transaction coordinator and everything that it needs. Client operations return the answer, or None if there is
+    none yet.
+    """
 
     def __init__(self, *, immediate: bool = True, transaction_version: int = 2, settings: dict[str, str] | None = None,
                  most_together_bytes: int = MOST_TOGETHER_BYTES):
@@ -195,7 +197,7 @@ class World:
         self.pass_time(HELD_MS)
 
     def crash(self, kept_batches: int = 0) -> None:
-        """Lose everything that is not flushed, except `kept_batches` of each partition, and start again."""
+        """Lose everything that is not flushed, except `kept_batches` of each partition, and start a new coordinator."""
         self.topics.power_loss(kept_batches)
         self.start()
 
