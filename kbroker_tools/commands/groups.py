@@ -8,20 +8,10 @@ import click
 
 from kbroker_tools.base import actions
 from kbroker_tools.base.command import SETTINGS, Command
-from kbroker_tools.groups.command_frame import (
-    COMMON,
-    GroupCommand,
-    action_options,
-    chosen_groups,
-    execution_options,
-    export_option,
-    last_options,
-    offsets_option,
-    state_option,
-)
+from kbroker_tools.groups import command_frame as frame
 
 GOES_WITH = {
-    **COMMON, 'all_groups': ('describe', 'delete', 'reset_offsets'), 'topic': ('reset_offsets', 'delete_offsets'),
+    **frame.COMMON, 'all_groups': ('describe', 'delete', 'reset_offsets'), 'topic': ('reset_offsets', 'delete_offsets'),
     'all_topics': ('reset_offsets',), 'type': ('list',), 'isolation_level': ('describe',),
     'export': ('reset_offsets',), **dict.fromkeys(actions.OFFSET_SPECIFICATIONS, ('reset_offsets',)),
 }
@@ -40,29 +30,27 @@ def check_change(action: str, options: Mapping[str, Any]) -> None:
     elif action == 'reset_offsets':
         actions.check_at_most_one(options, ('dry_run', 'execute'))
         actions.chosen_action(options, actions.OFFSET_SPECIFICATIONS)
-        actions.check_at_most_one(options, ('topic', 'all_topics'))
-        if not options['topic'] and not options['all_topics'] and options['from_file'] is None:
-            raise click.UsageError('--reset-offsets needs --topic or --all-topics')
+        frame.check_topics(action, options, 'topic', 'all_topics')
 
 
-GROUPS = GroupCommand(GOES_WITH, 'tables', 'changes', check_change, check_description)
+GROUPS = frame.GroupCommand(GOES_WITH, 'tables', 'changes', check_change, check_description)
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
-@action_options(
+@frame.action_options(
     'consumer',
     describe='Print the offset and the lag of the groups in each partition.',
     delete='Delete the groups and their offsets.',
     reset_offsets='Move the offsets of groups without members. --topic or --all-topics selects them, and one of the '
                   'options from --to-earliest on gives the new ones.',
     delete_offsets='Delete the offsets of a group in the topics of --topic.')
-@chosen_groups('All groups')
+@frame.chosen_groups('All groups')
 @click.option('--topic', multiple=True, metavar='TOPIC[:N,...]', help='A topic, or some partitions of it; may be '
               'repeated.')
 @click.option('--all-topics', is_flag=True, help='All partitions in which the group has offsets.')
-@offsets_option
+@frame.offsets_option
 @click.option('--members', is_flag=True, help='Describe the members.')
-@state_option()
+@frame.state_option()
 @click.option('--type', is_flag=False, flag_value='', metavar='[TYPE,...]', help='With --list, print the protocol of '
               'each group, or only the groups of these protocols: classic, consumer.')
 @click.option('--verbose', is_flag=True, help='Describe epochs and assignments too.')
@@ -70,9 +58,9 @@ GROUPS = GroupCommand(GOES_WITH, 'tables', 'changes', check_change, check_descri
               help='With read_committed, also describe the records that a read_committed consumer has yet to read, and '
               'the transactions that hold back the rest. This reads the partitions from the offset of the group on.')
 @actions.offset_options
-@execution_options(' This is the default.')
-@export_option
-@last_options
+@frame.execution_options(' This is the default.')
+@frame.export_option
+@frame.last_options
 def main(as_json: bool, **options: Any) -> None:
     """List and describe consumer groups, move and delete their offsets, delete groups.
 

@@ -8,20 +8,11 @@ import click
 
 from kbroker_tools.base import actions
 from kbroker_tools.base.command import SETTINGS, Command
-from kbroker_tools.groups.command_frame import (
-    COMMON,
-    GroupCommand,
-    action_options,
-    chosen_groups,
-    execution_options,
-    last_options,
-    offsets_option,
-    state_option,
-)
+from kbroker_tools.groups import command_frame as frame
 
 SPECIFICATIONS = ('to_earliest', 'to_latest', 'to_datetime')
 GOES_WITH = {
-    **COMMON, 'all_groups': ('describe', 'delete'), 'topic': ('reset_offsets', 'delete_offsets'),
+    **frame.COMMON, 'all_groups': ('describe', 'delete'), 'topic': ('reset_offsets', 'delete_offsets'),
     'all_topics': ('reset_offsets',), **dict.fromkeys(SPECIFICATIONS, ('reset_offsets',)),
 }
 
@@ -33,16 +24,14 @@ def check_change(action: str, options: Mapping[str, Any]) -> None:
     elif action == 'reset_offsets':
         actions.chosen_action(options, ('dry_run', 'execute'))
         actions.chosen_action(options, SPECIFICATIONS)
-        actions.check_at_most_one(options, ('topic', 'all_topics'))
-        if not options['topic'] and not options['all_topics']:
-            raise click.UsageError('--reset-offsets needs --topic or --all-topics')
+        frame.check_topics(action, options, 'topic', 'all_topics')
 
 
-GROUPS = GroupCommand(GOES_WITH, 'share_tables', 'share_changes', check_change)
+GROUPS = frame.GroupCommand(GOES_WITH, 'share_tables', 'share_changes', check_change)
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
-@action_options(
+@frame.action_options(
     'share',
     describe='Print where the groups begin in each partition, and their lag.',
     delete='Delete groups without members, and their offsets.',
@@ -50,20 +39,20 @@ GROUPS = GroupCommand(GOES_WITH, 'share_tables', 'share_changes', check_change)
                   'partitions, and one of the options from --to-earliest on gives the offsets. A group that does not '
                   'exist is created.',
     delete_offsets='Delete the offsets of a group without members in the topics of --topic.')
-@chosen_groups('All share groups')
+@frame.chosen_groups('All share groups')
 @click.option('--topic', multiple=True, metavar='TOPIC[:N,...]', help='A topic; may be repeated. With --reset-offsets, '
               'some partitions of it.')
 @click.option('--all-topics', is_flag=True, help='All partitions in which the group has offsets.')
-@offsets_option
+@frame.offsets_option
 @click.option('--members', is_flag=True, help='Describe the members.')
-@state_option('Empty, Stable, Dead')
+@frame.state_option('Empty, Stable, Dead')
 @click.option('--verbose', is_flag=True, help='Describe epochs too.')
 @click.option('--to-earliest', is_flag=True, help='Begin at the start of the log.')
 @click.option('--to-latest', is_flag=True, help='Begin at the end of the log.')
 @click.option('--to-datetime', metavar='TIME', help='Begin at the first record at or after a time, '
               'YYYY-MM-DDThh:mm:ss.sss, which is UTC unless it ends with an offset.')
-@execution_options()
-@last_options
+@frame.execution_options()
+@frame.last_options
 def main(as_json: bool, **options: Any) -> None:
     """List and describe share groups, move and delete their offsets, delete groups.
 

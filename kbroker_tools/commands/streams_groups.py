@@ -8,20 +8,10 @@ import click
 
 from kbroker_tools.base import actions
 from kbroker_tools.base.command import SETTINGS, Command
-from kbroker_tools.groups.command_frame import (
-    COMMON,
-    GroupCommand,
-    action_options,
-    chosen_groups,
-    execution_options,
-    export_option,
-    last_options,
-    offsets_option,
-    state_option,
-)
+from kbroker_tools.groups import command_frame as frame
 
 GOES_WITH = {
-    **COMMON, 'all_groups': ('describe', 'delete', 'reset_offsets'),
+    **frame.COMMON, 'all_groups': ('describe', 'delete', 'reset_offsets'),
     'input_topic': ('reset_offsets', 'delete_offsets'), 'all_input_topics': ('reset_offsets', 'delete_offsets'),
     'delete_internal_topic': ('reset_offsets',), 'delete_all_internal_topics': ('reset_offsets', 'delete'),
     'export': ('reset_offsets',), **dict.fromkeys(actions.OFFSET_SPECIFICATIONS, ('reset_offsets',)),
@@ -32,19 +22,17 @@ def check_change(action: str, options: Mapping[str, Any]) -> None:
     """Raise click.UsageError for options that do not fit a change."""
     if action == 'delete':
         return
-    actions.check_at_most_one(options, ('input_topic', 'all_input_topics'))
-    if not options['input_topic'] and not options['all_input_topics'] and options['from_file'] is None:
-        raise click.UsageError(f'{actions.spelled(action)} needs --input-topic or --all-input-topics')
+    frame.check_topics(action, options, 'input_topic', 'all_input_topics')
     if action == 'reset_offsets':
         actions.chosen_action(options, ('dry_run', 'execute'))
         actions.chosen_action(options, actions.OFFSET_SPECIFICATIONS)
 
 
-GROUPS = GroupCommand(GOES_WITH, 'streams_tables', 'streams_changes', check_change)
+GROUPS = frame.GroupCommand(GOES_WITH, 'streams_tables', 'streams_changes', check_change)
 
 
 @click.command(cls=Command, context_settings=SETTINGS)
-@action_options(
+@frame.action_options(
     'streams',
     describe='Print the lag of the groups in each partition that their tasks read.',
     delete='Delete groups without members, and their offsets.',
@@ -52,22 +40,22 @@ GROUPS = GroupCommand(GOES_WITH, 'streams_tables', 'streams_changes', check_chan
                   'one of the options from --to-earliest on gives the new ones.',
     delete_offsets='Delete the offsets of a group without members in the topics of --input-topic or '
                    '--all-input-topics.')
-@chosen_groups('All streams groups', 'The group, which is the application.id')
+@frame.chosen_groups('All streams groups', 'The group, which is the application.id')
 @click.option('--input-topic', multiple=True, metavar='TOPIC[:N,...]', help='A topic that the application reads, or '
               'some partitions of it; may be repeated.')
 @click.option('--all-input-topics', is_flag=True, help='All partitions of input topics in which the group has offsets.')
-@offsets_option
+@frame.offsets_option
 @click.option('--members', is_flag=True, help='Describe the members and their tasks.')
-@state_option('Empty, NotReady, Stable, Assigning, Reconciling, Dead')
+@frame.state_option('Empty, NotReady, Stable, Assigning, Reconciling, Dead')
 @click.option('--verbose', is_flag=True, help='Describe epochs, offsets and targets too.')
 @click.option('--delete-internal-topic', multiple=True, metavar='TOPIC', help='With --reset-offsets --execute, delete '
               'a topic that the application made; may be repeated.')
 @click.option('--delete-all-internal-topics', is_flag=True, help='With --delete, or with --reset-offsets --execute, '
               'delete all topics that the application made.')
 @actions.offset_options
-@execution_options()
-@export_option
-@last_options
+@frame.execution_options()
+@frame.export_option
+@frame.last_options
 def main(as_json: bool, **options: Any) -> None:
     """List and describe streams groups, move and delete their offsets, delete groups and their internal topics.
 

@@ -68,6 +68,13 @@ class GroupCommand(NamedTuple):
         self.check_change(action, options)
 
 
+def check_topics(action: str, options: Mapping[str, Any], *names: str) -> None:
+    """Raise click.UsageError unless one of these options, or --from-file, selects the topics of a change."""
+    actions.check_at_most_one(options, names)
+    if not any(options[name] for name in names) and options.get('from_file') is None:
+        raise click.UsageError(f'{actions.spelled(action)} needs {" or ".join(map(actions.spelled, names))}')
+
+
 # ---- options that several commands have, with the same text
 
 def action_options(kind: str, **texts: str) -> Callable[[F], F]:
