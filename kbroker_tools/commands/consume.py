@@ -10,10 +10,10 @@ import click
 
 from kbroker_tools.base.command import SETTINGS, Command, json_option, version_option
 from kbroker_tools.cluster.opening import cluster_options
+from kbroker_tools.console import message_printer as printing
 from kbroker_tools.console.line_reader import parse_properties
-from kbroker_tools.console.message_printer import Printer, report_skipped
 from kbroker_tools.console.message_source import DirectorySource, Source, Wanted, open_broker
-from kbroker_tools.console.message_text import FORMATTERS, make_formatter
+from kbroker_tools.console.message_text import make_formatter
 
 INT32_MAX = 2**31 - 1
 ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
@@ -29,8 +29,8 @@ ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
 @click.option('--from-beginning', is_flag=True,
               help='Begin with the earliest record if the group has no offset yet. A directory is always read from its '
                    'beginning.')
-@click.option('--max-messages', type=click.IntRange(0), metavar='N', help='Stop after this many records.')
-@click.option('--timeout-ms', type=click.IntRange(0), metavar='MS', help='Stop if no record arrives for this long.')
+@printing.max_messages_option
+@printing.timeout_option
 @click.option('--group', metavar='GROUP', help='Share the topic with the members of this group, and commit offsets.')
 @click.option('--group-protocol', type=click.Choice(['classic', 'consumer']), help='The protocol of the group. With '
               'consumer, the broker assigns partitions and evaluates --include, which then finds internal topics too.  '
@@ -38,14 +38,9 @@ ISOLATION_LEVELS = ('read_uncommitted', 'read_committed')
 @click.option('--isolation-level', type=click.Choice(ISOLATION_LEVELS),
               help='read_committed leaves out aborted records, and waits for open transactions.  '
                    '[default: read_uncommitted]')
-@click.option('--formatter', default='default', metavar='NAME',
-              help=f'The format of a record: {", ".join(FORMATTERS)}; or the name of its class in Kafka.')
-@click.option('--formatter-property', '--property', 'formatter_property', multiple=True, metavar='NAME=VALUE',
-              help='The parts to show: print.timestamp, print.partition, print.offset, print.delivery, print.epoch, '
-                   'print.headers, print.key, print.value (true), key.separator (tab), line.separator, '
-                   'headers.separator (,), null.literal (null).')
-@click.option('--command-property', '--consumer-property', 'command_property', multiple=True, metavar='NAME=VALUE',
-              help="A setting of the consumer, under Kafka's name. An unknown one has no effect.")
+@printing.formatter_option
+@printing.formatter_property_option
+@printing.command_property_option
 @click.option('--skip-message-on-error', is_flag=True, help='Report a record that cannot be shown, and continue.')
 @json_option
 @version_option
@@ -72,8 +67,8 @@ def main(bootstrap_server: str | None, data_dir: Path | None, command_config: Pa
     check_wanted(wanted, group)
     shown = make_formatter(formatter, parse_properties('--formatter-property', formatter_property), as_json)
     source = open_source(bootstrap_server, data_dir, command_config, overrides, wanted, group)
-    printer = Printer(shown, max_messages, report_skipped if skip_message_on_error else None)
-    printer.print_and_close(source)
+    on_error = printing.report_skipped if skip_message_on_error else None
+    printing.Printer(shown, max_messages, on_error).print_and_close(source)
 
 
 def check_wanted(wanted: Wanted, group: str | None) -> None:

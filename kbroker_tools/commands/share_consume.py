@@ -12,9 +12,9 @@ import click
 from kbroker.client.config import read_client_file
 from kbroker.client.share_sessions import AcknowledgeType
 from kbroker_tools.base.command import SETTINGS, Command, json_option, version_option
+from kbroker_tools.console import message_printer as printing
 from kbroker_tools.console.line_reader import parse_properties
-from kbroker_tools.console.message_printer import Printer
-from kbroker_tools.console.message_text import FORMATTERS, make_formatter
+from kbroker_tools.console.message_text import make_formatter
 from kbroker_tools.console.share_source import DEFAULT_GROUP, open_share_group
 
 
@@ -27,18 +27,13 @@ from kbroker_tools.console.share_source import DEFAULT_GROUP, open_share_group
 @click.option('--release', is_flag=True, help='Release each record after it was shown, so that the group delivers it '
               'again.')
 @click.option('--reject', is_flag=True, help='Reject each record after it was shown.')
-@click.option('--max-messages', type=click.IntRange(0), metavar='N', help='Stop after this many records.')
-@click.option('--timeout-ms', type=click.IntRange(0), metavar='MS', help='Stop if no record arrives for this long.')
-@click.option('--formatter', default='default', metavar='NAME',
-              help=f'The format of a record: {", ".join(FORMATTERS)}; or the name of its class in Kafka.')
+@printing.max_messages_option
+@printing.timeout_option
+@printing.formatter_option
 @click.option('--formatter-config', type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar='FILE',
               help='Properties of the formatter. Those of --formatter-property take precedence.')
-@click.option('--formatter-property', '--property', 'formatter_property', multiple=True, metavar='NAME=VALUE',
-              help='The parts to show: print.timestamp, print.partition, print.offset, print.delivery, print.epoch, '
-                   'print.headers, print.key, print.value (true), key.separator (tab), line.separator, '
-                   'headers.separator (,), null.literal (null).')
-@click.option('--command-property', '--consumer-property', 'command_property', multiple=True, metavar='NAME=VALUE',
-              help="A setting of the consumer, under Kafka's name. An unknown one has no effect.")
+@printing.formatter_property_option
+@printing.command_property_option
 @click.option('--reject-message-on-error', is_flag=True, help='Reject a record that cannot be shown, and continue.')
 @json_option
 @version_option
@@ -61,8 +56,8 @@ def main(bootstrap_server: str, command_config: Path | None, topic: str, as_json
     if options['group'] is not None:
         overrides['group.id'] = options['group']
     source = open_share_group(bootstrap_server, command_config, overrides, topic, outcome, options['timeout_ms'])
-    printer = Printer(shown, options['max_messages'], source.reject if options['reject_message_on_error'] else None)
-    printer.print_and_close(source)
+    on_error = source.reject if options['reject_message_on_error'] else None
+    printing.Printer(shown, options['max_messages'], on_error).print_and_close(source)
 
 
 if __name__ == '__main__':

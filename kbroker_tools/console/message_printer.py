@@ -6,8 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import click
+
 from kbroker.base.errors import CorruptLogError
 from kbroker_tools.base.render import warn
+from kbroker_tools.console.message_text import FORMATTERS
 
 if TYPE_CHECKING:
     from kbroker.client.consumed import DeliveredRecords
@@ -16,6 +19,27 @@ if TYPE_CHECKING:
     from kbroker_tools.console.message_text import BatchFormatter
 
     OnError = Callable[[DeliveredRecords, Record, CorruptLogError], None]
+
+# ---- options that both commands have
+
+max_messages_option = click.option(
+    '--max-messages', type=click.IntRange(0), metavar='N', help='Stop after this many records.')
+timeout_option = click.option(
+    '--timeout-ms', type=click.IntRange(0), metavar='MS', help='Stop if no record arrives for this long.')
+formatter_option = click.option(
+    '--formatter', default='default', metavar='NAME',
+    help=f'The format of a record: {", ".join(FORMATTERS)}; or the name of its class in Kafka.')
+formatter_property_option = click.option(
+    '--formatter-property', '--property', 'formatter_property', multiple=True, metavar='NAME=VALUE',
+    help='The parts to show: print.timestamp, print.partition, print.offset, print.delivery, print.epoch, '
+         'print.headers, print.key, print.value (true), key.separator (tab), line.separator, headers.separator (,), '
+         'null.literal (null).')
+command_property_option = click.option(
+    '--command-property', '--consumer-property', 'command_property', multiple=True, metavar='NAME=VALUE',
+    help="A setting of the consumer, under Kafka's name. An unknown one has no effect.")
+
+
+# ---- printing
 
 
 def report_skipped(batch: DeliveredRecords, record: Record, error: CorruptLogError) -> None:

@@ -86,7 +86,22 @@ class OfflineNotes:
         self._output = Output()
         self._named: set[tuple[str, int]] = set()
 
-    def poll(self, timeout_ms: int) -> list[Any]:
+    def polls(self, timeout_ms: int | None) -> Iterator[list[Any]]:
+        """Yield the result of each poll, until one of `timeout_ms` returns no records. None polls forever.
+
+        Raise ToolError at the end if partitions are still offline: their records have not been read.
+        """
+        while True:
+            found = self._poll(IDLE_POLL_MS if timeout_ms is None else timeout_ms)
+            if not found and timeout_ms is not None:
+                break
+            yield found
+        if self._named:
+            names = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(self._named)[:MOST_NAMED])
+            raise ToolError(f'not all was read: {words_for_count(len(self._named), "partition")} without a leader: '
+                            f'{names}')
+
+    def _poll(self, timeout_ms: int) -> list[Any]:
         """Poll the consumer in several steps, and report offline partitions between them."""
         end_s = time.monotonic() + timeout_ms / 1000
         while True:
@@ -104,12 +119,6 @@ class OfflineNotes:
             self._named.update(new)
             note_unreadable(self._output, reasons_of(self._cluster, new))
 
-    def end(self) -> None:
-        """Raise ToolError if partitions are still offline: their records have not been read."""
-        if self._named:
-            names = ', '.join(f'{topic}-{partition}' for topic, partition in sorted(self._named)[:MOST_NAMED])
-            raise ToolError(f'not all was read: {words_for_count(len(self._named), "partition")} without a leader: '
-                            f'{names}')
 
 
 class BrokerSource:
@@ -122,11 +131,7 @@ class BrokerSource:
 
     def batches(self) -> Iterator[list[DeliveredRecords]]:
         from kbroker.client.consumed import DeliveredRecords
-        while True:
-            found = self._offline.poll(IDLE_POLL_MS if self._timeout_ms is None else self._timeout_ms)
-            if not found and self._timeout_ms is not None:
-                self._offline.end()
-                return
+        for found in self._offline.polls(self._timeout_ms):
             try:
                 delivered = [DeliveredRecords(batch.topic, batch.partition, batch.records()) for batch in found]
             except BaseException:       # such as Ctrl-C: nothing of them was shown, and `close` commits the positions

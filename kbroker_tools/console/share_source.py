@@ -10,7 +10,7 @@ from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.client.membership import CLOSE_TIMEOUT_MS
 from kbroker.client.share_sessions import AcknowledgeType
 from kbroker_tools.base.render import warn
-from kbroker_tools.console.message_source import IDLE_POLL_MS, OfflineNotes, opening_ms
+from kbroker_tools.console.message_source import OfflineNotes, opening_ms
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import Cluster
@@ -40,11 +40,7 @@ class ShareSource:
         """The outcomes of the records of the last batches. A record that was not shown has none."""
 
     def batches(self) -> Iterator[list[DeliveredRecords]]:
-        while True:
-            found = self._offline.poll(IDLE_POLL_MS if self._timeout_ms is None else self._timeout_ms)
-            if not found and self._timeout_ms is not None:
-                self._offline.end()
-                return
+        for found in self._offline.polls(self._timeout_ms):
             self._outcomes = {(batch.topic, batch.partition, record.offset): self._outcome
                               for batch in found for record in batch.records}
             yield found
