@@ -21,18 +21,13 @@ from kbroker.group.share.rows import read_row as read_share_row
 from kbroker.protocol.consumer_protocol import assigned_partitions
 from kbroker.protocol.messages import (
     ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
     ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     GroupMetadataKey,
     ShareGroupCurrentMemberAssignmentKey,
-    ShareGroupCurrentMemberAssignmentValue,
     ShareGroupMemberMetadataKey,
-    ShareGroupMemberMetadataValue,
     ShareGroupMetadataKey,
     ShareGroupStatePartitionMetadataKey,
     ShareGroupStatePartitionMetadataValue,
@@ -124,18 +119,36 @@ def _skip(record: Record, error: Exception) -> None:
 
 
 @dataclass
-class _ConsumerGroup:
-    """A group of the KIP-848 protocol, as its rows describe it."""
+class _Group:
+    """A group whose assignment the broker computes, as its rows describe it."""
 
     epoch: int = 0
     assignment_epoch: int = 0
-    members: dict[str, ConsumerGroupMemberMetadataValue] = field(default_factory=dict)
-    assignments: dict[str, ConsumerGroupCurrentMemberAssignmentValue] = field(default_factory=dict)
-    targets: dict[str, ConsumerGroupTargetAssignmentMemberValue] = field(default_factory=dict)
+    members: dict[str, Any] = field(default_factory=dict)
+    assignments: dict[str, Any] = field(default_factory=dict)
+
+    def put(self, attribute: str, key: Any, value: Any) -> None:
+        """Apply a row to the attribute that holds its content. A value of None is a tombstone."""
+        held = getattr(self, attribute)
+        if isinstance(held, int):
+            setattr(self, attribute, 0 if value is None else getattr(value, attribute))
+        elif not isinstance(held, dict):
+            setattr(self, attribute, value)
+        elif value is None:
+            held.pop(key.member_id, None)
+        else:
+            held[key.member_id] = value
+
+
+@dataclass
+class _ConsumerGroup(_Group):
+    """A group of the KIP-848 protocol."""
+
+    targets: dict[str, Any] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
-        """The state by Kafka's rule.
+        """Return the state by Kafka's rule.
 
         The group is Assigning while it has no target assignment for its epoch, then Reconciling until every member
         has reached its target.
@@ -151,42 +164,25 @@ class _ConsumerGroup:
 
 
 @dataclass
-class _ShareGroup:
-    """A share group (KIP-932), as its rows describe it."""
+class _ShareGroup(_Group):
+    """A share group (KIP-932)."""
 
-    epoch: int = 0
-    assignment_epoch: int = 0
-    members: dict[str, ShareGroupMemberMetadataValue] = field(default_factory=dict)
-    assignments: dict[str, ShareGroupCurrentMemberAssignmentValue] = field(default_factory=dict)
     partitions: ShareGroupStatePartitionMetadataValue | None = None
-
-    def put(self, key: Any, value: Any) -> None:
-        """Apply a row with a value, or the tombstone of a member."""
-        if isinstance(key, ShareGroupMetadataKey):
-            self.epoch = value.epoch
-        elif isinstance(key, ShareGroupTargetAssignmentMetadataKey):
-            self.assignment_epoch = 0 if value is None else value.assignment_epoch
-        elif isinstance(key, ShareGroupStatePartitionMetadataKey):
-            self.partitions = value
-        elif isinstance(key, ShareGroupMemberMetadataKey):
-            _put(self.members, key.member_id, value)
-        elif isinstance(key, ShareGroupCurrentMemberAssignmentKey):
-            _put(self.assignments, key.member_id, value)
 
     @property
     def state(self) -> str:
         return 'Stable' if self.members else 'Empty'
 
 
-def _put(rows: dict[str, Any], member_id: str, value: Any) -> None:
-    if value is None:
-        rows.pop(member_id, None)
-    else:
-        rows[member_id] = value
-
-
-_SHARE_KEYS = (ShareGroupMetadataKey, ShareGroupTargetAssignmentMetadataKey, ShareGroupStatePartitionMetadataKey,
-               ShareGroupMemberMetadataKey, ShareGroupCurrentMemberAssignmentKey)
+_CONSUMER_ROWS: dict[type, str] = {
+    ConsumerGroupMetadataKey: 'epoch', ConsumerGroupTargetAssignmentMetadataKey: 'assignment_epoch',
+    ConsumerGroupMemberMetadataKey: 'members', ConsumerGroupCurrentMemberAssignmentKey: 'assignments',
+    ConsumerGroupTargetAssignmentMemberKey: 'targets'}
+_SHARE_ROWS: dict[type, str] = {
+    ShareGroupMetadataKey: 'epoch', ShareGroupTargetAssignmentMetadataKey: 'assignment_epoch',
+    ShareGroupMemberMetadataKey: 'members', ShareGroupCurrentMemberAssignmentKey: 'assignments',
+    ShareGroupStatePartitionMetadataKey: 'partitions'}
+"""The attributes that hold the content of rows. The row of a group's epoch is the row of the group itself."""
 
 
 class GroupState:
@@ -241,33 +237,12 @@ class GroupState:
                 self._classic[key.group] = value
         elif self._only not in (None, key.group_id):
             return
-        elif isinstance(key, _SHARE_KEYS):
-            _replay(self._share, _ShareGroup, key, value, ends=isinstance(key, ShareGroupMetadataKey))
+        elif (attribute := _CONSUMER_ROWS.get(type(key))) is not None:
+            _replay(self._consumer, _ConsumerGroup, attribute, key, value)
+        elif (attribute := _SHARE_ROWS.get(type(key))) is not None:
+            _replay(self._share, _ShareGroup, attribute, key, value)
         elif self._streams.has_row(key):
             self._streams.replay(key, value)
-        elif isinstance(key, ConsumerGroupMetadataKey):
-            if value is None:
-                self._consumer.pop(key.group_id, None)
-            else:
-                self._consumer.setdefault(key.group_id, _ConsumerGroup()).epoch = value.epoch
-        elif isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
-            if value is not None:
-                self._consumer.setdefault(key.group_id, _ConsumerGroup()).assignment_epoch = value.assignment_epoch
-        elif isinstance(key, ConsumerGroupMemberMetadataKey):
-            self._replay_member(key, value, 'members')
-        elif isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
-            self._replay_member(key, value, 'assignments')
-        elif isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
-            self._replay_member(key, value, 'targets')
-
-    def _replay_member(self, key: Any, value: Any, rows: str) -> None:
-        group = self._consumer.get(key.group_id)
-        if value is None:
-            if group is not None:
-                getattr(group, rows).pop(key.member_id, None)
-        else:
-            group = self._consumer.setdefault(key.group_id, _ConsumerGroup())
-            getattr(group, rows)[key.member_id] = value
 
     # ---- queries ----
 
@@ -308,12 +283,12 @@ class GroupState:
         return None
 
 
-def _replay(groups: dict[str, Any], group_class: Callable[[], Any], key: Any, value: Any, *, ends: bool) -> None:
-    """Apply a row of a share group. Its tombstone deletes the group if `ends`."""
-    if value is None and (ends or key.group_id not in groups):
+def _replay(groups: dict[str, Any], group_class: Callable[[], _Group], attribute: str, key: Any, value: Any) -> None:
+    """Apply a row of a group. The tombstone of the group itself deletes it."""
+    if value is None and (attribute == 'epoch' or key.group_id not in groups):
         groups.pop(key.group_id, None)
     else:
-        groups.setdefault(key.group_id, group_class()).put(key, value)
+        groups.setdefault(key.group_id, group_class()).put(attribute, key, value)
 
 
 def _classic_group(group_id: str, value: Any, coordinator_id: int) -> GroupInfo:

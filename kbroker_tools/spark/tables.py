@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from kbroker.base.errors import KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
-from kbroker.record.batch import BatchHeader, check_crc
+from kbroker.record.batch import BatchHeader
 from kbroker.record.control import read_end_txn_marker
 from kbroker_tools.rows.coordinator_replay import (
     replay_groups,
@@ -26,6 +26,7 @@ from kbroker_tools.rows.coordinator_replay import (
 )
 from kbroker_tools.spark.messages import message_first
 from kbroker_tools.spark.options import Options
+from kbroker_tools.spark.partition_files import has_right_crc
 from kbroker_tools.spark.planning import Place, chosen_partitions
 from kbroker_tools.spark.schema import COMPRESSIONS, check_columns
 from kbroker_tools.spark.tasks import TaskPartition, freeze_imports, open_place
@@ -184,7 +185,7 @@ def batches(place: Place, piece: TablePiece) -> Iterator[Row]:
                header.partition_leader_epoch, header.producer_id, header.producer_epoch, header.base_sequence,
                header.last_sequence, header.is_transactional, header.is_control, marker, coordinator_epoch,
                int(header.is_log_append_time), None if horizon else _time(header.base_timestamp_ms),
-               _time(header.max_timestamp_ms), horizon, header.crc, _is_right(header, batch))
+               _time(header.max_timestamp_ms), horizon, header.crc, has_right_crc(header, batch))
 
 
 def _marker(header: BatchHeader, batch: memoryview) -> tuple[str | None, int | None]:
@@ -195,14 +196,6 @@ def _marker(header: BatchHeader, batch: memoryview) -> tuple[str | None, int | N
     except KafkaError:
         return None, None
     return found.control_type.name.lower(), found.coordinator_epoch
-
-
-def _is_right(header: BatchHeader, batch: memoryview) -> bool:
-    try:
-        check_crc(batch, header)
-    except KafkaError:
-        return False
-    return True
 
 
 def transactions(place: Place, piece: TablePiece) -> Iterator[Row]:
