@@ -125,9 +125,9 @@ def parsed(text: str | None) -> Any:
 
 def index_rows(path: str, suffix: str) -> Iterator[str]:
     """Yield the entries of an index file or producer snapshot as JSON. Raise CorruptLogError or OSError."""
-    from kbroker_tools.dump import index as dump_index
-    entries = {'.index': dump_index.OffsetIndexFile, '.timeindex': dump_index.TimeIndexFile,
-               '.txnindex': dump_index.transaction_rows, '.snapshot': dump_index.snapshot_producers}[suffix](path)
+    from kbroker_tools.dump import index_files
+    entries = {'.index': index_files.OffsetIndexFile, '.timeindex': index_files.TimeIndexFile,
+               '.txnindex': index_files.transaction_rows, '.snapshot': index_files.snapshot_producers}[suffix](path)
     for entry in entries:  # type: ignore[attr-defined]
         fields = {name: value._asdict() if hasattr(value, '_asdict') else value
                   for name, value in entry._asdict().items()}
