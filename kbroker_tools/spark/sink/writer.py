@@ -55,10 +55,17 @@ class PlanError(PickleError):
     """
 
 
-class _Planned(ABC):
-    """The common part of both writers. The plan is made when Spark pickles the writer for the tasks."""
+class _Writer:
+    """A writer of rows whose columns the sink accepts."""
 
-    options: SinkOptions
+    def __init__(self, options: SinkOptions, schema: StructType):
+        check_schema(schema, options.topic)
+        self.options = options
+
+
+class _Planned(_Writer, ABC):
+    """The common part of the writers with delivery=exactly_once. The plan is made when Spark pickles the writer."""
+
     plan: Plan | None = None
 
     @abstractmethod
@@ -177,8 +184,7 @@ class JobWriter(_Planned, DataSourceArrowWriter):
     """The writer of `df.write`. The unit is the job."""
 
     def __init__(self, options: SinkOptions, schema: StructType):
-        check_schema(schema, options.topic)
-        self.options = options
+        super().__init__(options, schema)
         self.unit = Unit(JOB + (options.idempotency_key or ''))
 
     def is_owner(self, owner: str) -> bool:
@@ -196,10 +202,6 @@ class JobWriter(_Planned, DataSourceArrowWriter):
 
 class StreamWriter(_Planned, DataSourceStreamArrowWriter):
     """The writer of `df.writeStream`. The unit is the micro-batch."""
-
-    def __init__(self, options: SinkOptions, schema: StructType):
-        check_schema(schema, options.topic)
-        self.options = options
 
     def is_owner(self, owner: str) -> bool:
         return owner.startswith(QUERY)  # the plan of a micro-batch does not know its query
@@ -219,50 +221,28 @@ class StreamWriter(_Planned, DataSourceStreamArrowWriter):
         self.withdraw(messages)
 
 
-class _Direct:
+class _Direct(_Writer):
     """The common part of the writers with delivery=at_least_once: tasks write without transactions."""
 
-    options: SinkOptions
-
     @message_first()
-    def run_task(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         freeze_imports()
         checks = RowChecks(self.options.topic, largest_record_bytes(self.options))
         with closing(RowsToTopics(self.options)) as target, target.producer:
-            for batch in batches:
+            for batch in iterator:
                 target.send([checks.checked(batch)], checks)
         return WriterCommitMessage()
+
+    def commit(self, messages: Messages, batchId: int = 0) -> None:
+        """Do nothing: the rows are written."""
+
+    def abort(self, messages: Messages, batchId: int = 0) -> None:
+        """Do nothing: written rows stay."""
 
 
 class DirectJobWriter(_Direct, DataSourceArrowWriter):
     """The writer of `df.write` with delivery=at_least_once."""
 
-    def __init__(self, options: SinkOptions, schema: StructType):
-        check_schema(schema, options.topic)
-        self.options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self.run_task(iterator)
-
-    def commit(self, messages: Messages) -> None:
-        """Do nothing: the rows are written."""
-
-    def abort(self, messages: Messages) -> None:
-        """Do nothing: written rows stay."""
-
 
 class DirectStreamWriter(_Direct, DataSourceStreamArrowWriter):
     """The writer of `df.writeStream` with delivery=at_least_once."""
-
-    def __init__(self, options: SinkOptions, schema: StructType):
-        check_schema(schema, options.topic)
-        self.options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self.run_task(iterator)
-
-    def commit(self, messages: Messages, batchId: int) -> None:
-        """Do nothing: the rows are written."""
-
-    def abort(self, messages: Messages, batchId: int) -> None:
-        """Do nothing: written rows stay."""
