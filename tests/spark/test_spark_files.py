@@ -72,12 +72,17 @@ def test_an_empty_partition_and_an_empty_topic(log):
     assert list(reader.read(type('NoPartition', (), {'value': None})())) == []
 
 
-def test_a_log_that_begins_above_0(log):
-    for value in 'abcd':
+def write_and_delete(log, values, start_offset):
+    """Write each value to a segment of its own. Then delete the records below `start_offset`."""
+    for value in values:
         log.write(value)
         log.roll()
-    log.log.delete_records(2)
+    log.log.delete_records(start_offset)
     log.directory.manager.start_offsets.write()
+
+
+def test_a_log_that_begins_above_0(log):
+    write_and_delete(log, 'abcd', 2)
     assert [row['offset'] for row in rows(path=log.path)] == [2, 3]
     # The path of a single partition finds the checkpoints in the log directory, too.
     assert [row['offset'] for row in rows(path=log.partition)] == [2, 3]
@@ -202,11 +207,7 @@ def test_what_was_asked_for_is_checked_against_what_is_there(log, options, text)
 
 
 def test_an_offset_below_the_start_of_the_log(log):
-    for value in 'abc':
-        log.write(value)
-        log.roll()
-    log.log.delete_records(2)
-    log.directory.manager.start_offsets.write()
+    write_and_delete(log, 'abc', 2)
     asked = {'path': log.path, 'startingOffsets': '{"topic":{"0":1}}'}
     with pytest.raises(OptionError, match='found 1 for topic-0, whose log starts at 2; with failOnDataLoss=false'):
         rows(**asked)

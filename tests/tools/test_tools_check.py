@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from support.brokers.in_process_broker import InProcessBroker
 from support.clients.promises import Client, Promises
-from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem, fail_nth
+from support.disk.faulty_file_systems import FailingFileSystem, FreezingFileSystem, MeddlingFileSystem, fail_nth
 from support.runner.command_runner import ROOT, command_line, run_command
 
 from kbroker.base.clock import ManualClock
@@ -683,15 +683,6 @@ def test_offsets_may_be_huge(tmp_path):
     found = messages(findings_in(directory))
     assert any('the highest possible' in text for text in found) and any('20 digits' in text for text in found)
     assert run(directory, '--repair', '--no-dry-run').exit_code == 1
-
-
-class MeddlingFileSystem(ReadOnlyFileSystem):
-    def __init__(self, before_open):
-        self.before_open = before_open
-
-    def open(self, path, create=False):
-        self.before_open(path)
-        return super().open(path, create)
 
 
 def test_a_partition_that_is_deleted_while_it_is_checked_is_no_error(directory):

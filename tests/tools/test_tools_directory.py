@@ -9,6 +9,7 @@ import tarfile
 import pytest
 from support.brokers.broker_fixtures import in_process_broker
 from support.clients.promises import GROUP, TRANSACTIONAL_ID, Client, Promises
+from support.disk.faulty_file_systems import MeddlingFileSystem
 from support.messages.message_builder import build
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError, LogDirectoryError
@@ -355,17 +356,6 @@ def test_offsets_may_be_huge(tmp_path):
 
 
 # ---- while a broker runs ----
-
-class MeddlingFileSystem(ReadOnlyFileSystem):
-    """A file system that calls `before_open` before it opens a file."""
-
-    def __init__(self, before_open):
-        self.before_open = before_open
-
-    def open(self, path, create=False):
-        self.before_open(path)
-        return super().open(path, create)
-
 
 def test_segments_that_retention_deletes_are_skipped(copied):
     directory, _, batches = copied

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from support.brokers.broker_fixtures import module_broker
+from support.brokers.broker_process import PROMPT_SHARES
 from support.runner.command_runner import ROOT, command_line, run_command, run_in_process, run_until_idle
 
 from kbroker.client.admin import Admin, NewTopic
@@ -14,11 +15,7 @@ from kbroker.client.config import ClientConfig
 from kbroker.client.producer import Producer
 
 LIMIT_S = 120
-SETTINGS = {
-    'group.share.heartbeat.interval.ms': '100', 'group.share.min.heartbeat.interval.ms': '100',
-    'group.share.assignment.interval.ms': '0', 'share.coordinator.state.topic.num.partitions': '1',
-}
-broker = module_broker(SETTINGS)
+broker = module_broker(PROMPT_SHARES)
 
 
 @pytest.fixture

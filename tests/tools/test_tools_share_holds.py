@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from support.brokers.broker_fixtures import module_broker
+from support.brokers.broker_process import PROMPT_SHARES
 from support.runner.command_runner import run_in_process
 
 from kbroker.client.admin import Admin, NewTopic
@@ -17,8 +18,7 @@ from kbroker.daemon.status import NoBrokerError
 
 LOCK_MS = 3_600_000
 SETTINGS = {
-    'group.share.heartbeat.interval.ms': '100', 'group.share.min.heartbeat.interval.ms': '100',
-    'group.share.assignment.interval.ms': '0', 'share.coordinator.state.topic.num.partitions': '1',
+    **PROMPT_SHARES,
     'group.share.record.lock.duration.ms': str(LOCK_MS), 'group.share.max.record.lock.duration.ms': str(LOCK_MS),
 }
 WAIT_MS = 120_000

@@ -19,7 +19,10 @@ STOP_LIMIT_S = 180
 PROMPT = {'group.initial.rebalance.delay.ms': '0', 'group.min.session.timeout.ms': '1000',
           'transaction.abort.timed.out.transaction.cleanup.interval.ms': '200',
           'group.consumer.min.heartbeat.interval.ms': '100', 'group.consumer.heartbeat.interval.ms': '300'}
-"""Settings with which a broker acts at once where it waits for seconds by default."""
+"""Settings that make a broker act at once where the defaults wait for seconds."""
+PROMPT_SHARES = {'group.share.heartbeat.interval.ms': '100', 'group.share.min.heartbeat.interval.ms': '100',
+                 'group.share.assignment.interval.ms': '0', 'share.coordinator.state.topic.num.partitions': '1'}
+"""Settings with which share groups assign at once, and all of their state is in one partition."""
 
 
 class Process(ABC):

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kbroker.log.fs import Directory, File, FileSystem, InterposedFile
+from kbroker.log.fs import Directory, File, FileSystem, InterposedFile, ReadOnlyFileSystem
 
 SECTOR_BYTES = 512
 FATES = 'lost', 'kept', 'mixed'
@@ -413,3 +413,14 @@ class FrozenDirectory(Directory):
     def sync(self) -> None:
         self.fs.before_change('sync', self.path)
         self.fs.sync_names(self.path)
+
+
+class MeddlingFileSystem(ReadOnlyFileSystem):
+    """A file system that calls `before_open` before it opens a file."""
+
+    def __init__(self, before_open: Callable[[str], object]):
+        self.before_open = before_open
+
+    def open(self, path: str, create: bool = False) -> File:
+        self.before_open(path)
+        return super().open(path, create)
