@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import (
     GroupInfo,
     ProducerInfo,
@@ -92,7 +93,7 @@ class View(Protocol):
     def topics(self) -> dict[str, TopicInfo]:
         """Return every topic by name, sorted; internal topics are included."""
 
-    def unreadable(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], Unreadable]:
+    def unreadable(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Unreadable]:
         """Return those of the existing partitions that this view cannot read. One call serves all of them."""
 
     def partition_offsets(self, topic: str, partition: int) -> PartitionOffsets: ...

@@ -79,8 +79,8 @@ class LiveView:
     def producers(self, topic: str, partition: int) -> list[ProducerInfo]:
         return self.producers_of([(topic, partition)])[topic, partition]
 
-    def producers_of(self, partitions: Collection[tuple[str, int]],
-                     broker_id: int | None = None) -> dict[tuple[str, int], list[ProducerInfo]]:
+    def producers_of(self, partitions: Collection[TopicPartition],
+                     broker_id: int | None = None) -> dict[TopicPartition, list[ProducerInfo]]:
         """Return the producers of many partitions. Their leaders are asked, or only the replicas on one broker."""
         return self.admin.describe_producers(partitions, broker_id)
 

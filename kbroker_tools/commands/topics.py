@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker_tools.base import actions
 from kbroker_tools.base.command import SETTINGS, Command, ToolError, output_options, version_option
 from kbroker_tools.base.render import Column, Output
@@ -171,12 +172,12 @@ def describe(view: Any, output: Output, options: dict[str, Any]) -> None:
 
 
 def _offline(view: Any, topic: str, partitions: Iterable[Any],
-             kept_offline: dict[tuple[str, int], Unreadable]) -> dict[tuple[str, int], Unreadable]:
+             kept_offline: dict[TopicPartition, Unreadable]) -> dict[TopicPartition, Unreadable]:
     """Return the partitions that no broker serves, or that the next start does not serve, with the reason."""
     if not view.is_live:
         return {(topic, row.partition): kept_offline[topic, row.partition] for row in partitions
                 if (topic, row.partition) in kept_offline}
-    without: dict[tuple[str, int], Unreadable] = view.unreadable(
+    without: dict[TopicPartition, Unreadable] = view.unreadable(
         [(topic, row.partition) for row in partitions if row.leader < 0])
     return without
 
@@ -211,7 +212,7 @@ def _ids(brokers: tuple[int, ...] | None) -> str:
     return 'N/A' if brokers is None else ','.join(map(str, brokers))
 
 
-def _json(topic: Any, partitions: Iterable[Any], offline: dict[tuple[str, int], Unreadable]) -> dict[str, Any]:
+def _json(topic: Any, partitions: Iterable[Any], offline: dict[TopicPartition, Unreadable]) -> dict[str, Any]:
     return {'topic': topic.name, 'topic_id': words_for_topic_id(topic.topic_id), 'is_internal': topic.is_internal,
             'configs': dict(topic.configs), 'partitions': [{
                 'partition': row.partition, 'leader': None if row.leader < 0 else row.leader,

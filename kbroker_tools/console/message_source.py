@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kbroker.base.errors import CorruptLogError, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Output, words_for_count
 from kbroker_tools.cluster.opening import note_unreadable
@@ -84,7 +85,7 @@ class OfflineNotes:
         self._cluster = cluster
         self._consumer = consumer
         self._output = Output()
-        self._named: set[tuple[str, int]] = set()
+        self._named: set[TopicPartition] = set()
 
     def polls(self, timeout_ms: int | None) -> Iterator[list[Any]]:
         """Yield the result of each poll, until one of `timeout_ms` returns no records. None polls forever.

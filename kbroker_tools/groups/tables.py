@@ -8,6 +8,7 @@ import click
 
 from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.internal_topics import CONSUMER_OFFSETS
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import GroupInfo, GroupMemberInfo
 from kbroker_tools.base.command import ToolError
 from kbroker_tools.base.render import Column, Output, shell_word
@@ -186,7 +187,7 @@ def show_members(output: Output, group: GroupInfo, verbose: bool) -> None:
     show(output, cells, rows, ending='' if verbose else ' ')
 
 
-def assignment_text(partitions: Sequence[tuple[str, int]]) -> str:
+def assignment_text(partitions: Sequence[TopicPartition]) -> str:
     """Return partitions as `orders:0,1;payments:0`."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
@@ -252,8 +253,8 @@ def _member_cells(member: GroupMemberInfo | None) -> list[str | None]:
 HELD_CELLS = (cell('LAST-STABLE-OFFSET'), cell('RECORDS-LEFT'), cell('HELD'), cell('UNDECIDED'), cell('HELD-BY', None))
 
 
-def log_offsets(view: Any, partitions: list[tuple[str, int]],
-                output: Output) -> dict[tuple[str, int], PartitionOffsets]:
+def log_offsets(view: Any, partitions: list[TopicPartition],
+                output: Output) -> dict[TopicPartition, PartitionOffsets]:
     """Return the log offsets of the existing partitions. A group may have offsets in deleted topics.
 
     Report the partitions that cannot be read from here, and leave them out.
@@ -279,16 +280,16 @@ class Holders:
     def __init__(self, view: View):
         self._view = view
         self._transactional_ids: dict[int, str] | None = None
-        self._names: dict[tuple[str, int], str] = {}
+        self._names: dict[TopicPartition, str] = {}
 
-    def row(self, at: tuple[str, int], log: PartitionOffsets, position: int) -> list[Any]:
+    def row(self, at: TopicPartition, log: PartitionOffsets, position: int) -> list[Any]:
         """Return the cells of HELD_CELLS."""
         left = count_records_left(self._view.batches(at[0], at[1], position, log.high_watermark), position,
                                   log.last_stable_offset)
         holder = self._holder(at) if log.last_stable_offset < log.high_watermark else None
         return [log.last_stable_offset, left.committed, left.held, left.undecided, holder]
 
-    def _holder(self, at: tuple[str, int]) -> str | None:
+    def _holder(self, at: TopicPartition) -> str | None:
         if at not in self._names:
             open_ones = [producer for producer in self._view.producers(*at)
                          if producer.transaction_first_offset is not None]

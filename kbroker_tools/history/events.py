@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbroker.base.internal_topics import TRANSACTION_STATE
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.base.words import words_for_duration
 from kbroker.transaction.state import NEVER_TIMES_OUT_MS, TransactionRow, TransactionState
 from kbroker_tools.base.render import words_for_count
@@ -140,7 +141,7 @@ class _HistoryBuilder:
         if not life.rows:
             self._add_unknown(numbered[0], ': when it was prepared and completed, and whether it had more partitions '
                                            'than are shown; its rows were compacted away, or it was ended by hand')
-        known: frozenset[tuple[str, int]] = frozenset()
+        known: frozenset[TopicPartition] = frozenset()
         for position, stored in enumerate(life.rows):
             row = stored.row
             assert row is not None
@@ -199,7 +200,7 @@ class _HistoryBuilder:
         nothing = '' if part.transaction is not None else '; no records of it are here'
         self._add(marker.timestamp_ms, numbered, 'marker', name, marker.offset, _marker_words(marker) + nothing, fault)
 
-    def _add_missing_marker(self, numbered: tuple[int, Life], topic_partition: tuple[str, int], part: Part) -> None:
+    def _add_missing_marker(self, numbered: tuple[int, Life], topic_partition: TopicPartition, part: Part) -> None:
         number, life = numbered
         name = '{}-{}'.format(*topic_partition)
         complete_ms = life.complete_ms

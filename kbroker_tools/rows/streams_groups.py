@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import GroupInfo, GroupMemberInfo, StreamsGroupInfo, StreamsMemberInfo, SubtopologyInfo
 from kbroker.group.assignors.sticky import Key, Role
 from kbroker.group.streams.group import StreamsGroup
@@ -59,7 +60,7 @@ class StreamsGroups:
                   for member in group.members.values()))
 
 
-def _partitions(group: StreamsGroup, tasks: Mapping[Key, Any]) -> tuple[tuple[str, int], ...]:
+def _partitions(group: StreamsGroup, tasks: Mapping[Key, Any]) -> tuple[TopicPartition, ...]:
     """Return the source partitions of active tasks. A topic may have fewer partitions than tasks."""
     parts = () if group.topology is None else group.topology.subtopologies
     return tuple(sorted((topic, number) for part in parts for topic in part.sources()

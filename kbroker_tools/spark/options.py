@@ -12,6 +12,7 @@ from typing import Any
 from kbroker.base import lean_dataclasses
 from kbroker.base.errors import ConfigError
 from kbroker.base.suggestions import did_you_mean
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.config import read_client_file
 from kbroker.settings.durations import duration_ms
 from kbroker.settings.options import Option, choice, whole_number
@@ -92,8 +93,8 @@ def parse_duration_ms(text: str) -> int:
         raise ValueError('a time such as 15m') from None
 
 
-def _offsets(word: str) -> Callable[[str], str | dict[tuple[str, int], int]]:
-    def parse(text: str) -> str | dict[tuple[str, int], int]:
+def _offsets(word: str) -> Callable[[str], str | dict[TopicPartition, int]]:
+    def parse(text: str) -> str | dict[TopicPartition, int]:
         if text.lower() in ('earliest', 'latest'):
             if word == 'ending' and text.lower() == 'earliest':
                 raise ValueError('latest, or JSON such as {"topic":{"0":100,"1":-1}}')
@@ -102,7 +103,7 @@ def _offsets(word: str) -> Callable[[str], str | dict[tuple[str, int], int]]:
     return parse
 
 
-def parse_partition_numbers(text: str, what: str) -> dict[tuple[str, int], int]:
+def parse_partition_numbers(text: str, what: str) -> dict[TopicPartition, int]:
     """Parse `{"orders":{"0":23,"1":-2}}` to {(topic, partition): number}. Raise ValueError with the expected form."""
     expected = f'JSON such as {{"topic":{{"0":100}}}}, a number ({what}) for each partition'
     try:
@@ -113,7 +114,7 @@ def parse_partition_numbers(text: str, what: str) -> dict[tuple[str, int], int]:
         raise ValueError(expected) from None
 
 
-def _offset_numbers(text: str) -> dict[tuple[str, int], int]:
+def _offset_numbers(text: str) -> dict[TopicPartition, int]:
     found = parse_partition_numbers(text, 'offset')
     for value in found.values():
         if not EARLIEST <= value <= MOST:
@@ -133,7 +134,7 @@ def _number(value: object) -> int:
     return value
 
 
-def _by_timestamp(text: str) -> dict[tuple[str, int], int]:
+def _by_timestamp(text: str) -> dict[TopicPartition, int]:
     found = parse_partition_numbers(text, 'milliseconds since the epoch')
     for value in found.values():
         if not 0 <= value <= MOST:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from kbroker.base.errors import CorruptLogError, KafkaError
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.log.formats import (
     OFFSET_ENTRY,
     TIME_ENTRY,
@@ -46,7 +47,7 @@ logger = logging.getLogger(__name__)
 _INTERNAL_SUFFIX = re.compile(r'.*\.[0-9a-f]{32}-(delete|future|stray)')
 
 
-def parse_directory_name(name: str) -> tuple[str, int] | None:
+def parse_directory_name(name: str) -> TopicPartition | None:
     """Return topic and partition of `orders-0`. Return None for any other directory, and for one that is being
     deleted."""
     match = _DIRECTORY.fullmatch(name)

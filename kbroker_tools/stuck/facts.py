@@ -4,6 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client.descriptions import GroupMemberInfo, ProducerInfo, TransactionInfo
 from kbroker_tools.base.view import PartitionOffsets
 
@@ -59,7 +60,7 @@ class PastRow:
     timestamp_ms: int
     producer_id: int = -1
     producer_epoch: int = -1
-    partitions: frozenset[tuple[str, int]] = frozenset()
+    partitions: frozenset[TopicPartition] = frozenset()
     bumps_epoch: bool = False
     """True if the transaction ends by the rules of TV2 (KIP-890)."""
     kept_by: tuple[int, int] | None = None
@@ -117,7 +118,7 @@ class Facts:
     transaction: TransactionInfo | None = None
     """The coordinator's state of the transactional.id that has the holder's producer id now."""
     state_log: StateLog = StateLog()
-    marked_elsewhere: tuple[tuple[str, int], ...] = ()
+    marked_elsewhere: tuple[TopicPartition, ...] = ()
     """Other partitions of a decided transaction that have its marker."""
     groups: tuple[HeldGroup, ...] = ()
     unread_groups: tuple[str, ...] = ()

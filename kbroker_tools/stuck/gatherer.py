@@ -262,7 +262,7 @@ class Gatherer:
             return ()
         return group.members if group else ()
 
-    def group_partitions(self, group_id: str) -> list[tuple[str, int]]:
+    def group_partitions(self, group_id: str) -> list[TopicPartition]:
         """Return the partitions that the group reads, and the one with its offsets; [] if there is no such group.
 
         The offsets of a share group are not in `__consumer_offsets`, and no transaction commits them.

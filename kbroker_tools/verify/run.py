@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kbroker.base.errors import ErrorCode
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client import Admin, KafkaError
 from kbroker.client.admin import LATEST, IsolationLevel, NewTopic
 from kbroker.client.cluster import Cluster
@@ -366,7 +367,7 @@ class Run:
     def _await_stable(self) -> dict[int, tuple[int, int]]:
         """Return the last stable offset and high watermark of each partition, when they are equal or do not become
         equal."""
-        places: dict[tuple[str, int], int] = dict.fromkeys(self._places, LATEST)
+        places: dict[TopicPartition, int] = dict.fromkeys(self._places, LATEST)
         deadline = time.monotonic() + self._plan.patience_s
         if 'clock' in self._plan.nemesis:   # a transaction that began amid a jump times out that much later
             deadline += LONGEST_CLOCK_JUMP_S

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from kbroker.base.topic_partition import TopicPartition
 from kbroker.client import Consumer, Delivery, FatalProducerError, KafkaError, Producer, RebalanceListener
 from kbroker.client.admin import OffsetAndMetadata
 from kbroker.client.cluster import Cluster
@@ -92,7 +93,7 @@ class OwnWriter:
             raise ClientFailure(str(failure))
 
     def send_offsets(self, group: str | GroupMetadata, offsets: Mapping[int, int]) -> None:
-        rows: dict[tuple[str, int], OffsetAndMetadata] = {
+        rows: dict[TopicPartition, OffsetAndMetadata] = {
             self._places[partition]: OffsetAndMetadata(offset) for partition, offset in offsets.items()}
         metadata = GroupMetadata(group) if isinstance(group, str) else group
         with _failures():
@@ -160,10 +161,10 @@ class OwnMember(RebalanceListener):
         with _failures():
             self._consumer = Consumer(servers, settings, topics=[membership.topic], listener=self)
 
-    def on_partitions_assigned(self, partitions: list[tuple[str, int]]) -> None:
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         self.changes += 1
 
-    def on_partitions_revoked(self, partitions: list[tuple[str, int]]) -> None:
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
         self.changes += 1
 
     def poll(self, timeout_s: float) -> list[tuple[int, list[int], list[int]]]:
@@ -189,7 +190,7 @@ class OwnSharer:
     def __init__(self, servers: str, places: Sequence[Place], group: str, topic: str):
         self._places = places
         self._indexes = {place: index for index, place in enumerate(places)}
-        self._refused: set[tuple[str, int]] = set()
+        self._refused: set[TopicPartition] = set()
         properties = CONNECTION | {'bootstrap.servers': servers, 'group.id': group,
                                    'share.acknowledgement.mode': 'explicit', 'fetch.max.wait.ms': '100'}
         self._cluster = Cluster(ClientConfig.from_settings(properties))
