@@ -105,7 +105,7 @@ class DirectoryView:
     def incomplete(self, topic: str) -> str | None:
         """Return a sentence if the list from an internal topic may lack entries, otherwise None."""
         if self._only is not None or not self._fs.exists(os.path.join(self._root, META_PROPERTIES_FILE)):
-            return None     # copies, which are what they are
+            return None     # copied partitions, of which no list is expected to be complete
         if self._image is None:
             return (f'{self.place}: found no metadata log. If the broker has other log directories, or the cluster '
                     f'other brokers, the list lacks what their partitions of {topic} have')

@@ -69,7 +69,7 @@ class LogFile:
         """Return the first batch from `position` on that ends at or after `offset`. Raise CorruptLogError."""
         last = self._last_found
         if last is not None and last.last_offset <= offset:
-            position = max(position, last.position)     # no batch before the last answer can reach a higher offset
+            position = max(position, last.position)     # no batch before the last result can reach a higher offset
         while (batch := self.batch_at(position)) is not None:
             if batch.last_offset >= offset:
                 self._last_found = batch

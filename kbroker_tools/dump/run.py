@@ -207,7 +207,7 @@ class Dump:
         """Dump batches from a position on. Return the position of the first bytes that are no batch."""
         self._text.begin()
         reader = SegmentReader(path, self.options.most_file_bytes, position)
-        with suppress(CorruptLogError):     # the next sound batch is sought from there on
+        with suppress(CorruptLogError):     # the search for the next valid batch begins there
             self._drain(reader, advance)
         reader.close()
         return max(reader.position, position + 1)

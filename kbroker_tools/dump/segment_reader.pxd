@@ -6,14 +6,14 @@ from kbroker.record.batch cimport BatchFields
 
 cdef class SegmentReader:
     cdef readonly object path
-    cdef readonly int64_t position          # of the current batch, in the file
+    cdef readonly int64_t position          # the position of the current batch in the file
     cdef readonly int64_t next_position
     cdef readonly int64_t end
     cdef readonly int64_t bytes_read
-    cdef readonly int32_t size_bytes        # of the current batch
+    cdef readonly int32_t size_bytes        # the size of the current batch
     cdef readonly int magic
-    cdef readonly bint at_end               # no whole batch followed the last one
-    cdef BatchFields fields                 # an old batch sets only base_offset, attributes and max_timestamp_ms
+    cdef readonly bint at_end               # no complete batch follows the last one
+    cdef BatchFields fields                 # magic 0 and 1: only base_offset, attributes and max_timestamp_ms
     cdef int fd
     cdef int64_t max_bytes
     cdef uint8_t *window

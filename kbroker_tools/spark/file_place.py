@@ -137,7 +137,7 @@ class FilePlace:
         new = Tail(verify_transaction_index=self._options['verifyTxnIndex'])
         tail = self._tails.setdefault((topic, partition), new)
         error: Exception | None = None
-        for _ in range(TRIES):  # segments come and go beside a live broker
+        for _ in range(TRIES):  # a live broker adds and deletes segments
             try:
                 files = PartitionFiles.list(storage, topic, partition)
                 return tail.advance(files, self._checkpoint(LOG_START, topic, partition) or 0,

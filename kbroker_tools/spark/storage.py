@@ -124,7 +124,7 @@ def _facts(status: Callable[[], os.stat_result]) -> FileFacts | None:
     """Return size and time of a regular file; None for anything else."""
     try:
         found = status()
-    except FileNotFoundError:  # deleted meanwhile, or a broken link
+    except FileNotFoundError:  # deleted after the listing, or a broken link
         return None
     return FileFacts(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 

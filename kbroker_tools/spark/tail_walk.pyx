@@ -48,8 +48,8 @@ cdef struct Window:
     int fd
     int64_t start
     int64_t end
-    int64_t wanted_bytes        # of it when it has to move
-    int64_t asked_to            # the kernel was asked to read ahead up to here
+    int64_t wanted_bytes        # the size of the window after it moves
+    int64_t asked_to            # the position up to which the kernel was asked to read ahead
     uint8_t data[WINDOW_BYTES]
 
 
@@ -74,7 +74,7 @@ cdef class TailWalk:
     that is damaged, or below an earlier one, is skipped.
     """
     cdef readonly int64_t next_offset
-    cdef readonly int64_t replayed_to    # behind the last batch at or above `replay_from`; -1 if there is none
+    cdef readonly int64_t replayed_to    # the offset after the last batch at or above `replay_from`, or -1
     cdef readonly int64_t sound_bytes    # the end of the last valid batch in the last fed data
     cdef int64_t replay_from
     cdef object replay

@@ -245,7 +245,7 @@ class _Checks:
         for numbers in instances.values():
             numbers.sort(key=lambda number: producers[number].begin)
             begins = [producers[number].begin for number in numbers]
-            earliest = [0] * len(numbers)       # of all instances from here on
+            earliest = [0] * len(numbers)       # for each instance: of it and all later ones
             for place in range(len(numbers) - 1, -1, -1):
                 ready = producers[numbers[place]].ready
                 earliest[place] = min(ready, earliest[place + 1]) if place + 1 < len(numbers) else ready

@@ -130,7 +130,7 @@ def offsets_of_group(group: str, servers: str, settings: Mapping[str, str]) -> d
         except KafkaError as error:
             if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
                 raise
-            return {}       # some brokers answer so before the first commit
+            return {}       # some brokers return this error before the first commit
     return {Place(*place): row.offset for place, row in found.items()}
 
 

@@ -174,15 +174,15 @@ def test_skipped_offsets_are_reported_in_a_directory(kafka, tmp_path):
     kafka.admin.delete_records({('told', 0): 2})
     # The directory shows a deletion once the broker has written its checkpoint.
     for place, gone in ((at(kafka, 'told'), ['1']), ({'path': kafka.directory, 'subscribe': 'told'}, [])):
-        told = tmp_path / next(iter(place))
-        asked = {**place, 'failOnDataLoss': 'false', 'skippedTo': told, 'startingOffsets': '{"told":{"0":1}}'}
+        skipped_to = tmp_path / next(iter(place))
+        asked = {**place, 'failOnDataLoss': 'false', 'skippedTo': skipped_to, 'startingOffsets': '{"told":{"0":1}}'}
         for _ in range(2):  # a task that runs again reports the same
             assert sorted([*values(**asked, splitBytes=1), *gone]) == ['1', '2', '3', '4', 'aaa', 'ccc']
-            found = Skipped.read(told)
+            found = Skipped.read(skipped_to)
             assert sorted((loss.partition, loss.first_offset, loss.lost_offsets) for loss in found.losses) == [
                 *[(0, 1, 1)] * len(gone), (1, 1, 1)]
             assert (found.lost_offsets, found.aborted) == (1 + len(gone), {('told', 0): 1})
-        assert len(list(told.iterdir())) == 3  # the plan, and one file for the task of each partition
+        assert len(list(skipped_to.iterdir())) == 3  # the plan, and one file for the task of each partition
 
 
 def test_a_log_that_was_recreated_after_the_plan(kafka):

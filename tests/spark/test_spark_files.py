@@ -487,9 +487,9 @@ def test_many_aborted_transactions_make_small_tasks_not_large_ones(tmp_path):
     plan = make_reader(path=log.path).partitions()
     assert len(plan) >= 100_000 / ABORTED_OF_A_TASK
     assert max(len(pickle.dumps(task)) for task in plan) < 500_000
-    told = tmp_path / 'told'
-    assert values(path=log.path, skippedTo=told) == [str(number) for number in range(0, 100_000, 1000)]
-    assert Skipped.read(told).aborted_transactions == 100_000
+    skipped_to = tmp_path / 'told'
+    assert values(path=log.path, skippedTo=skipped_to) == [str(number) for number in range(0, 100_000, 1000)]
+    assert Skipped.read(skipped_to).aborted_transactions == 100_000
     assert len(rows(table='aborted', path=log.path)) == 100_000
 
 

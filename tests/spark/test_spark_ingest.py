@@ -336,12 +336,12 @@ def test_the_queries_of_the_page_of_spark_find_what_they_should(spark, broker, t
     exec(blocks[1].split('\n\n')[1].partition('\n')[2].replace('/var/lib/kbroker', str(broker.directory)), found)
     assert [(row.topic, row.transaction_first_offset) for row in found['hanging'].collect()] == [('orders', 6)]
 
-    told = tmp_path / 'told'
+    skipped_to = tmp_path / 'told'
     writer.end('abort')
     delete_records(broker.address, 'orders', 0, 2)
     frame = spark.read.format('kbroker').options(**{
-        'kafka.bootstrap.servers': broker.address, 'skippedTo': str(told), 'failOnDataLoss': 'false',
+        'kafka.bootstrap.servers': broker.address, 'skippedTo': str(skipped_to), 'failOnDataLoss': 'false',
         'startingOffsets': '{"orders":{"0":1}}'}, subscribe='orders').load()
     assert frame.count() == 3
-    exec(skipped.replace('/shared/skipped', str(told)), found)
+    exec(skipped.replace('/shared/skipped', str(skipped_to)), found)
     assert capsys.readouterr().out.splitlines()[3] == f'|{1:>17}|{1:>25}|'

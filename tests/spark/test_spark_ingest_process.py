@@ -77,7 +77,7 @@ def test_killed_at_random_it_has_each_row_once_in_the_end(shared_broker, tmp_pat
     with SteadyWriter(shared_broker.address, topic):
         for _ in range(kills):
             process = start(*given, '--follow', '--interval', '0', '--json')
-            first = process.stdout.readline()  # the command is within its runs now
+            first = process.stdout.readline()  # the first run has ended, and others follow
             assert first, process.stderr.read()
             runs.add(json.loads(first)['run'])
             with pytest.raises(subprocess.TimeoutExpired):

@@ -222,23 +222,23 @@ def test_a_stream_counts_what_it_passes_over_once_a_micro_batch(spark, log, tmp_
     log.flush()
     path = log.segments()[0]
     damage(path, path.read_bytes().index(b'value 2'), b'V')
-    told = tmp_path / 'told'
+    skipped_to = tmp_path / 'told'
     stream = Stream(spark, tmp_path, path=str(log.path), maxOffsetsPerTrigger='5', failOnDataLoss='false',
-                    skippedTo=str(told))
+                    skippedTo=str(skipped_to))
     assert all_of(stream.run()) == ['value 0', 'value 1', 'value 3']
     for is_again in (False, True):
         if is_again:
             stream.forget(1)
             stream.run()
             assert stream.replayed
-        found = Skipped.read(told)
+        found = Skipped.read(skipped_to)
         assert [(loss.first_offset, loss.lost_offsets) for loss in found.losses] == [(8, 1)]
         assert found.aborted == {('topic', 0): 4}
     log.write('aborted', producer_id=1)
     log.end(1, commit=False)
     log.flush()
     stream.run()
-    summed = spark.read.json(str(told)).selectExpr('sum(lost_offsets)', 'sum(aborted_transactions)')
+    summed = spark.read.json(str(skipped_to)).selectExpr('sum(lost_offsets)', 'sum(aborted_transactions)')
     assert tuple(summed.collect()[0]) == (1, 5)
 
 

@@ -11,9 +11,9 @@ from kbroker_tools.spark.stream import RecordsStreamReader, to_json
 class Query:
     """A streaming query. It runs each micro-batch with a new reader, as Spark does after a restart."""
 
-    def __init__(self, log, told, **options):
-        self.told = told
-        self.options = {'path': str(log.path), 'skippedTo': str(told), 'failOnDataLoss': 'false', **options}
+    def __init__(self, log, skipped_to, **options):
+        self.skipped_to = skipped_to
+        self.options = {'path': str(log.path), 'skippedTo': str(skipped_to), 'failOnDataLoss': 'false', **options}
 
     def play(self, begin, end, partition=('topic', 0)):
         """Run a micro-batch. Return the values from offset `begin` to `end`."""
@@ -23,7 +23,7 @@ class Query:
 
     @property
     def skipped(self):
-        return Skipped.read(self.told)
+        return Skipped.read(self.skipped_to)
 
 
 def test_a_micro_batch_that_is_played_again_counts_once(log, tmp_path):
@@ -49,7 +49,7 @@ def test_a_micro_batch_that_is_cut_otherwise_when_it_is_played_again_counts_once
     query = Query(log, tmp_path / 'told', maxRecordsPerPartition='1')
     assert query.play(0, 8) == []
     assert query.skipped.aborted == {('topic', 0): 4}
-    assert len(list(query.told.iterdir())) > 2
+    assert len(list(query.skipped_to.iterdir())) > 2
     del query.options['maxRecordsPerPartition']
     assert query.play(0, 8) == []
     assert query.skipped.aborted == {('topic', 0): 4}
@@ -94,4 +94,4 @@ def test_a_query_that_skipped_nothing_reports_so(log, tmp_path):
     query = Query(log, tmp_path / 'told')
     assert query.play(0, 1) == ['a']
     assert (query.skipped.lost_offsets, query.skipped.aborted_transactions) == (0, 0)
-    assert [path.name for path in query.told.iterdir()] == ['plan.json']
+    assert [path.name for path in query.skipped_to.iterdir()] == ['plan.json']

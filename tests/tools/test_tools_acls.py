@@ -57,7 +57,7 @@ def test_an_operator_who_was_locked_out_gets_in_through_the_directory(directory)
         'Adding ACLs for resource `ResourcePattern(resourceType=CLUSTER, name=kafka-cluster, patternType=LITERAL)`: \n'
         ' \t(principal=User:alice, host=*, operation=ALTER, permissionType=ALLOW)\n\n')
     assert 'already exists.' in run(*place, '--add', *ALLOW_ALICE, '--operation', 'Alter', '--cluster')
-    for times in range(2):      # the second start has a clean stop of the first behind it
+    for times in range(2):      # the second start follows a clean stop
         with InProcessBroker(directory, ON) as node:
             access = node.authorizer.access_of(parse_principal('User:alice'), '10.0.0.1')
             assert access.may(Operation.ALTER, *CLUSTER) is (times == 0)

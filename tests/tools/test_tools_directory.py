@@ -120,14 +120,15 @@ def test_a_transaction_is_as_its_coordinator_describes_it(broker, client, view, 
     if ending != 'open':
         client.end(ending == 'committed')
         client.pass_time()
-    told = broker.ask(build('DescribeTransactionsRequest', transactional_ids=[TRANSACTIONAL_ID])).transaction_states[0]
+    answer = broker.ask(build('DescribeTransactionsRequest', transactional_ids=[TRANSACTIONAL_ID]))
+    described = answer.transaction_states[0]
     listed = broker.ask(build('ListTransactionsRequest')).transaction_states[0]
     found = view.transaction(TRANSACTIONAL_ID)
     assert (found.state, found.producer_id, found.producer_epoch, found.timeout_ms, found.start_timestamp_ms) == (
-        told.transaction_state, told.producer_id, told.producer_epoch, told.transaction_timeout_ms,
-        told.transaction_start_time_ms)
+        described.transaction_state, described.producer_id, described.producer_epoch, described.transaction_timeout_ms,
+        described.transaction_start_time_ms)
     assert found.partitions == tuple(sorted(
-        (topic.topic, partition) for topic in told.topics for partition in topic.partitions))
+        (topic.topic, partition) for topic in described.topics for partition in topic.partitions))
     assert [(each.transactional_id, each.producer_id, each.state, each.coordinator_id)
             for each in view.transactions()] == [
         (TRANSACTIONAL_ID, listed.producer_id, listed.transaction_state, 1)]

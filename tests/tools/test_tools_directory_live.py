@@ -67,11 +67,11 @@ def test_both_views_of_a_broker_agree(tmp_path, broker_type, member_options):
                 stack.enter_context(a_member(broker.address, group_id, **options))
             live = LiveView(ClientConfig.load(broker.address, None))
             stack.callback(live.close)
-            told, seen = answers(live), answers(DirectoryView(tmp_path / 'data'))
-        if 'kip-848' in told['group']:
+            expected, seen = answers(live), answers(DirectoryView(tmp_path / 'data'))
+        if 'kip-848' in expected['group']:
             # The member leaves the choice of the assignor to the broker, so no row names one.
-            told['group']['kip-848'] = replace(told['group']['kip-848'], protocol='')
-        for question, answer in told.items():
+            expected['group']['kip-848'] = replace(expected['group']['kip-848'], protocol='')
+        for question, answer in expected.items():
             assert seen[question] == answer, question
     finally:
         broker.kill9()

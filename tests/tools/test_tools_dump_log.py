@@ -200,12 +200,12 @@ def test_files_that_cannot_be_opened_or_are_no_segments_are_reported_and_skipped
     good = segment(tmp_path / 't-0', encode_batch(RECORDS))
     (tmp_path / 'x.log').touch()
     (tmp_path / 'x.checkpoint').touch()
-    for name, told in ((f'{7:020d}.log', 'No such file or directory'), ('x.log', "found 'x' before the suffix"),
-                       ('x.checkpoint', "found 'x' before the suffix"), (f'{7:020d}.index', 'No such file'),
-                       ('none', 'No such file or directory')):
+    for name, message in ((f'{7:020d}.log', 'No such file or directory'), ('x.log', "found 'x' before the suffix"),
+                          ('x.checkpoint', "found 'x' before the suffix"), (f'{7:020d}.index', 'No such file'),
+                          ('none', 'No such file or directory')):
         done = run_command('dump-log', tmp_path / name, good)
         assert done.returncode == 1
-        assert told in done.stderr and len(done.stderr.splitlines()) == 1
+        assert message in done.stderr and len(done.stderr.splitlines()) == 1
         assert 'baseOffset: 0' in done.stdout
     (tmp_path / 'notes.txt').touch()
     done = run_command('dump-log', tmp_path / 'notes.txt')
@@ -245,9 +245,9 @@ def test_statistics_say_what_they_leave_out(tmp_path):
 def test_a_torn_end_is_reported(options, tmp_path):
     path = segment(tmp_path / 't-0', encode_batch(RECORDS), b'torn')
     done = run_command('dump-log', path, *options)
-    told = f'Found 4 invalid bytes at the end of {NAME}\n'
+    message = f'Found 4 invalid bytes at the end of {NAME}\n'
     assert done.returncode == 0
-    assert (done.stderr == told and told not in done.stdout) if options else done.stdout.endswith(told)
+    assert (done.stderr == message and message not in done.stdout) if options else done.stdout.endswith(message)
 
 
 def test_a_truncated_snapshot_is_reported_and_skipped(tmp_path):

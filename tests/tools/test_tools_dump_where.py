@@ -45,7 +45,7 @@ def test_terms_mean_what_they_say(text, expected):
     assert meaning(text) == expected
 
 
-@pytest.mark.parametrize(('text', 'told'), [
+@pytest.mark.parametrize(('text', 'quoted'), [
     ('ofset>=3', "'ofset'"), ('offset', "'offset' alone"), ('offset>=x', "'x'"),
     ('offset>3..4', "the range '3..4' after '>'"),
     ('producer-id>3', "'producer-id>'"), ('control=1', "'=' after 'control'"),
@@ -54,10 +54,10 @@ def test_terms_mean_what_they_say(text, expected):
     ('offset>=1,,control', "',control' at column 11"),
     ('>=3', "'>=3' at column 1"), ('time>=noon', "'noon'"), ('offset>=1' + '0' * 30, '10000'),
     ('offset>=', "'offset' alone")])
-def test_a_term_that_cannot_be_read_is_quoted(text, told):
+def test_a_term_that_cannot_be_read_is_quoted(text, quoted):
     with pytest.raises(WhereError) as error:
         parse_where(text)
-    assert f'found {told}' in str(error.value)
+    assert f'found {quoted}' in str(error.value)
     assert 'expected' in str(error.value)
 
 

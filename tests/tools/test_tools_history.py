@@ -87,7 +87,7 @@ def coordinator(view, request):
     return Coordinator(view, version=request.param)
 
 
-def told(view, transactional_id='pay', all_partitions=False):
+def history_in(view, transactional_id='pay', all_partitions=False):
     return read_history(view, transactional_id, all_partitions, Output())
 
 
@@ -106,7 +106,7 @@ def test_a_prepared_transaction_that_its_client_kept_is_an_event(view):
     coordinator.mark(A)
     coordinator.epoch = 2
     coordinator.complete()
-    history = told(view)
+    history = history_in(view)
     assert kinds(history) == ['begin', 'records', 'kept', 'prepare', 'marker', 'complete']
     assert [event.details for event in history.events if event.kind in ('kept', 'prepare')] == [
         'prepared for two-phase commit; its client goes on as producer 1000 epoch 1',
@@ -124,7 +124,7 @@ def test_events_are_listed_in_the_order_in_which_they_happened(coordinator, view
     coordinator.mark(A)
     coordinator.mark(B)
     coordinator.complete()
-    history = told(view)
+    history = history_in(view)
     assert kinds(history) == ['initialised', 'begin', 'records', 'partitions', 'records', 'prepare', 'marker', 'marker',
                               'complete']
     assert (history.faults, history.unknowns, history.transactions) == ([], [], 1)
@@ -140,7 +140,7 @@ def test_transactions_are_distinguished_even_if_they_share_an_epoch(coordinator,
     coordinator.row('EMPTY')
     for number in range(6):
         coordinator.transact(*((A, B) if number % 2 else (A,)), commit=number % 3 != 0)
-    history = told(view)
+    history = history_in(view)
     assert (history.transactions, history.faults, history.unknowns) == (6, [], [])
     assert [event.transaction for event in history.events if event.kind == 'marker'] == [1, 2, 2, 3, 4, 4, 5, 6, 6]
 
@@ -173,7 +173,7 @@ def test_a_sound_life_has_no_fault_and_one_without_a_marker_has_that_one(version
     for topic_partition in (A, B):
         view.log(*topic_partition).write(at_ms=coordinator.now_ms)
     view.clock_ms = START_MS + coordinator.now_ms
-    history = told(view)
+    history = history_in(view)
     assert history.transactions == len(transactions)
     if lost is None:
         assert history.faults == []
@@ -187,7 +187,7 @@ def test_markers_of_other_producers_do_not_matter(coordinator, view):
     other.row('EMPTY')
     other.transact(A)
     coordinator.transact(A)
-    assert [event.offset for event in told(view).events if event.kind == 'marker'] == [3]
+    assert [event.offset for event in history_in(view).events if event.kind == 'marker'] == [3]
 
 
 def test_an_initialisation_that_raises_the_epoch_is_a_fence(view):
@@ -195,7 +195,7 @@ def test_an_initialisation_that_raises_the_epoch_is_a_fence(view):
     coordinator.row('EMPTY')
     coordinator.epoch = 1
     coordinator.row('EMPTY')
-    fence = told(view).events[1]
+    fence = history_in(view).events[1]
     assert fence.kind == 'fenced'
     assert fence.details == ('epoch 0 may not write any more: initialised again, producer 1000 epoch 1, '
                              'times out after 1 min')
@@ -209,7 +209,7 @@ def test_an_abort_after_the_timeout_says_so(view):
     coordinator.prepare(A, commit=False)
     coordinator.mark(A, commit=False)
     coordinator.complete(commit=False)
-    assert [event.details for event in told(view).events if event.kind == 'prepare'] == [
+    assert [event.details for event in history_in(view).events if event.kind == 'prepare'] == [
         'abort, epoch 1; after its timeout of 1 min']
 
 
@@ -219,7 +219,7 @@ def test_an_abort_by_the_coordinator_fences_the_producer_of_an_older_version(vie
     coordinator.begin(A)
     coordinator.epoch += 1
     coordinator.prepare(A, commit=False)
-    assert [event.details for event in told(view).events if event.kind == 'prepare'] == [
+    assert [event.details for event in history_in(view).events if event.kind == 'prepare'] == [
         'abort, epoch 1; epoch 0 is fenced']
 
 
@@ -234,7 +234,7 @@ def test_a_used_up_epoch_changes_the_producer_id(view):
     coordinator.producer_id, coordinator.epoch = 2000, 0
     coordinator.complete(previous=1000)
     coordinator.transact(A)
-    history = told(view)
+    history = history_in(view)
     assert history.faults == []
     assert 'producer 2000 is to follow' in next(event.details for event in history.events if event.kind == 'prepare')
     assert [event.details for event in history.events if event.kind == 'producer id'] == [
@@ -247,7 +247,7 @@ def test_an_abort_of_nothing_only_ends_the_epoch(view):
     coordinator.start_ms = coordinator.now_ms + 10
     coordinator.prepare(commit=False)
     coordinator.complete(commit=False)
-    history = told(view)
+    history = history_in(view)
     assert kinds(history) == ['initialised', 'prepare', 'complete']
     assert 'of nothing' in history.events[1].details
     assert (history.faults, history.unknowns) == ([], [])
@@ -257,7 +257,7 @@ def test_an_id_that_expired_ends_with_its_tombstone(view):
     coordinator = Coordinator(view)
     coordinator.row('EMPTY')
     view.forget('pay', at_ms=500)
-    assert kinds(told(view)) == ['initialised', 'forgotten']
+    assert kinds(history_in(view)) == ['initialised', 'forgotten']
 
 
 def test_a_transaction_in_which_a_partition_got_no_records_has_its_marker_there(coordinator, view):
@@ -268,7 +268,7 @@ def test_a_transaction_in_which_a_partition_got_no_records_has_its_marker_there(
     coordinator.mark(A)
     coordinator.mark(B)
     coordinator.complete()
-    history = told(view)
+    history = history_in(view)
     assert history.faults == []
     assert [event.details for event in history.events if event.where == 'orders-1'] == [
         f'commit, epoch {coordinator.epoch}, coordinator epoch 0; no records of it are here']
@@ -284,7 +284,7 @@ def test_a_missing_marker_is_flagged_with_what_ends_the_transaction(coordinator,
     coordinator.prepare(A, B)
     coordinator.mark(A)
     coordinator.complete()
-    [fault] = told(view).faults
+    [fault] = history_in(view).faults
     assert fault.startswith('transaction 1, orders-1: missing: the transaction is complete and there is no marker; '
                             'it is open from offset 0 on.')
     assert fault.endswith('kbroker-transactions why-stuck orders:1')
@@ -298,7 +298,8 @@ def test_a_late_marker_is_flagged(coordinator, view):
     coordinator.complete()
     coordinator.now_ms += 9999
     coordinator.mark(A)
-    assert told(view).faults == ['transaction 1, orders-0 offset 1: late: 10.0 s after the transaction was complete']
+    assert history_in(view).faults == [
+        'transaction 1, orders-0 offset 1: late: 10.0 s after the transaction was complete']
 
 
 def test_a_marker_that_says_the_opposite_is_torn(view):
@@ -309,7 +310,7 @@ def test_a_marker_that_says_the_opposite_is_torn(view):
     coordinator.prepare(A)
     coordinator.mark(A, commit=False)
     coordinator.complete()
-    assert told(view).faults == [
+    assert history_in(view).faults == [
         'transaction 1, orders-0 offset 1: torn: the rows say commit, the marker says abort']
 
 
@@ -320,13 +321,13 @@ def test_a_decision_that_is_never_completed_is_torn(coordinator, view):
     coordinator.write(B)
     coordinator.prepare(A, B)
     coordinator.mark(A)
-    [fault] = told(view).faults
+    [fault] = history_in(view).faults
     assert 'torn: not completed for' in fault and 'no marker in orders-1' in fault
     coordinator.mark(B)
-    [fault] = told(view).faults
+    [fault] = history_in(view).faults
     assert 'though every partition has its marker' in fault
     view.clock_ms = START_MS + coordinator.now_ms + 50
-    assert told(view).faults == [], 'the coordinator may still be writing it'
+    assert history_in(view).faults == [], 'the coordinator may still be writing it'
 
 
 def test_a_decision_that_the_next_transaction_follows_at_once_is_torn(coordinator, view):
@@ -336,7 +337,7 @@ def test_a_decision_that_the_next_transaction_follows_at_once_is_torn(coordinato
     coordinator.prepare(A)
     coordinator.mark(A)
     coordinator.transact(A)
-    [fault] = told(view).faults
+    [fault] = history_in(view).faults
     assert fault.startswith('transaction 1, ') and fault.endswith('torn: no Complete row follows it')
 
 
@@ -344,7 +345,7 @@ def test_an_open_transaction_that_no_row_knows_of_hangs(coordinator, view):
     coordinator.row('EMPTY')
     coordinator.transact(A)
     view.log(*B).write(1000, 0, coordinator.now_ms + 5000, records=7)
-    [fault] = told(view).faults
+    [fault] = history_in(view).faults
     assert fault.startswith('orders-1 offset 0: hanging: open for 55.0 s')
     assert fault.endswith('kbroker-transactions why-stuck orders:1')
 
@@ -354,7 +355,7 @@ def test_an_open_transaction_that_its_row_knows_of_is_well(coordinator, view):
     coordinator.transact(A)
     coordinator.begin(A)
     coordinator.write(A, 2)
-    history = told(view)
+    history = history_in(view)
     assert history.faults == []
     assert [(event.transaction, event.kind) for event in history.events[-2:]] == [(2, 'begin'), (2, 'records')]
 
@@ -367,7 +368,7 @@ def test_a_marker_written_again_before_the_end_is_listed_and_is_no_fault(coordin
     coordinator.mark(A)
     coordinator.mark(A)
     coordinator.complete()
-    history = told(view)
+    history = history_in(view)
     assert 'repeated' in kinds(history) and history.faults == []
 
 
@@ -382,7 +383,7 @@ def test_transactions_whose_rows_were_compacted_are_found_in_the_partitions(view
     view.logs['__transaction_state', 2].data.clear()
     view.logs['__transaction_state', 0].data.clear()
     coordinator.transact(A)
-    history = told(view)
+    history = history_in(view)
     assert (history.transactions, history.faults) == (3, [])
     assert len(history.unknowns) == 2
     assert history.unknowns[0].startswith('what happened before: compaction has left no row before offset')
@@ -399,7 +400,7 @@ def test_a_lone_complete_row_names_no_partitions(view):
     for partition in range(3):
         view.logs['__transaction_state', partition].data.clear()
     coordinator.complete()
-    history = told(view)
+    history = history_in(view)
     assert history.faults == []
     assert 'transaction 1: which partitions its rows named, so whether a marker is missing' in history.unknowns
     assert [event.transaction for event in history.events if event.kind == 'marker'] == [1]
@@ -412,7 +413,7 @@ def test_a_log_that_begins_later_cannot_tell_whether_it_had_the_marker(coordinat
     log.data.clear()
     log.start_offset = log.end_offset
     log.write(at_ms=50_000)
-    history = told(view)
+    history = history_in(view)
     assert history.faults == []
     assert history.unknowns == ['transaction 1, orders-0: whether it had its marker; its log begins later, at offset 2']
 
@@ -425,7 +426,7 @@ def test_a_compacted_log_cannot_tell_whether_it_had_the_marker(coordinator, view
     coordinator.prepare(A)
     coordinator.complete()
     view.log(*A).write(at_ms=50_000)
-    history = told(view)
+    history = history_in(view)
     assert (history.faults, history.unknowns) == (
         [], ['transaction 1, orders-0: whether it had its marker; its log was compacted'])
 
@@ -434,7 +435,7 @@ def test_a_partition_that_is_gone_is_named(coordinator, view):
     coordinator.row('EMPTY')
     coordinator.transact(A)
     del view.logs[A]
-    history = told(view)
+    history = history_in(view)
     assert history.faults == []
     assert history.unknowns == ['orders-0 does not exist (any more)',
                                 'transaction 1, orders-0: whether it had its marker; that partition could not be read']
@@ -450,7 +451,7 @@ def test_a_partition_that_cannot_be_read_is_named(coordinator, view, monkeypatch
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, 'found no leader')
         return answer(topic, partition)
     monkeypatch.setattr(view, 'producers', producers)
-    history = told(view)
+    history = history_in(view)
     assert history.faults == []
     assert any(unknown.startswith('orders-1: ') and 'found no leader' in unknown for unknown in history.unknowns)
 
@@ -460,7 +461,7 @@ def test_the_history_of_a_kafka_directory_is_complete(tmp_path):
     with tarfile.open(KAFKA_DIRECTORY) as archive:
         archive.extractall(tmp_path, filter='data')
     [data_dir] = tmp_path.iterdir()
-    history = told(DirectoryView(data_dir), 'tx-1')
+    history = history_in(DirectoryView(data_dir), 'tx-1')
     assert (history.transactions, history.faults, history.unknowns) == (6, [], [])
     for number in range(1, 7):
         order = [event.kind for event in history.events if event.transaction == number and event.kind != 'records']
@@ -520,8 +521,8 @@ def test_partitions_that_no_longer_know_the_producer_are_read_on_demand(view):
     coordinator = Coordinator(view)
     coordinator.row('EMPTY')
     view.log(*B).end(1000, 0, True, 5)
-    assert told(view).transactions == 0
-    assert told(view, all_partitions=True).transactions == 1
+    assert history_in(view).transactions == 0
+    assert history_in(view, all_partitions=True).transactions == 1
 
 
 def test_live_and_offline_tell_the_same(broker):

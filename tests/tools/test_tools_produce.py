@@ -190,9 +190,9 @@ def test_a_failed_abort_is_reported_in_addition_to_the_error_that_ended_the_comm
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
-    told, = stderr.decode().splitlines()
-    assert told.startswith('The open transaction of gone could not be aborted (')
-    assert told.endswith('it stays open, and holds up read_committed consumers, until its timeout of 30000 ms.')
+    last_line, = stderr.decode().splitlines()
+    assert last_line.startswith('The open transaction of gone could not be aborted (')
+    assert last_line.endswith('it stays open, and holds up read_committed consumers, until its timeout of 30000 ms.')
 
 
 def written(broker, topic):
@@ -243,9 +243,9 @@ def test_a_line_that_is_too_large_is_reported_and_the_others_are_written(shared_
 def test_a_line_that_is_too_large_ends_a_transaction(shared_broker):
     done = produce(shared_broker, 'large-tx', '--transactional-id', 'large', stdin=b'1\n' + b'x' * (5 << 20) + b'\n')
     assert done.returncode == 1
-    aborted, told = done.stderr.decode().splitlines()
+    aborted, last_line = done.stderr.decode().splitlines()
     assert aborted == 'The open transaction of large was aborted.'
-    assert told.startswith('kbroker-produce: line 2: ')
+    assert last_line.startswith('kbroker-produce: line 2: ')
 
 
 def test_on_a_terminal_the_lines_are_counted(shared_broker):

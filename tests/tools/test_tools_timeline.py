@@ -521,9 +521,9 @@ STATE = '[state.axis, Math.round(state.from), Math.round(state.to), state.chosen
 def test_a_hand_on_the_page_finds_ids_moves_and_zooms(shown):
     with OpenPage(shown(small_view())) as opened:
         opened.hover(*opened.value(PLACE_OF % '.bar.aborted'))
-        told = opened.value("document.getElementById('detail').innerText")
+        shown_text = opened.value("document.getElementById('detail').innerText")
         for words in ('payments-2: aborted', '1001, epoch 0', '9 to 18', 'offset 19, epoch 1', '270 ms'):
-            assert words in told
+            assert words in shown_text
         opened.hover(*opened.value(PLACE_OF % '.bar.open'))
         assert 'payments-2: open' in opened.value("document.getElementById('detail').innerText")
         opened.hover(5, 5)
@@ -570,8 +570,8 @@ def test_keys_alone_will_do(shown):
 def test_ten_thousand_transactions_tell_how_many_are_under_the_pointer(shown):
     with OpenPage(shown(large_view())) as opened:
         opened.hover(700, opened.value(PLACE_OF % 'path.many.committed')[1])
-        told = opened.value("document.getElementById('detail').innerText")
-        assert re.search(r'\d+ transactions here\s+committed\s+\d+', told)
+        shown_text = opened.value("document.getElementById('detail').innerText")
+        assert re.search(r'\d+ transactions here\s+committed\s+\d+', shown_text)
         assert opened.faults == []
 
 

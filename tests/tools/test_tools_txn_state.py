@@ -204,7 +204,7 @@ def test_the_tail_ends_after_so_many_rows(tmp_path, follow):
     topic = Topic(tmp_path, '__transaction_state', 1)
     topic.append(0, transaction('old', 0, T))
     process = follow('--data-dir', tmp_path, '--max-messages', '1', '--transactional-id', 'new')
-    while process.poll() is None:           # the rows may come before its position until it has taken that
+    while process.poll() is None:           # rows before the position of the tail are skipped
         topic.append(0, transaction('new', 1, T + 1))
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.05)
@@ -280,11 +280,11 @@ def test_a_batch_that_cannot_be_decompressed_is_reported_and_skipped(tmp_path):
 def test_damage_is_reported_once_however_often_it_is_read(tmp_path):
     topic = Topic(tmp_path, '__transaction_state', 1)
     topic.append(0, transaction('tx-a', 0, T))
-    told = []
-    tail = tail_of(BrokenPartition(tmp_path), told.append)
+    reported = []
+    tail = tail_of(BrokenPartition(tmp_path), reported.append)
     assert [batch.rows[0].record.offset for batch in tail.batches()] == [0]
     assert list(tail.batches()) == []
-    assert told == ['__transaction_state-0, offset 1: found 14 bytes, expected a batch']
+    assert reported == ['__transaction_state-0, offset 1: found 14 bytes, expected a batch']
     topic.close()
 
 
