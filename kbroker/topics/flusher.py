@@ -1,4 +1,4 @@
-"""Group commit: one sync of a partition serves everyone who appended there since the last one began."""
+"""Group commit: one sync of a partition covers all appends since the previous sync began."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
 EXPIRY_INTERVAL_MS = 100
 PARTITIONS_AT_ONCE = 8
-"""The most syncs in progress. More would only wait in the queue of the threads, and later appends would have
-to wait for the sync after that."""
+"""The most syncs in progress. Further syncs would wait in the queue of the threads, and appends made during that time
+would need yet another sync."""
 
 
 class Flusher:
     """Collects partitions with unflushed appends. `kick`, called at the end of each tick, begins to sync them.
 
-    Each partition has a sync of its own, so its waiters do not wait for other partitions. Appends made while it runs
-    wait for the next one: the busier the disk, the larger the group.
+    Each partition has a separate sync, so its waiters do not wait for other partitions. Appends that are made during a
+    sync wait for the next one, so a busy disk gets larger groups.
     """
 
     def __init__(self, sync: Sync = sync_inline, on_failure: Callable[[BaseException], object] = lambda error: None,
                  on_shortage: Callable[[OSError], object] = lambda error: None,
                  clock: Clock | None = None, timers: Timers | None = None):
-        """`on_failure` is called after a failed sync, and the flusher halts. `on_shortage` is called when no file
-        descriptor is left to open the files: the caller then has to `kick` again a little later. Without `clock` and
-        `timers`, waiters wait for as long as it takes."""
+        """`on_failure` is called after a failed sync, and the flusher halts. `on_shortage` is called if no file
+        descriptor is left to open the files; the caller has to `kick` again a little later. Without `clock` and
+        `timers`, waiters never expire."""
         self._sync = sync
         self._on_failure = on_failure
         self._on_shortage = on_shortage
         self._dirty: dict[Partition, None] = {}
-        self._under_way: set[Partition] = set()
+        self._syncing: set[Partition] = set()
         self._halted = False
         self._clock = clock
         self._timers = timers
@@ -47,8 +47,8 @@ class Flusher:
         self._dirty = {}
 
     def sync_inline(self) -> None:
-        """Sync in the thread that calls `kick` from now on. A stop is about to close the sync threads, and a sync
-        under way may complete something that appends again."""
+        """Sync in the thread that calls `kick` from now on. Called before a stop closes the sync threads: a sync in
+        progress may complete an operation that appends again."""
         self._sync = sync_inline
 
     def request(self, partition: Partition) -> None:
@@ -57,8 +57,8 @@ class Flusher:
 
     def kick(self) -> None:
         """Begin the syncs of up to PARTITIONS_AT_ONCE partitions, the longest waiting one first."""
-        while self._dirty and len(self._under_way) < PARTITIONS_AT_ONCE:
-            partition = next((each for each in self._dirty if each not in self._under_way), None)
+        while self._dirty and len(self._syncing) < PARTITIONS_AT_ONCE:
+            partition = next((each for each in self._dirty if each not in self._syncing), None)
             if partition is None:
                 return
             del self._dirty[partition]
@@ -66,8 +66,8 @@ class Flusher:
                 return
 
     def _begin(self, partition: Partition) -> bool:
-        """Begin a sync and return whether that worked. Without a file descriptor nothing is lost: the partition
-        waits."""
+        """Begin a sync and return whether it has begun. If no file descriptor is left, the partition waits for the next
+        `kick`."""
         if not self._watches_waiters and self._timers is not None:
             self._watches_waiters = True
             self._timers.after(EXPIRY_INTERVAL_MS, self._expire_waiters)
@@ -80,14 +80,14 @@ class Flusher:
             else:
                 self._fail(error)
             return False
-        self._under_way.add(partition)
+        self._syncing.add(partition)
         self._sync(files, partial(self._finished, partition, offset))
         return True
 
     def _expire_waiters(self) -> None:
-        """Answer the waiters that are overdue, and continue while anything waits for a sync."""
+        """Complete the overdue waiters. Check again after EXPIRY_INTERVAL_MS while partitions wait for a sync."""
         assert self._timers is not None and self._clock is not None
-        waiting = [*self._under_way, *self._dirty]
+        waiting = [*self._syncing, *self._dirty]
         self._watches_waiters = bool(waiting)
         if waiting:
             monotonic_ms = self._clock.monotonic_ms()
@@ -96,12 +96,12 @@ class Flusher:
             self._timers.after(EXPIRY_INTERVAL_MS, self._expire_waiters)
 
     def _finished(self, partition: Partition, offset: int, error: OSError | None) -> None:
-        self._under_way.discard(partition)
+        self._syncing.discard(partition)
         if self._halted:        # the directory is offline, and its waiters get or got the failure
             return
         if error is not None:
-            # After a failed fdatasync the page cache may have dropped the pages. A second one would report a success
-            # that never happened.
+            # After a failed fdatasync the page cache may have dropped the pages. A second fdatasync would report a
+            # success although the data are lost.
             self._fail(error)
             return
         partition.flushed(offset)

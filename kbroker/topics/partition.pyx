@@ -1,22 +1,24 @@
-"""One partition: the door into its log, its high watermark, its last stable offset, and the waiters for both.
+"""One partition: the access to its log, its high watermark, its last stable offset, and the waiters for both.
 
-A single node has no followers, so the disk is the replica: the high watermark is the end of what has been flushed
-(or, with kbroker.durability=page-cache, of what has been written). One mechanism, a waiter on the high watermark,
-serves Produce with acks=all, both coordinators, and Fetch.
+A single node has no followers, so the disk is the replica: the high watermark is the end of the flushed batches (with
+kbroker.durability=page-cache, of the written batches). Produce with acks=all, both coordinators, and Fetch all wait for
+the high watermark.
 
 No reader, no acknowledgement and no later record may depend on a record that a crash could still take away, unless a
-restart derives the same record again from what is durable. Here is what keeps that true:
+restart derives the same record again from what is durable. The code keeps this rule as follows:
 
 - The log adopts a batch before its bytes are written, so memory may run ahead of the disk. But readers stop at the high
-  watermark, acknowledgements wait for it, and a failed write or sync takes the whole directory offline.
-- A later record that was accepted because of an earlier one of its log is in the same write, or behind it.
-- A record of another log waits for the high watermark of the first, as the rows and markers of a transaction do. The
-  Complete row does not wait: a restart that finds the Prepare row sends the markers again and comes to the same row.
-- acks=1 asks for the page cache alone. A refusal, and a description of the log such as its end offset, promise nothing.
+  watermark, acknowledgements wait for it, and after a failed write or sync the whole directory is offline.
+- A record that was accepted because of an earlier record of its log is in the same write as that record, or in a later
+  one.
+- A record that depends on a record of another log waits for the high watermark of that log, as the rows and markers of
+  a transaction do. The Complete row does not wait: a restart that finds the Prepare row sends the markers again and
+  derives the same Complete row.
+- acks=1 only promises that a record is in the page cache. A refusal, and a description of the log such as its end
+  offset, promise nothing.
 
-A client that was answered sees what it was answered for. So a reader waits until the disk has what was acknowledged
-with acks=1 before the reader came (`acknowledged_offset`): the disk decides what a reader sees, and the reader decides
-when it asks.
+A client sees every record that was acknowledged to it. So a reader waits until the disk has all records that were
+acknowledged with acks=1 before the reader arrived (`acknowledged_offset`). A reader sees only what is on the disk.
 """
 from collections import deque
 
@@ -59,14 +61,15 @@ APPEND_ERRORS = {
 }
 """Kafka's errors for the clients of a coordinator when an append to its internal topic fails.
 
-Every other error stays what it is.
+Every other error is not translated.
 """
 
 
 cdef class DurableQueue:
     """The completions that wait for an offset to be durable, by offset, then in order of arrival.
 
-    Nearly always the last to arrive waits for the highest offset. One that waits for a duplicate does not.
+    Nearly always, a new completion waits for the highest offset. Only a completion for a duplicate waits for a lower
+    one.
     """
 
     def __dealloc__(self):
@@ -89,7 +92,7 @@ cdef class DurableQueue:
         return 0
 
     cdef int make_room(self) except -1:
-        """Move the rows down, or grow if more than half of the memory is in use."""
+        """Make room at the end: move the entries to the start, or grow if more than half of the memory is in use."""
         cdef Awaited *larger
         if self.first > self.capacity // 2:
             memmove(self.awaited, self.awaited + self.first, (self.end - self.first) * sizeof(Awaited))
@@ -115,7 +118,7 @@ cdef class DurableQueue:
 
 
     cdef list remove_overdue(self, int64_t monotonic_ms):
-        """Remove the completions that are overdue. Return them, each with its part."""
+        """Remove and return the overdue completions, each with its part."""
         cdef Py_ssize_t i, kept = self.first
         cdef Completion completion
         cdef list overdue = []
@@ -131,10 +134,10 @@ cdef class DurableQueue:
         return overdue
 
 
-# The links must stay valid until __dealloc__ has removed them, also when the garbage collector frees the waiter.
+# The links must stay valid until __dealloc__ has removed them, even if the garbage collector frees the waiter.
 @cython.no_gc_clear
 cdef class FetchWaiter:
-    """Waits for a bound of a fetch to move, or for the partition to be deleted. Subclasses define `wake`.
+    """A fetch that waits until the bound of its partition moves, or the partition is deleted. Subclasses define `wake`.
 
     A partition wakes a waiter once and forgets it. A waiter may wait again, but not from `wake`.
     """
@@ -146,7 +149,7 @@ cdef class FetchWaiter:
         self.unlink()
 
     cpdef int wait(self) except -1:
-        """Have `wake` called once: by the next move of `partition`, or its deletion."""
+        """Register for one call of `wake`, at the next move of the bound of `partition` or at its deletion."""
         cdef WaiterLink *head = &self.partition._fetch_waiters
         if self.link.next == NULL:
             self.link.waiter = <PyObject *>self
@@ -170,14 +173,16 @@ cdef class FetchWaiter:
         pass
 
     cdef int acknowledged(self) except -1:
-        """Take notice that more was acknowledged than the disk has. The waiter may `unlink` itself, and no other."""
+        """Called when records are acknowledged that the disk lacks. The waiter may `unlink` itself, but no other
+        waiter."""
         return 0
 
 
 cdef class Tick:
-    """The current pass of the event loop: its partitions with unwritten appends, in the order of their first ones.
+    """The current pass of the event loop, with the partitions that have unwritten appends, in the order of their first
+    ones.
 
-    True while there are any.
+    The tick is true while it has such partitions.
     """
 
     def __cinit__(self):
@@ -196,18 +201,18 @@ cdef class Tick:
         return 0
 
     cdef int end_loan(self) except -1:
-        """Adopt that the frames served so far become invalid."""
+        """Copy the unwritten bytes of the frames served so far, which become invalid."""
         return self.arena.end_loan()
 
     cdef bint has_time(self) noexcept:
-        """Return whether more costly work may be done in this tick. Otherwise it is long work."""
+        """Return whether this tick has time for more costly work. If not, the work has to be long work."""
         cdef int64_t now = read_us(CLOCK_MONOTONIC)
         if self.costly_work_ends_us == 0:
             self.costly_work_ends_us = now + COSTLY_WORK_US
         return now < self.costly_work_ends_us
 
     cpdef write(self):
-        """Write all unwritten appends, those made by completions of the first ones included."""
+        """Write all unwritten appends, including appends that are made by completions during this call."""
         cdef Py_ssize_t i = 0
         cdef Partition partition
         if self.partitions:
@@ -219,7 +224,7 @@ cdef class Tick:
             self.partitions.clear()
 
     def end(self):
-        """Write all unwritten appends. The next append belongs to the next tick."""
+        """Write all unwritten appends, and begin the next tick."""
         self.write()
         self.arena.end_tick()
         self.costly_work_ends_us = 0
@@ -238,7 +243,7 @@ cdef class Partition(Appender):
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
         self._log = log
-        # Recovery has read, or a clean stop has flushed, everything in the log.
+        # The whole log is durable: recovery has read it, or a clean stop has flushed it.
         self.high_watermark = log.log_end_offset
         log.producer_state.on_high_watermark(self.high_watermark)
         self._page_cache = page_cache
@@ -270,7 +275,7 @@ cdef class Partition(Appender):
 
     @property
     def max_message_bytes(self):
-        """The largest batch that the topic takes (`max.message.bytes`)."""
+        """The largest batch that the topic accepts (`max.message.bytes`)."""
         return self._log.config.max_message_bytes
 
     @property
@@ -303,14 +308,15 @@ cdef class Partition(Appender):
         return max(first_unstable, self._log.log_start_offset)
 
     cdef int append(self, Append *append) except -1:
-        """Append to the log. If a written append is durable, this moves the high watermark; for the outcome UNWRITTEN,
-        `end_tick` does."""
+        """Append to the log. If a written append is durable, move the high watermark at once; after the outcome
+        UNWRITTEN, `end_tick` moves it."""
         append.leader_epoch = self.leader_epoch
         self._log.append(append)
         if append.outcome == DUPLICATE:
             return 0
         if self._replayer is not None:
-            # The caller's buffer is only borrowed, and the replay waits until the batch is durable.
+            # The batch is copied, because the replay waits until it is durable and the caller's buffer is only
+            # borrowed.
             kept = PyBytes_FromStringAndSize(<char *>append.data, append.size)
             self._not_replayed.append((read_header(kept), memoryview(kept)))
         if append.outcome == UNWRITTEN:
@@ -318,10 +324,10 @@ cdef class Partition(Appender):
         return self._written()
 
     cdef int64_t append_bytes(self, uint8_t *data, Py_ssize_t size, int transaction_version) except -1:
-        """Append one batch of a coordinator, which is written when the tick ends at the latest.
+        """Append one batch of a coordinator. It is written at the end of the tick at the latest.
 
-        Return the offset behind it, up to which the caller waits for the disk. The bytes are the caller's again
-        afterwards. Raises KafkaError, and CorruptBatchError for bytes that are not one batch.
+        Return the offset behind the batch, for `await_durable`. The caller may reuse the bytes afterwards. Raise
+        KafkaError if the append fails, and CorruptBatchError if the bytes are not one batch.
         """
         cdef Append append
         begin_append(&append, data, size, ORIGIN_COORDINATOR, WRITE_LATER)
@@ -340,7 +346,7 @@ cdef class Partition(Appender):
         return self._written()
 
     cdef bint is_made(self) noexcept:
-        """Return whether the log has its directory and files, which the first append creates otherwise."""
+        """Return whether the log has its directory and files. If not, the first append creates them."""
         return self._log.maker is None
 
     cdef bint answers_from_page_cache(self) noexcept:
@@ -348,7 +354,7 @@ cdef class Partition(Appender):
         return self._page_cache
 
     cdef int acknowledge(self, int64_t end_offset) except -1:
-        """Note that a client is answered for what ends at `end_offset`, although the disk may lack it."""
+        """Note that records up to `end_offset` are acknowledged, although the disk may lack them."""
         cdef WaiterLink *head = &self._fetch_waiters
         cdef WaiterLink *link = head.next
         cdef FetchWaiter waiter
@@ -362,11 +368,11 @@ cdef class Partition(Appender):
         return 0
 
     cdef bint hides_acknowledged(self, int64_t offset) noexcept:
-        """Return whether a reader at `offset` has reached the high watermark, and more has been acknowledged."""
+        """Return whether a reader at `offset` has reached the high watermark, but further records are acknowledged."""
         return self.high_watermark <= offset < self.acknowledged_offset
 
     cdef int _written(self) except -1:
-        """Adopt that everything appended is written."""
+        """Note that all appends are written: move the high watermark, or request a sync."""
         if self._page_cache:
             if self._log.must_flush():
                 self._flusher.request(self)
@@ -376,23 +382,24 @@ cdef class Partition(Appender):
         return 0
 
     def files_to_sync(self):
-        """Return (files, offset): `flushed(offset)` is due once all files are synced. Raises OSError."""
+        """Return (files, offset). The caller syncs all files, then calls `flushed(offset)`. Raises OSError."""
         return self._log.files_to_sync()
 
     def request_flush(self):
-        """Ask the flusher for a sync, unless everything in the log is on the disk."""
+        """Request a sync from the flusher, unless the whole log is on the disk."""
         if self._log.flushed_offset < self._log.log_end_offset:
             self._flusher.request(self)
 
     def flushed(self, int64_t offset):
-        """Adopt that the files of `files_to_sync` are synced: everything below `offset` is on the disk."""
+        """Note that the files of `files_to_sync` are synced: everything below `offset` is on the disk."""
         self._log.mark_flushed(offset)
         if offset > self.high_watermark:
             self._advance(offset)
 
     cdef int _advance(self, int64_t high_watermark) except -1:
         cdef DurableQueue queue = self._durable_queue
-        # The replay first, then acknowledgements, then readers: none of them sees an offset before the state has it.
+        # The order is replay, acknowledgements, readers: no client may see an offset before the coordinator's state has
+        # it.
         self.high_watermark = high_watermark
         self._log.producer_state.on_high_watermark(high_watermark)
         if self._replayer is not None:
@@ -417,19 +424,21 @@ cdef class Partition(Appender):
         return 0
 
     def when_durable(self, int64_t offset, done, *, int64_t overdue_ms=0):
-        """Call `done(error)` as `await_durable` completes, overdue at that time on the monotonic clock; 0: never."""
+        """Call `done(error)` when `await_durable` would complete. The wait expires at `overdue_ms` of the monotonic
+        clock; 0 means never."""
         cdef Callback callback = Callback(lambda error, _: done(error))
         callback.overdue_ms = overdue_ms
         self.await_durable(offset, callback, 0)
 
     def acknowledged(self, int64_t overdue_ms=0):
-        """Wait, as long work, until the disk has everything that has been acknowledged. Raises as `durable`."""
+        """Wait, as long work, until the disk has all acknowledged records. Raise the errors of `durable`."""
         return self.durable(self.acknowledged_offset, overdue_ms)
 
     def durable(self, int64_t offset, int64_t overdue_ms=0):
-        """Wait, as long work, for `offset`, at most until `overdue_ms` on the monotonic clock unless it is 0.
+        """Wait, as long work, until `offset` is durable, at most until `overdue_ms` of the monotonic clock unless it is
+        0.
 
-        Raises KafkaError REQUEST_TIMED_OUT, or why it never comes.
+        Raise KafkaError REQUEST_TIMED_OUT, or the error because of which the offset cannot become durable.
         """
         if self.high_watermark < offset:
             error = yield from result_of(partial(self.when_durable, offset, overdue_ms=overdue_ms))
@@ -450,7 +459,7 @@ cdef class Partition(Appender):
         return self._durable_queue.put(offset, completion, part)
 
     def expire_waiters(self, int64_t monotonic_ms):
-        """Complete the waiters that are overdue. What they wait for stays in the log, and becomes durable later."""
+        """Complete the overdue waiters with an error. Their batches stay in the log, and become durable later."""
         cdef Completion completion
         for completion, part in self._durable_queue.remove_overdue(monotonic_ms):
             completion.complete(KafkaError(ErrorCode.REQUEST_TIMED_OUT, f'{self.topic}-{self.partition} is not on the '
@@ -466,9 +475,9 @@ cdef class Partition(Appender):
         return self._log.batches(max(start_offset, self._log.log_start_offset))
 
     def replay_all(self, replay) -> None:
-        """Call `replay` for each batch, as (header, memoryview): what a coordinator does before it serves.
+        """Call `replay(header, memoryview)` for each batch. A coordinator does this before it serves requests.
 
-        Raises CorruptLogError with the file of a batch that `replay` cannot read.
+        Raise CorruptLogError with the file of a batch that `replay` cannot read.
         """
         for header, batch in self.batches():
             try:
@@ -498,7 +507,7 @@ cdef class Partition(Appender):
     def end_of_epoch(self, int32_t leader_epoch):
         """Return (epoch, offset) where the largest epoch in use at or below `leader_epoch` ends; (-1, -1): unknown."""
         if leader_epoch == self.leader_epoch:
-            # The epoch in force has no line in the checkpoint before its first append.
+            # Before its first append, the current epoch has no line in the checkpoint.
             return leader_epoch, self._log.log_end_offset
         return self._log.leader_epochs.end_offset_for(leader_epoch, self._log.log_end_offset)
 
@@ -511,7 +520,8 @@ cdef class Partition(Appender):
     def offset_for_timestamp(self, int64_t timestamp_ms, searches, int64_t overdue_ms=0):
         """Return, as long work, (timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`.
 
-        None if there is no such record. The record found is durable. Raises as `durable`, and KafkaError of the read.
+        Return None if there is no such record. Wait until the record is durable. Raise the errors of `durable`, and
+        KafkaError if the read fails.
         """
         found = yield from self._log.offset_for_timestamp(timestamp_ms, searches)
         return (yield from self.durable_position(found, overdue_ms))
@@ -522,7 +532,8 @@ cdef class Partition(Appender):
         return (yield from self.durable_position(found, overdue_ms))
 
     def durable_position(self, found, int64_t overdue_ms):
-        """Wait until a record that a search has found is durable; return it. A reader would not see the next best."""
+        """Wait until a record that a search has found is durable, then return it. Another record would be a wrong
+        answer."""
         if self.is_deleted:
             raise self._deleted_error()
         if found is not None:

@@ -1,9 +1,9 @@
-"""Which partition of an internal topic a group or a transactional.id belongs to."""
+"""The assignment of groups and transactional.ids to the partitions of internal topics."""
 from libc.stdint cimport INT32_MIN, int32_t, uint32_t
 
 
 cpdef uint32_t partition_for(str key, uint32_t partitions) except? 0xFFFFFFFF:
-    """The partition, 0 to `partitions` - 1, of a group id or transactional.id.
+    """Return the partition, 0 to `partitions` - 1, of a group id or transactional.id.
 
     Kafka's rule: Java's string hash (31 * hash + UTF-16 unit, in 32 bits, signed), made non-negative, modulo the
     number of partitions. The absolute value of the smallest int counts as 0.

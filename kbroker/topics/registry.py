@@ -25,16 +25,16 @@ from kbroker.topics.topic import Topic
 logger = logging.getLogger('kbroker.topics')
 
 MOST_PARTITIONS = 100_000
-"""The partitions of a broker, at 7 to 10 KB of memory each. A start opens more if they are there."""
+"""The most partitions of a broker, at 7 to 10 KB of memory each. A start also opens existing partitions beyond this
+number."""
 
 
 @dataclass(slots=True)
 class TopicRegistry:
     """All topics by name and by id.
 
-    `on_topic_created`, `on_partitions_added` and `on_topic_deleted` are called with the Topic: after the partitions
-    can be used, and after they no longer can. `by_encoded_name` (UTF-8, as requests carry names) and `by_id` are for
-    reading.
+    `on_topic_created`, `on_partitions_added` and `on_topic_deleted` are called with the Topic, once the partitions can
+    be used, or no longer can. `by_encoded_name` (names in UTF-8, as in requests) and `by_id` are for reading only.
     """
 
     config: Config
@@ -89,7 +89,8 @@ class TopicRegistry:
         return found.partitions[partition]
 
     def get(self, topic: str, partition: int) -> Partition:
-        """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR once the log directory has failed."""
+        """Return a partition. Raise KafkaError UNKNOWN_TOPIC_OR_PARTITION if it does not exist, and KAFKA_STORAGE_ERROR
+        once the log directory has failed."""
         found = self.find(topic, partition)
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f'{topic}-{partition} does not exist')
@@ -98,10 +99,10 @@ class TopicRegistry:
         return found
 
     # Changes of many partitions are generators, which yield between small parts. `commits.turns` keeps them apart. A
-    # topic is found from the moment when all its partitions are open, and until its deletion is durable.
+    # topic is in the registry from the moment when all its partitions are open until its deletion is durable.
 
     def create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
-        """Create a topic durably and open it, at once. Raises KafkaError of the controller's checks."""
+        """Create a topic durably and open it, all within this call. Raise KafkaError if the controller refuses it."""
         if name in self._leaving:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'topic {name!r} is being deleted')
         result, = self.controller.at_once(self.controller.topics.create([NewTopic(name, partitions, configs)]))
@@ -164,7 +165,7 @@ class TopicRegistry:
     def delete_many(self, topics: list[Topic], charge: Charge = charge_nothing) -> Steps[dict[str, KafkaError]]:
         """Delete topics durably, except those deleted since. Files are removed after file.delete.delay.ms.
 
-        Returns the errors by topic: those that `charge` raised. Raises KafkaError if no topic can be deleted.
+        Return the errors that `charge` raised, by topic. Raise KafkaError if no topic can be deleted.
         """
         yield from self.controller.commits.turns.take()
         try:
@@ -183,10 +184,8 @@ class TopicRegistry:
 
     def _hide(self, topics: list[Topic], results: list[TopicImage | KafkaError], leaving: list[Topic],
               refused: dict[str, KafkaError]) -> Steps[None]:
-        """Let topics be found no more: `leaving` gets those that are deleted, `refused` the errors of the others.
-
-        Takes the results, so that the images of the topics are freed in parts, too.
-        """
+        """Remove topics from the registry. Put the deleted ones into `leaving`, and the errors of the others into
+        `refused`. Empty `results`, so that the images of the topics are freed in parts, too."""
         pace = Pace()
         results.reverse()
         for topic in topics:
@@ -217,7 +216,7 @@ class TopicRegistry:
 
     def add_partitions(self, counts: dict[str, int], *, validate_only: bool = False,
                        charge: Charge = charge_nothing) -> Steps[list[TopicImage | KafkaError]]:
-        """Raise the number of partitions of each topic in one metadata batch. Returns for each the topic or its error.
+        """Raise the number of partitions of each topic in one metadata batch. Return the topic or an error for each.
 
         The errors are UNKNOWN_TOPIC_OR_PARTITION and, for a number that is not higher, INVALID_PARTITIONS.
         """
@@ -251,7 +250,8 @@ class TopicRegistry:
             listener(topic)
 
     def flush_by_time(self) -> Steps[None]:
-        """Flush the partitions of topics with a flush.ms. The caller's interval is the precision, as in Kafka."""
+        """Flush the partitions of topics with a flush.ms. The interval between the caller's calls is the precision, as
+        in Kafka."""
         for topic in self.topics():
             if topic.config.flush_ms < LONG_MAX:
                 for partition in list(topic.partitions):
@@ -270,7 +270,7 @@ class TopicRegistry:
         return self._apply(self._by_name[name], self._overrides(name))
 
     def _set_strays_aside(self) -> None:
-        """Rename directories of no topic, or of another topic of the same name, as Kafka does."""
+        """Rename directories that belong to no topic, or to another topic of the same name, as Kafka does."""
         image = self.controller.image
         for name, partition in sorted(self.log_manager.found):
             topic = image.topics.get(name)
@@ -301,7 +301,7 @@ class TopicRegistry:
                 yield
 
     def _open_new(self, image: TopicImage) -> Steps[Topic]:
-        """Open a topic that was created, and let it be found."""
+        """Open a new topic, and add it to the registry."""
         yield from self.log_manager.forget_deleted(image.name, len(image.partitions))
         config = LogConfig(self.config, self._overrides(image.name))
         topic = self._add(image, (yield from self._opened(image, image.partitions, config)), config)
@@ -320,7 +320,7 @@ class TopicRegistry:
         return opened
 
     def _open_found(self, image: TopicImage) -> None:
-        """Open a topic of which a start finds the directories."""
+        """Open a topic whose directories a start has found."""
         config = LogConfig(self.config, self._overrides(image.name))
         self._add(image, [self._partition(self.log_manager.open_log(image.name, partition.index, image.topic_id, config,
                                                                     sync_later=True), image.topic_id, partition)

@@ -1,13 +1,13 @@
-"""A topic for the hot paths of the broker: found by its name or id, read from C."""
+"""A topic as the hot paths of the broker use it, from C."""
 
 
 cdef class Topic:
     """A topic and its partitions, by index.
 
     `encoded_name` is the name in UTF-8, as requests carry it. `overrides` are the configs set on the topic itself.
-    `produce_rules` are the ProduceRules of `config`, made by the first Produce and dropped when the config changes;
-    `metadata` is the topic's part of Metadata answers, made by the first that names it and dropped when partitions are
-    added.
+    `produce_rules` caches the ProduceRules of `config`: the first Produce makes them, and a change of the config
+    discards them. `metadata` caches the topic's part of Metadata answers: the first answer makes it, and new partitions
+    discard it.
     """
 
     def __init__(self, str name not None, bytes topic_id not None, list partitions not None, dict overrides, config,
