@@ -1,4 +1,4 @@
-"""Checks of a request before it may change a transaction. Each check raises KafkaError."""
+"""Checks of a request that is about to change a transaction. Each check raises KafkaError to refuse the request."""
 from libc.stdint cimport int16_t, int64_t
 
 from kbroker.transaction.state cimport TransactionMetadata
@@ -9,7 +9,7 @@ cdef object CONCURRENT_TRANSACTIONS = ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 cdef object busy(TransactionMetadata metadata):
-    """Return the refusal while a change of the id is under way."""
+    """Return the KafkaError that refuses a request while another change of the id is in flight."""
     return KafkaError(CONCURRENT_TRANSACTIONS, f'{metadata.transactional_id!r} is in '
                       f'{metadata.current.state.title}, a change is under way')
 
@@ -17,7 +17,8 @@ cdef object busy(TransactionMetadata metadata):
 cdef int check_not_busy(TransactionMetadata metadata) except -1:
     """Raise CONCURRENT_TRANSACTIONS while a row is pending.
 
-    This check comes first: the producer may already hold the producer id and epoch of the pending row (KAFKA-18464).
+    This check comes before the others, because the producer may already have the producer id and epoch of the pending
+    row (KAFKA-18464).
     """
     if metadata.pending is not None:
         raise busy(metadata)
@@ -33,7 +34,7 @@ cdef int check_producer_id(TransactionMetadata metadata, int64_t producer_id) ex
 
 
 cdef int check_epoch(TransactionMetadata metadata, int16_t producer_epoch) except -1:
-    """Raise PRODUCER_FENCED unless the epoch is exactly the client's: a higher one is refused, too (KAFKA-9600)."""
+    """Raise PRODUCER_FENCED unless the epoch is exactly the client's. A higher epoch is refused, too (KAFKA-9600)."""
     if producer_epoch != metadata.current.epoch_of_client():
         raise KafkaError(ErrorCode.PRODUCER_FENCED, f'found producer epoch {producer_epoch} for '
                          f'{metadata.transactional_id!r}, expected {metadata.current.epoch_of_client()}')
@@ -41,7 +42,7 @@ cdef int check_epoch(TransactionMetadata metadata, int16_t producer_epoch) excep
 
 
 cdef int check_not_kept(TransactionMetadata metadata) except -1:
-    """Raise INVALID_TXN_STATE if the client has kept an open transaction, which it has to complete before a write."""
+    """Raise INVALID_TXN_STATE if the client has kept an open transaction. It has to complete that before it writes."""
     if metadata.current.keeps():
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, f'{metadata.transactional_id!r} has a prepared transaction, '
                          'which is to be completed before the next one begins')
@@ -49,7 +50,7 @@ cdef int check_not_kept(TransactionMetadata metadata) except -1:
 
 
 cdef int check_row_can_hold(int client_transaction_version, int transaction_version) except -1:
-    """Raise UNSUPPORTED_VERSION if rows of the finalized `transaction_version` have no field for that of the client."""
+    """Raise UNSUPPORTED_VERSION if rows of the finalized `transaction_version` cannot store the client's version."""
     if transaction_version == 0 and client_transaction_version > 0:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f'found a client of transaction version '
                          f'{client_transaction_version}, but transaction.version is finalized at 0')
@@ -57,7 +58,7 @@ cdef int check_row_can_hold(int client_transaction_version, int transaction_vers
 
 
 cdef int check_partitions_count(Py_ssize_t count) except -1:
-    """Raise TRANSACTION_ABORTABLE if there are more partitions than one row can name without holding the loop."""
+    """Raise TRANSACTION_ABORTABLE if one row would name so many partitions that encoding it holds the loop."""
     if count > MOST_PARTITIONS:
         raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, f'found a transaction of {count} partitions, expected '
                          f'{MOST_PARTITIONS} at most')

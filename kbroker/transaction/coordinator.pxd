@@ -15,13 +15,13 @@ cdef class TransactionCoordinator:
     cdef Timers _timers
     cdef LongWork _long_work
     cdef bint _is_aborting          # while long work aborts transactions
-    cdef bint _is_removing          # while it removes expired ids
+    cdef bint _is_removing          # while long work removes expired ids
     cdef object _topics
     cdef object _producer_ids
     cdef int _transaction_version
     cdef readonly TransactionStore store
     cdef readonly TransactionEnder ender
-    cdef dict _alone                # PartitionSet by the only Partition in it, as far as it was needed
+    cdef dict _alone                # a cache: PartitionSet by the only Partition in it
     cdef list _stops
 
     cpdef add_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions,
@@ -45,10 +45,10 @@ cdef class Adding(Completion):
     cdef int16_t producer_epoch
     cdef PartitionSet partitions
     cdef int client_transaction_version
-    cdef object connection          # on which the request came; None if it cannot be late
+    cdef object connection          # of the request; None if the request cannot be late
     cdef int64_t deadline_ms
     cdef object mode
-    cdef object error_for_mode      # None: errors pass as they are
+    cdef object error_for_mode      # translates errors; None: errors are not translated
     cdef Completion done
     cdef Py_ssize_t part            # of `done`
 

@@ -1,7 +1,8 @@
 """The transaction coordinator: producer ids, the partitions of transactions, and the transactional ids themselves.
 
-Each operation decides against the row in force, appends the next row, and completes when that row is durable. `state`
-has the states; `end_transaction` ends transactions. Operations with a completion do not raise.
+Each operation compares the request with the row in force, appends the next row, and completes when that row is durable.
+`state` has the states; `end_transaction` ends transactions. An operation with a completion reports errors to it, and
+raises none.
 """
 import logging
 
@@ -50,17 +51,18 @@ cdef tuple MODES = tuple(map(Mode.of_produce, range(PRODUCE_VERSIONS)))
 
 
 cdef class Adding(Completion):
-    """Partitions that are to join a transaction.
+    """A request to add partitions to a transaction.
 
-    Until `deadline_ms`, an attempt that meets a change under way is repeated. `error_for_mode`, if any, translates an
-    error for a write in `mode`.
+    Until `deadline_ms`, an attempt is repeated if another change of the id is in flight. `error_for_mode`, if any,
+    translates the coordinator's errors for a write in `mode`.
     """
 
     cpdef attempt(self):
         self.coordinator.add(self)
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
-        """The Ongoing row is durable, or no row was needed, or the attempt has failed."""
+        """Report the result of an attempt, or repeat it. Without `error`, the partitions are durably in the
+        transaction."""
         if error is None:
             return self.done.complete(None, self.part, None)
         if (error.code is CONCURRENT_TRANSACTIONS and self.deadline_ms != NO_DEADLINE
@@ -72,7 +74,7 @@ cdef class Adding(Completion):
 
 
 cdef class FencedFirst(Completion):
-    """An InitProducerId that had to abort the open transaction: its client asks again until the abort is complete."""
+    """An InitProducerId that first aborts the open transaction. The client repeats it until the abort is complete."""
     cdef Completion done
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
@@ -80,7 +82,7 @@ cdef class FencedFirst(Completion):
 
 
 cdef class Kept(Completion):
-    """An InitProducerId that keeps the open transaction. The transaction is sealed before the client is answered."""
+    """An InitProducerId that keeps the open transaction. The broker seals the transaction before it replies."""
     cdef TransactionStore store
     cdef Completion done
 
@@ -93,7 +95,7 @@ cdef class Kept(Completion):
 cdef class TransactionCoordinator:
     """Owns the state of every transactional.id.
 
-    `transaction_version` is the finalized level of that feature; `use_version` changes it.
+    `transaction_version` is the finalized level of the feature `transaction.version`; `use_version` changes it.
     """
 
     def __init__(self, config, Clock clock, LongWork long_work, topics, producer_ids, *, int transaction_version,
@@ -115,7 +117,7 @@ cdef class TransactionCoordinator:
         self._stops = []
 
     def use_version(self, int transaction_version):
-        """Take over a changed level of transaction.version. Rows that are written already stay as they are."""
+        """Use another level of transaction.version from now on. Rows in the log are not changed."""
         self._transaction_version = transaction_version
         self.store.row_version = value_version(transaction_version)
         self.ender.transaction_version = transaction_version
@@ -132,12 +134,12 @@ cdef class TransactionCoordinator:
         ]
 
     def close(self):
-        """Write the held rows, then stop. For a log that is sound."""
+        """Write the held rows, then stop. The caller calls `stop` instead if the log has failed."""
         self.store.append_held()
         self.stop()
 
     def stop(self):
-        """Stop, and write nothing. The next start finishes what is under way."""
+        """Stop without a write. The next start finishes the transactions that are decided."""
         for stop in self._stops:
             stop()
         self._stops = []
@@ -151,14 +153,16 @@ cdef class TransactionCoordinator:
 
     def init_producer_id(self, str transactional_id, int64_t timeout_ms, int64_t producer_id, int16_t producer_epoch,
                          Completion done not None, bint is_two_phase=False, bint keeps=False):
-        """Give a producer id and epoch to a new producer, or the next epoch to one that names its own (KIP-360).
+        """Give a producer id and epoch to a new producer, or the next epoch to a producer that names its current one
+        (KIP-360).
 
-        The result is a TransactionRow that has them as the client's pair. The previous owner of the transactional.id is
-        fenced, and its open transaction is aborted: the client gets CONCURRENT_TRANSACTIONS then, and asks again until
-        that is complete.
+        The result is a TransactionRow whose client's pair they are. The previous owner of the transactional.id is
+        fenced, and its open transaction is aborted. The client then gets CONCURRENT_TRANSACTIONS, and repeats the
+        request until the abort is complete.
 
         In two-phase commit (KIP-939), transactions never time out, and `timeout_ms` is not used. A client that `keeps`
-        gets an open transaction as it is: the row is Ongoing then, and has the transaction's pair as well.
+        takes over an open transaction without aborting it. The row is Ongoing then, and also has the transaction's
+        pair.
         """
         cdef TransactionRow row
         cdef FencedFirst fenced
@@ -203,7 +207,7 @@ cdef class TransactionCoordinator:
                              f'{EPOCH_BUMPS_FROM} on, found {self._transaction_version}')
 
     def _to_initialise(self, str transactional_id, int64_t timeout_ms):
-        """Return the id's state partition and metadata. A new id gets metadata in memory; its first row follows."""
+        """Return the id's state partition and metadata. Create the metadata of a new id, which has no row yet."""
         owned, metadata = self.store.find(transactional_id)
         if metadata is None:
             metadata = TransactionMetadata.unborn(transactional_id, self._producer_ids.next(), timeout_ms,
@@ -215,9 +219,9 @@ cdef class TransactionCoordinator:
                       int16_t producer_epoch, bint keeps):
         """Prepare the row that `initialisations` decides on: Empty, kept, or the fence of an open transaction.
 
-        While one is open and not kept, the client's epoch is not compared (as in Kafka). A client with the current
-        epoch repeats the request, so the abort does it no harm. Any other client learns from the repetition that it was
-        fenced.
+        While a transaction is open and not kept, the client's epoch is not checked (as in Kafka). Either way the
+        transaction is aborted, and the client repeats its request. The repeated request succeeds for a client with the
+        current epoch, and is fenced for any other client.
         """
         cdef TransactionRow current = metadata.current
         check_not_busy(metadata)
@@ -244,7 +248,7 @@ cdef class TransactionCoordinator:
         return metadata.prepare_epoch_increment(timeout_ms, expected_epoch, now_ms)
 
     def _prepare_keep(self, TransactionMetadata metadata, int64_t timeout_ms, int64_t now_ms):
-        """Prepare the kept row. A keep never lowers the timeout: the transaction was open under it."""
+        """Prepare the kept row. It never has a lower timeout, because the transaction began under the old one."""
         cdef TransactionRow current = metadata.current
         fresh_producer_id = self._producer_ids.next() if current.is_exhausted() else NO_PRODUCER_ID
         return metadata.prepare_keep(timeout_ms if timeout_ms == NEVER_TIMES_OUT_MS else current.fields.timeout_ms,
@@ -254,9 +258,9 @@ cdef class TransactionCoordinator:
 
     cpdef add_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions,
                          int client_transaction_version, Completion done):
-        """Add `partitions`, which exist, to the producer's transaction; begin one if none is open.
+        """Add `partitions`, which exist, to the producer's transaction. Begin a transaction if none is open.
 
-        CONCURRENT_TRANSACTIONS while any change is under way for the id.
+        Refuse with CONCURRENT_TRANSACTIONS while another change of the id is in flight.
         """
         self.add(self.adding(transactional_id, producer_id, producer_epoch, set_of(partitions),
                              client_transaction_version, done))
@@ -265,12 +269,13 @@ cdef class TransactionCoordinator:
                                  PartitionSet partitions, object connection, Completion done):
         """Do as `add_partitions` for a client from before TV2, whose request came on `connection`.
 
-        It waits up to ADD_RETRY_MAX_MS for a change under way before it is refused. `stale_requests` judges it after
-        that: the client may have moved to another connection meanwhile.
+        The request waits up to ADD_RETRY_MAX_MS for another change in flight before it is refused. `stale_requests`
+        judges it after the wait, because the client may change its connection during the wait.
 
-        A producer gets the reply to its EndTxn before the transaction is complete, and may be back with its next
-        transaction by then. Kafka waits so on behalf of TV2 writes (KAFKA-18575). Older clients would sit out a backoff
-        many times as long as the completion takes, in each transaction, so kbroker waits for them as well.
+        A producer gets the reply to its EndTxn before the transaction is complete, so its next transaction may begin
+        before that. Kafka waits for the completion only for writes of TV2 (KAFKA-18575). An older client would wait for
+        its backoff in each transaction, which is many times as long as the completion takes. So kbroker waits for older
+        clients as well.
         """
         cdef Adding adding = self.adding(transactional_id, producer_id, producer_epoch, partitions, 0, done)
         adding.connection = connection
@@ -318,9 +323,9 @@ cdef class TransactionCoordinator:
         return self.store.append(owned, metadata, adding, 0)
 
     def verify_partitions(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, partitions):
-        """Return for each partition whether it is in the producer's transaction (KIP-890 part 1).
+        """Return an error code for each partition: whether it is in the producer's transaction (KIP-890 part 1).
 
-        NONE or TRANSACTION_ABORTABLE, or for all partitions the error of the first check that fails.
+        The codes are NONE and TRANSACTION_ABORTABLE. If a check of the producer fails, all partitions have its error.
         """
         cdef TransactionMetadata metadata
         wanted = list(partitions)
@@ -338,7 +343,7 @@ cdef class TransactionCoordinator:
 
     def add_offsets(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, int partition,
                     object connection, Completion done not None):
-        """Make a partition of `__consumer_offsets` part of the transaction."""
+        """Add a partition of `__consumer_offsets` to the transaction."""
         self.add_partitions_in_turn(transactional_id, producer_id, producer_epoch,
                                     set_of([(CONSUMER_OFFSETS, partition)]), connection, done)
 
@@ -348,8 +353,9 @@ cdef class TransactionCoordinator:
                                    list partitions, int produce_version, Completion done, Py_ssize_t part):
         """Add the Partitions of a Produce to the transaction (TV2), or verify that they are in it.
 
-        The error of `done` refuses all of them. The result, if any, has a KafkaError by (topic, partition) for each
-        that is refused. The caller asks only for partitions in which the producer has no open transaction.
+        If `done` gets an error, all of them are refused. Otherwise its result, if any, is a dict with a KafkaError for
+        each refused (topic, partition). The caller asks only for partitions in which the producer has no open
+        transaction.
         """
         cdef PartitionSet written = self.set_of_partitions(partitions)
         cdef Adding adding
@@ -369,7 +375,8 @@ cdef class TransactionCoordinator:
             done.complete(None, part, None)
 
     cdef PartitionSet set_of_partitions(self, list partitions):
-        """Return the set of these Partitions. Nearly every write has one, and the set of one alone is kept."""
+        """Return the set of these Partitions. Nearly every write has a single partition, so the sets of single
+        partitions are cached."""
         cdef PartitionSet alone
         if len(partitions) != 1:
             return set_of([(partition.topic, partition.partition) for partition in partitions])
@@ -384,7 +391,8 @@ cdef class TransactionCoordinator:
 
     cpdef add_or_verify_offsets_partition(self, str transactional_id, int64_t producer_id, int16_t producer_epoch,
                                           int partition, int request_version, Completion done, Py_ssize_t part):
-        """Do the same for a TxnOffsetCommit and its partition of `__consumer_offsets`. Here the client waits itself."""
+        """Do as `add_or_verify_partitions` for a TxnOffsetCommit and its partition of `__consumer_offsets`. The broker
+        does not wait for another change in flight: the client retries."""
         cdef Adding adding
         mode = Mode.of_txn_offset_commit(request_version)
         wanted = (CONSUMER_OFFSETS, partition)
@@ -404,7 +412,8 @@ cdef class TransactionCoordinator:
     # -- questions of tools --------------------------------------------------------------------------------------
 
     def describe(self, str transactional_id):
-        """Return the row in force. Raises INVALID_REQUEST, TRANSACTIONAL_ID_NOT_FOUND, and as `store.owner`."""
+        """Return the row in force. Raise INVALID_REQUEST for an empty id, TRANSACTIONAL_ID_NOT_FOUND for an unknown
+        one, and the errors of `store.owner`."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, 'the transactional.id is empty')
         _, metadata = self.store.find(transactional_id)
@@ -415,7 +424,8 @@ cdef class TransactionCoordinator:
     def list_transactions(self, bint only_open=False):
         """Return each transactional.id and its row. Raises COORDINATOR_LOAD_IN_PROGRESS until all are loaded.
 
-        `only_open` leaves out the ids in an idle state. They are not visited, so their number does not matter.
+        `only_open` leaves out the ids in an idle state. Such ids are not even visited, so their number does not affect
+        the cost.
         """
         if self.store.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -17,9 +17,9 @@ cdef class TransactionEnder:
     cdef object topics
     cdef object producer_ids
     cdef int transaction_version    # the finalized level, which the coordinator changes
-    cdef dict waiting               # list of Timer by transactional.id: attempts to add partitions
-    cdef set under_way              # every Ending that writes markers
-    cdef dict found                 # Partition by (topic, partition), as far as it was needed
+    cdef dict waiting               # attempts to add partitions: a list of Timer by transactional.id
+    cdef set marking                # every Ending whose markers are not all durable
+    cdef dict found                 # a cache: Partition by (topic, partition)
     cdef object failed_markers
 
     cpdef end_txn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, bint committed,
@@ -38,13 +38,13 @@ cdef class Ending(Completion):
     cdef TransactionEnder ender
     cdef StatePartition owned
     cdef TransactionMetadata metadata
-    cdef Completion done            # None: no client asked for this ending
+    cdef Completion done            # None if no client asked for this ending
     cdef bint is_unstored_fence
     cdef TransactionRow prepared
     cdef tuple partitions           # of (topic, partition)
     cdef bytearray is_marked        # 0 or 1, by number of the partition
     cdef Py_ssize_t unmarked
-    cdef list to_retry              # numbers; None: the retry is not scheduled
+    cdef list to_retry              # numbers of partitions; None while no retry is scheduled
     cdef bint is_over
 
     cdef int append_prepare(self) except -1

@@ -6,10 +6,11 @@
     4  write the markers   one to each partition, repeated until it is durable there
     5  append Complete     held for a few milliseconds: it shares the write of the next row (see `store`)
 
-A start that finds a Prepare row goes on at step 4. A marker that is written twice does no harm. A marker that is never
-written would leave the partition's last stable offset stuck, so every failure that is not known to be final is retried.
+A start that finds a Prepare row continues at step 4. A marker that is written twice does no harm. A marker that is
+never written would leave the partition's last stable offset stuck, so the broker retries after every failure that is
+not known to be final.
 
-Between Kafka's brokers, WriteTxnMarkers carries the markers. With one broker they are appended directly, under the same
+Kafka's brokers send markers to each other with WriteTxnMarkers. Here one broker appends them directly, under the same
 rules.
 """
 import logging
@@ -42,7 +43,7 @@ RETRY_BACKOFF_MS = 100
 ADD_RETRY_BACKOFF_MS = 20
 """Kafka's add.partitions.to.txn.retry.backoff.ms."""
 MARKERS_AT_ONCE = 8
-"""The markers that one part of long work appends."""
+"""The number of markers that one part of long work appends."""
 
 cdef enum:
     MOST_MARKERS_AT_ONCE = 16       # a larger transaction writes its markers as long work
@@ -64,7 +65,7 @@ cdef class TransactionEnder:
         self.producer_ids = producer_ids
         self.waiting = {}
         self.transaction_version = transaction_version
-        self.under_way = set()
+        self.marking = set()
         self.found = {}
         self.failed_markers = FailedMarkers(self.timers)
         topics.on_topic_deleted.append(self._on_topic_deleted)
@@ -73,10 +74,11 @@ cdef class TransactionEnder:
 
     cpdef end_txn(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, bint committed,
                   int client_transaction_version, object connection, Completion done):
-        """Commit or abort for a client. `done` completes when the decision is durable; the markers follow.
+        """Commit or abort a transaction for a client. `done` completes when the decision is durable; the markers
+        follow.
 
         The result is a TransactionRow with the producer id and epoch for the next transaction, which TV2 clients use.
-        `connection` is the one that the request came on; `stale_requests` has the reason.
+        The request came on `connection`; `stale_requests` compares it with the newest one.
         """
         cdef StatePartition owned
         cdef TransactionMetadata metadata
@@ -101,9 +103,10 @@ cdef class TransactionEnder:
             self.ending(owned, metadata, done).append_prepare()
 
     cdef int abort_fenced(self, StatePartition owned, TransactionMetadata metadata, Completion done) except -1:
-        """Abort in the producer's place, at the epoch of the pending fence. `done` completes as in `end_txn`.
+        """Abort the transaction in place of its producer, at the epoch of the pending fence. `done` completes as in
+        `end_txn`.
 
-        `done` is None for a transaction that has timed out.
+        `done` is None if no client asked: the transaction has timed out.
         """
         cdef Ending ending
         assert metadata.pending is not None and metadata.current.fields.state == STATUS_ONGOING
@@ -117,8 +120,9 @@ cdef class TransactionEnder:
         return ending.append_prepare()
 
     cdef int prepare(self, TransactionMetadata metadata, int status, int transaction_version) except -1:
-        """Make the Prepare row pending. It gets a new producer id if the client's epoch is bumped and exhausted
-        (KAFKA-18660, KAFKA-20090). TV2 bumps with each decision, TV0 and TV1 only with the fence of a kept transaction.
+        """Make the Prepare row pending. Reserve a new producer id if this bumps a client's epoch that is exhausted
+        (KAFKA-18660, KAFKA-20090). TV2 bumps it with each decision, TV0 and TV1 only with the fence of a kept
+        transaction.
         """
         cdef int64_t fresh_producer_id = NO_PRODUCER_ID
         if metadata.current.is_exhausted() and (
@@ -139,7 +143,7 @@ cdef class TransactionEnder:
     # -- outside the protocol -------------------------------------------------------------------------------------
 
     cdef int resume(self, StatePartition owned) except -1:
-        """After a load: carry out again, from step 4 on, each decision whose Complete row is not in the log."""
+        """Continue each decided transaction without a Complete row in the log, from step 4 on. Called after a load."""
         cdef TransactionMetadata metadata
         for metadata in tuple(owned.open.values()):
             if is_prepared(metadata.current.fields.state):
@@ -147,13 +151,14 @@ cdef class TransactionEnder:
         return 0
 
     cdef int wait(self, str transactional_id, attempt) except -1:
-        """Repeat `attempt`, which met a change under way, after a backoff or as soon as the transaction is complete."""
+        """Call `attempt` again after a backoff, or earlier if the transaction completes. Called while another change of
+        the id is in flight."""
         waiting = [timer for timer in self.waiting.get(transactional_id, ()) if timer.callback is not None]
         self.waiting[transactional_id] = [*waiting, self.timers.after(ADD_RETRY_BACKOFF_MS, attempt)]
         return 0
 
     cdef int repeat_attempts(self, str transactional_id) except -1:
-        """Repeat the attempts that wait for an id, whose transaction is complete."""
+        """Call the waiting attempts of an id now, because its transaction is complete."""
         cdef Timer timer
         if not self.waiting:
             return 0
@@ -165,16 +170,16 @@ cdef class TransactionEnder:
         return 0
 
     cdef int stop(self) except -1:
-        """Write no more markers. The rows and the state stay."""
+        """Stop writing markers. The rows and the state do not change."""
         cdef Ending ending
-        for ending in self.under_way:
+        for ending in self.marking:
             ending.is_over = True
-        self.under_way.clear()
+        self.marking.clear()
         self.failed_markers.close()
         return 0
 
     cdef Partition partition(self, tuple topic_partition):
-        """Return the partition, or None where it does not exist. It is looked up once, until a topic is deleted."""
+        """Return the partition, or None if it does not exist. Found partitions are cached until a topic is deleted."""
         cdef Partition partition = self.found.get(topic_partition)
         if partition is None or partition.is_deleted:
             partition = self.topics.find(*topic_partition)
@@ -184,15 +189,15 @@ cdef class TransactionEnder:
 
     def _on_topic_deleted(self, topic):
         self.found.clear()
-        for ending in list(self.under_way):
+        for ending in list(self.marking):
             (<Ending>ending).drop_topic(topic.name)
 
 
 cdef class Ending(Completion):
     """One transaction on its way through steps 2 to 5.
 
-    `is_unstored_fence`: if the Prepare row cannot be appended, a fence is in force in memory and nowhere else.
-    `is_over`: all markers are durable, or the coordinator has stopped.
+    `is_unstored_fence`: the fence of this ending is in force in memory. If the append of the Prepare row fails, the log
+    does not have it. `is_over`: all markers are durable, or the coordinator has stopped.
     """
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
@@ -208,7 +213,7 @@ cdef class Ending(Completion):
     # -- 3: reply ------------------------------------------------------------------------------------------------
 
     cdef int prepare_appended(self, object error) except -1:
-        """Reply, then write the markers if the decision is durable. It was abandoned if there is an `error`.
+        """Reply, then write the markers. With an `error`, the decision was abandoned, and no markers follow.
 
         The Complete row is pending now. Its producer id and epoch are those of the client's next transaction.
         """
@@ -229,11 +234,12 @@ cdef class Ending(Completion):
         self.unmarked = len(self.partitions)
         self.is_marked = PyByteArray_FromStringAndSize(NULL, self.unmarked)
         memset(PyByteArray_AS_STRING(self.is_marked), 0, self.unmarked)
-        self.ender.under_way.add(self)
+        self.ender.marking.add(self)
         return self.write_markers_of(None)
 
     cdef int write_markers_of(self, list numbers) except -1:
-        """Append the markers to the partitions with these `numbers`, None: to all, as far as they still need one."""
+        """Append markers to the partitions with these `numbers`, or to all for None. Skip those that need no marker any
+        more."""
         cdef Py_ssize_t count = len(self.partitions) if numbers is None else len(numbers)
         if count > MOST_MARKERS_AT_ONCE:
             self.ender.long_work.start(self.write_in_parts(numbers, count))
@@ -251,9 +257,9 @@ cdef class Ending(Completion):
             yield
 
     cdef int write_some(self, list numbers, Py_ssize_t first, Py_ssize_t end) except -1:
-        """Append the markers from place `first` to place `end` of `numbers`.
+        """Append the markers for the places `first` to `end` of `numbers`, or to these partitions for None.
 
-        All are appended first and waited for afterwards, so that they share a flush. A partition that does not exist
+        Append all of them before waiting for the first one, so that they share a flush. A partition that does not exist
         any more needs no marker.
         """
         cdef list waits = None
@@ -287,7 +293,7 @@ cdef class Ending(Completion):
         return self.complete_if_marked()
 
     cdef int marker_appended(self, Py_ssize_t number, object error) except -1:
-        """One marker is durable, or has failed."""
+        """Count a durable marker, or decide about a failed one: retry, give up, or count it as done."""
         if self.is_over or self.is_marked[number]:
             return 0
         if error is not None:
@@ -319,7 +325,7 @@ cdef class Ending(Completion):
             self.write_markers_of(numbers)
 
     cdef int drop_topic(self, str topic) except -1:
-        """The topic was deleted: its partitions have no transaction to end any more."""
+        """Count the partitions of a deleted topic as marked: they have no transaction to end any more."""
         cdef Py_ssize_t number
         for number in range(bisect_left(self.partitions, (topic, -1)), len(self.partitions)):
             if self.partitions[number][0] != topic:
@@ -328,7 +334,7 @@ cdef class Ending(Completion):
         return self.complete_if_marked()
 
     cdef int count_down(self, Py_ssize_t number) except -1:
-        """The partition with this number needs no marker any more."""
+        """Note that the partition with this number needs no marker any more."""
         if not self.is_marked[number]:
             self.is_marked[number] = 1
             self.unmarked -= 1
@@ -337,11 +343,11 @@ cdef class Ending(Completion):
     # -- 5: append the Complete row ------------------------------------------------------------------------------
 
     cdef int complete_if_marked(self) except -1:
-        """Once every partition has its marker, adopt the Complete row and let the next transaction begin."""
+        """If every partition has its marker, adopt the Complete row and let the next transaction begin."""
         if self.unmarked > 0 or self.is_over:
             return 0
         self.is_over = True
-        self.ender.under_way.discard(self)
+        self.ender.marking.discard(self)
         if self.owned.is_lost:
             return 0
         self.ender.store.hold_complete(self.owned, self.metadata)

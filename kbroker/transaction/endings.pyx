@@ -1,10 +1,10 @@
-"""The decision about a client's EndTxn: the checks of its producer, then a table. Other code carries the decision out.
+"""The decision about a client's EndTxn: checks of the producer, then a table. `end_transaction` carries it out.
 
 The coordinator's own aborts, by fence or timeout, need no table. They end an Ongoing transaction at or above its
 epoch, and always lead to PrepareAbort.
 
-A decision is a state to prepare (the transaction ends, or for TV2 an empty one does), or an error code to reply with.
-NONE means that the transaction has already ended as requested, and that the first reply was lost.
+A decision is either the state of the Prepare row (in TV2 also for an empty transaction), or the error code of the
+reply. NONE means that the transaction has already ended as requested, and that the first reply was lost.
 """
 import enum
 
@@ -28,10 +28,10 @@ _WRONG = ErrorCode.INVALID_TXN_STATE
 
 
 class Claim(enum.IntEnum):
-    """How the (producer id, epoch) of a TV2 EndTxn relates to the client's, as the columns of its table.
+    """The relation of the (producer id, epoch) in a TV2 EndTxn to the client's pair: the columns of the table.
 
-    CURRENT: the same, a first attempt. BUMPED: the pair before the bump that an ending gave, a retry. OVERFLOWED: the
-    pair before the rotation to a new producer id that an ending gave, a retry, too. FENCED: anything else.
+    CURRENT: the client's pair, so a first attempt. BUMPED: the pair before an ending bumped the epoch, so a retry.
+    OVERFLOWED: the pair before an ending changed the producer id, so a retry, too. FENCED: any other pair.
     """
 
     CURRENT = 0
@@ -50,8 +50,8 @@ cdef dict _WITHOUT_BUMP = {
     _S.EMPTY:           (_WRONG,  _WRONG),
 }
 
-# A commit retried after CompleteAbort can only be one that raced an abort of the coordinator's own, as a client
-# repeats what it asked for: it is fenced, and not in a wrong state (KAFKA-20785).
+# A client always repeats its own decision. So a retried commit that finds CompleteAbort was raced by an abort of the
+# coordinator. It gets PRODUCER_FENCED, and not INVALID_TXN_STATE (KAFKA-20785).
 #                      commit                     abort
 #                      current  bumped   overflow current  bumped   overflow
 cdef dict _WITH_BUMP = {
@@ -68,7 +68,7 @@ cdef enum:
     BUMPED = 1
     OVERFLOWED = 2
     FENCED = 3
-    COMMITS = 3         # columns before those of aborts
+    COMMITS = 3         # the number of columns for commits, which precede those for aborts
 
 
 cdef list without_bump = [_WITHOUT_BUMP.get(state) for state in TransactionState]
@@ -110,13 +110,13 @@ cpdef decide_with_bump(int state, int claim, bint committed):
 
 
 cpdef bint is_overflow_retry(TransactionRow current, int64_t producer_id, int16_t producer_epoch) noexcept:
-    """Return True if the pair is the last one of the producer id that the current one replaced."""
+    """Return whether the pair is the last pair of the producer id that the current one has replaced."""
     return (current.fields.previous_producer_id == producer_id and producer_epoch == EXHAUSTED_PRODUCER_EPOCH
             and current.fields.producer_epoch == 0 and not current.keeps())
 
 
 def claim_of(TransactionRow current not None, int64_t producer_id, int16_t producer_epoch):
-    """Return the claim of a client whose producer id is the current one, unless `is_overflow_retry` holds."""
+    """Return the claim of a pair whose producer id is the client's, or for which `is_overflow_retry` holds."""
     return Claim(claimed(current, producer_id, producer_epoch))
 
 

@@ -1,7 +1,8 @@
 """The log lines about markers that failed and are retried.
 
-Each marker is retried ten times a second, so a shortage of descriptors or a broken disk would fill the log. The first
-failure with each error code is logged, and then their number once a minute, until a minute passes without one.
+Each marker is retried ten times a second, so a shortage of descriptors or a broken disk would fill the log. For each
+error code, the broker logs the first failure, then once a minute the number of further failures. It stops after a
+minute without a failure.
 """
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 
 class FailedMarkers:
-    """The failures that were logged in the last minute, and the number of those that were not."""
+    """The failures of the last minute: which error codes were logged, and how many further failures were only
+    counted."""
 
     def __init__(self, timers: Timers):
         self._timers = timers
@@ -33,14 +35,14 @@ class FailedMarkers:
         self._windows[code] = _Window(self._timers.after(WINDOW_MS, lambda: self._end_window(code)))
 
     def _end_window(self, code: ErrorCode) -> None:
-        """Log the number of failures in a window, and begin another one if there were any."""
+        """Log the number of failures in a window. Begin another window if there were any."""
         window = self._windows.pop(code)
         if window.count:
             window.log()
             self._windows[code] = _Window(self._timers.after(WINDOW_MS, lambda: self._end_window(code)))
 
     def close(self) -> None:
-        """Log what is counted."""
+        """Log the failures that are counted but not logged yet."""
         for window in self._windows.values():
             window.timer.cancel()
             if window.count:

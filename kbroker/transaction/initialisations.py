@@ -1,7 +1,7 @@
 """The decision table of InitProducerId, without the code that carries out a decision.
 
-The columns are the states of a transactional.id. The rows are what the client asks: whether it names the client's pair,
-another one or none, and whether it keeps an open transaction (KIP-939).
+The columns are the states of a transactional.id. A row is a kind of request: it names the client's pair, another pair
+or none, and it keeps an open transaction or not (KIP-939).
 
 The next pair follows the rules of KIP-360: `TransactionMetadata.prepare_epoch_increment` refuses a pair that is neither
 the client's nor the one before it.
@@ -15,8 +15,8 @@ from kbroker.transaction.state import IDLE, NO_PRODUCER_ID, PREPARED, Transactio
 
 
 class Step(enum.Enum):
-    """NEXT_PAIR: append an Empty row with the next pair. FENCE: abort the open transaction; the client asks again.
-    KEEP: leave it open, and give the client a pair of its own."""
+    """The broker's next step. NEXT_PAIR: append an Empty row with the next pair. FENCE: abort the open transaction; the
+    client repeats its request. KEEP: leave the transaction open, and give the client a separate pair."""
 
     NEXT_PAIR = 'next pair'
     FENCE = 'fence'
@@ -32,7 +32,7 @@ class Claim(enum.IntEnum):
 
 
 class Place(enum.IntEnum):
-    """A column of the table."""
+    """The state of a transactional.id, as a column of the table."""
 
     IDLE = 0
     OPEN = 1
@@ -45,7 +45,8 @@ Decision = Step | ErrorCode
 _NEXT, _FENCE, _KEEP = Step.NEXT_PAIR, Step.FENCE, Step.KEEP
 _FENCED, _BUSY = ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS
 
-# Another pair may fence an open transaction, as in Kafka: its client learns from the repetition that it was fenced.
+# A request with another pair may fence an open transaction, as in Kafka. Its client repeats the request, and only then
+# gets the error that it was fenced.
 #                            idle   open     kept     decided
 _DECISIONS: dict[tuple[Claim, bool], tuple[Decision, ...]] = {
     (Claim.NONE, False):    (_NEXT, _FENCE,  _FENCE,  _BUSY),
@@ -63,7 +64,7 @@ def decide(place: Place, claim: Claim, keeps: bool) -> Decision:
 
 
 def place_of(row: TransactionRow) -> Place:
-    """Return the column of a row in force. KeyError for a state that is never in force."""
+    """Return the column of a row in force. Raise KeyError for a state that is never in force."""
     return Place.KEPT if row.is_kept and row.state is TransactionState.ONGOING else _PLACES[row.state]
 
 
@@ -72,7 +73,7 @@ _PLACES = {**dict.fromkeys(IDLE, Place.IDLE), TransactionState.ONGOING: Place.OP
 
 
 def claim_of(row: TransactionRow, producer_id: int, producer_epoch: int) -> Claim:
-    """Return how a client's pair relates to the one in force. Without a pair, both numbers are -1."""
+    """Return the relation of a client's pair to the pair in force. Both numbers are -1 if the client names no pair."""
     if producer_id == NO_PRODUCER_ID:
         return Claim.NONE
     is_current = (producer_id, producer_epoch) == (row.client_producer_id, row.client_producer_epoch)

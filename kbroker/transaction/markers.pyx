@@ -1,4 +1,4 @@
-"""The bytes of the markers that end a transaction, and the reaction to a marker that fails."""
+"""The bytes of the markers that end a transaction, and the coordinator's reactions to failed markers."""
 import enum
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -16,9 +16,9 @@ from kbroker.base.errors import ErrorCode
 from kbroker.record.control import encode_end_txn_marker
 
 cdef enum:
-    # Behind the header of a marker's batch comes one record. Its fields have one byte each, but for these: length,
-    # attributes, timestamp delta, offset delta, length of the key, key (version, type), length of the value, value
-    # (version, coordinator epoch).
+    # One record follows the header of a marker's batch: length, attributes, timestamp delta, offset delta, length of
+    # the key, key (version, type), length of the value, value (version, coordinator epoch), count of headers. Each
+    # field has one byte, except those in the key and in the value.
     CONTROL_TYPE_AT = HEADER_BYTES + 7
     COORDINATOR_EPOCH_AT = HEADER_BYTES + 12
     ABORT = 0
@@ -28,7 +28,8 @@ cdef enum:
 class Reaction(enum.Enum):
     """The coordinator's reaction to a failed marker of one partition.
 
-    GIVE_UP: another coordinator has decided about this producer. The transaction stays prepared until the next load.
+    GIVE_UP: another coordinator has already decided about this producer. The transaction stays prepared until the next
+    load. DONE: the partition needs no marker.
     """
 
     RETRY = 'retry'
@@ -42,7 +43,8 @@ REACTIONS = {
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: Reaction.DONE,
     ErrorCode.UNSUPPORTED_VERSION: Reaction.DONE,
 }
-"""Every other error is retried. Kafka drops the marker on an error that it does not list, until the next restart."""
+"""Markers with any other error are retried. Kafka drops a marker with an error that it does not list, until its next
+restart."""
 
 cdef bytes A_MARKER = bytes(encode_end_txn_marker(commit=True, producer_id=0, producer_epoch=0, coordinator_epoch=0,
                                                   timestamp_ms=0))
@@ -50,7 +52,7 @@ assert len(A_MARKER) == MARKER_BYTES
 
 
 cdef int write_marker(uint8_t *at, TransactionRow prepared, int32_t coordinator_epoch, int64_t now_ms) except -1:
-    """Write the batch of the marker that `prepared` decides: the bytes that `encode_end_txn_marker` encodes."""
+    """Write the marker batch for the decision of `prepared`. The bytes equal those of `encode_end_txn_marker`."""
     memcpy(at, PyBytes_AS_STRING(A_MARKER), MARKER_BYTES)
     write_int64(at + BASE_TIMESTAMP_AT, now_ms)
     write_int64(at + MAX_TIMESTAMP_AT, now_ms)

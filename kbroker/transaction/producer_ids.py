@@ -1,4 +1,4 @@
-"""Producer ids, taken from blocks that the metadata log has allocated for good."""
+"""Producer ids from blocks that the metadata log has allocated durably."""
 from __future__ import annotations
 
 import logging
@@ -9,7 +9,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.base.long_work import LongWork
 
 FEW = 100
-"""The ids of a block that are left when the next block is ordered, as in Kafka: a tenth."""
+"""The next block is requested when this many ids of the current block are left: a tenth, as in Kafka."""
 NO_IDS = range(0)
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class ProducerIdBlocks(Protocol):
 class ProducerIds:
     """Returns each producer id once. The rest of a block is never used after the broker stops.
 
-    The next block is ordered before the last one is used up, so that only the first id after a start waits for the
+    The next block is requested before the current one is used up, so only the first id after a start waits for the
     disk.
     """
 
@@ -40,7 +40,7 @@ class ProducerIds:
     def next(self) -> int:
         """Return a producer id that no producer has had.
 
-        Raises COORDINATOR_LOAD_IN_PROGRESS, on which clients retry, while no further block can be had.
+        Raise COORDINATOR_LOAD_IN_PROGRESS, after which clients retry, while no further block can be allocated.
         """
         if not self._left:
             self._left, self._next_block = self._next_block or self._allocated(), NO_IDS
@@ -58,7 +58,8 @@ class ProducerIds:
                              f'no further block of producer ids: {error}') from error
 
     def _adopt(self, error: Exception | None, block: Any) -> None:
-        """Take over the block that was ordered. Without one, `next` tries again once the last one is used up."""
+        """Keep the requested block as the next one. After an error, `next` requests another once the current block is
+        used up."""
         self._is_ordered = False
         if error is None:
             self._next_block = block

@@ -1,12 +1,12 @@
-"""Requests that arrive late: they are refused.
+"""The refusal of requests that arrive late.
 
-A client from before KIP-890 uses one producer id and epoch for many transactions. Nothing in an EndTxn of transaction 1
-that arrives during transaction 2 tells it from the EndTxn of transaction 2. It would commit transaction 2 half-way. The
-connection tells them apart. A connection keeps the order of its requests, so a request can be late only on a connection
-that its client has given up for a newer one.
+A client from before KIP-890 uses one producer id and epoch for many transactions. If its EndTxn of transaction 1
+arrives during transaction 2, the bytes equal those of an EndTxn of transaction 2. The broker would commit transaction 2
+half-way. Only the connection shows the difference. A connection keeps the order of its requests, so a request can be
+late only on a connection that its client has given up for a newer one.
 
-The rule: a request is refused if a request of the same class and producer was executed from a newer connection. It is
-applied when the request is decided: an addition of partitions may wait before that. The classes are
+The rule: a request is refused if a request of the same class and producer was executed from a newer connection. The
+rule is applied when the request is executed, which may be after a wait. The classes are
 
     K          AddPartitionsToTxn 0-3, AddOffsetsToTxn, EndTxn 0-4    by transactional id     NOT_COORDINATOR
     offsets    TxnOffsetCommit                                        by group                NOT_COORDINATOR
@@ -15,13 +15,13 @@ applied when the request is decided: an addition of partitions may wait before t
 A client with KIP-890 has an epoch for each transaction. Only its offsets can be late: a transaction may send offsets of
 a partition several times, and the older ones would replace the newer ones.
 
-Known clients use one connection for a class, but not the same one for all, so the classes are kept apart. The log has
-the rule for batches, behind its search for duplicates. A new producer id or epoch begins without a connection. So does
-each start of the broker: the old connections are gone.
+Known clients use one connection for a class, but may use different ones for different classes, so each class has its
+own rule. The log applies the rule for batches, after its search for duplicates. For a new producer id or epoch, and
+after a start of the broker, no newest connection is known.
 
 A request that is not late is never refused, if its client sends each class on one connection at a time. A client that
-uses two would be refused for ever on the older one. So the connection is forgotten after MOST_REFUSALS refusals without
-an execution.
+uses two connections would be refused for ever on the older one. So the broker forgets the newest connection after
+MOST_REFUSALS refusals without an execution.
 """
 import logging
 from collections import OrderedDict
@@ -39,9 +39,10 @@ from kbroker.security.escape import shown
 logger = logging.getLogger(__name__)
 
 MOST_GROUPS = 10_000
-"""The pairs of a producer and a group whose connections are known. The pair that was not used for the longest time is
-forgotten: its late offsets are then executed. A pair takes at most 520 bytes, and 280 bytes if its producer has many
-groups (tracemalloc, CPython 3.11). The length of the group id does not count, because only its hash is kept.
+"""The most pairs of a producer and a group whose newest connection is remembered. Beyond it, the broker forgets the
+least recently used pair, and then executes late offsets of that pair. A pair takes at most 520 bytes, and 280 bytes if
+its producer has many groups (tracemalloc, CPython 3.11). The length of the group id does not count, because only its
+hash is kept.
 
 Two groups of one producer with the same hash count as one group. This does no harm to known clients, because they send
 the offsets of all groups on one connection. A client with a connection for each group can be refused as if it used two
@@ -53,7 +54,7 @@ cdef class GroupConnection:
 
 
 cdef class StaleRequests:
-    """Tells late requests from others, refuses them, counts them and logs them."""
+    """Detects late requests, refuses them, counts them and logs them."""
 
     def __init__(self, config):
         self.is_enabled = config.kbroker_transaction_stale_request_check_enable
@@ -85,7 +86,7 @@ cdef class StaleRequests:
 
     cpdef int check_offsets(self, str transactional_id, int64_t producer_id, int16_t producer_epoch, str group_id,
                             object connection) except -1:
-        """Raise NOT_COORDINATOR for a late TxnOffsetCommit: it would replace newer offsets of the group."""
+        """Raise NOT_COORDINATOR for a late TxnOffsetCommit, because it would replace newer offsets of the group."""
         cdef GroupConnection known
         cdef int64_t connection_id
         if not self.is_enabled:
@@ -123,7 +124,7 @@ cdef class StaleRequests:
         return known
 
     cdef int forget_least_used(self) except -1:
-        """Forget the pair of a producer and a group that was not used for the longest time."""
+        """Forget the least recently used pair of a producer and a group."""
         (producer_id, group_hash), _ = self.groups.popitem(last=False)
         hashes = self.groups_of[producer_id]
         hashes.remove(group_hash)
@@ -152,5 +153,5 @@ cdef class StaleRequests:
 
 
 def no_connection(_connection_id):
-    """Find a connection where there is no server: None."""
+    """Return None for every id: without a server, no connection is open."""
     return None

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Row = tuple[bytes, bytes | None]
-"""Key and value; without a value the transactional.id is forgotten."""
+"""Key and value of a record. A record without a value is the tombstone of its transactional.id."""
 
 
 def value_version(transaction_version: int) -> int:
-    """Return the version of the value for a finalized `transaction.version`: flexible from 1 on."""
+    """Return the version of row values for a finalized `transaction.version`: 0, or the flexible version 1."""
     return 1 if transaction_version >= 1 else 0
 
 
 def encode_row(transactional_id: str, row: TransactionRow, version: int) -> Row:
-    """Return the record of `row`. Version 0 has no fields for neighbouring producer ids and the client's version."""
+    """Return the record of `row`. Version 0 lacks the previous and next producer id and the client's version."""
     return encode_key(transactional_id), encode_value(row, version)
 
 
@@ -61,7 +61,7 @@ def read_all(partition: Partition) -> dict[str, TransactionRow]:
 def decode_row(key: bytes | None, value: bytes | None) -> tuple[str, TransactionRow | None]:
     """Return the transactional.id of a record and its row, None for a tombstone.
 
-    Raises RowError for a type, version or state that is not known.
+    Raise RowError for an unknown type, version or state.
     """
     row_key = decode_row_key(TRANSACTION_STATE, key or b'')
     if row_key is None:

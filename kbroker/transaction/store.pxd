@@ -31,7 +31,7 @@ cdef class StatePartition:
     cdef readonly bint is_loading
     cdef readonly bint is_lost
     cdef readonly dict transactions
-    cdef readonly dict open         # those of `transactions` in a state that is not idle
+    cdef readonly dict open         # the part of `transactions` in a state that is not idle
     cdef RowBatch held              # Complete rows that are in force and not in the log yet
 
     cdef TransactionMetadata known(self, str transactional_id)
@@ -62,8 +62,8 @@ cdef class TransactionStore:
     cdef object _on_loaded
     cdef list _owned
     cdef Py_ssize_t _most_together_bytes
-    cdef RowBatch _spare            # empty; None: in use
-    cdef Timer _held_timer          # None: not armed
+    cdef RowBatch _spare            # an empty batch for the next rows; None while it is in use
+    cdef Timer _held_timer          # None while it is not armed
     cdef readonly int64_t id_bytes  # the memory of all transactional ids and their open transactions
     cdef public int64_t most_id_bytes
     cdef readonly StaleRequests stale_requests

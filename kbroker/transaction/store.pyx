@@ -1,7 +1,7 @@
-"""The transactional.ids in memory, by the partition of `__transaction_state` that each belongs to.
+"""The transactional.ids in memory, grouped by their partition of `__transaction_state`.
 
-Memory is the replay of these partitions. They are read once, when the broker starts or the topic is created. From then
-on a row is adopted when it is durable, and a Complete row by the rule of `TransactionStore.hold_complete`.
+The memory is the replay of these partitions. The store reads them once, when the broker starts or the topic is created.
+After that, it adopts each row when the row is durable. `TransactionStore.hold_complete` has the rule for Complete rows.
 """
 import logging
 
@@ -38,12 +38,13 @@ from kbroker.transaction.row_encoder import encode_key
 logger = logging.getLogger(__name__)
 
 MOST_ID_BYTES = 256 * 1024 * 1024
-"""The memory of all transactional ids and of their open transactions. Beyond it, a new id and new partitions of a
-transaction are refused."""
+"""The memory of all transactional ids and of their open transactions. Beyond this bound, new ids and new partitions of
+a transaction are refused."""
 ID_OVERHEAD_BYTES = 640
-"""More than the memory of an idle id without its text, which is kept twice: as the id and as the key of its rows."""
+"""An upper bound of the memory of an idle id without its text. The text counts twice, as the id and as the key of its
+rows."""
 TOMBSTONE_OVERHEAD_BYTES = 40
-"""More than a record without a value takes besides its key."""
+"""An upper bound of the bytes of a record without a value, in addition to its key."""
 HELD_MS = 5
 """How long a Complete row waits for another row to share its write."""
 HELD_RETRY_BACKOFF_MS = 100
@@ -55,10 +56,11 @@ cdef enum:
 
 
 cdef class StatePartition:
-    """One partition of `__transaction_state` that this broker leads.
+    """One partition of `__transaction_state`, with the ids that belong to it.
 
-    `coordinator_epoch` is its leader epoch: data partitions refuse markers of a lower one. `is_lost`: it no longer
-    belongs to this coordinator. `open` is an index: the ids with a transaction that is not complete.
+    `coordinator_epoch` is the leader epoch of the partition: data partitions refuse markers of a lower epoch. `is_lost`
+    is true once the coordinator has stopped or the topic was deleted. `open` is an index of the ids with a transaction
+    that is not complete.
     """
 
     def __init__(self, Partition partition not None):
@@ -91,7 +93,7 @@ cdef class RowAppend(Completion):
 
 
 cdef class Tombstones(Completion):
-    """Ids that are forgotten once their tombstones are durable."""
+    """A batch of tombstones on its way to the disk. The store forgets the ids once it is durable."""
 
     cdef int complete(self, object error, Py_ssize_t part, object result) except -1:
         cdef TransactionMetadata metadata
@@ -128,13 +130,13 @@ cdef class TransactionStore:
         topics.on_topic_deleted.append(self._on_topic_deleted)
 
     def start(self):
-        """Load every state partition. The ids of a partition are found once everything read of it is durable."""
+        """Load every state partition. Requests find the ids of a partition once all rows read from it are durable."""
         topic = self._topics.topic(TRANSACTION_STATE)
         if topic is not None:
             self._on_topic_created(topic)
 
     def stop(self):
-        """Forget everything. A row that is still on its way to the disk has no effect here any more.
+        """Forget all ids. A row that is still on its way to the disk has no effect in memory any more.
 
         Held Complete rows are forgotten, too. If the log is sound, the caller calls `append_held` first.
         """
@@ -172,7 +174,7 @@ cdef class TransactionStore:
     cpdef StatePartition owner(self, str transactional_id):
         """Return the partition of an id.
 
-        Raises INVALID_REQUEST for an empty id, NOT_COORDINATOR without `__transaction_state`, and
+        Raise INVALID_REQUEST for an empty id, NOT_COORDINATOR without `__transaction_state`, and
         COORDINATOR_LOAD_IN_PROGRESS until the partition is loaded.
         """
         cdef StatePartition owned
@@ -186,12 +188,12 @@ cdef class TransactionStore:
         return owned
 
     def find(self, str transactional_id):
-        """Return the partition of an id and the id's metadata, None if it has none. Raises as `owner`."""
+        """Return the partition of an id and the id's metadata, None for an unknown id. Raise the errors of `owner`."""
         owned = self.owner(transactional_id)
         return owned, owned.transactions.get(transactional_id)
 
     def add_new(self, StatePartition owned not None, TransactionMetadata metadata not None):
-        """Keep a new id. Raises POLICY_VIOLATION once the ids take MOST_ID_BYTES: no retry would help."""
+        """Add a new id. Raise POLICY_VIOLATION, on which clients do not retry, once the ids take MOST_ID_BYTES."""
         cdef int64_t more_bytes = memory_of_id(metadata.transactional_id)
         if self.id_bytes + more_bytes > self.most_id_bytes:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f'found transactional ids of {self.id_bytes} bytes, expected '
@@ -212,7 +214,7 @@ cdef class TransactionStore:
         return 0
 
     cdef int count(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Count the memory of an id again: the partitions of its row, or of its pending row, have changed."""
+        """Update the counted memory of an id after a change of the partitions in its row or its pending row."""
         cdef int64_t held_bytes = metadata.current.partition_set.memory()
         if metadata.pending is not None and metadata.pending.partition_set is not metadata.current.partition_set:
             held_bytes += metadata.pending.partition_set.memory()
@@ -229,7 +231,8 @@ cdef class TransactionStore:
     cdef int adopt(self, StatePartition owned, TransactionMetadata metadata) except -1:
         """Adopt the pending row, and keep the index of open transactions.
 
-        After a Prepare row, the Complete row becomes pending at once: nothing else can happen to the id before it.
+        After a Prepare row, the Complete row becomes pending at once, so that no other step of the id comes between
+        them.
         """
         cdef bint was_idle = is_idle(metadata.current.fields.state)
         metadata.adopt()
@@ -259,16 +262,16 @@ cdef class TransactionStore:
         return 0
 
     cdef int seal(self, TransactionRow kept) except -1:
-        """Refuse further batches of a kept transaction, until it is complete. Its row is durable.
+        """Refuse further batches of a kept transaction, whose row is durable, until it is complete.
 
-        The former client is fenced at the coordinator. A partition in which the transaction is open does not ask the
+        The coordinator has fenced the former client. But a partition in which the transaction is open does not ask the
         coordinator, so it would accept a late batch of that client.
         """
         self.sealed[kept.fields.producer_id] = kept.fields.producer_epoch
         return 0
 
     cpdef int check_not_sealed(self, int64_t producer_id, int16_t producer_epoch) except -1:
-        """Raise INVALID_PRODUCER_EPOCH if another client has kept the transaction of a batch."""
+        """Raise INVALID_PRODUCER_EPOCH if another client has kept the transaction to which a batch belongs."""
         if self.sealed and producer_epoch <= self.sealed.get(producer_id, NO_PRODUCER_EPOCH):
             raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, f'producer {producer_id} epoch {producer_epoch}: the '
                              'transaction is prepared, and another client has taken it over')
@@ -278,8 +281,8 @@ cdef class TransactionStore:
                     Py_ssize_t part) except -1:
         """Append the pending row of `metadata`. Once it is durable, adopt it and complete `part` of `then` with it.
 
-        If it cannot be made durable, abandon it and complete with the error for the client: NOT_COORDINATOR if the
-        partition was lost meanwhile.
+        If the row cannot be made durable, abandon it and complete with the error for the client. The error is
+        NOT_COORDINATOR if the partition was lost before the row was durable.
         """
         cdef int64_t end_offset
         cdef RowAppend row_append = RowAppend.__new__(RowAppend)
@@ -298,17 +301,17 @@ cdef class TransactionStore:
     cdef int hold_complete(self, StatePartition owned, TransactionMetadata metadata) except -1:
         """Adopt the pending Complete row now, and hold it for the next row of its partition.
 
-        The rule of the house: no reader, no reply and no later record may depend on a record that a crash could still
-        take away. The Complete row is adopted before it is durable, and keeps the rule for two reasons:
+        No reader, no reply and no later record may depend on a record that a crash could still take away. The Complete
+        row is adopted before it is durable. It keeps this rule for two reasons:
 
-        - It says nothing that a crash could take away. Everything in it follows from the Prepare row and the markers,
-          and they are durable. A start that finds it missing writes the markers again, which changes nothing, and
-          comes to the same row.
+        - The row contains nothing that a crash could take away. Everything in the row follows from the Prepare row and
+          the markers, which are durable. A start without the row writes the markers again, which changes nothing, and
+          derives the same row.
         - No later row is in the log without it. Every row of the partition is appended behind the held rows, in their
           batch or after it.
 
-        So it needs no write and no sync of its own. The next row takes it along; `append_held` writes it after
-        HELD_MS if none comes, and at a clean stop.
+        So it needs no separate write and no separate sync. It is written with the next row. Without a next row,
+        `append_held` writes it after HELD_MS, or at a clean stop.
         """
         assert metadata.pending.fields.state in (STATUS_COMPLETE_COMMIT, STATUS_COMPLETE_ABORT)
         try:
@@ -324,7 +327,7 @@ cdef class TransactionStore:
     cdef int add(self, StatePartition owned, TransactionMetadata metadata) except -1:
         """Add the pending row to the held rows. If they are too large for one batch, append the held rows first.
 
-        Raises KafkaError if that append fails, or for a row that cannot be encoded.
+        Raise KafkaError if that append fails, or if the row cannot be encoded.
         """
         if metadata.key is None:
             metadata.key = encode_key(metadata.transactional_id)
@@ -340,9 +343,9 @@ cdef class TransactionStore:
         return 1 if row.keeps() else self.row_version
 
     cdef int64_t write(self, StatePartition owned, TransactionMetadata metadata) except -1:
-        """Append the held rows and, behind them, the pending row. Return the offset behind it.
+        """Append the held rows and, behind them, the pending row. Return the offset behind the pending row.
 
-        Raises KafkaError. The held rows are still held then.
+        Raise KafkaError if the append fails; the held rows remain held.
         """
         self.add(owned, metadata)
         try:
@@ -352,7 +355,8 @@ cdef class TransactionStore:
             raise
 
     cdef int64_t append_rows(self, StatePartition owned) except -1:
-        """Append the held rows as one batch, and return the offset behind it. Raises KafkaError, and holds them on."""
+        """Append the held rows as one batch, and return the offset behind it. Raise KafkaError if it fails; the rows
+        remain held."""
         cdef RowBatch rows = owned.held
         cdef int64_t end_offset
         rows.seal(self._clock.wall_ms())
@@ -374,7 +378,8 @@ cdef class TransactionStore:
         return 0
 
     def append_held(self):
-        """Append the Complete rows that no other row took along. A failure is retried: no request would do it."""
+        """Append the Complete rows that were not written with another row. Retry after a failure, because no request
+        would."""
         cdef StatePartition owned
         if self._held_timer is not None:
             self._held_timer.cancel()
@@ -388,7 +393,7 @@ cdef class TransactionStore:
                     self.append_held_later(HELD_RETRY_BACKOFF_MS)
 
     def remove(self, StatePartition owned not None, expired):
-        """Append tombstones for `expired`, all of them idle, and forget each id once its tombstone is durable."""
+        """Append tombstones for the `expired` ids, which are idle. Forget each id once its tombstone is durable."""
         batch = []
         size_bytes = 0
         for metadata in expired:
@@ -422,7 +427,8 @@ cdef class TransactionStore:
             owned.partition.await_durable(end_offset, tombstones, 0)
 
     def _on_topic_created(self, topic):
-        """Partitions that are added later change nothing until the next start: at once, ids would change partitions."""
+        """Load the partitions of the new topic. Partitions that are added later are ignored until the next start,
+        because they would move ids to other partitions."""
         if topic.name != TRANSACTION_STATE or self._owned:
             return
         self._owned = [StatePartition(partition) for partition in topic.partitions]
@@ -434,7 +440,7 @@ cdef class TransactionStore:
             self.stop()
 
     def _load(self, StatePartition owned):
-        """Read the partition once all of it is durable: a decision that a crash could take away is not acted on."""
+        """Read the partition once all of it is durable, so that no decision in it can be lost in a crash."""
         def read(error):
             if owned.is_lost:
                 return
@@ -524,7 +530,7 @@ cdef class RowBatch:
 
 
 cdef object error_for_client(Partition partition, object error):
-    """Return the KafkaError for the client after an append, or its way to the disk, has failed."""
+    """Return the KafkaError for the client after an append, or the sync of its bytes, has failed."""
     log_failure(partition, error)
     return KafkaError(APPEND_ERRORS.get(error.code, error.code), str(error))
 
@@ -535,5 +541,5 @@ cdef int log_failure(Partition partition, object error) except -1:
 
 
 cdef int64_t memory_of_id(str transactional_id) except -1:
-    """Return the memory of an idle id: its text, the key of its rows, which has it in UTF-8, and the rest."""
+    """Return the memory of an idle id: its text, the key of its rows with the UTF-8 form, and a fixed overhead."""
     return ID_OVERHEAD_BYTES + memory_of(transactional_id) + utf8_length(transactional_id)

@@ -1,7 +1,7 @@
-"""The check of a transactional write at the coordinator, and the errors for its client (KIP-890).
+"""The coordinator's check of a transactional write, and the errors for its client (KIP-890).
 
-Between Kafka's brokers this is AddPartitionsToTxn v4-5, and a layer that translates its errors into those that the
-producer's version knows. With one broker the call is direct; the errors are the same.
+Kafka's brokers check with AddPartitionsToTxn v4-5, and translate its errors into errors that the producer's version
+knows. Here the broker calls its coordinator directly; the errors are the same.
 """
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import enum
 from kbroker.base.errors import ErrorCode
 
 PRODUCE_VERSION_THAT_ADDS = 12
-"""From here on a Produce adds its partitions to the transaction."""
+"""From this version on, a Produce adds its partitions to the transaction."""
 TXN_OFFSET_COMMIT_VERSION_THAT_ADDS = 5
-"""From here on a TxnOffsetCommit adds its partition of `__consumer_offsets` to the transaction."""
+"""From this version on, a TxnOffsetCommit adds its partition of `__consumer_offsets` to the transaction."""
 
 
 class Mode(enum.Enum):
     """The kind of check before the first write to a partition in a transaction."""
 
     ADD = 'add'
-    """TV2: the partition joins the transaction without a request of the client."""
+    """TV2: the write adds the partition to the transaction, without another request of the client."""
     VERIFY = 'verify'
-    """The client must have added it, and knows TRANSACTION_ABORTABLE."""
+    """The client must have added the partition. It knows the error TRANSACTION_ABORTABLE."""
     VERIFY_LEGACY = 'verify, for a client from before TRANSACTION_ABORTABLE'
 
     @staticmethod
@@ -40,7 +40,7 @@ class Mode(enum.Enum):
 _UNREACHABLE = dict.fromkeys((ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                               ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR),
                              ErrorCode.NOT_ENOUGH_REPLICAS)
-"""A producer does not know coordinators. It retries on this error."""
+"""Errors of a coordinator that a producer would not understand, and the error on which it retries instead."""
 
 
 def error_for_write(mode: Mode, code: ErrorCode) -> ErrorCode:
