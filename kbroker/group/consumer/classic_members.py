@@ -1,8 +1,8 @@
 """Members that speak the classic protocol, in groups of any kind: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-`membership` serves the classic groups. A classic member joins a consumer group by the steps of a heartbeat, with its
-own functions in the table of the kind (`joining_kind`). Its generation is its member epoch. The group has no leader:
-the group's assignor computes the assignments.
+`membership` serves the classic groups. A classic member joins a consumer group by the steps of a heartbeat, with
+functions of its own in the table of the kind (`joining_kind`). Its generation is its member epoch. The group has no
+leader: the group's assignor computes the assignments.
 """
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from kbroker.protocol import messages
 from kbroker.protocol.consumer_protocol import decode_message
 
 VERSION_WITH_MEMBER_ID_REQUIRED = 4
-"""The version of JoinGroup whose clients ask for a member id first (KIP-394)."""
+"""The first version of JoinGroup in which a client without a member id asks for one first (KIP-394)."""
 
 PASS_ON = object()
-"""The reply of an operation that leaves the request to `membership`: the group is a classic one."""
+"""The reply of an operation that leaves the request to `membership`, because the group is a classic one."""
 
 
 class Join(NamedTuple):
@@ -48,7 +48,7 @@ class Join(NamedTuple):
 
 
 class JoinFields(NamedTuple):
-    """The fields of a JoinGroup under the names of a heartbeat. `is_new_id`: the request names no member id."""
+    """The fields of a JoinGroup under the names of a heartbeat. `is_new_id` is set if the request has no member id."""
 
     group_id: str
     member_id: str
@@ -63,7 +63,7 @@ class JoinFields(NamedTuple):
 
 
 class ClassicMembers:
-    """The requests of the classic protocol in a shard. `kind` is the table of consumer groups."""
+    """The requests of the classic protocol in a shard. `kind` is the table of the consumer groups."""
 
     def __init__(self, place: Place, kind: Kind, migration: Migration, membership: Membership):
         self.place = place
@@ -72,11 +72,12 @@ class ClassicMembers:
         self.heartbeats = Heartbeats(place, self.joining_kind(kind))
 
     def joining_kind(self, kind: Kind) -> Kind:
-        """Return the table for heartbeats that are JoinGroup requests."""
+        """Return the table of the consumer groups with the functions for a JoinGroup that is served as a heartbeat."""
         return replace(kind, find=find_joining, changed=changed_by_join, reply=join_response, after=self.after_join)
 
     def _in_line(self, group_id: str, operation: Operation, pass_on: Callable[[], None], done: Completion) -> None:
-        """Run an operation in the group's next turn. If it replies PASS_ON, `pass_on` is called instead of `done`."""
+        """Run an operation in the group's next turn. If it replies PASS_ON, call `pass_on` instead of completing
+        `done`."""
         def ended(error: KafkaError | None, reply: object) -> None:
             if error is not None or reply is not PASS_ON:
                 complete(done, error, reply)
@@ -91,7 +92,7 @@ class ClassicMembers:
     # JoinGroup
 
     def join(self, join: Join, done: Completion) -> None:
-        """Serve a JoinGroup. While a turn changes the group, the request waits for the next turn.
+        """Serve a JoinGroup. While a turn of the group is in progress, the request waits for the next turn.
 
         Raises COORDINATOR_NOT_AVAILABLE if the group is being deleted.
         """
@@ -113,7 +114,7 @@ class ClassicMembers:
         self._in_line(join.request.group_id, partial(self.serve_join, join), partial(self._join_now, join, done), done)
 
     def serve_join(self, join: Join, group: Group | None) -> Steps[Outcome] | Outcome:
-        """Let a member join a consumer group with members, or end a group without members: an operation.
+        """Let a member join a consumer group that has members, or end a modern group that has none: an operation.
 
         Raises INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED,
         INVALID_SESSION_TIMEOUT, INVALID_REQUEST.
@@ -147,7 +148,8 @@ class ClassicMembers:
         return (yield from self._downgrade_before(group, last, fields))
 
     def _check_protocols(self, group: ConsumerGroup, request: Any) -> None:
-        """Raise INCONSISTENT_GROUP_PROTOCOL unless the member shares an assignor with all classic members."""
+        """Raise INCONSISTENT_GROUP_PROTOCOL unless the member offers an assignor that all classic members of the group
+        offer."""
         if self.migration.policy != DISABLED and request.protocol_type == CONSUMER_PROTOCOL_TYPE and any(
                 group.protocol_counts.get(protocol.name, 0) == group.classic_count for protocol in request.protocols):
             return
@@ -158,7 +160,8 @@ class ClassicMembers:
             f'{self.migration.policy}')
 
     def _last_of_consumer_protocol(self, group: ConsumerGroup, call: Call) -> ConsumerMember | None:
-        """Return the static member that the request replaces, if no other member speaks the consumer protocol."""
+        """Return the static member that the request replaces if it is the last one that speaks the consumer protocol;
+        else None."""
         request = call.request
         known = group.members.get(group.instances.get(request.instance_id or '', ''))
         if known is None or known.classic is not None or not request.is_new_id:
@@ -166,7 +169,8 @@ class ClassicMembers:
         return known if self.migration.may_replace_last(group) else None
 
     def _downgrade_before(self, group: ConsumerGroup, last: ConsumerMember, call: Call) -> Steps[Outcome]:
-        """Make a classic group. The classic group then serves the join, which replaces the static member `last`."""
+        """Make a classic group of the members. It serves the JoinGroup afterwards, which replaces the static member
+        `last`."""
         is_at_rest = group.epoch == group.assignment_epoch and all([
             member.held.is_reconciled_to(group.epoch) for member in group.members.values() if member is not last])
         members = [without_consumer_fields(member, call.classic) if member is last else member
@@ -174,22 +178,22 @@ class ClassicMembers:
         return (yield from self.migration.downgrade(group, members, PASS_ON, members, rebalances=not is_at_rest))
 
     def after_join(self, draft: ConsumerDraft, _call: Call) -> None:
-        """Expect the member's SyncGroup."""
+        """Expect the member's SyncGroup within its rebalance timeout."""
         self.place.deadlines.cancel(JOIN, draft.group.group_id, draft.member.member_id)
         self._arm(SYNC, draft.group.group_id, draft.member)
 
     def _arm(self, kind: str, group_id: str, member: ConsumerMember) -> None:
-        """Expect a request of the member within its rebalance timeout."""
+        """Fence the member unless it sends a request of this kind within its rebalance timeout."""
         self.place.deadlines.arm(kind, group_id, member.member_id, member.rebalance_timeout_ms,
                                  partial(self.heartbeats.submit_fence, group_id, member.member_id, None))
 
-    # SyncGroup and Heartbeat: they read the adopted group, and need no turn
+    # SyncGroup and Heartbeat read the adopted group, so they need no turn
 
     def sync(self, request: Any, done: Completion) -> None:
         """Serve a SyncGroup.
 
-        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
-        REBALANCE_IN_PROGRESS in a consumer group; in a classic group, the errors of `Membership.sync`.
+        In a consumer group, raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
+        INCONSISTENT_GROUP_PROTOCOL or REBALANCE_IN_PROGRESS; in a classic group, the errors of `Membership.sync`.
         """
         group = self.place.shard.groups.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
@@ -212,8 +216,8 @@ class ClassicMembers:
     def heartbeat_of_classic(self, request: Any) -> None:
         """Serve a Heartbeat.
 
-        Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS in a consumer group; in
-        a classic group, the errors of `Membership.heartbeat`.
+        In a consumer group, raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION or REBALANCE_IN_PROGRESS;
+        in a classic group, the errors of `Membership.heartbeat`.
         """
         group = self.place.shard.groups.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
@@ -226,7 +230,8 @@ class ClassicMembers:
             self._call_to_join(group.group_id, member)
 
     def _classic_member(self, group: ConsumerGroup, request: Any) -> ConsumerMember:
-        """Return the classic member of a request. Raise ILLEGAL_GENERATION unless the request names its epoch."""
+        """Return the classic member that sent the request. Raise ILLEGAL_GENERATION unless the generation is its member
+        epoch."""
         if request.group_instance_id is None:
             member = group.member(request.member_id)
         else:
@@ -241,7 +246,7 @@ class ClassicMembers:
     def _is_behind(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
         """Return whether the member has to join again to get its assignment.
 
-        If all members are classic, no heartbeat computes new targets: the next join does.
+        If all members of the group are classic, no heartbeat computes new targets, so the next JoinGroup does.
         """
         if group.assignment_epoch > member.epoch:
             return True
@@ -250,7 +255,7 @@ class ClassicMembers:
             or self.heartbeats.is_due(group))
 
     def _call_to_join(self, group_id: str, member: ConsumerMember) -> None:
-        """Raise REBALANCE_IN_PROGRESS, and expect a JoinGroup."""
+        """Raise REBALANCE_IN_PROGRESS, and expect a JoinGroup within the rebalance timeout."""
         if not self.place.deadlines.is_armed(JOIN, group_id, member.member_id):
             self._arm(JOIN, group_id, member)
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f'member {member.member_id} has to join again')
@@ -258,7 +263,8 @@ class ClassicMembers:
     # LeaveGroup
 
     def leave_classic(self, request: Any) -> Generator[object, None, Any]:
-        """Serve a LeaveGroup, in parts. Return the response. Members of both protocols are removed."""
+        """Serve a LeaveGroup, in parts. Return the response. Remove the named members, whichever protocol they speak.
+        """
         group_id = request.group_id
         while isinstance(self.place.shard.groups.get(group_id), ConsumerGroup):
             error, reply = yield from result_of(lambda done: self.place.turns.submit(
@@ -294,7 +300,7 @@ class ClassicMembers:
 
 
 def find_joining(group: ConsumerGroup, call: Call) -> ConsumerMember | None:
-    """Return the member that joins, None for a new one. Raise UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    """Return the member that joins; None for a new member. Raise UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     request = call.request
     if request.instance_id is None:
         return group.members.get(request.member_id)
@@ -322,14 +328,14 @@ def join_response(draft: ConsumerDraft, _call: Call, _interval_ms: int) -> Any:
 
 
 class Named(NamedTuple):
-    """The ids of a member in a request."""
+    """The ids by which a request names a member."""
 
     member_id: str
     instance_id: str | None
 
 
 def leaving_member(group: ConsumerGroup, identity: Any) -> ConsumerMember:
-    """Return the member to remove. An administrator names a static member by its instance alone.
+    """Return the member to remove. An administrator names a static member by its instance id alone.
 
     Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
     """
@@ -340,7 +346,8 @@ def leaving_member(group: ConsumerGroup, identity: Any) -> ConsumerMember:
 
 
 def join_fields(join: Join, migration: Migration) -> Call:
-    """Return a JoinGroup as a heartbeat. Raise INCONSISTENT_GROUP_PROTOCOL unless a consumer sent it."""
+    """Return a JoinGroup as a heartbeat. Raise INCONSISTENT_GROUP_PROTOCOL unless its metadata is that of a consumer.
+    """
     request = join.request
     protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
     try:
@@ -355,7 +362,7 @@ def join_fields(join: Join, migration: Migration) -> Call:
     fields = JoinFields(
         group_id=request.group_id, member_id=request.member_id or str(uuid.uuid4()), is_new_id=not request.member_id,
         instance_id=request.group_instance_id, rack_id=subscription.rack_id,
-        # Version 0 has no rebalance timeout: the session timeout stands for both.
+        # Version 0 has no rebalance timeout, so the session timeout is used for both.
         rebalance_timeout_ms=(request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0
                               else request.session_timeout_ms),
         topic_partitions=[topic_class(topic_id=topic_id, partitions=sorted(partitions))
@@ -365,5 +372,5 @@ def join_fields(join: Join, migration: Migration) -> Call:
 
 
 def no_topic(_name: str) -> bool:
-    """Return False: a classic member has no regular expression that needs rights to topics."""
+    """Return False. A classic member has no regular expression, so no rights to topics are needed."""
     return False

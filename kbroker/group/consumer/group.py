@@ -1,4 +1,4 @@
-"""A consumer group (KIP-848): its members, their assignments and regular expressions, made by its rows."""
+"""A consumer group (KIP-848): its members, assignments and regular expressions. Its rows make all of them."""
 from __future__ import annotations
 
 from collections import Counter
@@ -22,7 +22,7 @@ NO_TOPICS: frozenset[str] = frozenset()
 
 
 class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
-    """A consumer group. Its rows may come in any order, because a compaction may change their order."""
+    """A consumer group. Its rows can be read in any order, because a compaction may reorder them."""
 
     group_type = 'consumer'
     member_class = ConsumerMember
@@ -31,18 +31,18 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
     def __init__(self, group_id: str):
         super().__init__(group_id)
         self.has_partition_metadata = False
-        """The group has a row that brokers before Kafka 4.1 wrote, and that is obsolete."""
+        """The group has the obsolete row that brokers before Kafka 4.1 wrote."""
         self.regexes: dict[str, int] = {}
-        """The number of members with each regular expression."""
+        """The number of members that have each regular expression."""
         self.resolved: dict[str, Resolved] = {}
         self.classic_count = 0
         """The number of members that speak the classic protocol."""
         self.protocol_counts: dict[str, int] = {}
         """The number of classic members that offer each assignor."""
         self._owners: dict[bytes, dict[int, int]] | None = None
-        """Topic id -> partition -> epoch of the member that holds it. None until `index_owners` has run."""
+        """Topic id -> partition -> epoch of the member that holds the partition. None until `index_owners` has run."""
         self._own_topics: set[bytes] = set()
-        """The topics whose part of `_owners` is not shared with the original of this copy."""
+        """The topics whose entries of `_owners` this copy does not share with its original."""
 
     def copy(self) -> Self:
         twin = super().copy()
@@ -57,7 +57,8 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
     # Subscriptions
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        """Return the topics that the member subscribes to. A regular expression without a result adds none."""
+        """Return the topics that the member subscribes to. A regular expression that is not resolved yet adds no
+        topics."""
         resolved = self.resolved.get(member.regex)
         if resolved is None or not resolved.topics:
             return member.names
@@ -77,7 +78,8 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return filter(is_kept, names)
 
     def dropped_regex(self, before: ConsumerMember | None, after: ConsumerMember | None) -> str | None:
-        """Return the regular expression without a subscriber once `after` replaces `before`, None if all have one."""
+        """Return the regular expression that loses its last subscriber when `after` replaces `before`; None if no one
+        does."""
         if before is None or not before.regex or (after is not None and after.regex == before.regex):
             return None
         return before.regex if self.regexes[before.regex] == 1 else None
@@ -85,7 +87,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
     # Owners of partitions
 
     def index_owners(self) -> Steps[None]:
-        """Build the index of owners, in parts. `owner` needs it."""
+        """Build the index of owners, in parts. `owner` reads it."""
         if self._owners is not None:
             return
         owners: dict[bytes, dict[int, int]] = {}
@@ -99,13 +101,15 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         self._own_topics = set(owners)
 
     def owner(self, topic_id: bytes, partition: int) -> int:
-        """Return the epoch of the member that has a partition assigned or pending revocation, or FREE."""
+        """Return the epoch of the member to which a partition is assigned or pending revocation; FREE if there is none.
+        """
         assert self._owners is not None
         partitions = self._owners.get(topic_id)
         return FREE if partitions is None else partitions.get(partition, FREE)
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Return whether another member still holds a part of this member's target. False if the index is not built."""
+        """Return whether another member still holds a partition of this member's target. Return False if the index is
+        not built."""
         if self._owners is None:
             return False
         return any(self.owner(topic_id, partition) != FREE
@@ -113,7 +117,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
                    for partition in partitions.difference(member.held.assigned.get(topic_id, ())))
 
     def _own(self, topic_id: bytes) -> dict[int, int]:
-        """Return the owners of a topic's partitions for a change: a copy of what is shared."""
+        """Return the owners of a topic's partitions so that they can be changed. Copy them first if they are shared."""
         assert self._owners is not None
         if topic_id in self._own_topics:
             return self._owners[topic_id]
@@ -122,7 +126,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return own
 
     def _move_partitions(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
-        """Update the index of owners after a change of a member."""
+        """Update the index of owners when `after` replaces `before`."""
         assert self._owners is not None
         if before is not None:
             for partitions in (before.held.assigned, before.held.pending):
@@ -161,7 +165,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return self
 
     def resolve(self, regex: str, resolved: Resolved | None) -> Steps[None]:
-        """Set the topics that match a regular expression, in parts. None removes them."""
+        """Set the topics that match a regular expression, in parts. If `resolved` is None, remove them."""
         known = self.resolved.pop(regex, None)
         before = NO_TOPICS if known is None else known.topics
         after = NO_TOPICS if resolved is None else resolved.topics
@@ -212,7 +216,7 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
         return found
 
     def subscription_tombstones(self, gone: list[ConsumerMember]) -> list[Row]:
-        """Return the tombstones of regular expressions that only these members have."""
+        """Return the tombstones of the regular expressions that only the members in `gone` have."""
         counts = Counter(member.regex for member in gone)
         return [rows.regex_tombstone(self.group_id, regex)
                 for regex, count in counts.items() if regex and self.regexes[regex] == count]
@@ -235,11 +239,11 @@ class ConsumerGroup(ReconciledGroup[ConsumerMember, Target]):
 
 
 NEVER = 2**31
-"""Higher than every epoch."""
+"""An epoch higher than every epoch of a group."""
 
 
 def since_epoch(member: ConsumerMember, topic_id: bytes, partition: int) -> int:
-    """Return the assignment epoch of a partition, NEVER if the member does not have it."""
+    """Return the assignment epoch of a partition; NEVER if the member does not have the partition."""
     for partitions in (member.held.assigned, member.held.pending):
         epochs: Mapping[int, int] | None = partitions.get(topic_id)
         if epochs is not None and partition in epochs:

@@ -40,13 +40,13 @@ ASSIGNORS = {module.NAME: module.assign for module in (uniform_assignor, range_a
 NO_TIMEOUT = -1
 
 LONG_ASSIGNMENT = 500
-"""The topics of a member from which on its row and its response are encoded in a part of their own."""
+"""The number of topics of a member from which on its row, and its response, are encoded in a part of their own."""
 
 ConsumerDraft = Draft[ConsumerGroup, ConsumerMember]
 
 
 class ConsumerSteps:
-    """The functions of the kind that need more than the draft and the request."""
+    """The functions of the table that need the coordinator, besides the draft and the request."""
 
     def __init__(self, place: Place, regexes: Regexes, migration: Migration):
         self.place = place
@@ -54,7 +54,7 @@ class ConsumerSteps:
         self.migration = migration
 
     def kind(self) -> Kind:
-        """Return the table of consumer groups."""
+        """Return the table of the functions for consumer groups."""
         return Kind(
             ConsumerGroup, Draft, rows, max_size=max_size, find=find_member, changed=changed, owned=owned_partitions,
             subscribe=subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
@@ -62,7 +62,7 @@ class ConsumerSteps:
             after=self.after, after_failed_join=self.migration.abandon_upgrade)
 
     def replace_other(self, found: Group) -> Steps[tuple[ConsumerGroup, list[Row]]]:
-        """Replace a classic group without members. Upgrade one with members: they stay in the group."""
+        """Replace a classic group that has no members. Upgrade one that has members: they stay in the group."""
         if not isinstance(found, ClassicGroup):
             raise not_found(found.group_id)
         if found.is_empty:
@@ -93,7 +93,8 @@ class ConsumerSteps:
 
     def topic_ids(self, group: ConsumerGroup, member: ConsumerMember,
                   partitions: dict[bytes, int]) -> Steps[frozenset[bytes]]:
-        """Return the ids of the existing topics that a member subscribes to. Add their sizes to `partitions`."""
+        """Return the ids of the existing topics that a member subscribes to. Add the topics' numbers of partitions to
+        `partitions`."""
         pace, find = Pace(), self.place.changes.topics.topic
         found = set()
         for name in group.topics_of(member):
@@ -125,7 +126,7 @@ class ConsumerSteps:
                 yield
 
     def after(self, draft: ConsumerDraft, call: Call) -> None:
-        """Resolve the regular expressions of the group if that is due."""
+        """Resolve the regular expressions of the group, if they are due."""
         self.regexes.look_after(self.place, draft.group.group_id, call.may_describe)
 
 
@@ -134,7 +135,8 @@ def max_size(config: Config) -> int:
 
 
 def find_member(group: ConsumerGroup, call: Call) -> ConsumerMember | None:
-    """Return the member of a request, None for a new one. A static member returns under the id of its instance.
+    """Return the member that sent the request; None for a new member. A static member that returns is found by its
+    instance.
 
     Raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID.
     """
@@ -166,12 +168,12 @@ def changed(before: ConsumerMember | None, call: Call) -> tuple[ConsumerMember, 
 
 
 def successor_of(before: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Return a static member under its new id, before it knows its assignment."""
+    """Return a static member under a new id. Its epoch is 0 again, because the client does not know the assignment."""
     return replace(before, member_id=member_id, held=replace(before.held, epoch=0, previous_epoch=0))
 
 
 def with_request(origin: ConsumerMember, call: Call) -> ConsumerMember:
-    """Return the member with the fields of the request; `origin` itself if none changes."""
+    """Return the member with the fields of the request; `origin` itself if no field changes."""
     request = call.request
     fields: dict[str, Any] = {'client_id': call.client_id, 'client_host': call.client_host, 'classic': call.classic}
     if call.names is not None:
@@ -188,7 +190,8 @@ def with_request(origin: ConsumerMember, call: Call) -> ConsumerMember:
 
 
 def subscribe(draft: ConsumerDraft, _call: Call) -> Steps[bool]:
-    """Remove the row of a regular expression that the member was the last to have.
+    """Return whether the changed subscription needs a new epoch. Remove the row of a regular expression without a
+    subscriber.
 
     Raises INVALID_REGULAR_EXPRESSION.
     """
@@ -219,12 +222,13 @@ def farewell(request: Any) -> Any:
 
 
 def is_idle(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Return whether nothing is left to do. Regular expressions of the group may be due to be resolved again."""
+    """Return False for a classic member, and if the group has regular expressions, which may be due to be resolved
+    again."""
     return member.classic is None and not group.regexes
 
 
 def static_member(group: ConsumerGroup, request: Any) -> ConsumerMember:
-    """Return the member of a request with an instance id. Raise UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    """Return the static member that sent the request. Raise UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     known_id = group.instances.get(request.instance_id)
     if known_id is None:
         raise unknown_member(group, request.member_id)
@@ -235,16 +239,17 @@ def static_member(group: ConsumerGroup, request: Any) -> ConsumerMember:
 
 
 def preferred_assignor(members: Iterable[ConsumerMember], assignors: Sequence[str]) -> str:
-    """Return the assignor that most members ask for, or the broker's first if they ask for none that it has."""
+    """Return the assignor that most members ask for. If the broker has none of those, return the broker's first
+    assignor."""
     votes = Counter([member.assignor for member in members])
     known = [name for name in votes if name is not None and name in assignors]
     return max(known, key=votes.__getitem__, default=assignors[0])
 
 
 def owned_partitions(request: Any) -> Target | None:
-    """Return the partitions that the member reports to own; None if the request has no such list.
+    """Return the partitions that the member reports to own; None if the request has no list of them.
 
-    As in Kafka, all partitions of a topic that the request names twice count.
+    As in Kafka, a topic may be named twice: the partitions of both entries count.
     """
     if request.topic_partitions is None:
         return None

@@ -9,21 +9,21 @@ from kbroker.base.object_memory import memory_of
 from kbroker.group.modern.group import ModernMember
 
 Target = Mapping[bytes, frozenset[int]]
-"""The partitions that a member is to have, by topic id."""
+"""The partitions that a member should have, by topic id."""
 
 NOTHING: Target = {}
 
 
 class ClassicFields(NamedTuple):
-    """The fields of a member that speaks the classic protocol: its assignors, best first, each with its metadata."""
+    """The fields of a member that speaks the classic protocol. `protocols` has its assignors with their metadata, best
+    first."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
 
 
 class Resolved(NamedTuple):
-    """The topics that match a regular expression. `version` is that of the metadata, `at_ms` the wall time of the
-    search."""
+    """The topics that match a regular expression, the version of the metadata, and the wall time of the search."""
 
     topics: frozenset[str]
     version: int
@@ -32,7 +32,7 @@ class Resolved(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember(ModernMember[bytes]):
-    """A member of a consumer group. An empty `regex` means that it has no regular expression."""
+    """A member of a consumer group. `regex` is empty if the member has no regular expression."""
 
     regex: str = ''
     rebalance_timeout_ms: int = -1
@@ -52,5 +52,5 @@ class ConsumerMember(ModernMember[bytes]):
 
     @property
     def revocation_timeout_ms(self) -> int | None:
-        """A classic member confirms with its next JoinGroup, which has a deadline of its own."""
+        """None for a classic member: it confirms by its next JoinGroup, which has a deadline of its own."""
         return self.rebalance_timeout_ms if self.classic is None else None

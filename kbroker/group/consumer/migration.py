@@ -1,7 +1,8 @@
 """Migration of a group with members between the classic and the consumer protocol, one member after the other.
 
 An upgrade makes a classic group a consumer group when a member of the consumer protocol joins it. A downgrade makes a
-consumer group a classic one when its last member of the consumer protocol goes. Offsets stay: they belong to the id.
+consumer group a classic group when its last member of the consumer protocol goes. The offsets stay, because they belong
+to the group id.
 """
 from __future__ import annotations
 
@@ -54,11 +55,12 @@ class Migration:
     # Upgrade
 
     def upgrade(self, classic: ClassicGroup) -> Steps[tuple[ConsumerGroup, list[Row]]]:
-        """Make a consumer group of a classic one with members. Return it with its rows, and end the classic one.
+        """Make a consumer group of a classic group with members. Return it with its rows, and end the classic group.
 
-        The members keep their last assignment. Joins and syncs that wait are answered REBALANCE_IN_PROGRESS.
-        Raises GROUP_ID_NOT_FOUND if the group must not be upgraded, COORDINATOR_NOT_AVAILABLE if it changes before the
-        upgrade is complete.
+        The members keep their last assignment. Parked joins and syncs are answered with REBALANCE_IN_PROGRESS.
+
+        Raises GROUP_ID_NOT_FOUND if the group must not be upgraded, COORDINATOR_NOT_AVAILABLE if the group changes
+        before the upgrade is complete.
         """
         self._check_upgrade(classic)
         seen = classic.state, classic.generation, classic.revision
@@ -81,7 +83,8 @@ class Migration:
         self._membership.revive(group_id)
 
     def _upgraded_members(self, classic: ClassicGroup) -> Steps[list[ConsumerMember]]:
-        """Return the members as members of a consumer group. Raise GROUP_ID_NOT_FOUND if one cannot be read."""
+        """Return the members as members of a consumer group. Raise GROUP_ID_NOT_FOUND if the metadata of one cannot be
+        read."""
         pace, owned, members = Pace(), set[tuple[bytes, int]](), []
         for member in list(classic.members.values()):
             upgraded = self._upgraded(classic, member)
@@ -106,7 +109,8 @@ class Migration:
             raise _not_upgraded(classic, f'it has {len(classic.members)} members, expected at most {most}')
 
     def _upgraded(self, classic: ClassicGroup, member: Member) -> ConsumerMember:
-        """Return the member as a member of a consumer group. Raise GROUP_ID_NOT_FOUND if it cannot be read."""
+        """Return the member as a member of a consumer group. Raise GROUP_ID_NOT_FOUND if its metadata cannot be read.
+        """
         try:
             subscription = decode_message(messages.ConsumerProtocolSubscription, member.protocols[0][1])
             assigned = self._partitions_of(classic, member.assignment)
@@ -122,7 +126,7 @@ class Migration:
                 topic_id: dict.fromkeys(sorted(partitions), epoch) for topic_id, partitions in assigned.items()}))
 
     def _partitions_of(self, classic: ClassicGroup, assignment: bytes) -> Target:
-        """Return the partitions of an assignment, without those of topics that do not exist."""
+        """Return the partitions of an assignment. Leave out topics that do not exist."""
         if not assignment:
             return NOTHING
         message = decode_message(messages.ConsumerProtocolAssignment, assignment)
@@ -131,7 +135,7 @@ class Migration:
         return self.by_id((topic.topic, topic.partitions) for topic in message.assigned_partitions)
 
     def by_id(self, topics: Iterable[tuple[str, Iterable[int]]]) -> dict[bytes, frozenset[int]]:
-        """Return partitions by the ids of their topics, without those of topics that do not exist."""
+        """Return the partitions by the ids of their topics. Leave out topics that do not exist."""
         found: dict[bytes, frozenset[int]] = {}
         for name, partitions in topics:
             topic = self._topics.topic(name)
@@ -142,24 +146,26 @@ class Migration:
     # Downgrade
 
     def may_downgrade(self, group: ConsumerGroup, gone: list[ConsumerMember]) -> bool:
-        """Return whether the group becomes a classic one without these members: the rest are classic members."""
+        """Return whether the group becomes a classic group without the members in `gone`: all that remain are classic
+        members."""
         left = len(group.members) - len(gone)
         gone_classic = sum([member.classic is not None for member in gone])
         return (0 < left <= min(self._config.group_max_size, MOST_MEMBERS)
                 and left == group.classic_count - gone_classic and self.policy in DOWNGRADE_POLICIES)
 
     def may_replace_last(self, group: ConsumerGroup) -> bool:
-        """Return whether the group becomes a classic one when a classic member replaces a member of the consumer
-        protocol: all other members are classic then."""
+        """Return whether the group becomes a classic group when a classic member replaces a member of the consumer
+        protocol.
+
+        That requires that all other members are classic.
+        """
         return (group.classic_count == len(group.members) - 1 and self.policy in DOWNGRADE_POLICIES
                 and len(group.members) <= min(self._config.group_max_size, MOST_MEMBERS))
 
     def downgrade_without(self, group: ConsumerGroup, gone: list[ConsumerMember],
                           reply: object) -> Steps[Outcome | None]:
-        """Make a classic group when the last member of the consumer protocol is removed.
-
-        Return None if the group stays a consumer group.
-        """
+        """Make a classic group if `gone` has the last members of the consumer protocol. Return None if the group keeps
+        its kind."""
         if not self.may_downgrade(group, gone):
             return None
         everyone, gone_ids = list(group.members.values()), {member.member_id for member in gone}
@@ -170,8 +176,8 @@ class Migration:
                   disarmed: list[ConsumerMember], *, rebalances: bool) -> Steps[Outcome]:
         """Make a classic group of `members`. It rebalances at once if `rebalances` is true.
 
-        The deadlines of the members in `disarmed` end with the consumer group. Raises UNKNOWN_SERVER_ERROR if the row
-        of the members is too large.
+        The deadlines of the members in `disarmed` end with the consumer group. Raises UNKNOWN_SERVER_ERROR if the
+        classic group's row is too large.
         """
         classic, found = yield from self._downgraded_group(group, members, self._place.clock.wall_ms())
         return Outcome(found, reply, partial(self._after_downgrade, group.group_id, disarmed, rebalances), classic)
@@ -181,7 +187,7 @@ class Migration:
         self._place.long_work.start(self._disarm(group_id, members))
 
     def _disarm(self, group_id: str, members: list[ConsumerMember]) -> Steps[None]:
-        """Cancel the deadlines of members, in parts. Skip members that are in a consumer group again."""
+        """Cancel the deadlines of members, in parts. Skip a member that is in a consumer group again."""
         for number, member in enumerate(members):
             if number % MEMBERS_A_PART == MEMBERS_A_PART - 1:
                 yield
@@ -191,7 +197,7 @@ class Migration:
 
     def _downgraded_group(self, group: ConsumerGroup, members: Iterable[ConsumerMember],
                           now_ms: int) -> Steps[tuple[ClassicGroup, list[Row]]]:
-        """Return a classic group of these members, with their targets as assignments, and its rows."""
+        """Return a classic group of these members and its rows. The members' targets become their assignments."""
         pace, found = Pace(), list[Row]()
         classic = ClassicGroup(group.group_id, state_since_ms=now_ms, state=GroupState.STABLE, generation=group.epoch)
         assignments: dict[str, bytes] = {}
@@ -214,7 +220,7 @@ class Migration:
         return classic, found
 
     def assignment_bytes(self, member: ConsumerMember, partitions: Mapping[bytes, Iterable[int]]) -> bytes:
-        """Return an assignment in the version that the member knows, without topics that do not exist."""
+        """Return an assignment, encoded in the version that the member knows. Leave out topics that do not exist."""
         assert member.classic is not None
         topic_class = messages.ConsumerProtocolAssignment.TopicPartition
         topics = []
@@ -237,7 +243,7 @@ def _names_of(members: list[ConsumerMember]) -> Steps[set[str]]:
 
 
 def _rows_of(classic: ClassicGroup, members: list[ConsumerMember], metadata_hash: int) -> Steps[list[Row]]:
-    """Return the rows of a group that was upgraded with these members, in Kafka's order."""
+    """Return the rows of a classic group that is upgraded with these members, in Kafka's order."""
     group_id, found = classic.group_id, list[Row]()
     yield from _add_rows(found, (rows.member_row(group_id, member) for member in members))
     found.append(rows.epoch_row(group_id, classic.generation, metadata_hash))
@@ -261,7 +267,7 @@ def _downgraded(member: ConsumerMember, fields: ClassicFields, assignment: bytes
 
 
 def without_consumer_fields(member: ConsumerMember, fields: ClassicFields) -> ConsumerMember:
-    """Return the member after it has changed to the classic protocol."""
+    """Return the member as it is after it has changed to the classic protocol."""
     return replace(member, classic=fields, regex='', assignor=None)
 
 

@@ -1,7 +1,7 @@
 """Regular expressions of consumer groups: when they are resolved, and the search for their topics, in parts.
 
-All expressions of a group are resolved together, over the names of all topics, for one group at a time. An operation of
-the group's next turn stores the result.
+All expressions of a group are resolved together, against the names of all topics. One group is resolved at a time. An
+operation in the group's next turn stores the result.
 """
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHORTEST_PAUSE_MS = 10_001
-"""The time between two resolutions of a group. As in Kafka, more than 10 s pass."""
+"""The shortest time between two resolutions of a group. As in Kafka, it is more than 10 s."""
 MOST_ATTEMPTS = 1_000
-"""The number of attempts that are remembered before old ones are dropped."""
+"""The number of attempts that are remembered before the old ones are dropped."""
 
 MayDescribe = Callable[[str], bool]
 
@@ -50,7 +50,7 @@ def compiled(regex: str) -> LinearPattern:
 
 
 class Regexes:
-    """The resolutions of all groups of a coordinator."""
+    """The resolutions of the regular expressions of all groups."""
 
     def __init__(self, changes: TopicChanges, clock: Clock, config: Config, long_work: LongWork):
         self._changes = changes
@@ -58,15 +58,16 @@ class Regexes:
         self._config = config
         self._long_work = long_work
         self._wanted: dict[str, Callable[[], Steps[None]]] = {}
-        """The resolutions by group. The first one is in progress, the others wait."""
+        """The resolutions by group. The first one is in progress; the others wait for it."""
         self._attempts: dict[str, int] = {}
-        """The wall time of attempts whose rows are not stored yet, by group."""
+        """The wall time of each attempt whose rows are not stored yet, by group."""
 
     def __len__(self) -> int:
         return len(self._wanted)
 
     def look_after(self, place: Place, group_id: str, may_describe: MayDescribe) -> None:
-        """Resolve the expressions of a group if that is due. Leave out topics that `may_describe` refuses."""
+        """Resolve the expressions of a group, if they are due. Leave out topics for which `may_describe` returns False.
+        """
         group = place.shard.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or not group.regexes or not self._is_due(group):
             return
@@ -110,7 +111,7 @@ class Regexes:
         turns.submit(group.group_id, partial(self._store, found), Callback(partial(self._stored, group.group_id)))
 
     def _store(self, found: Mapping[str, Resolved], group: Group | None) -> Steps[Outcome]:
-        """Store the topics that match the expressions: an operation. Members get them by their next heartbeats."""
+        """Store the topics that match the expressions: an operation. The next heartbeats of the members get them."""
         if not isinstance(group, ConsumerGroup):
             return Outcome()
         rows: list[Row] = []
@@ -133,7 +134,7 @@ class Regexes:
         return Outcome(rows, group=made)
 
     def _stored(self, group_id: str, error: KafkaError | None, _result: object) -> None:
-        """Forget the attempt if it was stored: its rows have the time."""
+        """Forget the attempt if its rows are stored, because these have its time."""
         if error is None:
             self._attempts.pop(group_id, None)
         else:
@@ -153,7 +154,7 @@ class Regexes:
 
 
 def matching(regex: str, names: list[str], may_describe: MayDescribe) -> Steps[frozenset[str]]:
-    """Return the topics whose whole names match. An expression that cannot be compiled any more matches nothing."""
+    """Return the topics whose whole names match. Return none for an expression that cannot be compiled any more."""
     pace, found = Pace(), set()
     try:
         pattern = compiled(regex)

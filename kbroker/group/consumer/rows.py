@@ -1,4 +1,4 @@
-"""The rows of a consumer group, encoded from its values and decoded."""
+"""The rows of a consumer group: the functions that make them from the group's values, and that read them."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -84,8 +84,8 @@ def read_current(value: Any) -> Assigned[bytes]:
 
 
 def _read_topics(topics: Iterable[Any], member_epoch: int) -> Numbers[bytes]:
-    """Return partitions with their assignment epochs. Rows of brokers without these epochs (KIP-1251) get
-    `member_epoch`."""
+    """Return partitions with their assignment epochs. In rows of brokers without KIP-1251, which have none,
+    `member_epoch` is used."""
     found: dict[bytes, Mapping[int, int]] = {}
     for topic in topics:
         epochs = topic.assignment_epochs
@@ -97,7 +97,7 @@ def _read_topics(topics: Iterable[Any], member_epoch: int) -> Numbers[bytes]:
 
 
 def regex_row(group_id: str, regex: str, resolved: Resolved, topics: list[str]) -> Row:
-    """Return the row of a regular expression. `topics` has its topics, which the caller has sorted."""
+    """Return the row of a regular expression. `topics` are its topics, sorted."""
     return (messages.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
             messages.ConsumerGroupRegularExpressionValue(
                 topics=topics, version=resolved.version, timestamp=resolved.at_ms))
@@ -115,7 +115,7 @@ def epoch_tombstone(group_id: str) -> Row:
 
 
 def partition_metadata_tombstone(group_id: str) -> Row:
-    """Return the tombstone of a row that brokers before Kafka 4.1 wrote."""
+    """Return the tombstone of the row that brokers before Kafka 4.1 wrote."""
     return messages.ConsumerGroupPartitionMetadataKey(group_id=group_id), None
 
 
