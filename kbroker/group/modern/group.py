@@ -1,6 +1,7 @@
 """The common state of consumer, share and streams groups: epochs, members, targets, subscriptions.
 
-A member is a frozen value. Only rows change a group. `copy` costs a few dictionaries, however much the rows change.
+A member is a frozen value. Only rows change a group. A copy of a group costs a few dictionaries, however many members
+the rows change.
 """
 from __future__ import annotations
 
@@ -16,25 +17,25 @@ from kbroker.group.kinds import Row
 from kbroker.group.modern.reconcile import Assigned, Key
 
 FIRST_EPOCH = 1
-"""The epochs of a group that has no row of an epoch yet."""
+"""The group epoch, and the assignment epoch, of a group without a row that has them."""
 NO_ASSIGNMENT_EPOCH = -1
 """The assignment epoch after the tombstone of its row."""
 GONE_EPOCH = -1
 """The epoch of a member whose assignment has a tombstone."""
 NEVER_LOOKED = -2**62
 MEMBER_BYTES = 1_500
-"""The memory of a member with its deadline and an empty assignment, as measured on CPython 3.11 with 64 bits."""
+"""The memory of a member with its deadline and an empty assignment, measured on CPython 3.11 with 64 bits."""
 NAME_BYTES = 200
-"""The memory of one topic in a subscription without its name."""
+"""The memory of one topic in a subscription, without its name."""
 PARTITION_BYTES = 250
-"""The memory of one partition of a member: in its target, its assignment and the index of owners."""
+"""The memory of one partition of a member: in its target, in its assignment and in the index of owners."""
 TOPIC_BYTES = 500
-"""The memory of one topic of which a member has partitions."""
+"""The memory of one topic of which a member has partitions, without the partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModernMember(Generic[Key]):
-    """A member with the fields that every kind has."""
+    """A member with the fields that members of every kind of group have."""
 
     member_id: str
     instance_id: str | None = None
@@ -42,7 +43,7 @@ class ModernMember(Generic[Key]):
     client_id: str = ''
     client_host: str = ''
     names: frozenset[str] = frozenset()
-    """The topics that it subscribes to by name."""
+    """The topics that the member subscribes to by name."""
     held: Assigned[Key] = field(default_factory=Assigned)
 
     @property
@@ -51,7 +52,7 @@ class ModernMember(Generic[Key]):
 
     @property
     def held_bytes(self) -> int:
-        """The memory of the member. Its topic names are not included, because members share them."""
+        """The memory of the member. It excludes the names of its topics, which members share."""
         held_bytes = MEMBER_BYTES + sum(map(memory_of, (self.member_id, self.instance_id, self.rack_id, self.client_id,
                                                         self.client_host)))
         for numbers in (self.held.assigned, self.held.pending):
@@ -60,12 +61,13 @@ class ModernMember(Generic[Key]):
 
     @property
     def own_session_timeout_ms(self) -> int | None:
-        """The session timeout that the member has chosen; None if that of the group is in force."""
+        """The session timeout that the member has chosen; None if the group's timeout applies."""
         return None
 
     @property
     def revocation_timeout_ms(self) -> int | None:
-        """The time that the member has to give up what was taken from it; None if it need not confirm this."""
+        """The time in which the member must confirm that it has given up partitions or tasks; None if it need not
+        confirm."""
         return None
 
 
@@ -77,7 +79,7 @@ RowHandler = Callable[[Any, Any, Any], Group | None]
 
 
 class RowModule(Protocol):
-    """The module with the rows of a kind: the functions that groups of all kinds call."""
+    """The module with the rows of one kind of group: the functions that the groups of every kind call."""
 
     def read_member(self, member: Any, value: Any, /) -> Any: ...
     def read_current(self, value: Any, /) -> Assigned[Any]: ...
@@ -91,16 +93,16 @@ class RowModule(Protocol):
 class ModernGroup(Group, Generic[M, T]):
     """A group whose members heartbeat to the coordinator, which computes their assignments.
 
-    A kind declares the class of its members, the module of its rows, and `row_handlers`: a function for each row, by
-    the name of the key's class. The function gets the group, the key and the value. It returns the group, or None if
-    the row ends it.
+    A kind declares the class of its members, the module of its rows, and `row_handlers`: a function for each type of
+    row, by the name of the key's class. The function is called with the group, the key and the value. It returns the
+    group, or None if the row ends the group.
     """
 
     member_class: ClassVar[type[ModernMember[Any]]]
     rows: ClassVar[RowModule]
     row_handlers: ClassVar[Mapping[str, RowHandler]]
     gives_way_to_classic: ClassVar[bool] = True
-    """A group without members becomes a classic one when a classic member joins."""
+    """A group without members becomes a classic group when a classic member joins it."""
 
     def __init__(self, group_id: str):
         super().__init__(group_id, self.group_type)
@@ -108,17 +110,17 @@ class ModernGroup(Group, Generic[M, T]):
         self.metadata_hash = 0
         self.assignment_epoch = FIRST_EPOCH
         self.assigned_at_ms = 0
-        """The wall time of the target assignment; 0 if it is not known."""
+        """The wall time at which the targets were computed; 0 if it is not known."""
         self.members: dict[str, M] = {}
         self.targets: dict[str, T] = {}
         self.instances: dict[str, str] = {}
         """The member ids of static members, by their group.instance.id."""
         self.subscriptions: dict[frozenset[str], int] = {}
-        """The number of members that name exactly these topics."""
+        """The number of members that subscribe to exactly these topics."""
         self.names: dict[str, int] = {}
-        """The number of different subscriptions with a topic. A topic without a subscription has no entry."""
+        """The number of different subscriptions that contain a topic. A topic without a subscription has no entry."""
         self.metadata_version = NEVER_LOOKED
-        """The version of the TopicChanges up to which the topics were checked. No row has it."""
+        """The version of the TopicChanges up to which the topics were checked. No row stores it."""
         self._state_name: str | None = None
 
     def copy(self) -> Self:
@@ -150,13 +152,13 @@ class ModernGroup(Group, Generic[M, T]):
 
     @abstractmethod
     def derive_state(self) -> str:
-        """Compute the name of the state, which no row has."""
+        """Return the name of the state, which no row stores."""
 
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.names
 
     def kept_since_ms(self, committed: Any) -> int | None:
-        """Return the time of the commit: offsets of topics without a subscriber expire, even if the group has
+        """Return the time of the commit. The offsets of a topic without a subscriber expire even if the group has
         members."""
         kept_since_ms: int = committed.commit_timestamp_ms
         return kept_since_ms
@@ -164,7 +166,7 @@ class ModernGroup(Group, Generic[M, T]):
     # Changes by rows
 
     def apply(self, key: Any, value: Any) -> Group | None:
-        """Apply a row. Return the group, or None if that ends it."""
+        """Apply a row. Return the group, or None if the row ends the group."""
         self._state_name = None
         return self.row_handlers[type(key).__name__](self, key, value)
 
@@ -204,14 +206,14 @@ class ModernGroup(Group, Generic[M, T]):
         return self
 
     def _known(self, member_id: str) -> Any:
-        """Return the member, or a new one: the rows of a member may come in any order."""
+        """Return the member, or a new one. The first row of a member may be of any type."""
         return self.members.get(member_id) or self.member_class(member_id=member_id)
 
     def tombstones(self) -> list[Row]:
         return list(self.each_tombstone())
 
     def each_tombstone(self) -> Iterator[Row]:
-        """Yield the tombstones, which are many for a group with members."""
+        """Yield the tombstones one by one: a group with members has many."""
         for member_id in self.members:
             yield self.rows.current_tombstone(self.group_id, member_id)
         for member_id in self.members:
@@ -226,10 +228,10 @@ class ModernGroup(Group, Generic[M, T]):
 
     @abstractmethod
     def group_tombstones(self) -> Iterator[Row]:
-        """Yield the tombstones of the other rows: those of neither members nor the assignment epoch."""
+        """Yield the tombstones of the rows that belong to neither a member nor the assignment epoch."""
 
     def put_member(self, member_id: str, member: M | None) -> None:
-        """Set a member, or remove it if it is None. Update all indexes of the members."""
+        """Set a member, or remove it if `member` is None. Update all indexes of the members."""
         before = self.members.get(member_id)
         if member is before:
             return
@@ -253,7 +255,8 @@ class ModernGroup(Group, Generic[M, T]):
         self.index_member(before, member)
 
     def index_member(self, before: M | None, after: M | None) -> None:
-        """Update the indexes that only this kind has, once `after` has replaced `before`. None stands for no member."""
+        """Update the indexes that only this kind of group has: `after` has replaced `before`. None stands for no
+        member."""
 
     def _count_subscription(self, names: frozenset[str], sign: int) -> None:
         count = self.subscriptions.get(names, 0)
@@ -266,7 +269,7 @@ class ModernGroup(Group, Generic[M, T]):
             self.hold(sign * subscription_bytes(names))
 
     def count_names(self, names: Collection[str], sign: int) -> None:
-        """Count one subscription to these topics more (1) or less (-1)."""
+        """Count one more subscription to these topics (`sign` is 1), or one less (-1)."""
         known = self.names
         if sign == 1 and known.keys().isdisjoint(names):
             known.update(dict.fromkeys(names, 1))
@@ -280,14 +283,14 @@ class ModernGroup(Group, Generic[M, T]):
 
     @abstractmethod
     def epoch_rows(self, epoch: int, metadata_hash: int) -> list[Row]:
-        """Return the rows of a new group epoch with this hash of the topics."""
+        """Return the rows of a new group epoch. `metadata_hash` is the hash of the subscribed topics."""
 
     def subscription_tombstones(self, gone: list[M]) -> list[Row]:
-        """Return the tombstones of rows about subscriptions that only the members in `gone` have."""
+        """Return the tombstones of rows that belong to subscriptions of the members in `gone` only."""
         return []
 
     def names_with(self, before: M | None, after: M | None) -> Iterable[str]:
-        """Yield the topics with a subscription once `after` replaces `before`. None stands for no member."""
+        """Yield the topics that have a subscription when `after` replaces `before`. None stands for no member."""
         dropped = before is not None and self.subscriptions[before.names] == 1
         for name, count in self.names.items():
             if count > 1 or not dropped or before is None or name not in before.names or (
@@ -299,9 +302,10 @@ class ModernGroup(Group, Generic[M, T]):
 
 
 def apply_row(kind: type[ModernGroup[Any, Any]], group: Group | None, key: Any, value: Any) -> Group | None:
-    """Apply a row of a kind to the group of its key, as described at `kinds.ApplyRow`.
+    """Apply a row of the class `kind` to the group of its key, as `kinds.ApplyRow` describes.
 
-    A tombstone without a group of this kind changes nothing. Raises CorruptLogError if a group of another kind exists.
+    A tombstone changes nothing if there is no group of this kind. Raises CorruptLogError for another row if a group of
+    another kind exists.
     """
     if isinstance(group, kind):
         return group.apply(key, value)
@@ -314,5 +318,5 @@ def apply_row(kind: type[ModernGroup[Any, Any]], group: Group | None, key: Any, 
 
 
 def subscription_bytes(names: Collection[str]) -> int:
-    """Return the memory of a subscription, which the members that name the same topics share."""
+    """Return the memory of a subscription. Members that subscribe to the same topics share it."""
     return sum(map(memory_of, names)) + NAME_BYTES * len(names)

@@ -2,7 +2,7 @@
 
 A heartbeat is an operation of a turn (`turns`). It works on a `Draft`: the group with one changed member, and the rows
 that make this change. `Heartbeats.beat` has the steps in order. A `Kind` is the table of the functions that differ
-between consumer, share and streams groups; they call none of these steps.
+between consumer, share and streams groups. These functions call none of the steps.
 """
 from __future__ import annotations
 
@@ -33,21 +33,22 @@ log = logging.getLogger(__name__)
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_FOR_A_WHILE_EPOCH = -2
-"""The epochs with which a member joins, leaves, and leaves to come back (a static member)."""
+"""The epochs with which a member joins, with which it leaves, and with which a static member leaves in order to return.
+"""
 
 MEMBERS_A_PART = 64
-"""The members that are handled between two yields."""
+"""The number of members that are handled between two yields."""
 
 G = TypeVar('G', bound=ModernGroup[Any, Any])
 M = TypeVar('M', bound=ModernMember[Any])
 
 
 class Call(NamedTuple):
-    """A heartbeat with its client.
+    """A heartbeat and its client.
 
-    `names` are the topics in the request; None means that they have not changed. `may_describe` returns whether the
-    client has the right to describe a topic. `classic` has the assignors of a consumer that speaks the classic
-    protocol, else None.
+    * `names`: the topics in the request; None if the request has no list of topics, because they have not changed.
+    * `may_describe`: returns whether the client has the right to describe a topic.
+    * `classic`: the assignors of a consumer that speaks the classic protocol, else None.
     """
 
     request: Any
@@ -76,8 +77,10 @@ class Place:
 class Draft(Generic[G, M]):
     """A group with one changed member, while an operation works on it.
 
-    `before` is the member in the group, None if it is new. `origin` is the same member, except when `member` replaces a
-    static member: then it is `before` under its new id. `member` is the member after the operation.
+    * `before`: the member in the group; None for a new member.
+    * `origin`: the member before the fields of the request are set: `before`, or `before` under a new id if the request
+      replaces a static member, or an empty new member.
+    * `member`: the member after the operation.
     """
 
     group: G
@@ -90,12 +93,12 @@ class Draft(Generic[G, M]):
     now_ms: int
     rows: list[Row] = field(default_factory=list)
     targets: dict[str, Any] | None = None
-    """The new target of every member; None if the stored ones stay in force."""
+    """The new target of every member; None if the stored targets remain in force."""
     has_replaced_other: bool = False
-    """The group takes the place of one of another kind."""
+    """The group has replaced a group of another kind."""
 
     def target(self) -> Any:
-        """Return the target of the member, None if it has none."""
+        """Return the target of the member; None if it has no target."""
         if self.targets is not None:
             return self.targets.get(self.member.member_id)
         return self.group.targets.get(self.stored_id)
@@ -107,13 +110,13 @@ class Draft(Generic[G, M]):
 
     @property
     def stored_id(self) -> str:
-        """The id of the member in the group."""
+        """The id under which the group has the member."""
         return self.member.member_id if self.before is None else self.before.member_id
 
     def members(self) -> Iterable[M]:
         """Yield all members after the operation.
 
-        A static member may return under the id of another member, which this removes.
+        A static member may return under the id of another member. The operation removes that member.
         """
         for member_id, member in self.group.members.items():
             if member_id == self.stored_id:
@@ -132,58 +135,61 @@ class Draft(Generic[G, M]):
         return self.group.epoch_rows(self.epoch, self.metadata_hash)
 
     def stored_target(self, member_id: str) -> Any:
-        """Return the stored target of a member by its id after the operation; None if it has none."""
+        """Return the stored target of the member that has this id after the operation; None if it has none."""
         return self.group.targets.get(self.stored_id if member_id == self.member.member_id else member_id)
 
     def has_target(self, member_id: str, target: Any) -> bool:
-        """Return whether the row of this target is stored. As in Kafka, a member with a new id has no row yet."""
+        """Return whether the row of this target is already stored. As in Kafka, a member with a new id has no such row
+        yet."""
         return target == self.stored_target(member_id) == self.group.targets.get(member_id)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The table of one kind of group: its classes, and the functions in which its heartbeats differ.
+    """The table of one kind of group: its classes, and the functions in which its heartbeats differ from those of other
+    kinds.
 
     `rows` is the module that makes the kind's rows: `member_row`, `current_row`, `target_row`, `assignment_epoch_row`
-    and `member_tombstones`. The functions from `subscribe` to `reply` are called once in each heartbeat, in this order.
+    and `member_tombstones`. A heartbeat calls the functions from `subscribe` to `reply` once, in this order.
     """
 
     group_class: type[ModernGroup[Any, Any]]
     draft_class: Any
     rows: Any
     max_size: Callable[[Config], int]
-    """Returns the largest number of members of a group."""
+    """Returns the largest number of members that a group may have."""
     find: Callable[[Any, Call], Any]
-    """Returns the member of a request in the group, None for a new member.
+    """Returns the member that sent the request; None for a new member.
 
-    Raises UNKNOWN_MEMBER_ID, and FENCED_INSTANCE_ID or UNRELEASED_INSTANCE_ID for a static member.
+    Raises UNKNOWN_MEMBER_ID. For a static member, raises FENCED_INSTANCE_ID or UNRELEASED_INSTANCE_ID.
     """
     changed: Callable[[Any, Call], tuple[Any, Any]]
-    """Returns the found member under the id of the request, or a new one; then this member with the request's fields.
+    """Returns the members `origin` and `member` of a Draft, made from the member that was found, or None, and the
+    request.
 
-    The two are the same object if the request changes no field.
+    Both are the same object if the request changes no field.
     """
     owned: Callable[[Any], Mapping[Any, Iterable[int]] | None]
-    """Returns the numbers that the member of a request reports to own, by key; None if it does not report them."""
+    """Returns the partitions or tasks that the member reports to own, by key; None if it does not report them."""
     subscribe: Callable[[Any, Call], Steps[bool]]
-    """Adds the rows of a changed subscription to the draft. Returns whether the change needs a new group epoch."""
+    """Adds the rows of a changed subscription to the draft. Returns whether the group needs a new epoch."""
     targets: Callable[[Any], Steps[dict[str, Any]]]
     """Computes the target of every member of the draft."""
     reconcile: Callable[[Any, Call], Steps[None]]
-    """Moves the member of the draft towards its target, and adds the rows of this change."""
+    """Moves the member of the draft towards its target. Adds the rows of this change."""
     reply: Callable[[Any, Call, int], Any]
-    """Returns the response, with the time until the next heartbeat in milliseconds."""
+    """Returns the response. Its last argument is the time until the next heartbeat in milliseconds."""
     farewell: Callable[[Any], Any]
-    """Returns the response to a member that leaves with this request."""
+    """Returns the response to a member that leaves."""
     is_idle: Callable[[Any, Any], bool]
-    """Returns whether the next heartbeat of a member with its whole target changes nothing in the group.
+    """Returns whether the next heartbeat of a member that has its whole target changes nothing in the group.
 
-    `IdleMembers` has checked everything that does not depend on the kind.
+    `IdleMembers` checks all conditions that are the same for every kind.
     """
     replace_other: Callable[[Group], Steps[tuple[Any, list[Row]]]]
-    """Makes a group of this kind from a group of another one, for a member that joins. Returns it with its rows.
+    """Makes a group of this kind from a group of another kind, when a member joins. Returns it with its rows.
 
-    Raises GROUP_ID_NOT_FOUND if the other group has to stay.
+    Raises GROUP_ID_NOT_FOUND if the other group must stay.
     """
     downgrade: Callable[[Any, list[Any], object], Steps[Outcome | None]] | None = None
     """Makes a classic group when members are removed. Returns None if the group keeps its kind."""
@@ -194,7 +200,7 @@ class Kind:
 
 
 class Heartbeats:
-    """The heartbeats of one kind of group in a shard. Each method is a step, or an operation made of steps."""
+    """The heartbeats of one kind of group in a shard. Each method is a step of an operation, or a whole operation."""
 
     def __init__(self, place: Place, kind: Kind):
         self.place = place
@@ -213,7 +219,7 @@ class Heartbeats:
         complete(done, error, reply)
 
     def serve(self, call: Call, group: Group | None) -> Steps[Outcome] | Outcome:
-        """Serve a heartbeat of any epoch: an operation."""
+        """Serve a heartbeat, of a member that leaves or of any other member: an operation."""
         if call.request.member_epoch in (LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH):
             return self.leave(call, group)
         return self.beat(call, group)
@@ -221,8 +227,8 @@ class Heartbeats:
     def beat(self, call: Call, found: Group | None) -> Steps[Outcome]:
         """Serve the heartbeat of a member that joins or stays: an operation.
 
-        Raises GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, FENCED_MEMBER_EPOCH, COORDINATOR_LOAD_IN_PROGRESS (no memory
-        is left), and the errors of the kind.
+        Raises GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED, FENCED_MEMBER_EPOCH, COORDINATOR_LOAD_IN_PROGRESS if there is
+        no memory, and the errors of the kind.
         """
         kind, request = self.kind, call.request
         group, rows = yield from self.find_group(request, found)
@@ -253,9 +259,9 @@ class Heartbeats:
     # The steps, in order
 
     def find_group(self, request: Any, found: Group | None) -> Steps[tuple[Any, list[Row]]]:
-        """Return the group, and the rows that end a group of another kind.
+        """Return the group, and the rows that end a group of another kind that it replaces.
 
-        Create the group for a member that joins. Raise GROUP_ID_NOT_FOUND for any other member without a group.
+        Create the group for a member that joins. For any other member, raise GROUP_ID_NOT_FOUND if there is no group.
         """
         if isinstance(found, self.kind.group_class):
             return found, []
@@ -266,7 +272,7 @@ class Heartbeats:
         return (yield from self.kind.replace_other(found))
 
     def check_size(self, group: ModernGroup[Any, Any], request: Any) -> None:
-        """Raise GROUP_MAX_SIZE_REACHED for a new member of a full group."""
+        """Raise GROUP_MAX_SIZE_REACHED if the request is from a new member and the group is full."""
         if len(group.members) >= self.kind.max_size(self.place.config) and (
                 request.member_id not in group.members
                 and getattr(request, 'instance_id', None) not in group.instances):
@@ -274,7 +280,7 @@ class Heartbeats:
                              f'group {group.group_id} has {len(group.members)} members')
 
     def check_epoch(self, member: ModernMember[Any], request: Any) -> None:
-        """Raise FENCED_MEMBER_EPOCH unless the epoch of the request is the member's.
+        """Raise FENCED_MEMBER_EPOCH unless the request has the member's epoch.
 
         Accept the previous epoch from a member that lost the last reply and owns nothing beyond it.
         """
@@ -289,7 +295,7 @@ class Heartbeats:
         raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, f'found member epoch {epoch}, expected {held.epoch}')
 
     def replace_member(self, draft: Draft[Any, Any]) -> None:
-        """Add the rows that put `origin` in the place of `before`."""
+        """Add the rows that replace `before` by `origin`."""
         assert draft.before is not None
         group_id, origin, rows = draft.group.group_id, draft.origin, self.kind.rows
         draft.rows += rows.member_tombstones(group_id, draft.before.member_id)
@@ -299,7 +305,8 @@ class Heartbeats:
         draft.rows.append(rows.current_row(group_id, origin.member_id, origin.held))
 
     def check_memory(self, draft: Draft[Any, Any]) -> None:
-        """Raise COORDINATOR_LOAD_IN_PROGRESS if there is no memory for the changed member."""
+        """Raise COORDINATOR_LOAD_IN_PROGRESS if there is no memory for what the request adds to the member and the
+        group."""
         more_bytes = draft.member.held_bytes - (0 if draft.before is None else draft.before.held_bytes)
         if draft.member.names not in draft.group.subscriptions:
             more_bytes += subscription_bytes(draft.member.names)
@@ -309,18 +316,19 @@ class Heartbeats:
             self.place.shard.memory.check(more_bytes)
 
     def is_due(self, group: ModernGroup[Any, Any]) -> bool:
-        """Return whether the topics of the group may have changed since the last heartbeat that checked them."""
+        """Return whether a topic of the group may have changed since a heartbeat last checked the topics."""
         return self.place.changes.concern(group.names, group.metadata_version)
 
     def bump(self, draft: Draft[Any, Any], needs_epoch: bool) -> Steps[None]:
-        """Compute the hash of the topics. Begin a new group epoch if the hash is new, or if one is needed anyway."""
+        """Compute the hash of the topics. Begin a new group epoch if the hash has changed, or if `needs_epoch`."""
         draft.metadata_hash = yield from self.place.changes.hash_of(draft.names())
         if needs_epoch or draft.metadata_hash != draft.group.metadata_hash:
             draft.epoch += 1
             draft.rows += draft.epoch_rows()
 
     def may_assign(self, group: ModernGroup[Any, Any], now_ms: int) -> bool:
-        """Return whether new targets may be computed: the delay of a new group and the assignment interval are over."""
+        """Return whether targets may be computed: both the delay of a new group and the assignment interval have
+        passed."""
         if self.place.deadlines.is_armed(DELAY, group.group_id, ''):
             return False
         interval_ms = self.timing(group.group_id).assignment_interval_ms
@@ -337,7 +345,7 @@ class Heartbeats:
         return self.place.group_config(group_id).timing[self.kind.group_class.group_type]
 
     def after_beat(self, draft: Draft[Any, Any], call: Call, version: int) -> None:
-        """Arm the member's deadlines, once the rows are adopted. The topics were checked up to `version`."""
+        """Arm the member's deadlines, because the rows are adopted. The topics were checked up to `version`."""
         group_id, member = draft.group.group_id, draft.member
         group = self.place.shard.groups.get(group_id)
         if isinstance(group, self.kind.group_class):
@@ -352,10 +360,10 @@ class Heartbeats:
         if self.kind.after is not None:
             self.kind.after(draft, call)
 
-    # Members that leave or are fenced
+    # Members that leave, and members that are fenced
 
     def leave(self, call: Call, found: Group | None) -> Steps[Outcome] | Outcome:
-        """Serve a member that leaves: an operation.
+        """Serve the heartbeat of a member that leaves: an operation.
 
         Raises GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
         """
@@ -370,7 +378,7 @@ class Heartbeats:
         return Outcome([self.kind.rows.current_row(found.group_id, member.member_id, held)], reply)
 
     def fence(self, group: ModernGroup[Any, Any], members: Iterable[Any], reply: object) -> Steps[Outcome]:
-        """Remove members. The next heartbeat of another member computes new targets."""
+        """Remove members. The next heartbeat of a remaining member computes new targets."""
         gone = list(members)
         if self.kind.downgrade is not None:
             outcome = yield from self.kind.downgrade(group, gone, reply)
@@ -390,7 +398,7 @@ class Heartbeats:
         return Outcome(rows, reply, after)
 
     def names_without(self, group: ModernGroup[Any, Any], gone: list[Any]) -> Steps[Iterable[str]]:
-        """Return the topics that the members besides `gone` subscribe to."""
+        """Return the topics that the members which are not in `gone` subscribe to."""
         if len(gone) == 1:
             return group.names_with(gone[0], None)
         left = group.copy()
@@ -405,7 +413,7 @@ class Heartbeats:
     # Deadlines
 
     def arm_session(self, group_id: str, member: ModernMember[Any]) -> None:
-        """Expect the next heartbeat of the member within its session timeout."""
+        """Fence the member unless it heartbeats within its session timeout."""
         timeout_ms = member.own_session_timeout_ms
         self.place.deadlines.arm(
             SESSION, group_id, member.member_id,
@@ -413,7 +421,7 @@ class Heartbeats:
             partial(self.submit_fence, group_id, member.member_id, None))
 
     def arm_sessions(self, group_id: str, members: list[Any]) -> Steps[None]:
-        """Expect heartbeats of those of the members that are in the group and have not sent one yet."""
+        """Arm the sessions of the given members. Skip members that have left the group, or have heartbeated already."""
         for number, member in enumerate(members):
             if number % MEMBERS_A_PART == MEMBERS_A_PART - 1:
                 yield
@@ -423,7 +431,7 @@ class Heartbeats:
                 self.arm_session(group_id, member)
 
     def follow_revocation(self, group_id: str, member: ModernMember[Any]) -> None:
-        """Expect a member that was asked to give something up to confirm it within its rebalance timeout."""
+        """Fence a member that has to give up partitions or tasks unless it confirms within its rebalance timeout."""
         timeout_ms = member.revocation_timeout_ms
         if member.held.state is State.UNREVOKED and timeout_ms is not None:
             self.place.deadlines.arm(REBALANCE, group_id, member.member_id, timeout_ms,
@@ -432,7 +440,8 @@ class Heartbeats:
             self.place.deadlines.cancel(REBALANCE, group_id, member.member_id)
 
     def submit_fence(self, group_id: str, member_id: str, epoch: int | None) -> None:
-        """Fence a member that missed a deadline; if `epoch` is given, only while the member has this epoch."""
+        """Fence a member that has missed a deadline. With an `epoch`, do nothing if the member has another epoch by
+        then."""
         self.place.turns.submit(group_id, partial(self._fence_if_there, member_id, epoch), Callback(log_failure))
 
     def _fence_if_there(self, member_id: str, epoch: int | None, group: Group | None) -> Steps[Outcome] | Outcome:
@@ -444,7 +453,7 @@ class Heartbeats:
         return self.fence(group, [member], None)
 
     def start_deadlines(self, group: ModernGroup[Any, Any]) -> None:
-        """Arm the deadlines of a group that was loaded, at their full length."""
+        """Arm the deadlines of a group that was loaded. Each gets its full time."""
         for member in group.members.values():
             self.arm_session(group.group_id, member)
             self.follow_revocation(group.group_id, member)
@@ -465,7 +474,7 @@ def assign(draft: Draft[Any, Any], kind: Kind) -> Steps[None]:
 
 
 def find_dynamic(group: ModernGroup[Any, Any], call: Call) -> Any:
-    """Return the member of a request without an instance id, None for a new one. Raise UNKNOWN_MEMBER_ID."""
+    """Return the member of a request without an instance id; None for a new member. Raise UNKNOWN_MEMBER_ID."""
     member = group.members.get(call.request.member_id)
     if member is None and call.request.member_epoch != JOIN_EPOCH:
         raise unknown_member(group, call.request.member_id)
@@ -475,7 +484,7 @@ def find_dynamic(group: ModernGroup[Any, Any], call: Call) -> Any:
 def partitions_reply(response_class: Any, draft: Draft[Any, Any], interval_ms: int, is_asked: bool) -> Any:
     """Return the response to a member of a consumer or share group.
 
-    It has the partitions of the member if the request asks for them (`is_asked`), or if they have changed.
+    The response has the member's partitions if the request asks for them (`is_asked`), or if they have changed.
     """
     held, assignment = draft.member.held, None
     if is_asked or draft.has_other_assignment:
@@ -487,7 +496,7 @@ def partitions_reply(response_class: Any, draft: Draft[Any, Any], interval_ms: i
 
 
 def with_fields(member: M, fields: Mapping[str, Any]) -> M:
-    """Return the member with these fields; the same object if it has them already."""
+    """Return the member with these fields; the same object if its fields have these values already."""
     changed = {name: value for name, value in fields.items() if getattr(member, name) != value}
     return replace(member, **changed) if changed else member
 
@@ -501,6 +510,6 @@ def unknown_member(group: ModernGroup[Any, Any], member_id: str) -> KafkaError:
 
 
 def log_failure(error: KafkaError | None, _result: object) -> None:
-    """Log that a fenced member stays in its group, because its rows were not stored."""
+    """Log that a member that was to be fenced stays in its group, because its rows were not stored."""
     if error is not None and error.code is not ErrorCode.NOT_COORDINATOR:
         log.error('a member that missed its deadline was not removed: %s', error)

@@ -1,4 +1,4 @@
-"""Types of idle_members.pyx; the documentation stands there."""
+"""Types of idle_members.pyx; see idle_members.pyx for the documentation."""
 from typing import Any
 
 class Sender: ...

@@ -1,8 +1,9 @@
-"""Heartbeats of members for which nothing changes, answered without a turn.
+"""Heartbeats that change nothing, answered without a turn.
 
-Most heartbeats find a member that has its whole target, in a group that no operation waits for. The operation
-`Heartbeats.beat` returns no rows for such a heartbeat: it returns the interval and arms the session's deadline.
-`IdleMembers` does the same without the operation. In doubt, it leaves the heartbeat to the operation.
+Most heartbeats are from a member that has its whole target, in a group that no operation waits for. For such a
+heartbeat, the operation `Heartbeats.beat` returns no rows: it only returns the interval, and arms the session's
+deadline. `IdleMembers` does the same without an operation. If it is not certain that nothing changes, it leaves the
+heartbeat to the operation.
 """
 from libc.stdint cimport int32_t, int64_t
 
@@ -24,9 +25,9 @@ cpdef int64_t next_interval_ms(int64_t configured_ms, bint is_settled, int64_t s
                                Py_ssize_t members) except? -1:
     """Return the time until a member's next heartbeat.
 
-    Members learn of a new target by their heartbeats. So the interval is short until the member is settled, and while
-    other members may not know the last target. Kafka always names the configured interval; clients adopt the interval
-    of each response. An assignment in the future was made before the clock was set back.
+    A heartbeat's response tells a member of its new target. The interval is therefore short until the member is
+    settled, and while other members may not know the last target. Kafka always names the configured interval; clients
+    adopt the interval of each response. An assignment time in the future means that the clock was set back since.
     """
     if is_settled and (since_assignment_ms >= configured_ms or since_assignment_ms < 0):
         return configured_ms
@@ -34,11 +35,11 @@ cpdef int64_t next_interval_ms(int64_t configured_ms, bint is_settled, int64_t s
 
 
 cdef class Sender:
-    """The sender of a heartbeat: its group, its ids and its epoch."""
+    """The sender of a heartbeat: its group, its ids, its client and its epoch."""
 
 
 cdef class IdleMembers:
-    """The idle members of the groups of one kind in a shard. `heartbeats` is the Heartbeats object of the kind."""
+    """The idle members of all groups of one kind in a shard. `heartbeats` is the Heartbeats object of the kind."""
 
     def __init__(self, heartbeats):
         place = heartbeats.place
@@ -55,7 +56,8 @@ cdef class IdleMembers:
         self._has_endpoints = self._kind == 'streams'
 
     cdef bint find(self, Sender sender, IdleBeat *found) except -1:
-        """Set `found` for a heartbeat that names only its sender. Return False if it has to be an operation."""
+        """Set `found` for a heartbeat that only names its sender. Return False if the heartbeat must be an operation.
+        """
         cdef dict members
         cdef str group_id = sender.group_id, member_id = sender.member_id
         cdef int32_t epoch = sender.epoch

@@ -1,6 +1,6 @@
 """Reconciliation: how a member moves from its assignment towards its target.
 
-A member first gives up what is not in its target, then gets what is in its target and free. The functions are pure:
+A member first gives up what is not in its target. Then it gets what is in its target and free. The functions are pure:
 they return a new value, and use no clock, log or setting.
 
 An assignment maps a key to numbers with their assignment epochs. In consumer and share groups, a key is the id of a
@@ -18,27 +18,27 @@ from kbroker.base.long_work import Pace
 
 Key = TypeVar('Key')
 Numbers = Mapping[Key, Mapping[int, int]]
-"""Key -> number -> assignment epoch: the epoch in which the member got this number."""
+"""Key -> number -> assignment epoch, in which the member got the number."""
 Sets = Mapping[Key, frozenset[int]]
 
 FREE = -1
 """The owner of a partition that no member holds."""
 
 NO_EPOCH = 0
-"""The assignment epoch of a number that several members may have. Rows have no epoch for it."""
+"""The assignment epoch of a number that several members may have. Rows have no epoch for such a number."""
 
 
 class State(IntEnum):
-    """The progress of a member towards its target. Rows of consumer and share groups have these numbers, those of
-    streams groups have numbers that are one higher."""
+    """The progress of a member towards its target. Rows of consumer and share groups store these values; rows of
+    streams groups store values that are one higher."""
 
     STABLE = 0
     UNREVOKED = 1
-    """The member was asked to give something up, and has not confirmed it."""
+    """The member has to give up numbers, and has not confirmed it."""
     UNRELEASED = 2
-    """Other members still hold a part of this member's target."""
+    """Other members still hold numbers of this member's target."""
     UNKNOWN = 127
-    """The state in a row of a later version."""
+    """A state that a later version has stored, and this one does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Assigned(Generic[Key]):
     previous_epoch: int = 0
     assigned: Numbers[Key] = field(default_factory=dict)
     pending: Numbers[Key] = field(default_factory=dict)
-    """The numbers that the member was asked to give up, and has not confirmed yet."""
+    """The numbers that the member has to give up, and has not confirmed yet."""
 
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is State.STABLE and self.epoch == epoch
@@ -63,14 +63,14 @@ Steps = Generator[None, None, Assigned[Key]]
 def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], owner: Callable[[bytes, int], int],
               owned: Sets[bytes] | None, subscribed: Collection[bytes] | None, subscription_changed: bool
               ) -> Steps[bytes]:
-    """Reconcile a member of a consumer group.
+    """Return the next assignment of a member of a consumer group.
 
     * `owner` returns the epoch of the member that holds a partition, or FREE.
-    * `owned` has the partitions that the member reports to own, None if it reports none.
+    * `owned` has the partitions that the member reports to own; None if it reports none.
     * `subscribed` has the subscribed topics that exist. Other topics have no target. It is None if the subscription
       names no topic at all.
 
-    Raises FENCED_MEMBER_EPOCH if the member's state is UNKNOWN and it may still own a partition.
+    Raises FENCED_MEMBER_EPOCH if the member's state is UNKNOWN and the member may still own a partition.
     """
     def is_unreleased(topic: bytes, partition: int) -> bool:
         return owner(topic, partition) != FREE and partition not in member.pending.get(topic, ())
@@ -85,7 +85,8 @@ def reconcile(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], o
 
 def reconcile_shared(member: Assigned[bytes], target_epoch: int, target: Sets[bytes], subscribed: Container[bytes],
                      subscription_changed: bool) -> Steps[bytes]:
-    """Reconcile a member of a share group. It gets its target at once, because several members may have a partition."""
+    """Return the next assignment of a member of a share group: its target, at once, because several members may have a
+    partition."""
     if member.epoch != target_epoch:
         wanted: Mapping[bytes, Collection[int]] = target
     elif subscription_changed and any(topic not in subscribed for topic in member.assigned):
@@ -104,10 +105,10 @@ def reconcile_shared(member: Assigned[bytes], target_epoch: int, target: Sets[by
 
 def reconcile_tasks(member: Assigned[Key], target_epoch: int, target: Sets[Key],
                     is_unreleased: Callable[[Key, int], bool], owned: Sets[Key] | None) -> Steps[Key]:
-    """Reconcile a member of a streams group.
+    """Return the next assignment of a member of a streams group.
 
-    `is_unreleased` returns whether a new task of the member has to wait for another member. Raises the error of
-    `reconcile`.
+    `is_unreleased` returns whether a new task of the member has to wait for another member. Raises FENCED_MEMBER_EPOCH
+    as `reconcile` does.
     """
     if member.is_reconciled_to(target_epoch):
         return member
@@ -128,8 +129,8 @@ def _check_known(member: Assigned[Key], owned: Sets[Key] | None) -> None:
 
 def _next(member: Assigned[Key], epoch: int, target_epoch: int, target: Sets[Key],
           is_unreleased: Callable[[Key, int], bool], owned: Sets[Key] | None) -> Steps[Key]:
-    """Revoke what is not in the target, with the member epoch `epoch`. If nothing is revoked, move to the epoch of the
-    target with everything that is free."""
+    """Revoke what is not in the target; the member epoch is then `epoch`. If there is nothing to revoke, move to the
+    epoch of the target, and add everything in it that is free."""
     pace = Pace()
     kept: dict[Key, dict[int, int]] = {}
     revoked: dict[Key, dict[int, int]] = {}
@@ -161,7 +162,7 @@ def _next(member: Assigned[Key], epoch: int, target_epoch: int, target: Sets[Key
 
 
 def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Collection[Key] | None) -> Steps[Key]:
-    """Revoke the topics that the member is no longer subscribed to, in its own epoch."""
+    """Revoke the topics that the member no longer subscribes to. Keep the member's epoch."""
     topics = subscribed or ()
     kept = {key: numbers for key, numbers in member.assigned.items() if key in topics}
     dropped = {key: numbers for key, numbers in member.assigned.items() if key not in topics}
@@ -174,7 +175,8 @@ def _trim(member: Assigned[Key], owned: Sets[Key] | None, subscribed: Collection
 
 
 def _owns(owned: Sets[Key] | None, numbers: Numbers[Key]) -> Generator[None, None, bool]:
-    """Return whether the member may still own one of `numbers`. A member that does not report what it owns may."""
+    """Return whether the member may still own one of `numbers`. Return True if the member does not report what it owns.
+    """
     if owned is None:
         return True
     pace = Pace()

@@ -1,4 +1,4 @@
-"""The common part of consumer and streams groups: reconciliation, and offset commits with member epochs."""
+"""The common part of consumer and streams groups: reconciliation, and the check of offset commits by member epochs."""
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -12,7 +12,7 @@ VERSION_WITH_MEMBER_EPOCHS = 9
 
 
 class ReconciledGroup(ModernGroup[M, T]):
-    """A group whose members give something up before another member gets it."""
+    """A group in which a member gives up a partition or task before another member gets it."""
 
     def derive_state(self) -> str:
         if not self.members:
@@ -24,7 +24,7 @@ class ReconciledGroup(ModernGroup[M, T]):
         return 'Reconciling'
 
     def member(self, member_id: str | None) -> M:
-        """Return the member. Raise UNKNOWN_MEMBER_ID."""
+        """Return the member. Raise UNKNOWN_MEMBER_ID if the group does not have it."""
         member = self.members.get(member_id or '')
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f'group {self.group_id} has no member {member_id!r}')
@@ -43,8 +43,8 @@ class ReconciledGroup(ModernGroup[M, T]):
     def check_commit(self, commit: Commit, version: int) -> None:
         """Raise KafkaError unless the OffsetCommit may be stored.
 
-        Raises UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION, and STALE_MEMBER_EPOCH, which is ILLEGAL_GENERATION for a classic
-        member.
+        The errors are UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION and STALE_MEMBER_EPOCH. For a classic member,
+        ILLEGAL_GENERATION replaces STALE_MEMBER_EPOCH.
         """
         if commit.generation < 0 and not self.members:
             return
@@ -61,8 +61,11 @@ class ReconciledGroup(ModernGroup[M, T]):
             self._check_commit_epoch(self.member(commit.member_id), commit, ErrorCode.ILLEGAL_GENERATION)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Raise UNKNOWN_MEMBER_ID, or STALE_MEMBER_EPOCH (ILLEGAL_GENERATION for a classic member), unless the member
-        of an OffsetFetch is in the group."""
+        """Raise KafkaError unless the member of an OffsetFetch is in the group with this epoch.
+
+        The errors are UNKNOWN_MEMBER_ID and STALE_MEMBER_EPOCH. For a classic member, ILLEGAL_GENERATION replaces
+        STALE_MEMBER_EPOCH.
+        """
         if member_id is None and member_epoch < 0:
             return
         member = self.member(member_id)
@@ -74,9 +77,9 @@ class ReconciledGroup(ModernGroup[M, T]):
         return ErrorCode.ILLEGAL_GENERATION if self.speaks_classic(member) else ErrorCode.STALE_MEMBER_EPOCH
 
     def _check_commit_epoch(self, member: M, commit: Commit, code: ErrorCode) -> None:
-        """Raise KafkaError with `code` unless the member may commit with its epoch.
+        """Raise KafkaError with `code` unless the member may commit with the epoch of the commit.
 
-        Accept an older epoch for partitions that the member has had since then (KIP-1251).
+        Accept an older epoch if the member has had all partitions of the commit since then (KIP-1251).
         """
         epoch = commit.generation
         if epoch == member.epoch or (epoch < member.epoch and self.has_had_since(member, commit, epoch)):

@@ -1,4 +1,4 @@
-"""Sort many names in parts."""
+"""A sort of many names, in parts."""
 from __future__ import annotations
 
 from collections.abc import Collection, Generator
@@ -7,11 +7,11 @@ from heapq import merge
 from kbroker.base.long_work import Pace
 
 RUN_NAMES = 2_000
-"""The names that are sorted in one part, which takes 0.3 ms."""
+"""The number of names that are sorted in one part, which takes 0.3 ms."""
 
 
 def sorted_in_parts(names: Collection[str]) -> Generator[None, None, list[str]]:
-    """Return the names in the order of `sorted`."""
+    """Return the names as `sorted` does, in parts."""
     if len(names) <= RUN_NAMES:
         return sorted(names)
     unsorted, runs = list(names), []

@@ -1,4 +1,4 @@
-"""The topics that groups subscribe to: their ids and sizes, and the last changes."""
+"""The topics that groups subscribe to: their ids, their numbers of partitions, and their last changes."""
 from __future__ import annotations
 
 from collections import deque
@@ -10,11 +10,12 @@ from kbroker.topics.registry import TopicRegistry
 from kbroker.topics.topic import Topic
 
 MOST_CHANGES = 1_000
-"""The number of changes that are remembered. A group that missed more of them has to check all of its topics."""
+"""The number of changes that are remembered. A group that missed more changes has to check all of its topics."""
 
 
 class TopicChanges:
-    """The last changes of topics: created, deleted or given more partitions. `version` counts them.
+    """The last changes of topics: topics that were created, deleted or given more partitions. `version` counts the
+    changes.
 
     `created_version` grows with each creation. It is an offset of the metadata log, so that it also grows over
     restarts.
@@ -44,7 +45,7 @@ class TopicChanges:
         return any(self._names[-number] in names for number in range(1, missed + 1))
 
     def hash_of(self, names: Iterable[str]) -> Generator[None, None, int]:
-        """Return the hash of these topics, in parts. Topics that do not exist are left out."""
+        """Return the hash of these topics, in parts. Leave out topics that do not exist."""
         pace, found = Pace(), []
         for name in names:
             topic = self.topics.topic(name)
@@ -52,5 +53,5 @@ class TopicChanges:
                 found.append(HashedTopic(topic.topic_id, topic.name, len(topic.partitions)))
             if pace.spend():
                 yield
-        # Freed one by one: to free all at once takes milliseconds.
+        # The topics are freed one by one, because to free all of them at once takes milliseconds.
         return (yield from metadata_hash(found.pop() for _ in range(len(found))))
