@@ -1,4 +1,4 @@
-"""A streams group (KIP-1071): its topology, its members and their tasks, made by its rows."""
+"""A streams group (KIP-1071): its topology, its members and their tasks. Its rows make all of them."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ from kbroker.group.streams.topology import ConfiguredTopology, required_topics
 
 
 class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
-    """A streams group. Its rows may come in any order, because a compaction may change their order."""
+    """A streams group. Its rows can be read in any order, because a compaction may reorder them."""
 
     group_type = 'streams'
     member_class = StreamsMember
@@ -27,21 +27,22 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         super().__init__(group_id)
         self.topology: Topology | None = None
         self.validated_epoch = NO_TOPOLOGY_EPOCH
-        """The epoch of the topology if all its topics exist and fit."""
+        """The epoch of the topology if all its topics exist and have the right numbers of partitions, else
+        NO_TOPOLOGY_EPOCH."""
         self.assignment_configs: dict[str, str] = {}
-        """The configs on which the targets of the group epoch depend."""
+        """The configs that the targets of the group epoch depend on."""
         self.configured: ConfiguredTopology | None = None
-        """The topology with the numbers of its tasks, at `metadata_version`. No row has it."""
+        """The topology with the numbers of its tasks, computed at `metadata_version`. No row stores it."""
         self.endpoint_epoch = 0
-        """A number that grows when a member with an endpoint joins or gets other tasks. No row has it."""
+        """A number that grows when a member with an endpoint joins or gets other tasks. No row stores it."""
         self.shutdown_by = ''
-        """The member that asked the application to shut down. No row has it."""
+        """The member that asked the application to shut down. No row stores it."""
         self._subtopologies: dict[str, str] = {}
         """The subtopology that reads each topic."""
         self._active = TaskHolders[str]()
-        """The active tasks of members, assigned or pending revocation, by subtopology."""
+        """The active tasks of members, those pending revocation included, by subtopology."""
         self._in_process = TaskHolders[tuple[str, str]]()
-        """The tasks of the members of a process, in any role, by process and subtopology."""
+        """The tasks of all roles, by process and subtopology: those of the members of the process."""
 
     def copy(self) -> Self:
         twin = super().copy()
@@ -70,10 +71,10 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
         return self.names
 
     def is_unreleased(self, process_id: str, key: Key, number: int) -> bool:
-        """Return whether a task that is new to a member of the process has to wait for another member.
+        """Return whether a new task of a member of the process has to wait until other members have released it.
 
-        An active task waits until no member has it active. Members of one process share a directory of state, so a task
-        also waits until no member of the process has it.
+        An active task waits while another member has it as an active task. Members of one process share a directory of
+        state, so a task also waits while any member of the process has it.
         """
         role, subtopology = key
         return self._in_process.has((process_id, subtopology), number) or (
@@ -133,7 +134,7 @@ class StreamsGroup(ReconciledGroup[StreamsMember, Target]):
     def epoch_rows(self, epoch: int, _metadata_hash: int) -> list[Row]:
         """Return the row of an epoch that begins because members are removed.
 
-        The row keeps the old hash: the next heartbeat configures the topology for the topics as they are then.
+        The row keeps the old hash. The next heartbeat configures the topology again, and computes the hash.
         """
         return [rows.epoch_row(
             self.group_id, epoch, self.metadata_hash, self.validated_epoch, self.assignment_configs)]

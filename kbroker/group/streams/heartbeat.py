@@ -48,15 +48,15 @@ log = logging.getLogger(__name__)
 
 NO_TIMEOUT = -1
 MOST_TASKS = 100_000
-"""The most tasks of a group."""
+"""The most tasks of a group. A topology with more tasks is refused."""
 STANDBY_REPLICAS = 'num.standby.replicas'
-"""The config of the assignor, as the row of the group epoch names it."""
+"""The config of the assignor, under its name in the row of the group epoch."""
 
 NO_TOPOLOGY = Topology(NO_TOPOLOGY_EPOCH, ())
 
 
 class StreamsReply(NamedTuple):
-    """The response to a heartbeat, and the internal topics that are missing."""
+    """The response to a heartbeat, and the missing internal topics."""
 
     response: Any
     missing: Iterable[InternalTopic] = ()
@@ -69,10 +69,10 @@ class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
     topology: Topology = NO_TOPOLOGY
     configured: ConfiguredTopology = field(default_factory=ConfiguredTopology)
     configs: dict[str, str] = field(default_factory=dict)
-    """The configs of the group that the targets depend on."""
+    """The configs of the group on which the targets depend."""
     shutdown_by: str = ''
     endpoint_changes: int = 0
-    """1 if the partitions at the endpoints change, else 0."""
+    """1 if the heartbeat changes the partitions at the endpoints, else 0."""
     endpoints: list[Any] | None = None
     """The partitions at each endpoint; None if the client knows them."""
 
@@ -89,20 +89,20 @@ class StreamsDraft(Draft[StreamsGroup, StreamsMember]):
 
 
 class StreamsSteps:
-    """The functions of the kind that need more than the draft and the request."""
+    """The functions of the table that need the coordinator, besides the draft and the request."""
 
     def __init__(self, place: Place):
         self.place = place
 
     def kind(self) -> Kind:
-        """Return the table of streams groups."""
+        """Return the table of the functions for streams groups."""
         return Kind(
             StreamsGroup, StreamsDraft, rows, max_size=max_size, find=find_dynamic, changed=changed,
             owned=owned_tasks, subscribe=self.subscribe, targets=self.targets, reconcile=self.reconcile,
             reply=self.reply, farewell=farewell, is_idle=self.is_idle, replace_other=replace_other, after=self.after)
 
     def is_idle(self, group: StreamsGroup, member: StreamsMember) -> bool:
-        """Return whether the group is ready, and the response has no status."""
+        """Return whether the group is ready and the response has no status."""
         return (group.configured is not None and group.configured.status is None and not group.shutdown_by
                 and group.topology is not None and member.topology_epoch >= group.topology.epoch
                 and group.validated_epoch == group.topology.epoch
@@ -111,7 +111,8 @@ class StreamsSteps:
     # The topology
 
     def subscribe(self, draft: StreamsDraft, call: Call) -> Steps[bool]:
-        """Configure the topology, if it is new or its topics may have changed.
+        """Configure the topology if it is new or its topics may have changed. Return whether the group needs a new
+        epoch.
 
         Raises INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY.
         """
@@ -134,7 +135,8 @@ class StreamsSteps:
                 or draft.configs != group.assignment_configs)
 
     def topology_of(self, draft: StreamsDraft, call: Call) -> Topology:
-        """Return the topology of the group. Add the row of the first one. Raise INVALID_REQUEST for another one."""
+        """Return the group's topology, and add its row if it is the first. Raise INVALID_REQUEST if the request has
+        another one."""
         given, group = call.request.topology, draft.group
         if given is None:
             if group.topology is None:
@@ -151,7 +153,8 @@ class StreamsSteps:
         return group.topology
 
     def configure(self, topology: Topology) -> Steps[ConfiguredTopology]:
-        """Return the topology with the numbers of its tasks. Raise STREAMS_INVALID_TOPOLOGY for too many tasks."""
+        """Return the topology with the numbers of its tasks. Raise STREAMS_INVALID_TOPOLOGY for more than MOST_TASKS
+        tasks."""
         find = self.place.changes.topics.topic
         found = {name: find(name) for name in required_topics(topology.subtopologies)}
         configured = yield from configure(topology.subtopologies, {
@@ -163,7 +166,7 @@ class StreamsSteps:
         return configured
 
     def assignment_configs(self, group_id: str) -> dict[str, str]:
-        """Return the configs of the group that the targets depend on."""
+        """Return the configs of the group on which the targets depend."""
         return {STANDBY_REPLICAS: str(self.place.group_config(group_id).streams_num_standby_replicas)}
 
     # Targets
@@ -172,14 +175,14 @@ class StreamsSteps:
         return self.place.deadlines.is_armed(DELAY, group_id, '')
 
     def start_delay(self, group_id: str) -> None:
-        """Let a new group wait for more members before it gets its first targets."""
+        """Delay the first targets of a new group, so that more members can join."""
         delay_ms = self.place.group_config(group_id).streams_initial_rebalance_delay_ms
         if delay_ms and not self.is_delayed(group_id):
             self.place.deadlines.arm(DELAY, group_id, '', delay_ms, partial(
                 self.place.turns.submit, group_id, self.assign_delayed, Callback(log_delay)))
 
     def assign_delayed(self, group: Group | None) -> Steps[Outcome]:
-        """Compute the targets of a group whose initial delay is over: an operation."""
+        """Compute the first targets of a group, whose delay has passed: an operation."""
         if not isinstance(group, StreamsGroup) or not group.members or group.topology is None or (
                 group.epoch <= group.assignment_epoch):
             return Outcome()
@@ -191,7 +194,7 @@ class StreamsSteps:
         return Outcome(draft.rows)
 
     def targets(self, draft: StreamsDraft) -> Steps[dict[str, Any]]:
-        """Return the tasks of every member. Members get no tasks until all topics exist."""
+        """Return the tasks of every member. Give members no tasks until all topics exist."""
         if draft.configured.status is not None:
             return {member.member_id: NOTHING for member in draft.members()}
         pace, members = Pace(), []
@@ -209,7 +212,7 @@ class StreamsSteps:
     # Reconciliation
 
     def reconcile(self, draft: StreamsDraft, call: Call) -> Steps[None]:
-        """Move the member towards its target. Then describe the endpoints, if the client does not know them."""
+        """Move the member towards its target. Then describe the endpoints, if the client does not know them yet."""
         group, member = draft.group, draft.member
         if not draft.origin.held.is_reconciled_to(draft.assignment_epoch):
             held: Assigned[Key] = yield from reconcile_tasks(
@@ -226,7 +229,7 @@ class StreamsSteps:
             draft.endpoint_changes = 0          # as in Kafka, the join that creates the group is not counted
 
     def describe_endpoints(self, draft: StreamsDraft) -> Steps[list[Any]]:
-        """Return the partitions that can be queried at each endpoint."""
+        """Return each endpoint with the partitions that it can be queried for."""
         pace, found = Pace(), []
         sources = {part.subtopology_id: part.sources() for part in draft.topology.subtopologies}
         for member in draft.members():
@@ -240,10 +243,11 @@ class StreamsSteps:
         return found
 
     def partitions_of(self, member: StreamsMember, role: Role, sources: Mapping[str, list[str]]) -> list[Any]:
-        """Return the partitions of the source topics of a member's tasks.
+        """Return the partitions of the source topics that belong to a member's tasks.
 
-        As in Kafka, if a topic has fewer partitions than the member has tasks, that many of the lowest task numbers
-        stand for its partitions. The topic may not have all of them.
+        A task reads the partition with its number from each source topic. If a topic has fewer partitions than the
+        member has tasks, return as many of the lowest task numbers as the topic has partitions. Kafka does so, although
+        the topic may not have partitions with these numbers.
         """
         find, found = self.place.changes.topics.topic, []
         for (each, subtopology), numbers in member.held.assigned.items():
@@ -271,7 +275,7 @@ class StreamsSteps:
         return StreamsReply(response, draft.configured.missing)
 
     def statuses(self, draft: StreamsDraft) -> Iterator[tuple[Status, str]]:
-        """Yield each condition that keeps the group or the member from its work, with an explanation."""
+        """Yield each condition that prevents the group or the member from working, with an explanation."""
         if draft.member.topology_epoch < draft.topology.epoch:
             yield Status.STALE_TOPOLOGY, (f"The member's topology epoch {draft.member.topology_epoch} is behind the "
                                           f"group's topology epoch {draft.topology.epoch}.")
@@ -285,7 +289,7 @@ class StreamsSteps:
             yield Status.ASSIGNMENT_DELAYED, f'Assignment delayed due to the configured {reason}.'
 
     def after(self, draft: StreamsDraft, _call: Call) -> None:
-        """Keep what no row keeps in the adopted group."""
+        """Set the fields of the adopted group that no row stores."""
         group = self.place.shard.groups.get(draft.group.group_id)
         if isinstance(group, StreamsGroup):
             group.configured = draft.configured
@@ -298,7 +302,7 @@ def max_size(config: Config) -> int:
 
 
 def replace_other(found: Group) -> Steps[tuple[StreamsGroup, list[Row]]]:
-    """Replace a classic group without members."""
+    """Replace a classic group without members. Raise GROUP_ID_NOT_FOUND for any other group."""
     yield from ()
     if isinstance(found, ClassicGroup) and found.is_empty:
         return StreamsGroup(found.group_id), found.tombstones()
@@ -328,12 +332,12 @@ def farewell(request: Any) -> StreamsReply:
 
 
 def response_class() -> Any:
-    """Return the class of the response, which is built at its first use."""
+    """Return the class of the response. It is built when it is first used."""
     return messages.StreamsGroupHeartbeatResponse
 
 
 def owned_tasks(request: Any) -> Target | None:
-    """Return the tasks that the member reports to own; None if the request has no such lists."""
+    """Return the tasks that the member reports to own; None if the request has no lists of tasks."""
     if request.active_tasks is None:
         return None
     return {(role, tasks.subtopology_id): frozenset(tasks.partitions)
@@ -341,7 +345,7 @@ def owned_tasks(request: Any) -> Target | None:
 
 
 def check_tasks(request: Any, counts: Mapping[str, int]) -> None:
-    """Raise INVALID_REQUEST for a task that the topology does not have."""
+    """Raise INVALID_REQUEST if the member reports a task that the topology does not have."""
     for (_, subtopology), numbers in (owned_tasks(request) or NOTHING).items():
         count = counts.get(subtopology)
         if count is None:
@@ -354,6 +358,6 @@ def check_tasks(request: Any, counts: Mapping[str, int]) -> None:
 
 
 def log_delay(error: KafkaError | None, _result: object) -> None:
-    """Log that a delayed group got no targets. A later heartbeat computes them."""
+    """Log that a new group got no targets after its delay. A later heartbeat computes them."""
     if error is not None and error.code is not ErrorCode.NOT_COORDINATOR:
         log.error('the target of a new streams group was not stored: %s', error)

@@ -12,7 +12,7 @@ from kbroker.group.modern.group import NAME_BYTES, TOPIC_BYTES, ModernMember
 from kbroker.group.streams.topology import InternalTopic, Subtopology
 
 Target = Mapping[Key, frozenset[int]]
-"""The tasks that a member is to have."""
+"""The tasks that a member should have."""
 
 NOTHING: Target = {}
 NO_TOPOLOGY_EPOCH = -1
@@ -27,7 +27,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsMember(ModernMember[Key]):
-    """A member of a streams group. Its topics are those of the group's topology."""
+    """A member of a streams group. It subscribes to the topics of the group's topology."""
 
     rebalance_timeout_ms: int = -1
     topology_epoch: int = NO_TOPOLOGY_EPOCH
@@ -49,14 +49,14 @@ class StreamsMember(ModernMember[Key]):
 
 
 class Topology(NamedTuple):
-    """The topology of a group, in the order of the ids of its subtopologies."""
+    """The topology of a group. The subtopologies are in the order of their ids."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...]
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that the topology takes, including its entries in the group's indexes."""
+        """The memory of the topology, including its entries in the group's indexes."""
         held_bytes = 0
         for part in self.subtopologies:
             names = [*part.sources(), *part.repartition_sink_topics, *(topic.name for topic in part.changelogs)]
@@ -68,14 +68,14 @@ class Topology(NamedTuple):
 
 
 def read_topology(value: Any) -> Topology:
-    """Return the topology of a request or of a row, which have the same fields. Raise CorruptLogError."""
+    """Return the topology of a request or of a row; both have the same fields. Raise CorruptLogError for a wrong index.
+    """
     return Topology(value.epoch, tuple(sorted(
         (_read_subtopology(part) for part in value.subtopologies), key=lambda part: part.subtopology_id)))
 
 
 def _read_subtopology(part: Any) -> Subtopology:
-    """Return a subtopology. In a request and in a row, the copartition groups have indexes of topics instead of
-    names."""
+    """Return a subtopology. Replace the indexes of topics in its copartition groups by their names."""
     repartition = _read_topics(part.repartition_source_topics)
     names = [topic.name for topic in repartition]
     return Subtopology(
@@ -87,8 +87,10 @@ def _read_subtopology(part: Any) -> Subtopology:
 
 
 def _names_at(indexes: Iterable[int], names: Sequence[str], subtopology_id: str) -> list[str]:
-    """Return the names with these indexes. Raise CorruptLogError for a wrong index. A heartbeat checks those of its
-    request before."""
+    """Return the names with these indexes. Raise CorruptLogError for a wrong index.
+
+    The indexes in a request have been checked before, so that only those of a row can be wrong.
+    """
     found = []
     for index in indexes:
         if not 0 <= index < len(names):

@@ -1,4 +1,4 @@
-"""The rows of a streams group, encoded from its values and decoded."""
+"""The rows of a streams group: the functions that make them from the group's values, and that read them."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -44,7 +44,7 @@ def read_member(member: StreamsMember, value: Any) -> StreamsMember:
 
 
 def topology_row(group_id: str, topology: Any) -> Row:
-    """Return the row of the topology of a request."""
+    """Return the row of the topology in a request."""
     value_class = messages.StreamsGroupTopologyValue
     return messages.StreamsGroupTopologyKey(group_id=group_id), value_class(epoch=topology.epoch, subtopologies=[
         value_class.Subtopology(
@@ -96,7 +96,7 @@ def current_row(group_id: str, member_id: str, held: Assigned[Key]) -> Row:
 
 
 def _tasks(numbers: Numbers[Key], role: Role) -> list[Any]:
-    """Return the tasks of a role. Only active tasks have assignment epochs."""
+    """Return the tasks that have this role. Only active tasks have assignment epochs."""
     task_class = messages.StreamsGroupCurrentMemberAssignmentValue.TaskIds
     return [task_class(subtopology_id=key[1], partitions=list(epochs),
                        assignment_epochs=list(epochs.values()) if role is Role.ACTIVE else [])
@@ -114,7 +114,8 @@ def read_current(value: Any) -> Assigned[Key]:
 
 
 def _read_tasks(value: Any, suffix: str, member_epoch: int) -> Numbers[Key]:
-    """Return tasks with their assignment epochs. Rows of brokers without these epochs (KIP-1251) get `member_epoch`."""
+    """Return tasks with their assignment epochs. In rows of brokers without KIP-1251, which have none, `member_epoch`
+    is used."""
     found: dict[Key, Mapping[int, int]] = {}
     for role in Role:
         for task in getattr(value, f'{role}{suffix}'):

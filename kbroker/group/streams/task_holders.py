@@ -1,4 +1,5 @@
-"""An index of a streams group: the tasks that members hold, by place."""
+"""An index of the tasks that the members of a streams group hold. Each entry belongs to a place, such as a subtopology.
+"""
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -8,9 +9,9 @@ Place = TypeVar('Place')
 
 
 class TaskHolders(Generic[Place]):
-    """The numbers of the tasks that members hold in each place. A task counts once for each of its holders.
+    """The numbers of the tasks that members hold in each place. A task with two holders counts twice.
 
-    A copy shares the numbers of a place with its original until one of them changes them.
+    A copy shares the numbers of a place with its original until one of the two changes them.
     """
 
     __slots__ = ('_again', '_held', '_own')
@@ -18,10 +19,10 @@ class TaskHolders(Generic[Place]):
     def __init__(self) -> None:
         self._held: dict[Place, set[int]] = {}
         self._again: dict[tuple[Place, int], int] = {}
-        """The number of holders of a task after the first one. Compacted rows, in a changed order, may give a task to
-        two members."""
+        """The number of holders of a task besides the first one. A compaction may reorder rows so that two members have
+        a task for some time."""
         self._own: set[Place] = set()
-        """The places whose numbers are not shared with another copy."""
+        """The places whose numbers this copy does not share with another copy."""
 
     def copy(self) -> Self:
         twin = type(self)()
@@ -35,7 +36,7 @@ class TaskHolders(Generic[Place]):
         return number in self._held.get(place, ())
 
     def add(self, place: Place, numbers: Collection[int]) -> None:
-        """Count one more holder of each task."""
+        """Count one holder more for each task."""
         if not numbers:
             return
         held = self._own_numbers(place)
@@ -45,7 +46,7 @@ class TaskHolders(Generic[Place]):
         held.update(numbers)
 
     def remove(self, place: Place, numbers: Collection[int]) -> None:
-        """Count one holder of each task less. Each task has at least one."""
+        """Count one holder less for each task. Each task must have a holder."""
         if not numbers:
             return
         held = self._own_numbers(place)
@@ -61,7 +62,7 @@ class TaskHolders(Generic[Place]):
             self._own.discard(place)
 
     def _own_numbers(self, place: Place) -> set[int]:
-        """Return the numbers of a place for a change: a copy of what is shared."""
+        """Return the numbers of a place so that they can be changed. Copy them first if they are shared."""
         if place not in self._own:
             self._own.add(place)
             self._held[place] = set(self._held.get(place, ()))

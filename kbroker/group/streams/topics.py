@@ -1,4 +1,4 @@
-"""The internal topics of streams groups, which the broker creates in the background when members heartbeat."""
+"""The internal topics of streams groups. The broker creates them in the background when members heartbeat."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -11,11 +11,11 @@ from kbroker.metadata.topic_operations import NewTopic
 from kbroker.topics.registry import TopicRegistry
 
 MOST_NOTED = 1_000
-"""The largest number of topics that are being created, and of errors that are kept."""
+"""The largest number of topics that are being created, and the largest number of errors that are kept."""
 
 
 class StreamsTopics:
-    """The topics that are being created, and the last errors, which responses repeat for some time."""
+    """The topics that are being created, and the last errors of creations, which responses repeat for some time."""
 
     def __init__(self, topics: TopicRegistry, clock: Clock, long_work: LongWork):
         self._topics = topics
@@ -23,10 +23,11 @@ class StreamsTopics:
         self._long_work = long_work
         self._in_progress: set[str] = set()
         self._errors: dict[str, tuple[int, str]] = {}
-        """The time on the monotonic clock at which the error of a topic is forgotten, and its text."""
+        """The error of each topic: the monotonic time at which it is forgotten, and its text."""
 
     def create(self, wanted: Iterable[NewTopic], remember_ms: int, charge: Callable[[int], None]) -> None:
-        """Create the topics that are not being created yet. The next heartbeat tries again if one fails."""
+        """Create the topics, except those that are being created already. If a creation fails, the next heartbeat tries
+        again."""
         new_topics = [new for new in wanted if new.name not in self._in_progress]
         new_topics = new_topics[:MOST_NOTED - len(self._in_progress)]
         if not new_topics:
@@ -43,7 +44,7 @@ class StreamsTopics:
         self._long_work.start(self._topics.create_many(new_topics, charge=charge), done)
 
     def note_error(self, name: str, error: Exception, remember_ms: int) -> None:
-        """Keep the error of a topic for `remember_ms`, unless the topic exists now."""
+        """Keep the error of a topic for `remember_ms`, unless the error is that the topic exists."""
         if isinstance(error, KafkaError) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
             return
         if len(self._errors) >= MOST_NOTED:
@@ -51,7 +52,7 @@ class StreamsTopics:
         self._errors[name] = self._clock.monotonic_ms() + remember_ms, str(error)
 
     def errors(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the errors of these topics that are not forgotten."""
+        """Return the errors of these topics that have not been forgotten."""
         now_ms, found = self._clock.monotonic_ms(), {}
         for name in names:
             until_ms, text = self._errors.get(name, (0, ''))

@@ -1,8 +1,11 @@
 """The topology of a streams group, configured for the topics that exist.
 
-`configure` computes the number of partitions of each internal topic, and so the number of tasks of each subtopology. It
-finds conditions that keep the group from its work: missing source topics, topics that need the same number of
-partitions and have different ones, and internal topics that do not exist yet.
+`configure` computes the number of partitions of each internal topic, and from it the number of tasks of each
+subtopology. It finds the conditions that prevent the group from working:
+
+* a source topic is missing
+* topics that need the same number of partitions have different numbers
+* an internal topic does not exist yet
 """
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ Counts = Mapping[str, int]
 
 
 class Status(IntEnum):
-    """A condition that keeps a group from its work, with its number in the protocol."""
+    """A condition that prevents a group from working, with its number in the protocol."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -32,7 +35,7 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A topic that the application needs. `partitions` is 0 if the topology leaves the number open."""
+    """A topic that the application needs. `partitions` is 0 if the topology does not state the number."""
 
     name: str
     partitions: int = 0
@@ -42,7 +45,7 @@ class InternalTopic:
 
 @dataclass(frozen=True, slots=True)
 class Subtopology:
-    """A connected part of a topology. Each of its tasks reads one partition of each source."""
+    """A connected part of a topology. Each of its tasks reads one partition of each source topic."""
 
     subtopology_id: str
     source_topics: Sequence[str] = ()
@@ -50,7 +53,7 @@ class Subtopology:
     repartition_sink_topics: Sequence[str] = ()
     changelogs: Sequence[InternalTopic] = ()
     copartition_groups: Sequence[Collection[str]] = ()
-    """Groups of source topics that need the same number of partitions, by name."""
+    """Groups of source topics, as names. The topics of one group need the same number of partitions."""
 
     def sources(self) -> list[str]:
         return [*self.source_topics, *(topic.name for topic in self.repartition_source_topics)]
@@ -58,10 +61,10 @@ class Subtopology:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredTopology:
-    """A topology with the numbers of its partitions and tasks. The group is ready if `status` is None."""
+    """A topology with its numbers of partitions and tasks. The group is ready if `status` is None."""
 
     tasks: Mapping[str, int] = field(default_factory=dict)
-    """Subtopology -> number of tasks; empty if the numbers are not known."""
+    """Subtopology -> number of tasks. Empty if the numbers are not known."""
     status: Status | None = None
     detail: str = ''
     missing: Sequence[InternalTopic] = ()
@@ -69,7 +72,7 @@ class ConfiguredTopology:
 
 
 class _Hindrance(Exception):
-    """A status that ends the configuration."""
+    """A status that ends the configuration of a topology."""
 
     def __init__(self, status: Status, detail: str):
         super().__init__(detail)
@@ -77,10 +80,10 @@ class _Hindrance(Exception):
 
 
 def configure(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[ConfiguredTopology]:
-    """Configure a topology, in parts. `existing` has at least the topics of the topology that exist.
+    """Configure a topology, in parts. `existing` must have all topics of the topology that exist, and may have others.
 
     Raises STREAMS_INVALID_TOPOLOGY if the number of partitions of a topic depends on itself, or if a subtopology has no
-    source.
+    source topic.
     """
     missing = sorted({name for part in subtopologies for name in part.source_topics if name not in existing})
     if missing:
@@ -135,12 +138,12 @@ def _most(names: Iterable[str], counts: Counts, existing: Counts) -> int:
 def _decide_repartition_topics(subtopologies: Sequence[Subtopology], existing: Counts) -> Steps[dict[str, int]]:
     """Return the numbers of partitions of the repartition topics.
 
-    A topic has its own number if the topology states one. Otherwise it gets the number of the largest source of the
-    first subtopology that writes it and has a source with a known number. The result is that of a loop over the
-    subtopologies, in their order, which is repeated until it finds no more numbers. The order of `due` is that of this
-    loop.
+    A topic has the number that the topology states for it. If it states none, the topic gets the number of the largest
+    source topic of a subtopology: the first one that writes the topic and has a source topic with a known number. The
+    result is the same as that of a loop over the subtopologies, in their order, which is repeated until it finds no
+    more numbers. The order of `due` is that of this loop.
 
-    Raises STREAMS_INVALID_TOPOLOGY for topics whose number remains unknown.
+    Raises STREAMS_INVALID_TOPOLOGY for topics whose numbers remain unknown.
     """
     own = [(topic.name, topic.partitions) for part in subtopologies for topic in part.repartition_source_topics]
     counts = {name: count for name, count in own if count}
@@ -177,7 +180,10 @@ def _decide_repartition_topics(subtopologies: Sequence[Subtopology], existing: C
 
 
 def _copartition(group: Collection[str], own: Counts, existing: Counts, counts: dict[str, int]) -> None:
-    """Set the topics of a group to one number of partitions, in `counts`."""
+    """Set the repartition topics of a group, in `counts`, to the number of partitions that all its topics need.
+
+    Raise _Hindrance if the topics need different numbers.
+    """
     external = sorted(name for name in group if name not in own)
     repartition = sorted(name for name in group if name in own)
     if external:
@@ -202,7 +208,7 @@ def _common(names: Sequence[str], counts: Counts) -> int:
 
 def _internal_topics(subtopologies: Iterable[Subtopology], counts: Counts, tasks: Mapping[str, int]
                      ) -> Steps[list[InternalTopic]]:
-    """Return the internal topics with their numbers of partitions, in the order of their names."""
+    """Return the internal topics with their numbers of partitions, sorted by name."""
     pace, found = Pace(), dict[str, InternalTopic]()
     for part in subtopologies:
         for topic in part.repartition_source_topics:
