@@ -1,4 +1,4 @@
-"""Types of commits.pyx; the documentation stands there."""
+"""Types of commits.pyx; see commits.pyx for the documentation."""
 from kbroker.base.topic_partition import TopicPartition
 
 NO_TOPIC_ID: bytes

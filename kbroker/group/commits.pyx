@@ -1,4 +1,4 @@
-"""Offset commits of clients."""
+"""The offset commits of clients."""
 from libc.stdint cimport int32_t, int64_t
 
 NO_TOPIC_ID = bytes(16)
@@ -15,14 +15,15 @@ cdef class NewOffset:
 
 
 cdef class Commit:
-    """An OffsetCommit, or a TxnOffsetCommit, without the partitions that do not exist.
+    """An OffsetCommit or a TxnOffsetCommit, without the partitions that do not exist.
 
     * `offsets`: a NewOffset by (topic, partition).
-    * `generation`: the generation of the member, or its member epoch in a group that is not classic.
-    * `retention_ms`: the time from now until the offsets expire (OffsetCommit versions 2 to 4); -1 for
-      offsets.retention.minutes.
+    * `generation`: the generation of the member; in a group that is not classic, its member epoch.
+    * `retention_ms`: the time from now until the offsets expire (OffsetCommit versions 2 to 4), or -1 if
+      offsets.retention.minutes applies.
 
-    A commit keeps its rows, so it can be stored only once. As in Kafka, rows of a transaction have no topic id.
+    A commit has the rows that were made of it, so it can be stored only once. As in Kafka, rows of a transaction have
+    no topic id.
     """
 
     def __init__(self, str group_id not None, dict offsets not None, int32_t generation=-1, str member_id not None='',

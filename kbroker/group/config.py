@@ -1,7 +1,7 @@
-"""The configs in force for a group, from its own configs in the metadata log and those of the broker.
+"""The configs in force for a group: its own configs, from the metadata log, and those of the broker for the rest.
 
-`GroupCoordinator.group_config(group_id)` returns a `GroupConfig`. This is cheap, because all groups without own configs
-share one. Call it for each request, because configs change while the broker runs.
+`GroupCoordinator.group_config(group_id)` returns a `GroupConfig`. Call it for each request, because configs change
+while the broker runs. A call is cheap: all groups without own configs share one `GroupConfig`.
 """
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from kbroker.settings.groups import GROUP_KINDS, GROUP_SETTINGS
 
 MOST_KEPT = 1000
 MOST_KEPT_BYTES = 4 * 1024 * 1024
-"""The largest number of groups whose configs are kept, and the bytes that these may take."""
+"""The largest number of groups whose configs are kept, and the largest memory of these configs in bytes."""
 KEPT_BYTES = 1_000
-"""The memory of the configs of a group, as measured on CPython 3.11 with 64 bits."""
+"""The memory of the configs of one group, measured on CPython 3.11 with 64 bits."""
 
 OverridesOf = Callable[[str], Mapping[str, str]]
-"""Returns the configs of a group in the metadata log. They are replaced, never changed."""
+"""Returns the own configs of a group, from the metadata log. The mapping never changes: another one replaces it."""
 
 
 class Timing(NamedTuple):
-    """The settings that each kind of group has."""
+    """The settings that every kind of group has."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -32,7 +32,7 @@ class Timing(NamedTuple):
 
 
 class GroupConfig:
-    """The configuration of one group: attributes by the names of a GROUP resource."""
+    """The configs in force for one group. The attributes have the names of the configs of a GROUP resource."""
 
     share_record_lock_duration_ms: int
     share_delivery_count_limit: int
@@ -50,11 +50,11 @@ class GroupConfig:
         self.timing: dict[str, Timing] = {
             kind: Timing(*(values[f'{kind}.{name}'] for name in (
                 'session.timeout.ms', 'heartbeat.interval.ms', 'assignment.interval.ms'))) for kind in GROUP_KINDS}
-        """By kind: consumer, share, streams."""
+        """The timing of each kind: consumer, share, streams."""
 
 
 class GroupConfigs:
-    """The configs of all groups. Those of a group are kept until they change."""
+    """The configs of all groups. The GroupConfig of a group is kept until its configs change."""
 
     def __init__(self, config: Config, overrides_of: OverridesOf):
         self._config = config
@@ -64,7 +64,7 @@ class GroupConfigs:
             MOST_KEPT_BYTES, MOST_KEPT, KEPT_BYTES)
 
     def of(self, group_id: str) -> GroupConfig:
-        """Return the configs in force for a group, which need not exist."""
+        """Return the configs in force for a group. The group need not exist."""
         overrides = self._overrides_of(group_id)
         if not overrides:
             return self._without_overrides
@@ -81,6 +81,6 @@ class GroupConfigs:
         return config
 
     def reconfigure(self) -> None:
-        """Adopt changed settings of the broker."""
+        """Adopt the settings of the broker, which have changed."""
         self._without_overrides = GroupConfig(self._config, {})
         self._kept.clear()

@@ -1,4 +1,5 @@
-"""The group coordinator. It passes each request to the shard of its group, loads the shards, and sweeps them."""
+"""The group coordinator. It passes each request to the shard of its group, loads the shards, and expires their offsets.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +64,9 @@ KINDS = Kinds(ClassicGroup, {
        for kind in (ConsumerGroup, ShareGroup, StreamsGroup) for key_name in kind.row_handlers}})
 
 DEADLINES_A_MEMBER = 4
-"""The most deadlines of a member: session and rebalance, and the next join and sync of a classic member.
+"""The most deadlines of a member: session and rebalance, and, for a classic member, the next join and sync.
 
-A streams group also has one until its first assignment.
+A streams group also has a deadline until its first assignment.
 """
 
 
@@ -83,7 +84,7 @@ class Shared:
 
 
 class Coordinated:
-    """One partition of `__consumer_offsets`: its shard, and the objects that serve its groups."""
+    """One partition of `__consumer_offsets`: its shard, and the objects that serve the shard's groups."""
 
     def __init__(self, partition: Partition, config: Config, clock: Clock, timers: Timers, shared: Shared):
         self.shard = Shard(partition, clock, shared.memory, shared.long_work, KINDS)
@@ -102,14 +103,14 @@ class Coordinated:
         self.classic_members = ClassicMembers(place, consumers, migration, self.membership)
 
     def start(self) -> None:
-        """Give each member its full time to heartbeat, after the shard has loaded."""
+        """Start the sessions of all members, each with its full time, because the shard has loaded."""
         self.membership.start_sessions()
         for group in list(self.shard.groups.values()):
             if isinstance(group, ModernGroup):
                 self.heartbeats[group.group_type].start_deadlines(group)
 
     def stop(self) -> None:
-        """Stop the sessions, and release all groups."""
+        """Stop the turns and the sessions, and release all groups."""
         self.turns.stop()
         self.deadlines.cancel_all()
         self.membership.stop_sessions()
@@ -118,8 +119,8 @@ class Coordinated:
 class GroupCoordinator:
     """The coordinator of all groups.
 
-    Operations on a group raise NOT_COORDINATOR while `__consumer_offsets` does not exist (FindCoordinator creates it),
-    and INVALID_GROUP_ID for an empty id where the API does not allow it.
+    Operations on a group raise NOT_COORDINATOR while `__consumer_offsets` does not exist; FindCoordinator creates it.
+    They raise INVALID_GROUP_ID for an empty group id, unless the API allows it.
     """
 
     def __init__(self, config: Config, clock: Clock, timers: Timers, topics: TopicRegistry, long_work: LongWork,
@@ -168,25 +169,26 @@ class GroupCoordinator:
 
     @property
     def deadlines_count(self) -> int:
-        """The number of armed deadlines of members of modern groups."""
+        """The number of armed deadlines of the members of modern groups."""
         return sum(len(part.deadlines) for part in self._parts)
 
     @property
     def most_deadlines(self) -> int:
-        """The largest number of deadlines that the existing groups and members can have."""
+        """The largest number of deadlines that the existing groups and members can have together."""
         return sum(1 + DEADLINES_A_MEMBER * len(group.members)
                    for group in self.list_groups() if isinstance(group, ModernGroup))
 
     def group_config(self, group_id: str) -> GroupConfig:
-        """Return the configs in force for a group, which need not exist. They may change before the next request."""
+        """Return the configs in force for a group. The group need not exist. The configs may change before the next
+        request."""
         return self._group_configs.of(group_id)
 
     def reconfigure(self) -> None:
-        """Adopt settings of the broker that were changed at run time."""
+        """Adopt the settings of the broker that were changed at run time."""
         self._group_configs.reconfigure()
 
     def start(self) -> None:
-        """Load the groups and start the sweep for expired offsets. Raise CorruptLogError if a row cannot be read."""
+        """Load the groups, and start the sweep for expired offsets. Raise CorruptLogError if a row cannot be read."""
         self._topics.on_topic_created.append(self._topic_created)
         self._topics.on_topic_deleted.append(self._topic_deleted)
         self._topics.on_partitions_added.append(self._shared.changes.note_changed)
@@ -234,7 +236,8 @@ class GroupCoordinator:
                 part.offsets.forget_topic(topic.name, Callback(_log_failure))
 
     def sweep(self) -> None:
-        """Expire offsets and empty groups (offsets.retention.minutes), unless a sweep is in progress."""
+        """Expire offsets (offsets.retention.minutes) and end empty groups. Do nothing while another sweep is in
+        progress."""
         if not self._is_sweeping:
             self._is_sweeping = True
             self._shared.long_work.start(self._sweep())
@@ -246,7 +249,8 @@ class GroupCoordinator:
         self._is_sweeping = False
 
     def partition_of(self, group_id: str) -> int:
-        """Return the partition of `__consumer_offsets` of the group. Raise NOT_COORDINATOR if it does not exist."""
+        """Return the number of the group's partition of `__consumer_offsets`. Raise NOT_COORDINATOR if the topic does
+        not exist."""
         if not self._parts:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f'{CONSUMER_OFFSETS} does not exist yet')
         return partition_for(group_id, len(self._parts))
@@ -259,7 +263,7 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, 'the group id is empty')
         return self._part(group_id)
 
-    # Members of the classic protocol: the errors are those of ClassicMembers
+    # Members of the classic protocol. These methods raise the errors of ClassicMembers
 
     def join(self, request: Any, version: int, client_id: str, client_host: str, done: Completion) -> None:
         self._member_part(request.group_id).classic_members.join(Join(request, version, client_id, client_host), done)
@@ -276,27 +280,29 @@ class GroupCoordinator:
     # Members of consumer, share and streams groups
 
     def heartbeats(self, kind: str, group_id: str) -> Heartbeats:
-        """Return the heartbeats of a kind in the partition of the group. Raise INVALID_GROUP_ID, NOT_COORDINATOR."""
+        """Return the heartbeats of a kind of group, in the shard of this group. Raise INVALID_GROUP_ID,
+        NOT_COORDINATOR."""
         return self._member_part(group_id).heartbeats[kind]
 
     def idle_members(self, kind: str, group_id: str) -> IdleMembers | None:
-        """Return the idle members of a kind in the partition of the group; None if this broker is not the
+        """Return the idle members of a kind of group, in the shard of this group; None if this broker is not the
         coordinator."""
         parts = self._parts
         return parts[partition_for(group_id, len(parts))].idle_members[kind] if parts else None
 
     def consumer_assignor(self, group: ConsumerGroup) -> str:
-        """Return the assignor that a consumer group uses."""
+        """Return the assignor that the consumer group uses."""
         return preferred_assignor(group.members.values(), self._config.group_consumer_assignors)
 
     def max_message_bytes(self, group_id: str) -> int:
-        """Return the largest batch of the group's partition in bytes. Raise NOT_COORDINATOR."""
+        """Return the largest size of a batch in the group's partition, in bytes. Raise NOT_COORDINATOR."""
         return self._part(group_id).shard.partition.max_message_bytes
 
-    # Offsets. The group id may be empty: old consumers without a group commit under it
+    # Offsets. The group id may be empty, because old consumers without a group commit under the empty id
 
     def prepare(self, commit: Commit) -> Generator[object]:
-        """Make the rows of a commit of many partitions in parts, before `commit` or `commit_transactional`."""
+        """Make the rows of a commit in parts, before `commit` or `commit_transactional`. It serves commits of many
+        partitions."""
         return self._part(commit.group_id).offsets.prepare(commit)
 
     def commit(self, commit: Commit, version: int, done: Completion) -> None:
@@ -310,7 +316,8 @@ class GroupCoordinator:
     def start_verification(
         self, group_id: str, producer_id: int, producer_epoch: int, *, supports_epoch_bump: bool
     ) -> Any:
-        """Return the guard for the first commit of a transaction in the group's partition, None if one is open there.
+        """Return the guard for the first commit of a transaction in the group's partition; None if the transaction is
+        open there.
 
         Raises INVALID_PRODUCER_EPOCH for a fenced producer (KIP-890).
         """
@@ -320,7 +327,7 @@ class GroupCoordinator:
         )
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
-        """Raise the errors of the group's `check_fetch`. A group that does not exist raises none."""
+        """Raise the errors of the group's `check_fetch`. Raise none if the group does not exist."""
         group = self._part(group_id).shard.groups.get(group_id)
         if group is not None:
             group.check_fetch(member_id, member_epoch)
@@ -328,8 +335,7 @@ class GroupCoordinator:
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], require_stable: bool, topic_id: bytes = NO_TOPIC_ID
     ) -> dict[TopicPartition, FetchedOffset]:
-        """Return the committed offsets. If `topic_id` is given, leave out offsets of an earlier topic of the same
-        name."""
+        """Return the committed offsets. With a `topic_id`, leave out offsets of an earlier topic with the same name."""
         return self._part(group_id).offsets.fetch(group_id, partitions, require_stable, topic_id)
 
     def offset_keys(self, group_id: str) -> list[OffsetKey]:
@@ -340,13 +346,13 @@ class GroupCoordinator:
         self._member_part(group_id).offsets.delete(group_id, partitions, done)
 
     def share_offsets(self, group_id: str) -> ShareOffsets:
-        """Return the operations on the offsets of a share group. Raise INVALID_GROUP_ID, NOT_COORDINATOR."""
+        """Return the operations on the offsets of the share group. Raise INVALID_GROUP_ID, NOT_COORDINATOR."""
         return self._member_part(group_id).share_offsets
 
     # Groups
 
     def describe(self, group_id: str, group_type: str) -> Any:
-        """Return the group of this type. Raise GROUP_ID_NOT_FOUND."""
+        """Return the group. Raise GROUP_ID_NOT_FOUND unless it exists and is of this type."""
         group = self._part(group_id).shard.groups.get(group_id)
         if group is None or group.group_type != group_type:
             raise not_found(group_id)
@@ -356,8 +362,10 @@ class GroupCoordinator:
         return [group for part in self._parts for group in part.shard.groups.values()]
 
     def delete_group(self, group_id: str, done: Completion) -> None:
-        """Delete a group. `done` completes when the tombstones are durable, or with GROUP_ID_NOT_FOUND or
-        NON_EMPTY_GROUP."""
+        """Delete a group. `done` completes when the tombstones are durable.
+
+        The errors are GROUP_ID_NOT_FOUND and NON_EMPTY_GROUP.
+        """
         part = self._part(group_id)
         if isinstance(part.shard.groups.get(group_id), ShareGroup):
             part.share_offsets.delete_group(group_id, done)

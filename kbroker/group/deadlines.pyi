@@ -1,4 +1,4 @@
-"""Types of deadlines.pyx; the documentation stands there."""
+"""Types of deadlines.pyx; see deadlines.pyx for the documentation."""
 from collections.abc import Callable
 
 from kbroker.base.clock import Clock, Timers

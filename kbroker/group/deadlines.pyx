@@ -1,4 +1,4 @@
-"""Deadlines of the members of a shard's groups: sessions, rebalances, joins and syncs."""
+"""The deadlines of the members of a shard's groups: sessions, rebalances, joins and syncs."""
 from functools import partial
 
 cimport cython
@@ -9,20 +9,21 @@ from kbroker.base.clock cimport Clock, Timer, Timers
 SESSION = 'session'
 """The kind of the deadline for a member's next heartbeat."""
 REBALANCE = 'rebalance'
-"""The kind of the deadline for giving up what was taken from the member."""
+"""The kind of the deadline at which the member must have given up partitions or tasks."""
 JOIN, SYNC = 'join', 'sync'
-"""The kinds of the deadlines for the next JoinGroup and SyncGroup of a member that speaks the classic protocol."""
+"""The kinds of the deadlines for the next JoinGroup and the next SyncGroup of a member that speaks the classic
+protocol."""
 DELAY = 'delay'
-"""The kind of the deadline at which a new streams group gets its first target. It belongs to the member id ''."""
+"""The kind of the deadline at which a new streams group gets its first targets. Its member id is ''."""
 
 
 @cython.final
 cdef class Deadline:
-    """An armed deadline. Its timer may be due earlier, and is then started again for the rest of the time."""
+    """An armed deadline. Its timer may be due earlier; it is then started again for the remaining time."""
 
 
 cdef class Deadlines:
-    """All armed deadlines. Arming one again replaces it, which is cheap if it moves to a later time."""
+    """All armed deadlines. Arming a deadline again replaces it, which is cheap if it moves to a later time."""
 
     def __init__(self, Clock clock not None, Timers timers not None):
         self._clock = clock
@@ -36,7 +37,8 @@ cdef class Deadlines:
         return (kind, group_id, member_id) in self._armed
 
     cpdef bint postpone(self, str kind, str group_id, str member_id, int64_t timeout_ms) except -1:
-        """Move a deadline to `timeout_ms` from now. Return False if that is not later, or if it is not armed."""
+        """Move a deadline to `timeout_ms` from now. Return False if it is not armed, or if its timer is due later than
+        that."""
         cdef int64_t at_ms = self._clock.monotonic_ms() + timeout_ms
         cdef Deadline deadline = self._armed.get((kind, group_id, member_id))
         if deadline is None or deadline.timer.deadline_ms > at_ms:
@@ -45,7 +47,7 @@ cdef class Deadlines:
         return True
 
     cpdef arm(self, str kind, str group_id, str member_id, int64_t timeout_ms, missed):
-        """Call `missed` in `timeout_ms`, unless the deadline is armed again or cancelled before."""
+        """Call `missed` in `timeout_ms`, unless the deadline is cancelled or armed again before."""
         cdef tuple key = (kind, group_id, member_id)
         cdef Deadline deadline = self._armed.get(key)
         if deadline is not None:

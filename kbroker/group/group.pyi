@@ -1,4 +1,4 @@
-"""Types of group.pyx; the documentation stands there."""
+"""Types of group.pyx; see group.pyx for the documentation."""
 from collections.abc import Iterator
 from typing import Any, Self
 

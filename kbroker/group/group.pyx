@@ -1,4 +1,4 @@
-"""The interface of a group of any kind: what offsets, listings and deletions use of it."""
+"""The interface of a group of any kind: the methods that offsets, listings and deletions call."""
 from libc.stdint cimport int32_t
 
 from kbroker.base.object_memory cimport memory_of
@@ -8,7 +8,7 @@ from kbroker.group.memory cimport GroupMemory
 from kbroker.base.errors import ErrorCode, KafkaError
 
 GROUP_BYTES = 1_000
-"""The memory of a group without members, as measured on CPython 3.11 with 64 bits."""
+"""The memory of a group without members, measured on CPython 3.11 with 64 bits."""
 
 
 cdef class Group:
@@ -38,23 +38,24 @@ cdef class Group:
 
     @property
     def is_dead(self):
-        """The group is ended by rows that are not durable yet."""
+        """Rows that end the group are in the log, but not durable yet."""
         return False
 
     @property
     def may_expire(self):
-        """The group may end when its last offset expires."""
+        """The group may end when the last of its offsets expires."""
         return self.is_empty
 
     cpdef hold(self, Py_ssize_t more_bytes):
-        """Count more memory of the group, or less if `more_bytes` is negative. The memory of all groups follows if the
-        shard has the group."""
+        """Count more memory of the group; less if `more_bytes` is negative. While the shard has the group, count it for
+        all groups, too."""
         self.held_bytes += more_bytes
         if self._memory is not None:
             self._memory.hold(more_bytes)
 
     cpdef hold_in(self, GroupMemory memory):
-        """Add the group's memory to that of all groups, from now on. None removes it again."""
+        """From now on, count the group's memory in `memory`, the memory of all groups. If it is None, stop counting it
+        there."""
         if self._memory is not None:
             self._memory.hold(-self.held_bytes)
         self._memory = memory
@@ -62,45 +63,44 @@ cdef class Group:
             memory.hold(self.held_bytes)
 
     cpdef check_alive(self):
-        """Raise COORDINATOR_NOT_AVAILABLE, after which clients try again, if the deletion of the group is not durable
-        yet."""
+        """Raise COORDINATOR_NOT_AVAILABLE if the group is being deleted. Clients try again after this error."""
         if self.is_dead:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f'group {self.group_id} is being deleted')
 
     cpdef check_commit(self, Commit commit, int version):
-        """Raise KafkaError unless the OffsetCommit of this version may be stored, as a whole."""
+        """Raise KafkaError unless all offsets of the OffsetCommit of this version may be stored."""
         raise NotImplementedError
 
     cpdef check_transactional_commit(self, Commit commit, int version):
-        """Raise KafkaError unless the TxnOffsetCommit of this version may be stored, as a whole."""
+        """Raise KafkaError unless all offsets of the TxnOffsetCommit of this version may be stored."""
         raise NotImplementedError
 
     cpdef check_fetch(self, str member_id, int32_t member_epoch):
-        """Raise KafkaError unless the member of an OffsetFetch is in the group. None and a negative epoch stand for no
-        member."""
+        """Raise KafkaError unless the member of an OffsetFetch is in the group. Member id None and a negative epoch
+        mean that the request names no member."""
 
     def check_offset_deletion(self):
-        """Raise KafkaError unless an OffsetDelete may delete offsets of topics that no member reads."""
+        """Raise KafkaError unless an OffsetDelete may delete the offsets of topics that no member reads."""
 
     def bury(self, now_ms):
-        """Note that the group's end is about to be appended."""
+        """Note that the rows that end the group are about to be appended."""
 
     def read_subscriptions(self):
-        """Read the topics that the members are subscribed to, in parts: a generator. `is_subscribed_to` needs them."""
+        """Read the topics that the members subscribe to, in parts: a generator. `is_subscribed_to` needs them."""
         return iter(())
 
     def is_subscribed_to(self, topic):
-        """Return whether a member is subscribed to the topic, so that its offsets have to stay."""
+        """Return whether a member subscribes to the topic, so that the topic's offsets must stay."""
         raise NotImplementedError
 
     def kept_since_ms(self, committed):
-        """Return the wall time from which the retention of an offset counts, None while the offset does not expire."""
+        """Return the wall time at which the retention of an offset begins; None while the offset does not expire."""
         raise NotImplementedError
 
     def copy(self):
-        """Return a copy that rows may change, or the group itself if rows replace it and never change it."""
+        """Return a copy that rows may change. Return the group itself if its rows replace it and never change it."""
         return self
 
     def tombstones(self):
-        """Return the rows that end the group, in Kafka's order, as (key, None)."""
+        """Return the tombstones that end the group, in Kafka's order, as (key, None)."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Types of memory.pyx; the documentation stands there."""
+"""Types of memory.pyx; see memory.pyx for the documentation."""
 from kbroker.base.clock import Clock
 
 REPORT_INTERVAL_MS: int

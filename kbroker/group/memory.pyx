@@ -1,4 +1,4 @@
-"""The memory that the groups take, and its bound."""
+"""The memory of all groups, and its bound."""
 import logging
 
 from libc.stdint cimport int64_t
@@ -18,8 +18,8 @@ cdef enum:
 cdef class GroupMemory:
     """The memory of all groups with their members and offsets: an estimate in bytes, from measured sizes.
 
-    Rows in the log are loaded even if they exceed the bound `most_bytes`. Only growth is refused: members of existing
-    groups stay, and an offset that was committed before can be committed again.
+    Only growth beyond the bound `most_bytes` is refused. Members of existing groups stay, an offset that was committed
+    before can be committed again, and all rows of the log are loaded.
     """
 
     def __init__(self, int64_t most_bytes, Clock clock not None):
@@ -38,8 +38,8 @@ cdef class GroupMemory:
         return self.held_bytes + more_bytes <= self.most_bytes
 
     cpdef check(self, int64_t more_bytes):
-        """Raise COORDINATOR_LOAD_IN_PROGRESS, after which clients pause and try again, if `more_bytes` would exceed the
-        bound."""
+        """Raise COORDINATOR_LOAD_IN_PROGRESS if `more_bytes` would exceed the bound. Clients pause and try again after
+        this error."""
         cdef int64_t now_ms
         if self.has_room_for(more_bytes):
             return

@@ -1,4 +1,4 @@
-"""Types of offset_operations.pyx; the documentation stands there."""
+"""Types of offset_operations.pyx; see offset_operations.pyx for the documentation."""
 from collections.abc import Callable, Generator, Iterable, Sequence
 
 from kbroker.base.clock import Clock

@@ -31,7 +31,7 @@ cdef object ILLEGAL_GENERATION = ErrorCode.ILLEGAL_GENERATION
 
 
 cdef class FetchedOffset:
-    """The result for one partition of an OffsetFetch. `offset` is -1 without a committed offset."""
+    """The result for one partition of an OffsetFetch. `offset` is -1 if no offset is committed."""
 
     def __init__(self, error=NONE, int64_t offset=-1, int32_t leader_epoch=-1, str metadata not None=''):
         self.error = error
@@ -56,7 +56,7 @@ cdef FetchedOffset UNSTABLE = FetchedOffset(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
 cdef class OffsetsInFlight(Completion):
-    """A commit or a deletion of offsets that is not durable yet. It completes `done` with the results."""
+    """A commit or a deletion of offsets that is in flight. It completes `done` with the results."""
     cdef list keys
     cdef dict results           # an error code for each partition
     cdef Completion done
@@ -71,7 +71,7 @@ cdef class OffsetsInFlight(Completion):
 
 
 cdef class Offsets:
-    """The operations on the offsets of one shard. A replay of the log changes the offsets; answers wait until they are
+    """The operations on the offsets of one shard. Offsets change when their rows are replayed, which is when they are
     durable."""
 
     def __init__(self, Shard shard not None, Sessions sessions not None, turns not None, config, Clock clock not None,
@@ -90,7 +90,7 @@ cdef class Offsets:
     cpdef commit(self, Commit commit, int version, Completion done):
         """Serve an OffsetCommit. `done` completes with an error code for each partition, once the offsets are durable.
 
-        Raises the errors of the group's `check_commit`. Without a group, a commit that names a generation raises
+        Raises the errors of the group's `check_commit`. If there is no group, a commit with a generation raises
         GROUP_ID_NOT_FOUND, or ILLEGAL_GENERATION before version 9.
         """
         cdef Group group = self.group_of(commit, GROUP_ID_NOT_FOUND if version >= 9 else ILLEGAL_GENERATION)
@@ -101,10 +101,10 @@ cdef class Offsets:
 
     cpdef commit_transactional(self, Commit commit, int version, TransactionalProducer producer, Completion done):
         """Serve a TxnOffsetCommit of a transaction that contains the group's partition. The offsets are pending until
-        the marker.
+        the transaction's marker.
 
-        `done` completes as in `commit`. Raises the errors of the group's `check_transactional_commit`. Without a group,
-        a commit that names a generation raises ILLEGAL_GENERATION.
+        `done` completes as in `commit`. Raises the errors of the group's `check_transactional_commit`. If there is no
+        group, a commit with a generation raises ILLEGAL_GENERATION.
         """
         cdef Group group = self.group_of(commit, ILLEGAL_GENERATION)
         if group is not None:
@@ -112,15 +112,16 @@ cdef class Offsets:
         self.append(commit, done, producer)
 
     cdef Group group_of(self, Commit commit, missing):
-        """Return the group of a commit, None for the first commit of a group without members: its replay makes the
-        group."""
+        """Return the group of a commit; None if there is no group yet and the commit has no generation. Its replay
+        makes the group."""
         cdef Group group = self._shard.groups.get(commit.group_id)
         if group is None and commit.generation >= 0:
             raise KafkaError(missing, f'group {commit.group_id} does not exist')
         return group
 
     def prepare(self, Commit commit not None):
-        """Make the rows of a commit of many partitions, in parts, before the commit itself: a generator."""
+        """Make the rows of a commit in parts, before the commit itself: a generator. It serves commits of many
+        partitions."""
         cdef list offsets = list(commit.offsets.items())
         cdef Py_ssize_t start
         for start in range(0, len(offsets), KEYS_A_PART):
@@ -128,7 +129,7 @@ cdef class Offsets:
             yield
 
     cdef make_rows(self, Commit commit, dict offsets):
-        """Make the rows of some of the commit's offsets."""
+        """Make the rows of `offsets`, which are offsets of the commit."""
         cdef int64_t now_ms = self._clock.wall_ms()
         cdef CommittedOffset committed
         cdef NewOffset new
@@ -153,8 +154,8 @@ cdef class Offsets:
             committed.metadata = metadata
             committed.commit_timestamp_ms = now_ms
             committed.expire_timestamp_ms = expire_timestamp_ms
-            # A row with an expiry time has no leader epoch and no topic id, and rows of a transaction have no topic id.
-            # The offset in memory has the fields that a replay of its row would set.
+            # The offset in memory has the fields that a replay of its row would set. A row with an expiry time has no
+            # leader epoch. A row with an expiry time or of a transaction has no topic id.
             committed.leader_epoch = new.leader_epoch if expire_timestamp_ms is None else -1
             committed.topic_id = new.topic_id if keeps_topic_id else NO_TOPIC_ID
             commit.keys.append(offset_key(group_id, partition[0], partition[1]))
@@ -179,9 +180,9 @@ cdef class Offsets:
     # Fetch
 
     cpdef dict fetch(self, str group_id, partitions, bint require_stable, bytes topic_id=NO_TOPIC_ID):
-        """Return the committed offsets of partitions, NO_OFFSET where there is none.
+        """Return the committed offset of each partition; NO_OFFSET if there is none.
 
-        If `topic_id` is given, offsets of an earlier topic of the same name are left out.
+        With a `topic_id`, leave out offsets of an earlier topic with the same name.
         """
         return {
             (topic, partition): self.fetch_one(offset_key(group_id, topic, partition), require_stable, topic_id)
@@ -206,7 +207,7 @@ cdef class Offsets:
         return fetched
 
     cdef check_memory(self, str group_id, list keys, list offsets):
-        """Raise COORDINATOR_LOAD_IN_PROGRESS if the offsets would exceed the memory of groups."""
+        """Raise COORDINATOR_LOAD_IN_PROGRESS if there is no memory for the offsets."""
         cdef OffsetKey key
         cdef Py_ssize_t i
         cdef int64_t more_bytes = 0
@@ -224,8 +225,8 @@ cdef class Offsets:
     cpdef delete(self, str group_id, partitions, Completion done):
         """Serve an OffsetDelete (KIP-496). `done` completes with an error code for each partition.
 
-        The code is GROUP_SUBSCRIBED_TO_TOPIC for a partition of a topic that a member reads. Raises GROUP_ID_NOT_FOUND,
-        and the errors of the group's `check_offset_deletion`.
+        The code is GROUP_SUBSCRIBED_TO_TOPIC if a member reads the topic. Raises GROUP_ID_NOT_FOUND, and the errors of
+        the group's `check_offset_deletion`.
         """
         cdef Group group = self.living_group(group_id)
         group.check_offset_deletion()
@@ -267,14 +268,16 @@ cdef class Offsets:
         self._shard.await_appended(in_flight)
 
     def _flush_tombstones(self, list keys):
-        """Append tombstones for the keys, if there are any. Return an empty list for the next keys."""
+        """Append tombstones for the keys, if there are any. Return an empty list, for the next keys."""
         if keys:
             self._shard.append_tombstones(keys)
         return []
 
     cpdef delete_group(self, str group_id, Completion done):
-        """Delete a group. `done` completes when the tombstones are durable, or with GROUP_ID_NOT_FOUND or
-        NON_EMPTY_GROUP."""
+        """Delete a group. `done` completes when the tombstones are durable.
+
+        The errors are GROUP_ID_NOT_FOUND and NON_EMPTY_GROUP.
+        """
         self._turns.submit(group_id, self._deletion, done)
 
     def _deletion(self, Group group):
@@ -294,18 +297,16 @@ cdef class Offsets:
         return Outcome(group.tombstones())
 
     def forget_topic(self, str topic, Completion done not None):
-        """Append tombstones for the offsets of a deleted topic, in all groups.
-
-        Offsets of a new topic of the same name are appended later, and stay.
-        """
+        """Append tombstones for all offsets of a deleted topic. Offsets of a new topic with the same name are appended
+        later, and stay."""
         is_running = bool(self._deleted_topics)
         self._deleted_topics[topic] = self._shard.partition.log_end_offset
         if not is_running:
             self._long_work.start(self._forget_deleted(done))
 
     def _forget_deleted(self, Completion done):
-        """Append tombstones for the offsets of deleted topics, in parts: a generator. Topics that are deleted before it
-        ends are included."""
+        """Append tombstones for the offsets of deleted topics, in parts: a generator. It includes topics that are
+        deleted while it runs."""
         cdef dict forgotten = {}
         while self._deleted_topics != forgotten:
             forgotten = dict(self._deleted_topics)
@@ -314,15 +315,16 @@ cdef class Offsets:
         self._deleted_topics = {}
 
     def forget_deleted_topics(self, is_known, Completion done not None):
-        """Append tombstones that a crash has prevented: for offsets whose topic id belongs to no topic.
+        """Append tombstones for the offsets whose topic id belongs to no topic.
 
-        The deletion of the topic was durable before the crash, the tombstones were not.
+        A crash has prevented these tombstones: the deletion of the topic was durable before the crash, and they were
+        not.
         """
         self._long_work.start(self._forget_where(
             lambda key, committed: committed.topic_id != NO_TOPIC_ID and not is_known(committed.topic_id), done))
 
     def _forget_where(self, is_gone, Completion done):
-        """Append tombstones, in parts, for the offsets for which `is_gone(key, offset)` is true: a generator."""
+        """Append tombstones for the offsets for which `is_gone(key, offset)` returns True, in parts: a generator."""
         cdef dict in_flight = self._shard.offsets_in_flight()
         cdef list keys = [key for key, committed in in_flight.items() if is_gone(key, committed)]
         cdef Py_ssize_t looked_at = 0
@@ -333,7 +335,7 @@ cdef class Offsets:
                     if looked_at % KEYS_A_PART == 0:
                         keys = self._flush_tombstones(keys)
                         yield
-                    # A tombstone deletes every earlier row of its key. It must not delete one that is in flight.
+                    # A tombstone deletes every earlier row of its key. It must not delete a row that is in flight.
                     if key in in_flight or self._shard.offsets.is_in_flight(key):
                         continue
                     committed = self._shard.offsets.latest(key)
@@ -377,7 +379,7 @@ cdef class Offsets:
             self._turns.submit(group.group_id, partial(self._end, expired), done)
 
     def _has_ended(self, Group group, set expired):
-        """Return whether the group ends with the tombstones of its `expired` offsets."""
+        """Return whether the group ends when the tombstones of its `expired` offsets are durable."""
         return (group is not None and group.may_expire and not group.is_dead
                 and not self._shard.offsets.has_open_work(group.group_id)
                 and expired.issuperset(self._shard.offsets.committed_keys(group.group_id)))

@@ -1,4 +1,4 @@
-"""Types of records.pyx; the documentation stands there."""
+"""Types of records.pyx; see records.pyx for the documentation."""
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,9 +1,10 @@
-"""The rows of `__consumer_offsets`: decoded, and the versions that are written.
+"""The rows of `__consumer_offsets`, decoded, and the versions in which they are written.
 
-A key is the type of the row (int16) and a body, a value is its version (int16) and a body. A null value is a tombstone.
+A key is the type of the row (int16) and a body; a value is its version (int16) and a body. A null value is a tombstone.
+
 Offsets are written in version 4. If the client states a retention, they are written in version 1, the only one with an
-expiry time. Classic groups are written in version 3, the rows of other groups in version 0. `kinds` applies the rows of
-groups.
+expiry time. Rows of classic groups are written in version 3, rows of other groups in version 0. `kinds` applies the
+rows of groups.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -30,7 +31,7 @@ cdef frozenset offset_keys = frozenset((LegacyOffsetCommitKey, OffsetCommitKey))
 
 
 cdef class OffsetKey:
-    """The group, topic and partition of an offset. Sorts in this order."""
+    """The group, topic and partition of an offset. Keys sort in this order."""
 
     def __init__(self, str group_id not None, str topic not None, int32_t partition):
         self.group_id = group_id
@@ -54,8 +55,8 @@ cdef class OffsetKey:
 
 
 cdef class CommittedOffset:
-    """An offset with the fields of its row. `log_offset` is the offset of this row in the log; it orders transactional
-    commits."""
+    """An offset with the fields of its row. `log_offset` is the offset of this row in the log, which orders the commits
+    of transactions."""
 
     def __init__(self, int64_t offset, int32_t leader_epoch, str metadata not None, int64_t commit_timestamp_ms,
                  expire_timestamp_ms=None, bytes topic_id not None=NO_TOPIC_ID, int64_t log_offset=-1):
@@ -128,9 +129,9 @@ def offset_tombstone(OffsetKey key not None):
 
 
 cpdef object read_row(bytes key, bytes value, int64_t log_offset):
-    """Return an OffsetRow or a GroupRow, None for a row of an unknown type.
+    """Return an OffsetRow or a GroupRow; None for a row of an unknown type.
 
-    Raises CorruptLogError if the row cannot be read or has a newer version: without it, offsets would be lost.
+    Raises CorruptLogError if the row cannot be read or has a newer version: to skip the row would lose offsets.
     """
     try:
         if key is None:
@@ -170,7 +171,7 @@ cpdef Py_ssize_t row_bytes(tuple row) except -1:
 
 
 def topics_of_subscription(bytes metadata not None):
-    """Yield the topics in the metadata of a consumer. Raise ValueError if it is not such metadata.
+    """Yield the topics in the metadata of a consumer. Raise ValueError if the bytes are no such metadata.
 
     The metadata is a version (int16) and a ConsumerProtocolSubscription. All versions begin with the topics as strings.
     """

@@ -1,4 +1,4 @@
-"""Types of shard.pyx; the documentation stands there."""
+"""Types of shard.pyx; see shard.pyx for the documentation."""
 from collections.abc import Callable
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One partition of `__consumer_offsets` and the groups that live in it: the state is a replay of the log."""
+"""One partition of `__consumer_offsets` and its groups. The state is a replay of the log."""
 from collections import deque
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -29,16 +29,17 @@ COORDINATOR_ERRORS = APPEND_ERRORS | {
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""Kafka's mapping from errors of appends and transaction checks to errors for the coordinator's clients."""
+"""Kafka's mapping from the errors of appends and transaction checks to errors for clients of the coordinator."""
 
 
 def coordinator_error(error):
-    """Translate an error by COORDINATOR_ERRORS. Return an error that is not in this table with the same code."""
+    """Return the error for clients of the coordinator, by COORDINATOR_ERRORS. An error that is not in this table keeps
+    its code."""
     return KafkaError(COORDINATOR_ERRORS.get(error.code, error.code), str(error))
 
 
 cdef class TransactionalProducer:
-    """The producer of an append within a transaction, and the guard from its verification (KIP-890)."""
+    """The producer of an append in a transaction, and the guard from the producer's verification (KIP-890)."""
 
     def __init__(self, int64_t producer_id, int16_t producer_epoch, guard=None):
         self.producer_id = producer_id
@@ -49,8 +50,8 @@ cdef class TransactionalProducer:
 cdef class Shard:
     """One partition of `__consumer_offsets` with its groups and offsets. `kinds` applies the rows of groups.
 
-    `_appended` has an entry for each batch that is not durable yet: (offset in the log, keys, committed offsets) for
-    offsets, (offset in the log, adopt) for rows of groups. `adopt()` is called once these rows are durable.
+    `_appended` has an entry for each batch that is in flight: (offset in the log, keys, committed offsets) for offsets,
+    (offset in the log, adopt) for rows of groups. `adopt()` is called when these rows are durable.
     """
 
     def __init__(self, Partition partition not None, Clock clock not None, GroupMemory memory not None,
@@ -78,7 +79,8 @@ cdef class Shard:
             group.hold_in(None)
 
     cpdef adopt_group(self, str group_id, Group group):
-        """Adopt a group that durable rows have made; None ends it. Offsets that it leaves become a group of offsets."""
+        """Adopt a group that durable rows have made; None if they have ended the group. If it leaves offsets, add a
+        group that only has offsets."""
         if group is not None:
             self.add_group(group)
             return
@@ -95,7 +97,8 @@ cdef class Shard:
     # Appends
 
     def load(self):
-        """Replay the log, then each batch that is appended. Raise CorruptLogError if a batch or row cannot be read."""
+        """Replay the log. From then on, replay each batch that is appended. Raise CorruptLogError if a batch or row
+        cannot be read."""
         self._loading = True
         self.partition.replay_all(self.replay)
         for group_id in self.offsets.group_ids():
@@ -104,10 +107,11 @@ cdef class Shard:
         self.partition.set_replayer(self.replay)
 
     cpdef append_rows(self, list rows, adopt, Completion done):
-        """Append rows of groups, (key, value) in bytes, as one batch: all of them become durable, or none does.
+        """Append rows of groups, (key, value) in bytes, as one batch: all of them become durable, or none.
 
-        `adopt()` is called when they are durable, in the order of the log, and never while loading. `done` completes
-        after it, or with the partition's error, which is MESSAGE_TOO_LARGE if the batch exceeds `max.message.bytes`.
+        `adopt()` is called when they are durable, in the order of the log, and never while the log is loaded. `done`
+        completes after that, or with the partition's error, which is MESSAGE_TOO_LARGE if the batch exceeds
+        `max.message.bytes`.
         """
         cdef int64_t now_ms = self._clock.wall_ms()
         appended = (self.partition.log_end_offset, adopt)
@@ -121,7 +125,7 @@ cdef class Shard:
         self.await_appended(done)
 
     cpdef append_tombstones(self, list keys):
-        """Append a tombstone for each OffsetKey, in several batches if one would exceed `max.message.bytes`.
+        """Append a tombstone for each OffsetKey. If one batch would exceed `max.message.bytes`, append several.
 
         `keys` must not be empty. Raises the partition's error.
         """
@@ -135,11 +139,11 @@ cdef class Shard:
             self.append_tombstones(keys[half:])
 
     cpdef await_appended(self, Completion done):
-        """Complete `done` when everything that was appended until now is durable."""
+        """Complete `done` when everything that has been appended until now is durable."""
         self.partition.await_durable(self.partition.log_end_offset, done, 0)
 
     def offsets_in_flight(self):
-        """Return the last CommittedOffset of each key that is not durable yet."""
+        """Return the last CommittedOffset in flight of each key that has one."""
         cdef dict found = {}
         for appended in self._appended:
             if len(appended) == 3:
@@ -156,10 +160,10 @@ cdef class Shard:
         self.partition.append_batch(batch, guard=guard)
 
     cpdef append_offsets(self, list keys, list offsets, Completion done, TransactionalProducer producer):
-        """Append a CommittedOffset for each OffsetKey as one batch: all of them become durable, or none does.
+        """Append a CommittedOffset for each OffsetKey as one batch: all of them become durable, or none.
 
         `done` completes when they are durable, or with the partition's error, which is MESSAGE_TOO_LARGE if the batch
-        exceeds `max.message.bytes`. Takes ownership of `offsets` and sets their `log_offset`.
+        exceeds `max.message.bytes`. Takes ownership of `offsets` and sets the `log_offset` of each.
         """
         try:
             self.append_batch_of_offsets(keys, offsets, producer)
@@ -173,7 +177,7 @@ cdef class Shard:
         cdef CommittedOffset committed
         cdef bytearray batch = self.encode(keys, offsets, producer)
         cdef int64_t log_offset = self.partition.log_end_offset
-        # Noted before the append, because the batch may be durable and replayed before the append returns.
+        # The entry is added before the append: the batch may be durable and replayed before the append returns.
         appended = (log_offset, keys, offsets)
         self._appended.append(appended)
         for committed in offsets:
@@ -197,7 +201,7 @@ cdef class Shard:
     # Replay: groups and offsets change only here, once a batch is durable
 
     def replay(self, BatchHeader header not None, batch):
-        """Adopt one batch of the log. Batches that this shard appended are not decoded again."""
+        """Adopt one batch of the log. A batch that this shard has appended is not decoded again."""
         cdef MarkerKind kind
         if header.attributes & CONTROL_BIT:
             kind = kind_of(batch)
@@ -249,13 +253,13 @@ cdef class Shard:
             self.add_group(group)
 
     cdef _simple_group(self, str group_id):
-        """Add a group without members if offsets are all that is left of it."""
+        """Add a group without members if the group does not exist, because it has offsets."""
         if group_id not in self.groups:
             self.add_group(self.kinds.new_group(group_id))
 
 
 cdef MarkerKind kind_of(batch) except *:
-    """Return the kind of the marker in a control batch, NO_MARKER for an empty batch that a compaction left."""
+    """Return the kind of the marker in a control batch; NO_MARKER if a compaction has left the batch empty."""
     cdef Py_buffer view
     cdef BatchFields fields
     cdef Marker marker

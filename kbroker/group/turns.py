@@ -1,11 +1,11 @@
 """Turns: all operations that wait for a group run together, and their rows are stored as one batch.
 
-An operation is a function of the group. It checks, and returns the rows that change the group, or raises KafkaError,
-which changes nothing. It never changes the group itself: its rows do, when they are applied to a copy (`kinds`). A long
+An operation is a function of the group. It checks, and returns the rows that change the group. An operation that raises
+KafkaError changes nothing. It never changes the group itself: its rows are applied to a copy (`kinds`). A long
 operation is a generator function that yields after each small part.
 
-The operations of a turn see one copy, in order. Their rows are appended as one batch. Once it is durable, the copy is
-adopted, and the operations are answered. Operations that arrive before that wait for the next turn.
+The operations of a turn run in order, on one copy. Their rows are appended as one batch. When the batch is durable, the
+copy is adopted, and the operations are answered. Operations that arrive before that wait for the next turn.
 """
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 EncodedRow = tuple[bytes, bytes | None]
 
 ROW_ELEMENTS = 4
-"""The elements of long work that a row costs, to encode or to apply."""
+"""The elements of long work that it costs to encode or to apply a row."""
 BYTES_AN_ELEMENT = 256
-"""The bytes of a long row that cost one element."""
+"""The bytes of a long row that cost one element of long work."""
 ANSWERS_A_PART = 16
 LARGE_GROUP_BYTES = 1_000_000
 """The memory of a group from which on its copy is a part of its own."""
 ROW_VERSION = 0
-"""The version of the values that operations return as messages. The value of a classic group is encoded already."""
+"""The version of the values that operations return as messages. A classic group's value is encoded by its operation."""
 
 
 class Outcome(NamedTuple):
@@ -52,7 +52,8 @@ class Outcome(NamedTuple):
     reply: object = None
     after: Callable[[], None] | None = None
     group: Group | None = None
-    """The group with the rows applied, if the operation has made it: one row of many members takes long to apply."""
+    """The group with the rows applied, if the operation has made it. Operations do so for a row that takes long to
+    apply."""
 
 
 Operation = Callable[[Group | None], 'Steps[Outcome] | Outcome']
@@ -68,29 +69,31 @@ class _Ended(NamedTuple):
 
 
 def row_elements(row: EncodedRow) -> int:
-    """Return the elements of long work that a row costs."""
+    """Return the elements of long work that it costs to encode or to apply a row."""
     return ROW_ELEMENTS + row_bytes(row) // BYTES_AN_ELEMENT
 
 
 class Turns:
-    """The turns of the groups of a shard. A group has a line from the first operation until all are answered."""
+    """The turns of the groups of a shard."""
 
     def __init__(self, shard: Shard, long_work: LongWork):
         self._shard = shard
         self._long_work = long_work
         self.lines: dict[str, deque[tuple[Operation, Completion]]] = {}
-        """The waiting operations by group. A group has a line until all of its operations are answered."""
+        """The waiting operations by group. A group has a line from its first operation until all its operations are
+        answered."""
         self._is_stopped = False
 
     def is_busy(self, group_id: str) -> bool:
-        """Return whether an operation on the group is not answered yet."""
+        """Return whether an operation on the group is in progress or waits."""
         return group_id in self.lines
 
     def submit(self, group_id: str, operation: Operation, done: Completion) -> None:
-        """Run an operation in the group's next turn. `done` completes with its reply once its rows are durable.
+        """Run an operation in the group's next turn. `done` completes with its reply when its rows are durable.
 
-        It completes with the KafkaError that the operation or the append raised. Any other error of an operation is
-        logged, and becomes UNKNOWN_SERVER_ERROR. If the turn has no rows, `done` may complete before this returns.
+        `done` completes with a KafkaError that the operation or the append has raised. Any other error of an operation
+        is logged, and becomes UNKNOWN_SERVER_ERROR. If the turn has no rows, `done` may complete before this method
+        returns.
         """
         line = self.lines.get(group_id)
         if line is not None:
@@ -108,7 +111,7 @@ class Turns:
                 complete(done, KafkaError(ErrorCode.NOT_COORDINATOR, 'the coordinator has stopped'), None)
 
     def _work_off(self, group_id: str, line: deque[tuple[Operation, Completion]]) -> Steps[None]:
-        """Run turns until no operation waits."""
+        """Run turns until no operation of the group waits."""
         left_over: _Ended | None = None
         while line or left_over is not None:
             turn = _Turn(self._shard, group_id)
@@ -117,14 +120,14 @@ class Turns:
             left_over = yield from self._run_operations(turn, line)
             error = (yield from self._append(turn)) if turn.rows else None
             if error is not None and left_over is not None:
-                turn.ended.append(left_over)    # its rows build on the discarded copy
+                turn.ended.append(left_over)    # its rows build on the copy, which is discarded
                 left_over = None
             yield from self._answer(turn, error)
         del self.lines[group_id]
 
     def _run_operations(self, turn: _Turn, line: deque[tuple[Operation, Completion]]) -> Steps[_Ended | None]:
-        """Run the waiting operations. Return the first one whose rows have no room in the turn, None without such an
-        operation."""
+        """Run the waiting operations until the rows of one have no room in the turn. Return that operation; None if all
+        have room."""
         while line and not self._is_stopped:
             operation, done = line.popleft()
             ended = yield from turn.run(operation, done)
@@ -136,7 +139,7 @@ class Turns:
         return None
 
     def _append(self, turn: _Turn) -> Steps[KafkaError | None]:
-        """Append the rows of the turn, and wait until they are durable and adopted. Return the error."""
+        """Append the rows of the turn, and wait until they are durable and adopted. Return the error, or None."""
         error, _ = yield from result_of(
             lambda done: self._shard.append_rows(
                 turn.rows, partial(self._shard.adopt_group, turn.group_id, turn.group), Callback(done)))
@@ -153,7 +156,7 @@ class Turns:
 
 
 class _Turn:
-    """One turn of a group: the copy that its operations see, and the rows that change it."""
+    """One turn of a group: the copy on which its operations run, and the rows that change the group."""
 
     def __init__(self, shard: Shard, group_id: str):
         self.rows: list[EncodedRow] = []
@@ -164,7 +167,7 @@ class _Turn:
         self._left_bytes = shard.partition.max_message_bytes - HEADER_BYTES
 
     def run(self, operation: Operation, done: Completion) -> Steps[_Ended]:
-        """Run an operation and encode its rows."""
+        """Run an operation, and encode its rows."""
         try:
             outcome = operation(self.group)
             if not isinstance(outcome, Outcome):
@@ -173,8 +176,8 @@ class _Turn:
         except KafkaError as error:
             return _Ended(done, Outcome(), error.with_traceback(None))
         except Exception as error:
-            # A fault in the code of an operation. Operations and encoding change no state, so the group is still sound,
-            # and the other operations run. `dispatch` treats faults of handlers the same way.
+            # The error is a fault in the code of the operation. Operations and the encoding change no state, so the
+            # group is sound, and the other operations run. `dispatch` treats faults of handlers the same way.
             log.exception('an operation on group %s failed', shown(self.group_id))
             return _Ended(done, Outcome(), KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
         return _Ended(done, outcome, None, encoded)
@@ -201,7 +204,7 @@ class _Turn:
         return sum(map(row_bytes, ended.encoded)) <= self._left_bytes
 
     def add(self, ended: _Ended) -> Steps[None]:
-        """Apply the rows of an operation to the copy. The first rows of the turn make the copy."""
+        """Apply the rows of an operation to the copy. Make the copy first, if these are the turn's first rows."""
         self.ended.append(ended)
         made = ended.outcome.group
         if made is None and ended.encoded and not self.rows and self.group is not None:

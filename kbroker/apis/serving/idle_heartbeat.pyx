@@ -54,7 +54,7 @@ cdef class HeartbeatHandler(Handler):
     cdef str request_name
     cdef bint has_instance_id
     cdef bint has_endpoints
-    cdef list tails         # by version: the encoded fields behind these, when none of them is given
+    cdef list tails         # by version: the encoding of the fields after these, if none of them is given
 
     def __init__(self, kind, str request_name):
         self.whole = DecodingHandler(partial(serve, kind), request_name)

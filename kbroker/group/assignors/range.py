@@ -1,7 +1,8 @@
 """The assignor `range`: each member gets consecutive partitions of each of its topics.
 
-Static members come first, by instance id, so that a member keeps its place when it returns under another id. Members
-with the same topics get partitions of the same numbers, which joins of topics need.
+Static members come first, in the order of their instance ids. A static member therefore gets the same partitions when
+it returns under another member id. Members that subscribe to the same topics get partitions of the same numbers, which
+joins of topics need.
 """
 from __future__ import annotations
 

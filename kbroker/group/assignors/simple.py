@@ -1,7 +1,7 @@
-"""The assignor `simple` of share groups: members share partitions as evenly as possible, and keep what they have.
+"""The assignor `simple` of share groups: members share partitions as evenly as possible, and keep their partitions.
 
 With P partitions and M members, ceil(M / P) members share a partition, and the numbers of partitions of two members
-differ by at most one. If members subscribe to different topics, each topic is assigned to its subscribers by itself.
+differ by at most one. If members subscribe to different topics, each topic is assigned to its subscribers separately.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def assign(spec: Spec) -> Steps:
 
 def _share(members: list[SpecMember], subscribers: list[int], topics: dict[bytes, int],
            shares: list[dict[bytes, set[int]]], pace: Pace) -> Work:
-    """Add to `shares` the partitions of `topics` that each of `subscribers`, given by their numbers, gets."""
+    """Assign `topics` to `subscribers`, which are given by their numbers. Add the partitions of each to `shares`."""
     sharing = _Sharing(topics, subscribers, pace)
     yield from sharing.keep(members)
     yield from sharing.remove_from_members()
@@ -49,7 +49,8 @@ def _share(members: list[SpecMember], subscribers: list[int], topics: dict[bytes
 
 
 class _Sharing:
-    """Topics that are shared by members which all subscribe to them. A member is its number in the order of members."""
+    """The sharing of topics among members that subscribe to all of them. A number stands for a member: its place in the
+    order of members."""
 
     def __init__(self, topics: dict[bytes, int], members: list[int], pace: Pace):
         self._topics = topics
@@ -64,7 +65,7 @@ class _Sharing:
         self._sharers: dict[Partition, set[int]] = {}
 
     def keep(self, members: list[SpecMember]) -> Work:
-        """Let each member keep its target."""
+        """Let each member keep the partitions of its target."""
         for number, has in self._has.items():
             target = members[number].target
             for topic in self._topics if len(self._topics) == 1 else target:
@@ -80,7 +81,7 @@ class _Sharing:
                 yield
 
     def remove_from_members(self) -> Work:
-        """Remove partitions from members that have too many, first those that too many members share."""
+        """Remove partitions from members that have too many. Start with the partitions that too many members share."""
         for number, has in self._has.items():
             surplus = len(has) - self._wish[number]
             if surplus > 0:
@@ -90,7 +91,7 @@ class _Sharing:
                 yield
 
     def remove_from_partitions(self) -> Work:
-        """Remove partitions that too many members share from these members."""
+        """Remove partitions that too many members share from some of their members."""
         for partition, sharers in self._sharers.items():
             for number in sorted(sharers)[self._most:]:
                 self._take(number, partition)
@@ -98,7 +99,7 @@ class _Sharing:
                 yield
 
     def give(self) -> Work:
-        """Give partitions that too few members share to members that have too few, in turn."""
+        """Give partitions that too few members share to the members that have too few partitions, in turn."""
         waiting = deque(number for number, has in self._has.items() if len(has) < self._wish[number])
         for topic, count in self._topics.items():
             for partition in range(count):

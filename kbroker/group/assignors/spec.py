@@ -1,4 +1,4 @@
-"""The input and output of the assignors for partitions."""
+"""The input and output of the assignors of partitions."""
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
@@ -10,28 +10,28 @@ Assignment = dict[bytes, frozenset[int]]
 """Topic id -> partitions. A topic without partitions has no entry."""
 
 Steps = Generator[None, None, dict[str, Assignment]]
-"""An assignor in progress. It returns {member id: assignment} with every member."""
+"""An assignor in progress. It returns {member id: assignment}, in which every member has an entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecMember:
-    """A member, as the input of an assignor."""
+    """A member of a group, as an assignor needs it."""
 
     member_id: str
     instance_id: str | None = None
     topics: frozenset[bytes] = frozenset()
-    """The ids of the topics that the member subscribes to and that exist."""
+    """The ids of the existing topics that the member subscribes to."""
     target: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
     """The previous target of the member."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The members of a group and the topics that they subscribe to."""
+    """The members of a group, and the topics that they subscribe to."""
 
     members: list[SpecMember]
     partitions: Mapping[bytes, int]
-    """The number of partitions of each topic with a subscriber. The assignors treat topics in this order."""
+    """The number of partitions of each topic that has a subscriber. The assignors handle the topics in this order."""
     is_homogeneous: bool
     """All members subscribe to the same topics."""
 
@@ -41,7 +41,7 @@ def members_in_order(spec: Spec) -> list[SpecMember]:
 
 
 def subscribed_topics(spec: Spec, pace: Pace) -> Generator[None, None, dict[bytes, int]]:
-    """Return the topics of a homogeneous group and their numbers of partitions."""
+    """Return the topics of a group whose members all subscribe to the same topics, with their numbers of partitions."""
     topics = spec.members[0].topics if spec.members else frozenset()
     found = {}
     for topic, count in spec.partitions.items():
@@ -53,7 +53,7 @@ def subscribed_topics(spec: Spec, pace: Pace) -> Generator[None, None, dict[byte
 
 
 def frozen(members: list[SpecMember], shares: list[dict[bytes, set[int]]], pace: Pace) -> Steps:
-    """Return the assignment of each member, and empty `shares`."""
+    """Return the assignment of each member, taken out of `shares`, which is empty afterwards."""
     found: dict[str, Assignment] = {}
     for number, member in enumerate(members):
         assignment = found[member.member_id] = Assignment()

@@ -1,7 +1,7 @@
 """The assignor `sticky` of streams groups: members keep their tasks, as far as the load allows.
 
-The load of a process is the number of its tasks, active and standby, per member. Each active task has one member. Tasks
-with state also have standby tasks, in processes that do not have the task already.
+The load of a process is the number of its active and standby tasks, divided by the number of its members. Each active
+task has one member. Tasks with state also have standby tasks, in processes that do not have the task already.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Task = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class TaskMember:
-    """A member, as the input of the assignor."""
+    """A member of a streams group, as the assignor needs it."""
 
     member_id: str
     process_id: str
@@ -45,12 +45,12 @@ class TaskSpec:
     tasks: Mapping[str, int]
     """The number of tasks of each subtopology."""
     stateful: frozenset[str]
-    """The subtopologies with state. Only their tasks have standby tasks."""
+    """The subtopologies with state. Only tasks with state have standby tasks."""
     standby_replicas: int
 
 
 def assign(spec: TaskSpec) -> Steps:
-    """Return {member id: tasks} with every member."""
+    """Return {member id: tasks}, in which every member has an entry."""
     if not spec.members:
         return {}
     assigning = _Assigning(spec)
@@ -61,7 +61,7 @@ def assign(spec: TaskSpec) -> Steps:
 
 
 class _Member:
-    """A member during the assignment."""
+    """A member, with the tasks that it has so far."""
 
     def __init__(self, member_id: str, process: _Process):
         self.member_id = member_id
@@ -71,12 +71,12 @@ class _Member:
 
 
 class _Process:
-    """A process, whose members share its state on the disk."""
+    """A process, with the tasks that it has so far. Its members share its state on the disk."""
 
     def __init__(self, process_id: str):
         self.process_id = process_id
         self.members: list[_Member] = []
-        """In the order of their ids."""
+        """The members in the order of their ids."""
         self.tasks: set[_Task] = set()
         self._by_size: list[tuple[int, int, _Member]] | None = None
         self._turn = count()
@@ -87,7 +87,8 @@ class _Process:
     def next_member(self) -> _Member:
         """Return the member with the fewest tasks; of several, the one that was returned least recently.
 
-        The caller has to give it a task. At first, and after `forget_turns`, the ids decide.
+        The caller must give this member a task. At first, and after `forget_turns`, the order of the ids decides
+        instead.
         """
         if self._by_size is None:
             self._by_size = [(member.size, next(self._turn), member) for member in self.members]
@@ -102,8 +103,8 @@ class _Process:
 
 
 class _Quota:
-    """The number of tasks that a member may get back: the tasks that are left, divided by the members that have
-    room."""
+    """The number of tasks that a member may get back: the remaining tasks, divided by the number of members with room.
+    """
 
     def __init__(self, tasks: int, members: int):
         self._tasks = tasks
@@ -117,7 +118,7 @@ class _Quota:
         return member.size < self._most
 
     def count(self, member: _Member) -> None:
-        """Count a task that was just assigned to `member`."""
+        """Count a task that `member` has just got."""
         if member.size == self._most:
             self._tasks -= member.size
             self._members -= 1
@@ -144,7 +145,7 @@ class _Assigning:
         self._quota = _Quota(active + standby, len(self._members))
 
     def remember(self) -> Generator[None, None, None]:
-        """Index the members by their previous tasks."""
+        """Index the members by the tasks of their previous targets."""
         for member in sorted(self._spec.members, key=lambda member: member.member_id):
             found = self._members[member.member_id]
             for (role, subtopology), tasks in member.target.items():
@@ -157,7 +158,7 @@ class _Assigning:
                         yield
 
     def assign_active(self) -> Generator[None, None, None]:
-        """Give active tasks back to their owners, then to members that had them as standby, and spread the rest."""
+        """Give active tasks back to their owners, then to members that had them as standby tasks. Spread the rest."""
         waiting: Iterable[_Task] = _by_number(self._spec.tasks)
         left: dict[_Task, int] = {}
         for previous in self._had_active.get, self._standby_owner:
@@ -175,7 +176,7 @@ class _Assigning:
         yield from self._spread(_by_subtopology(self._spec.tasks), left, Role.ACTIVE)
 
     def assign_standby(self) -> Generator[None, None, None]:
-        """Give standby tasks to the previous owners of the tasks, and spread the rest."""
+        """Give standby tasks to members that had the tasks before. Spread the rest."""
         replicas = self._spec.standby_replicas
         stateful = {name: count for name, count in self._spec.tasks.items() if name in self._spec.stateful and replicas}
         left: dict[_Task, int] = {}
@@ -191,18 +192,22 @@ class _Assigning:
         yield from self._spread(_by_subtopology(stateful, reverse=True), left, Role.STANDBY)
 
     def _next_standby(self, task: _Task) -> _Member | None:
-        """Return the previous owner that gets the next standby task. It has room, and its process lacks the task. None
-        without one."""
+        """Return a previous owner of the task, active or standby, to which its next standby task can be assigned; None
+        if there is none.
+
+        The owner must have room, and its process must not have the task yet.
+        """
         owner = self._had_active.get(task)
         if owner is None or task in owner.process.tasks or not self._quota.has_room(owner):
             owner = self._standby_owner(task, lacking=True)
         return owner if owner is not None and self._quota.has_room(owner) else None
 
     def _standby_owner(self, task: _Task, lacking: bool = False) -> _Member | None:
-        """Return the previous standby owner with the least load, None if there is none.
+        """Return the previous standby owner with the least load; None if there is none.
 
-        As in Kafka, an owner replaces the one found before if its process has a lower load and it has fewer tasks
-        itself. With `lacking`, processes that have the task are skipped, but the first owner is still compared.
+        As in Kafka, an owner replaces the best one so far if its process has a lower load and the owner itself has
+        fewer tasks. With `lacking`, owners whose processes have the task are skipped. The first owner is compared with
+        the others even so.
         """
         owners = self._had_standby.get(task)
         if owners is None:
@@ -215,11 +220,11 @@ class _Assigning:
         return None if lacking and task in best.process.tasks else best
 
     def _spread(self, tasks: Iterable[_Task], left: Mapping[_Task, int], role: Role) -> Generator[None, None, None]:
-        """Assign each task as many times as `left` states, to the least loaded processes that do not have it.
+        """Assign each task to as many processes as `left` states: the least loaded ones that do not have it.
 
-        Of equally loaded processes, the one that got a task least recently is next; at first the order of their ids
+        Of equally loaded processes, the one that got a task least recently is next; at first, the order of their ids
         decides. The members of a process are chosen in the same way. With two processes, Kafka does the same. With
-        more, its order is not defined: it fills a priority queue in the order of a hash table.
+        more, Kafka's order is undefined, because it fills a priority queue in the order of a hash table.
         """
         turn = count()
         processes = [(self._processes[process_id].load(), next(turn), process_id)
@@ -242,7 +247,7 @@ class _Assigning:
                 yield
 
     def result(self) -> Steps:
-        """Return the tasks of every member: one frozenset for each subtopology and role."""
+        """Return the tasks of every member, as one frozenset for each subtopology and role."""
         found: dict[str, Tasks] = {}
         for member in self._members.values():
             shares = found[member.member_id] = {}
@@ -267,7 +272,7 @@ class _Assigning:
 
 
 def _by_number(counts: Mapping[str, int], reverse: bool = False) -> Iterator[_Task]:
-    """Yield the tasks of subtopologies, sorted by number, then by subtopology."""
+    """Yield all tasks of the subtopologies, sorted by number, then by subtopology."""
     ranges = list(pairwise(sorted({0, *counts.values()})))
     for first, end in reversed(ranges) if reverse else ranges:
         names = sorted((name for name, count in counts.items() if count >= end), reverse=reverse)
@@ -277,7 +282,7 @@ def _by_number(counts: Mapping[str, int], reverse: bool = False) -> Iterator[_Ta
 
 
 def _by_subtopology(counts: Mapping[str, int], reverse: bool = False) -> Iterator[_Task]:
-    """Yield the tasks of subtopologies, sorted by subtopology, then by number."""
+    """Yield all tasks of the subtopologies, sorted by subtopology, then by number."""
     for name in sorted(counts, reverse=reverse):
         for number in _ordered(range(counts[name]), reverse):
             yield name, number

@@ -1,8 +1,8 @@
-"""The assignor `uniform`: members get equal numbers of partitions, as far as possible, and keep what they have.
+"""The assignor `uniform`: members get equal numbers of partitions, as far as possible, and keep their partitions.
 
-If all members subscribe to the same topics, one pass is enough: each member keeps partitions up to its quota, and the
-rest goes to members below their quotas. Otherwise, the free partitions go to the least loaded subscribers. Then
-partitions move from the most loaded to the least loaded subscribers.
+If all members subscribe to the same topics, each member keeps partitions up to its quota, and the rest is given to
+members below their quotas. Otherwise, the free partitions are given to the least loaded subscribers. Then partitions
+move from the most loaded to the least loaded subscribers.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.group.assignors.spec import Spec, Steps, frozen, members_in_order, 
 
 NAME = 'uniform'
 MOST_ROUNDS = 16
-"""The largest number of rounds over all topics in which partitions move."""
+"""The most rounds in which partitions move. A round handles all topics."""
 
 Work = Generator[None, None, None]
 
@@ -31,7 +31,8 @@ def assign(spec: Spec) -> Steps:
 
 
 def _assign_equally(spec: Spec) -> Steps:
-    """Let each member keep its first partitions, up to its quota. Give the rest to members below their quotas."""
+    """Let each member keep its first partitions, up to its quota. Give the remaining partitions to members below their
+    quotas."""
     pace = Pace()
     members = members_in_order(spec)
     topics = yield from subscribed_topics(spec, pace)
@@ -66,7 +67,7 @@ def _assign_equally(spec: Spec) -> Steps:
 
 
 def _unheld(spec: Spec, topics: dict[bytes, int], pace: Pace) -> Generator[None, None, list[tuple[bytes, int]]]:
-    """Return the partitions of `topics` that no member has, topic by topic, ascending."""
+    """Return the partitions of `topics` that are in no member's target: topic by topic, in ascending order."""
     held: dict[bytes, set[int]] = {}
     for member in spec.members:
         for topic, partitions in member.target.items():
@@ -84,8 +85,8 @@ def _unheld(spec: Spec, topics: dict[bytes, int], pace: Pace) -> Generator[None,
 
 
 class _Mixed:
-    """The assignment of a group whose members subscribe to different topics. A member is its number in the order of
-    members."""
+    """The assignment of a group whose members subscribe to different topics. A number stands for a member: its place in
+    the order of members."""
 
     def __init__(self, spec: Spec):
         self._partitions = spec.partitions
@@ -93,14 +94,14 @@ class _Mixed:
         self._size = [0] * len(self._members)
         """The number of partitions of each member."""
         self._topics: list[bytes] = []
-        """The topics with subscribers, in the order of the assignment."""
+        """The topics that have subscribers, in the order in which they are assigned."""
         self._subscribers: dict[bytes, list[int]] = {}
         self._owners: dict[bytes, dict[int, int]] = {}
         """Topic -> partition -> member."""
         self._pace = Pace()
 
     def keep(self) -> Work:
-        """Let each member keep its partitions of topics that it subscribes to."""
+        """Let each member keep its partitions, except those of topics that it does not subscribe to."""
         for number, member in enumerate(self._members):
             for topic in member.topics:
                 if topic in self._partitions:
@@ -118,8 +119,8 @@ class _Mixed:
         yield from self._order_topics()
 
     def _order_topics(self) -> Work:
-        """Order the topics by partitions per subscriber, the most first; among equals, those with the fewest
-        subscribers first."""
+        """Sort the topics: first those with the most partitions per subscriber; of equal ones, those with the fewest
+        subscribers."""
         heap: list[tuple[float, int, bytes]] = []
         for topic, subscribers in self._subscribers.items():
             heappush(heap, (-self._partitions[topic] / len(subscribers), len(subscribers), topic))
@@ -131,7 +132,7 @@ class _Mixed:
                 yield
 
     def give(self) -> Work:
-        """Give each partition that no member has to the least loaded subscriber of its topic."""
+        """Give each partition without a member to the least loaded subscriber of its topic."""
         for topic in self._topics:
             owners = self._owners.setdefault(topic, {})
             free = [partition for partition in range(self._partitions[topic]) if partition not in owners]
@@ -147,11 +148,12 @@ class _Mixed:
                     yield
 
     def _in_order(self, topic: bytes) -> list[int]:
-        """Return the subscribers of a topic, the least loaded first."""
+        """Return the subscribers of a topic, sorted by their load, the lowest first."""
         return sorted(self._subscribers[topic], key=lambda number: (self._size[number], number))
 
     def _from_least(self, order: list[int]) -> Generator[int, None, None]:
-        """Yield the least loaded members in turn, then these with the next least loaded ones in turn, and so on."""
+        """Yield the least loaded members in turn, until they have as many partitions as the next ones. Then include
+        those."""
         level = self._size[order[0]]
         end = 0
         while True:
@@ -161,11 +163,11 @@ class _Mixed:
             level += 1
 
     def _from_most(self, order: list[int], has: dict[int, list[int]]) -> Generator[int, None, None]:
-        """Yield the most loaded members in turn, the last one first, then these with the next most loaded ones, and so
-        on.
+        """Yield the most loaded members in turn, the last one first, until they have as few partitions as the next
+        ones. Then include those.
 
-        As in Kafka, the last member of a level takes the place of a member without a partition: the order decides which
-        partitions move.
+        A member that has no partition of the topic left is skipped. As in Kafka, the last member of its level takes its
+        place in the order, which decides which partitions move.
         """
         order = order.copy()
         start = end = len(order)
@@ -182,7 +184,7 @@ class _Mixed:
                     order[place], order[end] = order[end], order[place]
 
     def balance(self) -> Work:
-        """Move partitions from the most to the least loaded subscribers of each topic, until no move is left."""
+        """Move partitions from the most to the least loaded subscribers of each topic, until no move is possible."""
         for _ in range(MOST_ROUNDS):
             moved = False
             for topic in self._topics:

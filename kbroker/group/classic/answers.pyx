@@ -15,8 +15,8 @@ VERSION_WITH_SKIP_ASSIGNMENT = 9
 """The first version of JoinGroup in which the response can say that the leader need not assign (KIP-814)."""
 
 cdef enum:
-    ANSWERS_A_PART = 16         # how many requests are answered between two yields
-    MEMBERS_A_PART = 64         # how many members are listed between two yields
+    ANSWERS_A_PART = 16         # the requests that are answered between two yields
+    MEMBERS_A_PART = 64         # the members that are listed between two yields
 
 
 class ClassicAnswers:

@@ -35,8 +35,8 @@ cdef class Assignors:
 
 
 cdef class Subscriptions:
-    cdef object _topics         # a set, None if they are not known, NOT_READ before `read`
-    cdef int64_t _version       # changes when the members change
+    cdef object _topics         # a set; None if they cannot be read, NOT_READ before `read`
+    cdef int64_t _version       # a number that changes when the members change
 
     cdef int forget(self) except -1
     cdef bint are_known(self) except -1

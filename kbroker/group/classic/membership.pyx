@@ -324,7 +324,7 @@ class Membership:
 
         def stored(error, result):
             if group.members.get(joining.member_id) is not member:
-                error = KafkaError(ErrorCode.FENCED_INSTANCE_ID)  # it has returned once more
+                error = KafkaError(ErrorCode.FENCED_INSTANCE_ID)  # the member has returned under another id since
             elif error is not None:
                 self._undo_replacement(group, member, before)
             elif group.state is not STABLE or group.generation != generation:
@@ -389,7 +389,7 @@ class Membership:
         group.join_timer = self._timers.after(delay_ms, due)
 
     def _complete_if_everyone_joined(self, group):
-        delayed = group.previous_state is EMPTY  # then the initial delay ends the join
+        delayed = group.previous_state is EMPTY  # a new group: its initial delay ends the join
         if group.state is PREPARING_REBALANCE and not delayed and group.everyone_joined():
             self._complete_join(group)
 
@@ -431,7 +431,7 @@ class Membership:
 
     def _start_generation(self, group):
         if group.members and not group.elect_joined_leader():
-            self._await_joins(group)  # all are static and absent: wait for one, or for the end of their sessions
+            self._await_joins(group)  # only absent static members: wait until one joins, or its session ends
             return
         group.start_generation(self._clock.wall_ms())
         if group.state is EMPTY:
@@ -469,7 +469,7 @@ class Membership:
             self.sessions.restart(group, member)
             self.answers.synced(group, member, done)
             return
-        self.answers.refuse_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS)  # of an earlier sync
+        self.answers.refuse_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS)  # the sync that was parked before
         group.park_sync(member, done)
         if group.is_leader(member.member_id) and group.stored_generation != group.generation:
             group.stored_generation = group.generation
@@ -633,7 +633,7 @@ class Membership:
             group.state is EMPTY and group.is_blank and not self._shard.offsets.has_any(group.group_id)
             and self._shard.groups.get(group.group_id) is group
         ):
-            self._shard.remove_group(group.group_id)  # it never had members, so it has no row
+            self._shard.remove_group(group.group_id)  # the group never had members, so it has no row
 
     def group(self, group_id):
         """Return the classic group that a member's request names. Raise UNKNOWN_MEMBER_ID or COORDINATOR_NOT_AVAILABLE.

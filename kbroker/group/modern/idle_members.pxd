@@ -7,14 +7,14 @@ from kbroker.group.shard cimport Shard
 
 cdef struct IdleBeat:
     int64_t session_timeout_ms
-    int64_t interval_ms         # until the member's next heartbeat
-    int32_t endpoint_epoch      # of a streams group
+    int64_t interval_ms         # the time until the member's next heartbeat
+    int32_t endpoint_epoch      # that of the group, in a streams group
 
 
 cdef class Sender:
     cdef str group_id
     cdef str member_id
-    cdef str instance_id        # or None
+    cdef str instance_id        # None if the request names no instance
     cdef str client_id
     cdef str client_host
     cdef int32_t epoch
@@ -24,7 +24,7 @@ cdef class IdleMembers:
     cdef Shard _shard
     cdef Deadlines _deadlines
     cdef Clock _clock
-    cdef dict _lines            # of the groups that an operation waits for
+    cdef dict _lines            # the lines of `Turns`, by group
     cdef object _changes
     cdef object _heartbeats
     cdef object _is_idle

@@ -16,7 +16,8 @@ from kbroker.group.modern.reconcile import State
 
 cdef enum:
     LEAST_INTERVAL_MS = 500     # the shortest interval between two heartbeats of a member
-    MEMBERS_A_MS = 10           # that may heartbeat in a millisecond: in larger groups, the shortest interval is longer
+    # The members that may heartbeat in a millisecond. In larger groups, the shortest interval is longer.
+    MEMBERS_A_MS = 10
 
 cdef object STABLE = State.STABLE
 

@@ -1,10 +1,11 @@
 """The batch of an offset commit, encoded without an object for each row. `protocol.rows` and `record.batch` encode the
 same bytes.
 
-A record: length, attributes, timestamp delta, offset delta, key, value, number of headers. The key: type int16, group,
-topic, partition int32. The value in version 4: version int16, offset int64, leader epoch int32, metadata, commit
-timestamp int64, and the topic's id as a tagged field. In version 1: version, offset, metadata, commit timestamp and
-expiry timestamp.
+* A record: length, attributes, timestamp delta, offset delta, key, value, number of headers.
+* A key: type int16, group, topic, partition int32.
+* A value in version 4: version int16, offset int64, leader epoch int32, metadata, commit timestamp int64, and the
+  topic's id as a tagged field.
+* A value in version 1: version int16, offset int64, metadata, commit timestamp int64, expiry timestamp int64.
 """
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -46,7 +47,7 @@ cdef Text text_of(str value) except *:
 
 
 cdef bytearray encode_offsets(list keys, list offsets, int64_t now_ms, int64_t producer_id, int16_t producer_epoch):
-    """Encode the batch of a commit. `offsets` has a CommittedOffset for each OffsetKey, or None for a tombstone.
+    """Encode the batch of a commit. `offsets` has a CommittedOffset for each OffsetKey; None stands for a tombstone.
 
     `producer_id` is the producer of the transaction, or -1. The log sets the batch's base offset and leader epoch.
     """
@@ -99,7 +100,7 @@ cdef uint8_t *put_row(uint8_t *at, Py_ssize_t offset_delta, Text group, Text top
 
 
 cdef uint8_t *put_tombstone(uint8_t *at, Py_ssize_t offset_delta, Text group, Text topic, OffsetKey key) noexcept:
-    """Write a record whose value is null: its length is -1."""
+    """Write a tombstone: a record whose value has the length -1."""
     cdef Py_ssize_t key_bytes = KEY_BYTES + group.size + topic.size
     at = put_unsigned_varint(at, zigzag(
         4 + unsigned_varint_size(zigzag(offset_delta)) + unsigned_varint_size(zigzag(key_bytes)) + key_bytes))

@@ -17,13 +17,11 @@ cdef class TransactionOffsets:
 
 
 cdef class OffsetTable:
-    # By group and key: the committed offset; the transaction that holds an offset, or a list of them; the number of
-    # appends in flight, and of those in a transaction. By producer id: the open transactions.
-    cdef dict _committed
-    cdef dict _holders
-    cdef dict _in_flight
-    cdef dict _in_flight_transactional
-    cdef dict _open
+    cdef dict _committed                # by group and key: the committed offset
+    cdef dict _holders                  # by group and key: the transaction that holds an offset, or a list of several
+    cdef dict _in_flight                # by group and key: the number of appends in flight
+    cdef dict _in_flight_transactional  # by group and key: the number of these appends that are in a transaction
+    cdef dict _open                     # by producer id: the open transaction
     cdef dict _ended                    # a set of the transactions that `apply` has not moved in full
     cdef GroupMemory _memory
 

@@ -1,4 +1,4 @@
-"""Types of offset_table.pyx; the documentation stands there."""
+"""Types of table.pyx; see table.pyx for the documentation."""
 from collections.abc import Generator, Iterator
 
 from kbroker.group.memory import GroupMemory

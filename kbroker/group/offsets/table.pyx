@@ -12,25 +12,25 @@ cdef enum:
     OFFSETS_A_PART = 100        # the offsets of an ended transaction that are moved in one part
 
 OFFSET_BYTES = OFFSET_SIZE
-"""The memory of an offset with empty metadata, as measured on CPython 3.11 with 64 bits."""
+"""The memory of an offset with empty metadata, measured on CPython 3.11 with 64 bits."""
 
 
 cdef class TransactionOffsets:
-    """The offsets of a transaction by key, without those that are applied."""
+    """The offsets of a transaction by key, without those that `apply` has moved."""
 
 
 cdef class OffsetTable:
     """The offsets that a replay of the partition's rows and markers makes.
 
-    A marker ends a transaction in constant time, however many offsets it has. `apply` then moves these offsets in parts
-    to the committed ones. Until then, a reader finds them in the ended transactions that hold its key.
+    A marker ends a transaction in constant time, however many offsets the transaction has. `apply` then moves these
+    offsets to the committed ones, in parts. Until an offset is moved, a reader finds it in the ended transaction.
 
-    Offsets in flight are not part of the replayed state: their rows are not durable. The table counts them, so that
-    deletion, expiry and the check for stable offsets take them into account.
+    Offsets in flight are not part of the replayed state, because their rows are not durable. The table counts them for
+    deletion, expiry and the check for stable offsets.
     """
 
     def __init__(self, GroupMemory memory=None):
-        """Make an empty table that counts its offsets in `memory`. A command that only reads has no such memory."""
+        """Make an empty table that counts its offsets in `memory`. A command that only reads the log passes none."""
         self._memory = GroupMemory(INT64_MAX, Clock()) if memory is None else memory
         self._committed = {}
         self._open = {}
@@ -46,12 +46,12 @@ cdef class OffsetTable:
         return self.newest(key, False)
 
     def latest(self, OffsetKey key not None):
-        """Return the committed or pending offset of the key that is last in the log; None if there is none."""
+        """Return the offset of the key that is last in the log, committed or pending; None if there is none."""
         return self.newest(key, True)
 
     cdef CommittedOffset newest(self, OffsetKey key, bint with_open):
-        """Return the last offset of the key in the log, None without one. Offsets of open transactions count only if
-        `with_open` is true."""
+        """Return the offset of the key that is last in the log; None if there is none. Ignore open transactions unless
+        `with_open`."""
         cdef dict group = self._committed.get(key.group_id)
         cdef CommittedOffset newest = None if group is None else group.get(key)
         cdef CommittedOffset found
@@ -64,7 +64,7 @@ cdef class OffsetTable:
         return newest
 
     cdef object holders(self, OffsetKey key):
-        """Return the transactions that hold an offset of the key, ended ones included. The caller must not change the
+        """Return the transactions that hold an offset of the key, including ended ones. The caller must not change the
         result."""
         cdef dict group = self._holders.get(key.group_id)
         held = None if group is None else group.get(key)
@@ -84,7 +84,7 @@ cdef class OffsetTable:
     cpdef bint is_stable(self, OffsetKey key) except -1:
         """Return False while a transaction holds an offset of the key (KIP-447).
 
-        This includes an offset in flight: its producer may have passed the check of its generation already.
+        An offset in flight counts, too: its producer may have passed the check of its generation already.
         """
         cdef TransactionOffsets transaction
         for transaction in self.holders(key):
@@ -112,9 +112,10 @@ cdef class OffsetTable:
         return group is not None and key in group or bool(self.holders(key)) or count_of(self._in_flight, key) > 0
 
     def tables(self):
-        """Yield each table of offsets as a list of its items: pending ones, then committed ones.
+        """Yield each table of offsets as a list of its items: the tables of pending offsets, then those of committed
+        offsets.
 
-        A caller may pause in between and misses no offset, because offsets move only in this direction.
+        The caller may pause between two tables, and misses no offset: offsets only move from pending to committed.
         """
         cdef TransactionOffsets transaction
         for producer_id in list(self._open):
@@ -128,16 +129,17 @@ cdef class OffsetTable:
                 yield list((<dict>self._committed[group_id]).items())
 
     def keys_to_forget(self, group_id):
-        """Return the keys that need a tombstone when the group is deleted: committed, pending and in flight."""
+        """Return the keys that need a tombstone when the group is deleted: those of committed, pending and in-flight
+        offsets."""
         found = dict.fromkeys(self._committed.get(group_id, ()))
         found.update(dict.fromkeys(self._holders.get(group_id, ())))
         found.update(dict.fromkeys(self._in_flight.get(group_id, ())))
         return list(found)
 
-    # Offsets in flight. Tombstones, None instead of a CommittedOffset, are not counted.
+    # Offsets in flight. A tombstone, which is None instead of a CommittedOffset, is not counted.
 
     cpdef note_appended(self, list keys, list offsets, bint transactional):
-        """Count offsets as in flight."""
+        """Count the offsets as in flight, because they are about to be appended."""
         cdef Py_ssize_t i
         for i in range(len(keys)):
             if offsets[i] is not None:
@@ -146,14 +148,15 @@ cdef class OffsetTable:
                     increment(self._in_flight_transactional, keys[i])
 
     cpdef note_refused(self, list keys, list offsets, bint transactional):
-        """Count offsets as not in flight, because their append failed."""
+        """Count the offsets as no longer in flight, because their append has failed."""
         cdef Py_ssize_t i
         for i in range(len(keys)):
             if offsets[i] is not None:
                 self.note_landed(keys[i], transactional)
 
     cpdef note_landed(self, OffsetKey key, bint transactional):
-        """Count an offset as not in flight. A row of a load was never counted, and changes nothing."""
+        """Count an offset as no longer in flight, because it is durable. A row that was loaded was never counted; it is
+        ignored."""
         decrement(self._in_flight, key)
         if transactional:
             decrement(self._in_flight_transactional, key)
@@ -193,7 +196,7 @@ cdef class OffsetTable:
         return 0
 
     cdef int drop(self, dict offsets, OffsetKey key) except -1:
-        """Remove an offset from `offsets`, and its memory from the count. Return whether it was there."""
+        """Remove an offset from `offsets`, and stop counting its memory. Return False if it was not there."""
         cdef CommittedOffset before = offsets.pop(key, None)
         if before is None:
             return False
@@ -241,9 +244,10 @@ cdef class OffsetTable:
         return 0
 
     cpdef end_transaction(self, int64_t producer_id, bint commit):
-        """Apply a marker. From now on, all offsets of the transaction count if it commits, and none if it aborts.
+        """Apply a marker. From now on, the transaction's offsets count as committed; after an abort, they do not exist.
 
-        A few offsets are moved at once. Otherwise return a generator that moves them, for the caller to run to its end.
+        If there are few offsets, move them at once. Otherwise return a generator that moves them, which the caller must
+        run to its end.
         """
         cdef TransactionOffsets transaction = self._open.pop(producer_id, None)
         if transaction is None:
@@ -264,9 +268,9 @@ cdef class OffsetTable:
         self._ended.pop(transaction, None)
 
     cdef int apply_part(self, TransactionOffsets transaction) except -1:
-        """Move some offsets of an ended transaction to the committed ones, or drop those of an aborted one.
+        """Move some offsets of an ended transaction to the committed ones; drop those of an aborted transaction.
 
-        The order of the log decides: an offset is dropped if a later row has committed the key.
+        The order of the log decides: drop an offset if a later row has committed its key.
         """
         cdef OffsetKey key
         cdef CommittedOffset pending, current
@@ -291,7 +295,7 @@ cdef TransactionOffsets new_transaction():
 
 
 cdef Py_ssize_t text_bytes(str text) except -1:
-    """Return the memory of a string. The empty string is shared, and counts nothing."""
+    """Return the memory of a string. The empty string takes none, because it is shared."""
     return memory_of(text) if text else 0
 
 
@@ -302,7 +306,7 @@ cdef dict part_of(dict parts, name):
     return part
 
 
-# Counts of keys by group. A key whose count is 0 has no entry.
+# The number of each key, by group. A key whose number is 0 has no entry.
 
 
 cdef int count_of(dict counts, OffsetKey key) except -1:

@@ -13,7 +13,7 @@ from kbroker.record.batch import read_header
 cdef enum:
     # The most headers of one read. A header takes about a microsecond, and the read holds the loop.
     MOST_BATCHES = 2048
-    PAIR_BYTES = 16     # of an aborted transaction: producer id and first offset
+    PAIR_BYTES = 16     # producer id and first offset of an aborted transaction
 
 
 def read_batches(Partition partition not None, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset,

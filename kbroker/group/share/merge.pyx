@@ -20,7 +20,7 @@ from kbroker.wire.bytes cimport put_unsigned_varint
 cdef enum:
     FIRST = 0               # the index of the offset in a batch
     LAST = 1
-    BATCH_BYTES = 20        # in a row
+    BATCH_BYTES = 20        # the size of a batch in a row
     MOST_COUNT_BYTES = 10
     TAG_BYTES = 7
 
@@ -90,7 +90,7 @@ cdef struct Batch:
     int64_t last
     int32_t state
     int32_t count
-    PyObject *whole         # the tuple, if the batch is not cut; borrowed
+    PyObject *whole         # the tuple of a batch that is not cut, else NULL; a borrowed reference
 
 
 cdef bint read_batch(list batches, Py_ssize_t i, Batch *batch) except -1:

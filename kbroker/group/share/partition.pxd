@@ -19,7 +19,7 @@ cdef class Change:
 cdef class SharePartition:
     cdef readonly int64_t start_offset
     cdef readonly int64_t next_offset
-    cdef Runs runs              # of the tracked records, without gaps
+    cdef Runs runs              # the runs of the tracked records, without gaps
     cdef int32_t last_change    # the number of the last change
 
     cdef int64_t first_free(self) except -1
@@ -41,9 +41,9 @@ cdef class Acquisition:
     cdef SharePartition owner
     cdef str member_id
     cdef int64_t deadline_ms
-    cdef int64_t budget         # the records that are still wanted
+    cdef int64_t budget         # the number of records that are still wanted
     cdef int64_t batch_size
-    cdef int64_t throttled      # bad records that may still be given; -1 until one is found
+    cdef int64_t throttled      # the number of bad records that may still be given; -1 until one is found
     cdef int limit
     cdef int threshold
     cdef bint is_exact

@@ -228,7 +228,7 @@ cdef class SharePartition:
             offset = base_offset
         acquisition = Acquisition(self, member_id, wanted, deadline_ms)
         for first, last, is_aborted in batches:
-            first = offset              # includes the records below that a compaction removed
+            first = offset              # includes records that a compaction has removed before the batch
             if last >= self.next_offset and self.next_offset - self.start_offset >= most:
                 last = self.next_offset - 1
             last = min(last, self.start_offset + most + PAST_LIMIT - 1)
@@ -317,7 +317,7 @@ cdef class SharePartition:
                 raise KafkaError(ErrorCode.INVALID_RECORD_STATE, f'records {first}-{last} are not acquired')
             if last >= self.next_offset:
                 if segments:
-                    self.check_owned(member_id, segments)       # only the first fault is reported
+                    self.check_owned(member_id, segments)       # a fault in an earlier batch is reported instead
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f'found an acknowledgement of {first}-{last}, expected '
                                  f'one below {self.next_offset}')
             begin = max(first, self.start_offset)
@@ -466,7 +466,7 @@ cdef class SharePartition:
             while i < self.runs.count and self.runs.at[i].first <= last:
                 run = &self.runs.at[i]
                 i += 1
-                if run.change != change.number:     # neighbours in one change may have become one run
+                if run.change != change.number:     # neighbours in one change may have become one run, which has ended
                     continue
                 if is_durable:
                     go_to(run, run.next_state)

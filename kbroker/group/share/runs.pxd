@@ -7,14 +7,14 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t
 cdef struct Run:
     int64_t first
     int64_t last
-    int64_t deadline_ms     # of the lock of ACQUIRED records
+    int64_t deadline_ms     # the end of the lock of ACQUIRED records
     PyObject *member_id     # the owner of ACQUIRED records: a counted reference to a str, or NULL
     int32_t change
     int32_t size
-    int16_t count           # of deliveries
+    int16_t count           # the number of deliveries
     int8_t state
     int8_t next_state
-    int8_t lock_ended       # while the Change was in progress
+    int8_t lock_ended       # the lock has ended while a Change was in flight
 
 
 cdef bint is_like(Run *run, Run *other) noexcept

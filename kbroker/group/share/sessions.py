@@ -68,7 +68,8 @@ class ShareSessions:
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._by_connection: dict[object, set[SessionKey]] = {}
         self._by_group: dict[str, int] = {}
-        self._left_groups: dict[object, str] = {}     # by open connection: the group whose session a request ended last
+        self._left_groups: dict[object, str] = {}
+        """By open connection: the group of the session that a request on it has ended last."""
         self.held = 0
         self.name_bytes = 0
         """The memory of the ids of groups and members in these tables."""

@@ -226,7 +226,7 @@ class StreamsSteps:
         if group.endpoint_epoch + draft.endpoint_changes != call.request.endpoint_information_epoch:
             draft.endpoints = yield from self.describe_endpoints(draft)
         if group.topology is None:
-            draft.endpoint_changes = 0          # as in Kafka, the join that creates the group is not counted
+            draft.endpoint_changes = 0          # as in Kafka, the join that creates the group does not count
 
     def describe_endpoints(self, draft: StreamsDraft) -> Steps[list[Any]]:
         """Return each endpoint with the partitions that it can be queried for."""
