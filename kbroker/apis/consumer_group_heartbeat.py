@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1 (KIP-848).
 
-Joins a consumer group, keeps a member alive, returns its assignment, and leaves the group. Version 1 adds regular
-expressions that the broker evaluates. From version 1 on, the client makes its own member id.
+A member joins a consumer group, stays in it, gets its assignment, or leaves. Version 1 adds regular expressions that
+the broker evaluates. From version 1 on, the client makes the member id.
 """
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ NO_TIMEOUT = -1
 
 
 def check(request: Request, body: Any) -> None:
-    """Check the fields. Make the member id of a client that does not make its own."""
+    """Check the fields. Make a member id if the client leaves that to the broker."""
     check_fields(body, request.version, request.node.config.group_consumer_assignors)
     if not body.member_id and body.member_epoch == JOIN_EPOCH:
         body.member_id = new_member_id()
 
 
 def new_member_id() -> str:
-    """Return a UUID as Kafka writes it."""
+    """Return a UUID in the form in which Kafka writes it."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b'=').decode()
 
 
 def check_fields(body: Any, version: int, assignors: list[str]) -> None:
-    """Raise INVALID_REQUEST for fields that contradict each other, UNSUPPORTED_ASSIGNOR for an unknown assignor."""
+    """Raise INVALID_REQUEST if fields contradict each other, UNSUPPORTED_ASSIGNOR if the broker does not have the
+    assignor."""
     epoch = body.member_epoch
     if not body.member_id and (version >= 1 or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH):
         raise invalid(f'found no member id, which version {version} needs with member epoch {epoch}')
@@ -49,7 +50,7 @@ def check_fields(body: Any, version: int, assignors: list[str]) -> None:
 
 
 def check_join(body: Any) -> None:
-    """Raise INVALID_REQUEST unless the request has all fields that a member needs to join."""
+    """Raise INVALID_REQUEST unless the request has all fields with which a member joins."""
     if body.rebalance_timeout_ms == NO_TIMEOUT:
         raise invalid('found a member that joins without a rebalance timeout')
     if body.topic_partitions is None or body.topic_partitions:

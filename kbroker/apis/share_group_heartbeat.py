@@ -1,6 +1,6 @@
 """ShareGroupHeartbeat (key 76), version 1 (KIP-932).
 
-Joins a share group, keeps a member alive, returns its assignment, and leaves the group. Clients make their member ids.
+A member joins a share group, stays in it, gets its assignment, or leaves. The client makes the member id.
 """
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH
 from kbroker.protocol.api_keys import ApiKey
 
 LONGEST_MEMBER_ID = 36
-"""The length of a UUID as most libraries write it."""
+"""The length of a UUID in the form in which most libraries write it."""
 
 
 def check(_request: Request, body: Any) -> None:
-    """Raise INVALID_REQUEST for fields that contradict each other."""
+    """Raise INVALID_REQUEST if fields contradict each other."""
     check_given(MemberId=body.member_id)
     if len(body.member_id) > LONGEST_MEMBER_ID:
         raise invalid(f'found a member id of {len(body.member_id)} characters, expected {LONGEST_MEMBER_ID} at most')

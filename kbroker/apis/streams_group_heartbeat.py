@@ -1,9 +1,9 @@
 """StreamsGroupHeartbeat (key 88), version 0 (KIP-1071).
 
-Joins a streams group with the topology of the application, keeps a member alive, returns its tasks, and leaves the
-group. The broker creates missing internal topics in the background, if the client may create them. As in Apache Kafka
-before 4.4, requests with a static member, warm-up tasks, offsets of tasks or source topics by regular expression are
-refused with INVALID_REQUEST.
+A member joins a streams group with the topology of its application, stays in the group, gets its tasks, or leaves. The
+broker creates missing internal topics in the background, if the client may create them. As in Apache Kafka before 4.4,
+requests with a static member, warm-up tasks, offsets of tasks or a regular expression for source topics are refused
+with INVALID_REQUEST.
 """
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from kbroker.security.acl_codes import Operation, ResourceType
 NO_TIMEOUT = -1
 BROKER_DEFAULT = -1
 NEVER_STRICT = 32767
-"""More than any version: a client above its quota is throttled afterwards."""
+"""A version above all others, so that a client above its quota is throttled after the creation and not refused."""
 MOST_ENTRIES = 5_000
-"""The most subtopologies, topics and configs in a topology."""
+"""The most subtopologies, topics and configs, counted together, in a topology."""
 MOST_FAILURES = 3
-"""The most creations whose errors a status names, as in Kafka."""
+"""The most failed creations that a status names, as in Kafka."""
 CREATE, DESCRIBE, TOPIC = Operation.CREATE, Operation.DESCRIBE, ResourceType.TOPIC
 
 
 def check(request: Request, body: Any) -> Steps:
-    """Check the fields, and the topology if there is one."""
+    """Check the fields. If the request has a topology, check it, too."""
     check_fields(body)
     if body.topology is not None:
         yield from check_topology(request, body.topology)
@@ -52,7 +52,7 @@ def response(request: Request, body: Any, reply: StreamsReply) -> Any:
 
 
 def check_fields(body: Any) -> None:
-    """Raise INVALID_REQUEST for fields that are not supported or contradict each other."""
+    """Raise INVALID_REQUEST for a field that is not supported, and if fields contradict each other."""
     for name, value in (('a group instance id', body.instance_id), ('offsets of tasks', body.task_offsets),
                         ('end offsets of tasks', body.task_end_offsets), ('warm-up tasks', body.warmup_tasks or None)):
         if value is not None:
@@ -72,7 +72,7 @@ def check_fields(body: Any) -> None:
 
 
 def check_join(body: Any, tasks: Iterable[list[Any] | None]) -> None:
-    """Raise INVALID_REQUEST unless the request has all fields that a member needs to join."""
+    """Raise INVALID_REQUEST unless the request has all fields with which a member joins."""
     if body.rebalance_timeout_ms == NO_TIMEOUT:
         raise invalid('expected a rebalance timeout of a member that joins, found none')
     if any(each is None or each for each in tasks):
@@ -111,7 +111,7 @@ def check_topology(request: Request, topology: Any) -> Steps:
 
 
 def check_name(name: str) -> None:
-    """Raise STREAMS_INVALID_TOPOLOGY unless this can be the name of a topic of an application."""
+    """Raise STREAMS_INVALID_TOPOLOGY if an application cannot have a topic of this name."""
     if name in INTERNAL_TOPICS:
         raise invalid_topology(f'{name} is an internal topic of the broker')
     try:
@@ -121,8 +121,8 @@ def check_name(name: str) -> None:
 
 
 def check_subtopology(part: Any) -> None:
-    """Raise INVALID_REQUEST for a regular expression, STREAMS_INVALID_TOPOLOGY for partitions or topics that do not
-    fit."""
+    """Raise INVALID_REQUEST for a regular expression, STREAMS_INVALID_TOPOLOGY for wrong numbers of partitions or wrong
+    topics."""
     if part.source_topic_regex or any(group.source_topic_regex for group in part.copartition_groups):
         raise invalid('found a regular expression for source topics, expected names')
     for topic in part.state_changelog_topics:
@@ -143,7 +143,7 @@ def check_subtopology(part: Any) -> None:
 def create_missing(request: Request, group_id: str, reply: StreamsReply) -> None:
     """Create the missing internal topics of a group in the background. Add failures to the status of the response.
 
-    As in Kafka, a client without the right to create one of them creates none.
+    As in Kafka, none is created if the client may not create one of them.
     """
     missing = list(reply.missing)
     if not missing:
@@ -163,7 +163,7 @@ def create_missing(request: Request, group_id: str, reply: StreamsReply) -> None
 
 
 def start_creation(request: Request, group_id: str, missing: Iterable[InternalTopic]) -> None:
-    """Create the topics in the background. Remember their errors for two heartbeat intervals."""
+    """Create the topics in the background. Keep their errors for two heartbeat intervals."""
     node, wanted = request.node, []
     topics = node.groups.streams_topics
     remember_ms = 2 * node.groups.group_config(group_id).timing['streams'].heartbeat_interval_ms

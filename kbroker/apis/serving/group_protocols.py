@@ -1,4 +1,4 @@
-"""The kinds of modern groups that the broker serves: the feature is finalized, and the settings allow the kind."""
+"""The kinds of modern groups that the broker serves: their feature is finalized, and the settings allow them."""
 from __future__ import annotations
 
 from typing import Any
@@ -8,7 +8,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 
 FEATURES = {'consumer': 'group.version', 'share': 'share.version', 'streams': 'streams.version'}
 WITHOUT_SETTING = frozenset({'share'})
-"""The kinds that group.coordinator.rebalance.protocols does not have to name."""
+"""The kinds that are served even if group.coordinator.rebalance.protocols does not name them."""
 
 
 def is_served(node: Any, kind: str) -> bool:

@@ -1,6 +1,7 @@
-"""The common way of the heartbeats that may change something: from the decoded request to the reply.
+"""The full way of a heartbeat, which may change the group: from the decoded request to the reply.
 
-`idle_heartbeat` answers all other heartbeats. A `HeartbeatKind` has the parts that differ between the kinds of groups.
+`idle_heartbeat` answers heartbeats that change nothing. A `HeartbeatKind` has the parts that differ between the kinds
+of groups.
 """
 from __future__ import annotations
 
@@ -17,30 +18,30 @@ from kbroker.group.modern.heartbeat import Call
 from kbroker.security.acl_codes import Operation, ResourceType
 
 MOST_NAMES = 10_000
-"""The most topics in a request: they are sorted and counted in one part, which takes less than 10 ms."""
+"""The most topics in a request. They are sorted and counted in one part, which takes less than 10 ms for so many."""
 DESCRIBE, TOPIC = Operation.DESCRIBE, ResourceType.TOPIC
 
 
 def unchanged(_request: Request, _body: Any, reply: Any) -> Any:
-    """Return the coordinator's reply, which is the response."""
+    """Return the coordinator's reply, because it is the response."""
     return reply
 
 
 class HeartbeatKind(NamedTuple):
-    """The parts of a heartbeat that depend on the kind of group."""
+    """The parts of a heartbeat's API that depend on the kind of group."""
 
     group_type: str
     check: Callable[[Request, Any], Steps | None]
-    """Raises KafkaError for fields that contradict each other. A generator checks them in parts."""
+    """Raises KafkaError if fields contradict each other. A generator function checks them in parts."""
     response: Callable[[Request, Any, Any], Any] = unchanged
-    """Returns the response, made from the coordinator's reply."""
+    """Returns the response. It is made from the coordinator's reply, which is the last argument."""
 
 
 def serve(kind: HeartbeatKind, request: Request, body: Any) -> Steps:
-    """Check a heartbeat and pass it to the coordinator. Reply when the change is durable.
+    """Check a heartbeat, and pass it to the coordinator. Reply when the change is durable.
 
-    Raises UNSUPPORTED_VERSION, GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_REQUEST, the errors of
-    the kind, and INVALID_GROUP_ID or NOT_COORDINATOR.
+    Raises UNSUPPORTED_VERSION, GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_REQUEST,
+    INVALID_GROUP_ID, NOT_COORDINATOR, and the errors of the kind's `check`.
     """
     require_group_protocol(request, kind.group_type)
     require(request, Operation.READ, ResourceType.GROUP, body.group_id)
@@ -56,13 +57,14 @@ def serve(kind: HeartbeatKind, request: Request, body: Any) -> Steps:
         else:
             request.reply(request.api.failure(body, error.code, str(error), request.version))
 
-    # The slash is how Java writes an address without a host name: members carry it in answers and in the offsets topic.
+    # Java writes an address without a host name with a slash. Responses and rows have it in this form.
     call = Call(body, names, request.client_id or '', f'/{request.client_host}', may_describe)
     request.node.groups.heartbeats(kind.group_type, body.group_id).submit(call, Callback(done))
 
 
 def read_names(request: Request, listed: list[str] | None) -> Steps:
-    """Return the topics that the request lists, None without a list. Check the client's right to each, in parts.
+    """Return the topics that the request lists; None if it has no list. Check the client's right to each topic, in
+    parts.
 
     Raises INVALID_REQUEST, TOPIC_AUTHORIZATION_FAILED.
     """
@@ -81,7 +83,7 @@ def read_names(request: Request, listed: list[str] | None) -> Steps:
 
 
 def check_given(**values: str | None) -> None:
-    """Raise INVALID_REQUEST for a value that is given but blank."""
+    """Raise INVALID_REQUEST for a value that is given, but blank."""
     for name, value in values.items():
         if value is not None and not value.strip():
             raise invalid(f'found a blank {name}, expected none or a name')

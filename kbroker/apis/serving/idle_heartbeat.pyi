@@ -1,4 +1,4 @@
-"""Types of idle_heartbeat.pyx; the documentation stands there."""
+"""Types of idle_heartbeat.pyx; see idle_heartbeat.pyx for the documentation."""
 from kbroker.apis.serving.heartbeat_calls import HeartbeatKind
 from kbroker.apis.serving.request import Handler
 

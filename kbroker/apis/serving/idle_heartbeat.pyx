@@ -1,8 +1,8 @@
 """Heartbeats of idle members of consumer, share and streams groups, read and answered by hand.
 
-Most heartbeats name only the group, the member and its epoch, and change nothing. A static member of a consumer group
-also names its instance, and a member of a streams group the endpoints that it knows. `group/modern/idle_members` finds
-out whether a heartbeat changes nothing. All other heartbeats are decoded, and become operations of turns.
+Most heartbeats only name the group, the member and its epoch, and change nothing. A static member of a consumer group
+also names its instance, and a member of a streams group the endpoints that it knows. `group/modern/idle_members`
+decides whether such a heartbeat changes nothing. All other heartbeats are decoded, and become operations of turns.
 """
 from functools import partial
 
@@ -28,12 +28,15 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef enum:
-    # The length of a UUID. A longer member id is decoded: the length of this one takes one byte.
+    # The length of a UUID. Requests with a longer member id are decoded, so that the length takes one byte in the
+    # response.
     MOST_ID_BYTES = 36
     # The end of a response. In a streams group: the acceptable lag, the interval of task offsets, no status, no tasks
-    # of three roles, the epoch of the endpoints, no endpoints, and the tags. Otherwise: no assignment, the tags.
+    # of three roles, the epoch of the endpoints, no endpoints, and the tags. In other groups: no assignment, and the
+    # tags.
     MOST_REST_BYTES = 4 + 4 + 1 + 3 + 4 + 1 + 1
-    # The header, the throttle time, the code, two strings, epoch and interval, and the end.
+    # A response: the header, the throttle time, the error code, the error message, the member id, the epoch, the
+    # interval, and the end.
     MOST_ANSWER_BYTES = 5 + 4 + 2 + 1 + 1 + MOST_ID_BYTES + 4 + 4 + MOST_REST_BYTES
     NO_ARRAY = 0
     EMPTY_ARRAY = 1
@@ -44,10 +47,10 @@ cdef int GROUP = ResourceType.GROUP
 
 
 cdef class HeartbeatHandler(Handler):
-    """Replies to heartbeats of idle members. Decodes all others, which `heartbeat_calls.serve` checks and passes on.
+    """Replies to heartbeats of idle members. Decodes all other heartbeats, and passes them to `heartbeat_calls.serve`.
 
-    A request begins with the group, the member and the epoch. Then follows, in a streams group, the epoch of the
-    endpoints that the member knows, and in a consumer group the instance id. All versions of the messages are flexible.
+    A request begins with the group, the member and the epoch. The next field is the epoch of the endpoints that the
+    member knows in a streams group, and the instance id in a consumer group. All versions of the messages are flexible.
     """
     cdef DecodingHandler whole
     cdef str kind
@@ -72,7 +75,7 @@ cdef class HeartbeatHandler(Handler):
         return self.whole.serve(request, body)
 
     cdef bint answer_idle(self, Request request, Cursor *body) except -1:
-        """Reply to the heartbeat if its member is idle. Return False, without any effect, if it is not."""
+        """Reply to the heartbeat if its member is idle. Return False if it is not, without any effect."""
         cdef Sender sender = Sender.__new__(Sender)
         cdef int32_t endpoint_epoch = 0
         cdef IdleBeat found
@@ -104,7 +107,8 @@ cdef class HeartbeatHandler(Handler):
         return True
 
     cdef bint is_bare(self, int version, Cursor *body) except -1:
-        """Return whether the request has no other field. Kafka ignores bytes behind a request."""
+        """Return whether the request has no other field than those that were read. Kafka ignores bytes after a request.
+        """
         cdef bytes tail
         while len(self.tails) <= version:
             self.tails.append(None)
@@ -116,7 +120,7 @@ cdef class HeartbeatHandler(Handler):
                 and memcmp(body.at, PyBytes_AS_STRING(tail), PyBytes_GET_SIZE(tail)) == 0)
 
     cdef bytes encoded(self, Request request, Sender sender, IdleBeat *found):
-        """Return the response with its header: no error and no assignment."""
+        """Return the response with its header. It has no error and no assignment."""
         cdef uint8_t answer[MOST_ANSWER_BYTES]
         cdef uint8_t *at = request.put_header(answer)
         cdef Py_ssize_t length
@@ -145,7 +149,7 @@ cdef class HeartbeatHandler(Handler):
 
 
 cdef str take_text(Cursor *cursor, Py_ssize_t most_bytes, bint nullable):
-    """Read a string of at most this many bytes; None for null. Raise ProtocolError for a longer one."""
+    """Read a string; return None for null. Raise ProtocolError for a string of more than `most_bytes`."""
     cdef const uint8_t *text
     cdef Py_ssize_t length = take_string(cursor, True, nullable, &text)
     if length < 0:
