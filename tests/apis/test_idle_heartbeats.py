@@ -1,4 +1,4 @@
-"""The short way of heartbeats that change nothing: it answers what the whole way would have answered."""
+"""The short way of heartbeats that change nothing. Its answers equal those of the whole way."""
 import itertools
 from functools import partial
 
@@ -28,7 +28,7 @@ WHOLE = {
         (ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, share_group_heartbeat),
         (ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, streams_group_heartbeat))
 }
-"""The APIs without a short way."""
+"""The APIs of heartbeats, each without the short way."""
 REQUESTS = {'consumer': 'ConsumerGroupHeartbeatRequest', 'share': 'ShareGroupHeartbeatRequest',
             'streams': 'StreamsGroupHeartbeatRequest'}
 VERSIONS = {'consumer': 1, 'share': 1, 'streams': 0}
@@ -43,7 +43,7 @@ class WithoutShortWay(InProcessBroker):
 
 
 class Side:
-    """A broker with a group of an example, in which topics have the names of their places."""
+    """A broker with one group of an example. Its topics are named by numbers, so that two brokers can be compared."""
 
     def __init__(self, broker):
         self.client = ApiClient(broker)
@@ -58,7 +58,7 @@ class Side:
         self.names[self.client.create_topic(f'{self.prefix}-{number}', 2)] = number
 
     def act(self, action, member, number):
-        """Do one thing. Return what a client sees of it."""
+        """Do one action. Return what the client sees of it."""
         if action == 'wait':
             return self.client.broker.clock.advance([1, 400, 5_000, 44_000, 46_000][number])
         if action == 'create':
@@ -75,7 +75,7 @@ class Side:
         return self.heartbeat(member, client_id, **self.fields_of(action, member, number))
 
     def fields_of(self, action, member, number):
-        """Return the fields of a heartbeat. With the numbers 3 and 4, members join and beat with more of them."""
+        """Return the fields of a heartbeat. The numbers 3 and 4 give it more fields than the others."""
         epoch = self.epochs.get(member, 0)
         names = [f'{self.prefix}-{topic}' for topic in range(number % 3)] or ['none']
         fields = {'member_epoch': {'join': 0, 'leave': -1, 'beat of an old epoch': epoch - 1}.get(action, epoch)}
@@ -120,7 +120,7 @@ class Side:
         return self.plain(answer)
 
     def adopt(self, member, answer):
-        """Keep what the answer assigns."""
+        """Keep the assignment and the epochs in the answer for later heartbeats."""
         if self.kind == 'streams':
             self.endpoint_epochs[member] = answer.endpoint_information_epoch
             if answer.active_tasks is not None:
@@ -131,7 +131,7 @@ class Side:
                                   for topic in answer.assignment.topic_partitions]
 
     def plain(self, value):
-        """Return a message as plain values, with topics by their numbers."""
+        """Return a message as plain values, in which numbers replace the names and ids of topics."""
         if isinstance(value, list):
             return sorted(map(self.plain, value), key=repr)
         if hasattr(value, '_layout'):
@@ -139,7 +139,7 @@ class Side:
         return self.names.get(value, value)
 
     def state(self):
-        """Return what the broker knows of the group, and how much it has stored."""
+        """Return the broker's state of the group, and the end offset of its log."""
         broker = self.client.broker
         group = next((each for each in broker.groups.list_groups() if each.group_id == self.prefix), None)
         stored = broker.topics.get('__consumer_offsets', 0).log_end_offset
@@ -176,7 +176,7 @@ def test_the_short_way_answers_what_the_whole_way_would_have_answered(sides, kin
 
 @pytest.fixture(params=list(REQUESTS))
 def idle(request, tmp_path):
-    """A side with a settled member 0, on a broker of its own."""
+    """Return a side on a broker of its own, with the settled member 0."""
     with InProcessBroker(tmp_path, SETTINGS) as broker:
         side = Side(broker)
         side.begin(request.param, 'g')

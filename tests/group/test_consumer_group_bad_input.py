@@ -1,4 +1,4 @@
-"""Bad requests to consumer groups: each gets Kafka's error, changes nothing and takes no memory."""
+"""Bad requests to consumer groups. Each gets Kafka's error, changes nothing and takes no memory."""
 
 import pytest
 from support.worlds.consumer_groups import Consumer, consumer_group
@@ -16,8 +16,8 @@ KEPT = ('members', 'targets', 'epoch', 'assignment_epoch', 'assigned_at_ms', 'me
 
 @pytest.fixture
 def world():
-    """A world with a group of two members: `a` with epoch 3 and partition 0 of t, and the static member `s`, which
-    waits for the other partitions."""
+    """Return a world with a group of two members. `a` has epoch 3 and partition 0 of t. The static member `s` waits for
+    the other partitions."""
     world = World(group_consumer_assignment_interval_ms=0, group_consumer_min_assignment_interval_ms=0,
                   group_consumer_migration_policy='disabled', kbroker_group_memory_max_bytes=1_000_000)
     world.topics.create('t', 2)
@@ -38,7 +38,7 @@ def world():
 
 
 def footprint(world):
-    """Return everything that a request could change: rows, groups, memory, deadlines."""
+    """Return everything that a request could change: rows, groups, memory and deadlines."""
     group = consumer_group(world)
     return (
         list(world.partition.stored), {found.group_id: found.group_type for found in world.groups.list_groups()},

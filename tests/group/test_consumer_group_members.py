@@ -9,7 +9,7 @@ from kbroker.base.errors import ErrorCode, KafkaError
 
 @pytest.fixture
 def world():
-    """A world with the topic `t`, in which every heartbeat may compute a target."""
+    """Return a world with the topic `t`, in which every heartbeat may compute targets."""
     made = World(group_consumer_assignment_interval_ms=0, group_consumer_min_assignment_interval_ms=0)
     made.topics.create('t', 2)
     return made
@@ -131,7 +131,8 @@ def test_a_new_topic_is_found_although_the_clock_was_set_back(world):
 
 
 def test_a_resolution_that_failed_is_not_repeated_at_once_although_the_clock_was_set_back(world, caplog):
-    """The last successful resolution is in the future then, which alone would allow one at each heartbeat."""
+    """Because the clock was set back, the last successful resolution is in the future. That alone would allow a
+    resolution at each heartbeat."""
     a = Consumer(world, 'a', regex='t.*')
     a.join()
     a.heartbeat()

@@ -23,7 +23,7 @@ def world():
 
 @pytest.fixture
 def member(world):
-    """A member with epoch 3, which has had both partitions since epoch 2."""
+    """Return a member with epoch 3, which has had both partitions since epoch 2."""
     found = Consumer(world, 'a', names=['t'])
     found.join()
     found.heartbeat(subscribed_topic_names=['t', 'later'])

@@ -1,4 +1,4 @@
-"""The exact bytes of the rows of consumer groups, and groups that are loaded from rows.
+"""The exact bytes of the rows of consumer groups, and the groups that a load makes of them.
 
 Covers KIP-1251.
 """

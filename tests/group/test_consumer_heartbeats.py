@@ -11,7 +11,7 @@ HOUR_MS = 3_600_000
 
 
 def world_of(partitions=2, **settings):
-    """A world with the topic `t`, in which every heartbeat may compute a target."""
+    """Return a world with the topic `t`, in which every heartbeat may compute targets."""
     world = World(**{'group_consumer_assignment_interval_ms': 0, 'group_consumer_min_assignment_interval_ms': 0,
                      **settings})
     world.topics.create('t', partitions)
@@ -196,7 +196,7 @@ def test_a_newcomer_within_the_interval_waits_for_a_later_heartbeat():
 
 
 def test_a_clock_that_was_set_back_delays_no_assignment():
-    """The last assignment is in the future then."""
+    """After the clock is set back, the time of the last assignment is in the future."""
     world = world_of(group_consumer_assignment_interval_ms=1000)
     a, b = Consumer(world, 'a', names=['t']), Consumer(world, 'b', names=['t'])
     a.join()

@@ -1,4 +1,4 @@
-"""The memory that clients can take in groups is bounded. At the bound, honest clients can continue."""
+"""The memory that clients can take in groups is bounded. At the bound, honest clients can still work."""
 
 import pytest
 from support.worlds.group_coordinator import GROUP, Client, World, stable_group, subscription

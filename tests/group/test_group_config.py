@@ -1,4 +1,4 @@
-"""The configs in force for a group: its own configs within the bounds of the broker, else those of the broker."""
+"""The configs in force for a group: its own configs, within the bounds of the broker, and the broker's for the rest."""
 import pytest
 from support.worlds.group_coordinator import World
 

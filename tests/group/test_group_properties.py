@@ -17,7 +17,7 @@ CLIENTS = st.integers(0, 3)
 
 
 class GroupsOnDisk(RuleBasedStateMachine):
-    """A machine with two groups, four clients (one of them static) and two producers. Flushes happen at random."""
+    """A state machine of two groups, four clients (one of them static) and two producers. Flushes happen at random."""
 
     @initialize()
     def begin(self):

@@ -1,4 +1,4 @@
-"""The exact bytes of rows of `__consumer_offsets`."""
+"""The exact bytes of the rows of `__consumer_offsets`."""
 
 import struct
 
@@ -109,13 +109,13 @@ COMMITTED = st.tuples(
     st.builds(OffsetKey, NAMES, NAMES, st.integers(0, 2**31 - 1)),
     st.builds(CommittedOffset, OFFSETS, st.integers(-1, 2**31 - 1), NAMES, TIMES, st.none(),
               st.just(bytes(16)) | st.binary(min_size=16, max_size=16))
-    # A row with an expiry has no leader epoch and no topic id.
+    # A row with an expiry time has no leader epoch and no topic id.
     | st.builds(CommittedOffset, OFFSETS, st.just(-1), NAMES, TIMES, st.integers(0, 2**63 - 1)),
 )
 
 
 def as_messages(key, committed):
-    """Return the row, encoded by the tables and the codec."""
+    """Return the row as the tables and the codec encode it."""
     key = OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)
     value = OffsetCommitValue(
         offset=committed.offset, leader_epoch=committed.leader_epoch, metadata=committed.metadata,
@@ -142,7 +142,8 @@ def test_the_batch_of_a_commit_is_what_the_codec_makes_of_its_rows(committed, pr
 
 @given(COMMITTED)
 def test_what_is_appended_is_what_a_load_would_read(committed):
-    """The coordinator adopts the offsets that it has appended without reading them. They must equal those of a load."""
+    """The coordinator adopts the offsets that it has appended, without reading them. They must equal the offsets that a
+    load reads."""
     key, offset = committed
     (record,) = decode_records(appended([key], [offset]))
     assert read_row(record.key, record.value, record.offset) == OffsetRow(key, offset)

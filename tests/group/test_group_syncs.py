@@ -1,4 +1,4 @@
-"""The syncs of the disk when members join: one for each turn of the group, however many members share it."""
+"""The syncs of the disk when members join: one for each turn of the group, however many members join in the turn."""
 from __future__ import annotations
 
 import pathlib
@@ -75,7 +75,8 @@ def test_the_joins_of_a_tick_share_a_sync(broker, fs, kind):
     answers = [answer_of(request, version, connection)
                for request, connection in zip(requests, connections, strict=True)]
     assert {ErrorCode(answer.error_code) for answer in answers} == {ErrorCode.NONE}
-    # A turn has all waiting joins. So there is at most one for each tick, and one for joins that arrived during a turn.
+    # A turn serves all joins that wait. There is at most one turn for each tick, and one for joins that arrived during
+    # a turn.
     assert 1 <= fs.syncs[OFFSETS] - before <= TICKS + 1
 
 

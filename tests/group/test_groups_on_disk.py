@@ -44,7 +44,7 @@ def commit(broker, partition, offset):
 
 
 def fetched(broker, require_stable=False):
-    """Return (offset, error code) by partition."""
+    """Return (offset, error code) of each partition."""
     topic = OffsetFetchRequest.OffsetFetchRequestTopics(name='orders', partition_indexes=[0, 1])
     group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
     answer = broker.ask(OffsetFetchRequest(groups=[group], require_stable=require_stable), 9)

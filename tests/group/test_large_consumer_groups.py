@@ -1,7 +1,7 @@
 """Consumer groups with regular expressions that match many topics: no turn of the loop is long.
 
-The heartbeats arrive outside of the turns, and the turns do their work in parts. Times are processor times of this
-thread, so the load of the machine does not count.
+The turns of the loop do the work in parts. Times are processor times of this thread, so the load of the machine does
+not count.
 """
 import pytest
 from support.runner.attempts import assert_within

@@ -14,12 +14,12 @@ from kbroker.protocol.messages import JoinGroupRequest, LeaveGroupRequest, SyncG
 MEMBERS = 10_000
 ORDERS = subscription('orders')
 GATHERED_MS = 7_000
-"""The time after which the first rebalance no longer waits for members."""
+"""The time after which the first rebalance waits for no more members."""
 
 
 @pytest.fixture
 def world():
-    """A world whose first rebalance waits for members. A row may have ten thousand members."""
+    """Return a world whose first rebalance waits for members, and whose rows may have ten thousand members."""
     with large_world(group_initial_rebalance_delay_ms=3000) as found:
         yield found
 
@@ -44,7 +44,7 @@ def send_join(world, request):
 
 
 def join_all(world):
-    """Let ten thousand clients get their ids and join. Return their answers by member id."""
+    """Let ten thousand clients get their member ids and join. Return their answers by member id."""
     answers = {}
     for _ in range(MEMBERS):
         member_id = send_join(world, join_request()).value.member_id
@@ -53,7 +53,7 @@ def join_all(world):
 
 
 def formed(world):
-    """Return the answers of ten thousand members of the first generation."""
+    """Return the answers to ten thousand members of the first generation."""
     answers = join_all(world)
     world.advance(GATHERED_MS)
     assert {answer.value.generation_id for answer in answers.values()} == {1}

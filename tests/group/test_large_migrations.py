@@ -1,6 +1,6 @@
 """Large groups change their protocol, and no turn of the loop is long.
 
-All rows of an upgrade are one batch, so max.message.bytes bounds the groups that can be upgraded: at its default, to
+All rows of an upgrade are one batch. The default of max.message.bytes therefore allows the upgrade of groups of up to
 about three thousand members. Times are processor times of this thread, so the load of the machine does not count.
 """
 import gc
@@ -31,7 +31,7 @@ def _without_garbage_collection():
 
 
 def world_with(members):
-    """Return a world with a classic group of this many members. Each has a partition of `t`."""
+    """Return a world with a classic group of this many members, each of which has a partition of `t`."""
     world = MeasuredWorld(group_consumer_assignment_interval_ms=0, group_consumer_min_assignment_interval_ms=0,
                           group_consumer_assignors='range')
     world.topics.create('t', members + 1)
@@ -47,7 +47,7 @@ def world_with(members):
 
 
 def upgraded(world, members):
-    """Upgrade the group by the join of a member of the consumer protocol. Return this member."""
+    """Upgrade the group: a member of the consumer protocol joins. Return this member."""
     newcomer = Consumer(world, 'newcomer', names=['t'])
     assert newcomer.join().code is ErrorCode.NONE
     group = consumer_group(world)
@@ -56,7 +56,7 @@ def upgraded(world, members):
 
 
 def downgrade(world, newcomer, members):
-    """Downgrade the group: `newcomer` leaves, and the others get their assignments in a classic group."""
+    """Downgrade the group: `newcomer` leaves, and the remaining members get their assignments in a classic group."""
     assert newcomer.leave().code is ErrorCode.NONE
     group = world.groups.describe(GROUP, 'classic')
     assert (len(group.members), group.generation) == (members, 4)

@@ -1,7 +1,7 @@
 """Streams groups of twenty thousand tasks: no turn of the loop is long.
 
-The heartbeats arrive outside of the turns, and the turns do their work in parts. Times are processor times of this
-thread, so the load of the machine does not count.
+The turns of the loop do the work in parts. Times are processor times of this thread, so the load of the machine does
+not count.
 """
 import pytest
 from support.runner.attempts import assert_within
@@ -13,7 +13,7 @@ TASKS = 20_000
 
 @pytest.fixture
 def world():
-    """A world in which every heartbeat may compute a target."""
+    """Return a world in which every heartbeat may compute targets."""
     with large_world(group_streams_assignment_interval_ms=0, group_streams_min_assignment_interval_ms=0,
                      group_streams_initial_rebalance_delay_ms=0, group_streams_num_standby_replicas=1) as found:
         found.topics.create('t', TASKS)

@@ -1,4 +1,4 @@
-"""The hashes equal those in the rows of Apache Kafka."""
+"""The hashes of topics equal those in rows that Apache Kafka has written."""
 import pytest
 
 from kbroker.base.long_work import run_to_end

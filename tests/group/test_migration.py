@@ -1,4 +1,4 @@
-"""Migration between the classic and the consumer protocol, member by member, and groups with members of both."""
+"""Migration between the classic and the consumer protocol, member by member. Groups have members of both protocols."""
 
 import pytest
 from support.worlds.consumer_groups import Consumer, assignment_in, batches_of_types, consumer_group, last_batch
@@ -26,9 +26,9 @@ def reader(world, name='c', owned=(), **fields):
 
 
 def stable(world, *clients, assignments=None):
-    """Make a classic group of the clients, each with a share of `t`."""
+    """Make a classic group of the clients. Each is assigned a part of `t`."""
     stable_group(world, *clients)
-    # The helper assigns names; the leader assigns partitions when it rebalances.
+    # `stable_group` assigns names instead of partitions. The leader assigns partitions when it rebalances.
     leader_id = world.groups.describe(GROUP, 'classic').leader_id
     leader = next(client for client in clients if client.member_id == leader_id)
     others = [client for client in clients if client is not leader]
@@ -48,7 +48,7 @@ def stable(world, *clients, assignments=None):
 
 
 def rejoin(world, client, owned):
-    """Let a member join again with the partitions that it owns. Return its assignment."""
+    """Let a member join again, and report the partitions that it owns. Return its assignment."""
     client.protocols = [('range', encode_subscription(['t'], [('t', partition) for partition in owned]))]
     answer = client.join()
     world.run_due()
@@ -200,7 +200,7 @@ def test_members_that_are_no_consumers_are_not_upgraded(world):
 
 
 def mixed(world, **fields):
-    """Return a member of the consumer protocol and one of the classic protocol, in one stable group."""
+    """Return a member of the consumer protocol and a member of the classic protocol, in one stable group."""
     a = Consumer(world, 'a', names=['t'], **fields)
     a.join()
     classic = reader(world)

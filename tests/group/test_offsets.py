@@ -1,4 +1,4 @@
-"""Committed offsets: visibility, permission to commit, deletion and expiry.
+"""Committed offsets: their visibility, the right to commit, deletion and expiry.
 
 Covers KIP-211.
 """
@@ -24,7 +24,7 @@ def forget(world, *partitions):
 
 
 def delete_group(world, group_id=GROUP):
-    """Delete the group. Return a list to which the answer is added: an error code or None."""
+    """Delete the group. Return a list that receives the answer: an error code, or None."""
     answers = []
     world.groups.delete_group(group_id, Callback(lambda error, result: answers.append(error and error.code)))
     return answers
@@ -41,7 +41,7 @@ def test_a_commit_is_not_visible_before_it_is_durable():
 
 
 def test_an_expiring_commit_says_the_same_before_and_after_a_restart():
-    """The row of an expiring offset has no leader epoch, so a fetch must not return one before a restart either."""
+    """The row of an expiring offset has no leader epoch. A fetch must not return one before the restart either."""
     world = World()
     answer = Answer()
     world.groups.commit(Commit(GROUP, {ORDERS: NewOffset(5, 9)}, retention_ms=1000), 4, answer.completion())
@@ -107,7 +107,7 @@ def test_a_commit_of_another_generation_or_member_is_refused(world):
 
 
 def test_a_commit_passes_while_a_rebalance_is_prepared_and_not_while_it_completes(world):
-    """Members commit before they give up their partitions. Once they have joined, it is too late."""
+    """Members commit before they give up their partitions, but not after they have joined again."""
     (client,) = stable_group(world, Client(world))
     joining = Client(world, 'b').join()
     assert world.commit(ORDERS, 5, **client.identity).code is ErrorCode.NONE
@@ -188,7 +188,8 @@ def test_the_last_of_many_transactions_counts_whatever_the_order_of_their_marker
 
 
 def test_a_transactional_commit_that_is_not_durable_makes_the_partition_unstable():
-    """The commit has passed its generation check. A successor that read the older offset would repeat its work."""
+    """The commit has passed the check of its generation. A successor that read the older offset would process its
+    records again."""
     world = World(immediate=False)
     world.commit_transactional(ORDERS, 5, 1000)
     assert world.fetched(ORDERS, require_stable=True).error is ErrorCode.UNSTABLE_OFFSET_COMMIT

@@ -1,4 +1,4 @@
-"""Stories of classic groups: members join, sync, leave, crash and return."""
+"""Classic groups: members join, sync, leave, crash and return."""
 
 import pytest
 from support.worlds.group_coordinator import GROUP, Client, World, stable_group, subscription
@@ -130,7 +130,7 @@ def test_when_the_leader_leaves_another_leads(world):
 
 
 def test_a_leader_that_joins_again_makes_everyone_rebalance(world):
-    """New partitions do not change the leader's metadata. It requests a new assignment by joining again."""
+    """New partitions do not change the leader's metadata. The leader requests another assignment by joining again."""
     first, second = stable_group(world, Client(world, 'a'), Client(world, 'b'))
     answer = first.join()
     assert not answer.came
@@ -146,7 +146,7 @@ def test_a_follower_that_joins_again_unchanged_gets_the_current_generation(world
 
 
 def test_a_follower_with_changed_metadata_makes_everyone_rebalance(world):
-    """A cooperative assignor moves partitions in two steps like this: revoke, then join again without them."""
+    """A cooperative assignor moves partitions in two steps: a member revokes them, then joins again without them."""
     _, second = stable_group(world, Client(world, 'a'), Client(world, 'b'))
     second.protocols = [('range', subscription('payments'))]
     assert not second.join().came

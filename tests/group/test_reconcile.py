@@ -20,7 +20,8 @@ STABLE, UNREVOKED, UNRELEASED, UNKNOWN = State
 
 
 def numbers(text):
-    """Return {topic: {partition: epoch}} of words such as a1-3@10 and b4,6@5. Without an epoch, it is 10."""
+    """Return {topic: {partition: epoch}} for words such as a1-3@10 and b4,6@5. Without an epoch in the word, it is 10.
+    """
     found = {}
     for word in text.split():
         partitions, _, epoch = word[1:].partition('@')
@@ -40,7 +41,7 @@ def assigned(state, epoch, text, pending='', previous=0):
 
 
 def step(before, epoch, target, owned, held, *, subscribed=BOTH, changed=False):
-    """Reconcile a member while other members hold the partitions `held` with epoch 10."""
+    """Reconcile a member. Other members have the partitions in `held`, with epoch 10."""
     holders = numbers(held)
     return run_to_end(reconcile(before, epoch, sets(target), lambda topic, number: holders.get(topic, {}).get(
         number, FREE), sets(owned), subscribed, changed))
@@ -167,7 +168,7 @@ TARGETS = st.fixed_dictionaries({b'a': st.frozensets(st.integers(0, 4)), b'b': s
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(TARGETS, min_size=2, max_size=2), st.lists(st.tuples(st.integers(0, 1), st.booleans()), max_size=12))
 def test_no_two_members_have_a_partition_and_both_reach_their_targets(wishes, heartbeats):
-    """Two members act in turns at random, then one after the other. Partitions pending revocation are not free."""
+    """Two members heartbeat in a random order, then in turns. Partitions that are pending revocation are not free."""
     first = wishes[0]
     second = {topic: partitions - first.get(topic, frozenset()) for topic, partitions in wishes[1].items()}
     swapped = [(1, [first, second]), (2, [second, first])]

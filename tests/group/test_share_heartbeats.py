@@ -12,7 +12,7 @@ from kbroker.group.share.rows import ShareKey
 
 
 def world_of(partitions=3, **settings):
-    """A world with the topic `t`, in which every heartbeat may compute a target."""
+    """Return a world with the topic `t`, in which every heartbeat may compute targets."""
     world = World(**{'group_share_assignment_interval_ms': 0, 'group_share_min_assignment_interval_ms': 0, **settings})
     world.topics.create('t', partitions)
     return world

@@ -1,4 +1,4 @@
-"""The batches of share states, compared: merged with the slow twin, encoded with the codec."""
+"""The batches of share states. Merges are compared with those of the slow twin, encodings with those of the codec."""
 from __future__ import annotations
 
 import random

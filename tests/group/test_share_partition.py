@@ -1,4 +1,5 @@
-"""The states of the records of a share partition: each rule, and random histories compared with the slow twin."""
+"""The states of the records of a share partition: each rule, and random histories that are compared with the slow twin.
+"""
 from __future__ import annotations
 
 import itertools
@@ -24,7 +25,7 @@ def wanted(records: int = 500, *, batch_size: int = 500, exact: bool = False, lo
 
 
 def log(*bounds: int) -> list[tuple[int, int, bool]]:
-    """Return batches: (0, 10, 20) are 0-9 and 10-19."""
+    """Return batches between the given bounds: (0, 10, 20) are 0-9 and 10-19."""
     return [(first, end - 1, False) for first, end in itertools.pairwise(bounds)]
 
 
@@ -296,7 +297,7 @@ def test_a_lock_that_ends_during_a_write_changes_nothing_if_it_succeeds():
     assert partition.start_offset == 10
 
 
-# ---- throttling of bad records
+# ---- isolation of bad records
 
 def tries(partition: SharePartition, batches: list[tuple[int, int, bool]], limit: int) -> list[tuple[int, int, int]]:
     found = acquire(partition, batches, limit=limit)
@@ -367,7 +368,7 @@ def test_the_log_start_takes_records_along():
 # ---- memory
 
 def test_a_share_partition_takes_64_bytes_for_each_record_in_flight_at_most():
-    """Every second record belongs to another member, so each record is a run."""
+    """Every second record is acquired by another member, so that each record is a run."""
     partition, locks = SharePartition(0), 2_000
     members = [f'member {number}' for number in range(2)]
     batches = [log(offset, offset + 1) for offset in range(locks)]

@@ -1,4 +1,4 @@
-"""Share sessions: the memory of the names in their tables."""
+"""Share sessions: the memory of the ids of groups and members."""
 import pytest
 
 from kbroker.base.errors import ErrorCode, KafkaError

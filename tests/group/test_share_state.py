@@ -83,7 +83,7 @@ def test_batches_are_merged_by_count_then_state(old, new, start, expected):
 
 
 class Coordinator:
-    """A share coordinator on held partitions, and the topic `orders` of two partitions."""
+    """A share coordinator on held partitions, with the topic `orders` of two partitions."""
 
     def __init__(self, *, immediate: bool = True, topics: HeldRegistry | None = None, updates: int = 500):
         self.clock = ManualClock()

@@ -1,4 +1,4 @@
-"""Static members (KIP-345): their group.instance.id identifies them, not their member id."""
+"""Static members (KIP-345). A group.instance.id identifies them, and their member id may change."""
 
 from support.worlds.group_coordinator import GROUP, Client, World, stable_group, subscription
 

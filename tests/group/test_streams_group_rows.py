@@ -1,4 +1,4 @@
-"""The exact bytes of the rows of streams groups, and members decoded from them.
+"""The exact bytes of the rows of streams groups, and the members that are decoded from them.
 
 Covers KIP-1251.
 """
@@ -88,7 +88,7 @@ WHOLE_ROWS = {
 
 
 def replayed(encoded):
-    """Replay encoded rows as a start does. Return the group after the last row."""
+    """Replay encoded rows as a load does. Return the group after the last row."""
     group = None
     for offset, (key, value) in enumerate(encoded):
         row = read_row(key, value, offset)

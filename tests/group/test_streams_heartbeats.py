@@ -11,7 +11,7 @@ from kbroker.protocol.messages import StreamsGroupHeartbeatRequest
 
 
 def world_of(partitions=2, delay_ms=0, **settings):
-    """A world with the topic `t`, in which every heartbeat may compute a target."""
+    """Return a world with the topic `t`, in which every heartbeat may compute targets."""
     world = World(**{'group_streams_assignment_interval_ms': 0, 'group_streams_min_assignment_interval_ms': 0,
                      'group_streams_initial_rebalance_delay_ms': delay_ms, **settings})
     world.topics.create('t', partitions)
@@ -197,7 +197,7 @@ def endpoint(host):
 
 
 def endpoints_in(answer):
-    """Return the epoch of the endpoints in an answer, and the partitions at each endpoint, None if the answer has
+    """Return the epoch of the endpoints in an answer, and the partitions at each endpoint; None if the answer names
     none."""
     endpoints = answer.value.partitions_by_user_endpoint
     return answer.value.endpoint_information_epoch, None if endpoints is None else {

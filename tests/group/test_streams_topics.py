@@ -1,4 +1,4 @@
-"""The bounds of the memory for internal topics of streams groups: creations in progress, and errors."""
+"""The bounds of the memory for internal topics of streams groups: creations in progress, and errors of creations."""
 import pytest
 
 from kbroker.base.clock import ManualClock, Timers

@@ -1,4 +1,4 @@
-"""The assignor of tasks to members of streams groups."""
+"""The assignor that assigns tasks to members of streams groups."""
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

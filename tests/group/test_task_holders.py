@@ -1,4 +1,4 @@
-"""The index of the tasks that members hold, compared with counters that are copied whole."""
+"""The index of the tasks that members hold, compared with counters that are copied as a whole."""
 from collections import Counter
 
 from hypothesis import given
