@@ -55,6 +55,7 @@ from kbroker.topics.topic import Topic
 
 if TYPE_CHECKING:
     from kbroker.group.records import OffsetKey
+    from kbroker.log.producer_state import Verification
 
 log = logging.getLogger(__name__)
 
@@ -315,7 +316,7 @@ class GroupCoordinator:
 
     def start_verification(
         self, group_id: str, producer_id: int, producer_epoch: int, *, supports_epoch_bump: bool
-    ) -> Any:
+    ) -> Verification | None:
         """Return the guard for the first commit of a transaction in the group's partition; None if the transaction is
         open there.
 

@@ -1,6 +1,5 @@
 """Types of shard.pyx; see shard.pyx for the documentation."""
 from collections.abc import Callable
-from typing import Any
 
 from kbroker.base.clock import Clock
 from kbroker.base.completion import Completion
@@ -11,6 +10,7 @@ from kbroker.group.kinds import Kinds
 from kbroker.group.memory import GroupMemory
 from kbroker.group.offsets.table import OffsetTable
 from kbroker.group.records import CommittedOffset, OffsetKey, Row
+from kbroker.log.producer_state import Verification
 from kbroker.record.batch import BatchHeader
 from kbroker.topics.partition import Partition
 
@@ -21,8 +21,8 @@ def coordinator_error(error: KafkaError) -> KafkaError: ...
 class TransactionalProducer:
     producer_id: int
     producer_epoch: int
-    guard: Any
-    def __init__(self, producer_id: int, producer_epoch: int, guard: Any = None) -> None: ...
+    guard: Verification | None
+    def __init__(self, producer_id: int, producer_epoch: int, guard: Verification | None = None) -> None: ...
 
 class Shard:
     partition: Partition

@@ -56,7 +56,7 @@ class ConsumerSteps:
     def kind(self) -> Kind:
         """Return the table of the functions for consumer groups."""
         return Kind(
-            ConsumerGroup, Draft, rows, max_size=max_size, find=find_member, changed=changed, owned=owned_partitions,
+            ConsumerGroup, Draft, max_size=max_size, find=find_member, changed=changed, owned=owned_partitions,
             subscribe=subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
             is_idle=is_idle, replace_other=self.replace_other, downgrade=self.migration.downgrade_without,
             after=self.after, after_failed_join=self.migration.abandon_upgrade)

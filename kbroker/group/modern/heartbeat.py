@@ -20,7 +20,7 @@ from kbroker.group.config import GroupConfig, Timing
 from kbroker.group.deadlines import DELAY, REBALANCE, SESSION, Deadlines
 from kbroker.group.group import Group
 from kbroker.group.kinds import Row, Steps
-from kbroker.group.modern.group import ModernGroup, ModernMember, subscription_bytes
+from kbroker.group.modern.group import ModernGroup, ModernMember, RowModule, subscription_bytes
 from kbroker.group.modern.idle_members import next_interval_ms
 from kbroker.group.modern.reconcile import State
 from kbroker.group.modern.topic_changes import TopicChanges
@@ -149,13 +149,11 @@ class Kind:
     """The table of one kind of group: its classes, and the functions in which its heartbeats differ from those of other
     kinds.
 
-    `rows` is the module that makes the kind's rows: `member_row`, `current_row`, `target_row`, `assignment_epoch_row`
-    and `member_tombstones`. A heartbeat calls the functions from `subscribe` to `reply` once, in this order.
+    A heartbeat calls the functions from `subscribe` to `reply` once, in this order.
     """
 
     group_class: type[ModernGroup[Any, Any]]
-    draft_class: Any
-    rows: Any
+    draft_class: type[Draft[Any, Any]]
     max_size: Callable[[Config], int]
     """Returns the largest number of members that a group may have."""
     find: Callable[[Any, Call], Any]
@@ -197,6 +195,11 @@ class Kind:
     """Called when the rows of a heartbeat are adopted. Must not raise."""
     after_failed_join: Callable[[str], None] | None = None
     """Called with the group id when the heartbeat of a member that joins has failed. Must not raise."""
+
+    @property
+    def rows(self) -> RowModule:
+        """The module with the rows of the kind."""
+        return self.group_class.rows
 
 
 class Heartbeats:

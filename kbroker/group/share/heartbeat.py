@@ -56,7 +56,7 @@ class ShareSteps:
     def kind(self) -> Kind:
         """Return the table of the functions for share groups."""
         return Kind(
-            ShareGroup, Draft, rows, max_size=max_size, find=find_dynamic, changed=changed, owned=owned,
+            ShareGroup, Draft, max_size=max_size, find=find_dynamic, changed=changed, owned=owned,
             subscribe=subscribe, targets=self.targets, reconcile=self.reconcile, reply=reply, farewell=farewell,
             is_idle=self.is_idle, replace_other=replace_other)
 

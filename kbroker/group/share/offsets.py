@@ -21,6 +21,7 @@ from kbroker.group.share.member_rows import TopicState, states_row
 from kbroker.group.share.rows import ShareKey
 from kbroker.group.share.state import ShareStates
 from kbroker.group.turns import Operation, Outcome, Turns
+from kbroker.topics.registry import TopicRegistry
 
 Starts = Mapping[tuple[bytes, int], int]
 """The start offset of each partition, by topic id and partition."""
@@ -29,7 +30,7 @@ Starts = Mapping[tuple[bytes, int], int]
 class ShareOffsets:
     """The operations on the offsets of a shard's share groups, and the deletion of the groups."""
 
-    def __init__(self, turns: Turns, states: ShareStates, topics: Any):
+    def __init__(self, turns: Turns, states: ShareStates, topics: TopicRegistry):
         self._turns = turns
         self._states = states
         self._topics = topics

@@ -62,10 +62,16 @@ cdef bint is_finished(Run *run) noexcept:
     return run.change == NO_CHANGE and (run.state == ACKNOWLEDGED or run.state == ARCHIVED)
 
 
-cdef int go_to(Run *run, int state) except -1:
+cdef int check_transition(Run *run, int state) except -1:
+    """Raise ValueError unless the records of the run may go to this state."""
     if state not in TRANSITIONS[run.state]:
         raise ValueError(f'{STATE_NAMES[run.state]} records {run.first}-{run.last} cannot become '
                          f'{STATE_NAMES[state]}')
+    return 0
+
+
+cdef int go_to(Run *run, int state) except -1:
+    check_transition(run, state)
     run.state = state
     run.change = NO_CHANGE
     run.next_state = AVAILABLE
@@ -421,9 +427,7 @@ cdef class SharePartition:
     cdef int begin_transition(self, Change change, Run *run, int state) except -1:
         if state == AVAILABLE and run.count >= change.delivery_count_limit:
             state = ARCHIVED
-        if state not in TRANSITIONS[run.state]:
-            raise ValueError(f'{STATE_NAMES[run.state]} records {run.first}-{run.last} cannot become '
-                             f'{STATE_NAMES[state]}')
+        check_transition(run, state)
         run.change = change.number
         run.next_state = state
         return change.add(run.first, run.last, state, run.count)

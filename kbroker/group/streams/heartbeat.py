@@ -97,7 +97,7 @@ class StreamsSteps:
     def kind(self) -> Kind:
         """Return the table of the functions for streams groups."""
         return Kind(
-            StreamsGroup, StreamsDraft, rows, max_size=max_size, find=find_dynamic, changed=changed,
+            StreamsGroup, StreamsDraft, max_size=max_size, find=find_dynamic, changed=changed,
             owned=owned_tasks, subscribe=self.subscribe, targets=self.targets, reconcile=self.reconcile,
             reply=self.reply, farewell=farewell, is_idle=self.is_idle, replace_other=replace_other, after=self.after)
 
