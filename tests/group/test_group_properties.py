@@ -139,8 +139,9 @@ class GroupsOnDisk(RuleBasedStateMachine):
                     member.group_instance_id: member.member_id for member in group.members.values() if member.is_static
                 }
                 assert all(member.member_id == key for key, member in group.members.items())
-                assert group.unsynced_member_ids <= group.members.keys()
-                assert group.joined_count == sum(member.join_done is not None for member in group.members.values())
+                assert group.parked.unsynced_member_ids <= group.members.keys()
+                assert group.parked.joined_count == sum(
+                    member.join_done is not None for member in group.members.values())
                 names = [name for member in group.members.values() for name, _ in member.protocols]
                 assert all(group.assignors.is_common(name) == (names.count(name) == len(group.members))
                            for name in names)

@@ -53,7 +53,7 @@ class ClassicAnswers:
 
     def generation_started(self, group):
         """Answer all parked joins: the generation starts."""
-        self.then(self._answer_joins(group, group.take_joins(self._clock.monotonic_ms())))
+        self.then(self._answer_joins(group, group.parked.take_joins(self._clock.monotonic_ms())))
 
     def _answer_joins(self, group, joins):
         """Answer the joins of the generation that starts, in parts: a generator.
@@ -97,7 +97,7 @@ class ClassicAnswers:
 
     def refuse_join(self, group, member, code):
         """Answer the member's parked JoinGroup, if there is one, with an error."""
-        done = group.take_join(member)
+        done = group.parked.take_join(member)
         if done is not None:
             member_id = '' if code is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
             self.add(done, JoinGroupResponse(error_code=code, member_id=member_id))
@@ -110,7 +110,7 @@ class ClassicAnswers:
 
     def assigned(self, group, assignments):
         """Answer all parked syncs. `assignments` has the assignments by member id."""
-        self.then(self._answer_syncs(group, assignments, group.take_syncs(self._clock.monotonic_ms())))
+        self.then(self._answer_syncs(group, assignments, group.parked.take_syncs(self._clock.monotonic_ms())))
 
     def _answer_syncs(self, group, assignments, syncs):
         head = _sync_response(group, b'')
@@ -124,7 +124,7 @@ class ClassicAnswers:
 
     def refuse_syncs(self, group, code):
         """Answer all parked syncs with an error."""
-        self.then(self._refuse_syncs(group, code, group.take_syncs(self._clock.monotonic_ms())))
+        self.then(self._refuse_syncs(group, code, group.parked.take_syncs(self._clock.monotonic_ms())))
 
     def _refuse_syncs(self, group, code, syncs):
         for index, (member, done) in enumerate(syncs):
@@ -135,7 +135,7 @@ class ClassicAnswers:
 
     def refuse_sync(self, group, member, code):
         """Answer the member's parked SyncGroup, if there is one, with an error."""
-        done = group.take_sync(member)
+        done = group.parked.take_sync(member)
         if done is not None:
             self.add(done, SyncGroupResponse(error_code=code))
 

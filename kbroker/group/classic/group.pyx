@@ -1,12 +1,8 @@
 """A classic group: its members, and the state of its rebalance. `membership` changes the group and appends its rows."""
-
-
 from libc.stdint cimport int32_t, int64_t
 
-from kbroker.base.clock cimport Timer
-from kbroker.base.completion cimport Completion
 from kbroker.base.object_memory cimport memory_of
-from kbroker.group.classic.members cimport Assignors, Member, Subscriptions
+from kbroker.group.classic.members cimport Assignors, Member, ParkedRequests, Subscriptions
 from kbroker.group.commits cimport Commit
 from kbroker.group.group cimport Group
 from kbroker.group.records cimport CommittedOffset
@@ -21,7 +17,6 @@ MOST_PROTOCOLS = 64
 MOST_MEMBERS = 15_000
 """The most members of a group, even if group.max.size is larger. Up to this number, each undivided part of a rebalance
 takes less than 10 ms."""
-
 
 cdef object DEAD = GroupState.DEAD
 cdef object EMPTY = GroupState.EMPTY
@@ -39,7 +34,7 @@ cdef class ClassicGroup(Group):
       has a timer.
     * `stored_generation`: the generation whose assignments were appended. A leader that syncs again cannot change them.
     * `member_added`: a member has joined since the initial rebalance delay was last extended.
-    * `joined_count`: the number of members with a parked join.
+    * `parked`: the JoinGroup and SyncGroup requests of the members that wait for the rebalance.
     * `metadata_bytes`: the sum of the members' `metadata_bytes`.
     * `revision`: a number that changes with each change of the members.
     """
@@ -57,7 +52,7 @@ cdef class ClassicGroup(Group):
         self.members = {}
         self.static_member_ids = {}
         self.pending_members = {}
-        self.unsynced_member_ids = set()
+        self.parked = ParkedRequests(self.members)
         self.stored_generation = -1
         self.assignors = Assignors(group_id, self.members)
         self._subscriptions = Subscriptions()
@@ -213,7 +208,7 @@ cdef class ClassicGroup(Group):
         if member.session_timer is not None:
             member.session_timer.cancel()
         del self.members[member.member_id]
-        self.unsynced_member_ids.discard(member.member_id)
+        self.parked.forget(member.member_id)
         if member.group_instance_id is not None:
             del self.static_member_ids[member.group_instance_id]
         if self.is_leader(member.member_id):
@@ -242,9 +237,7 @@ cdef class ClassicGroup(Group):
         self.members[member_id] = member
         if self.is_leader(member.member_id):
             self.leader_id = member_id
-        if member.member_id in self.unsynced_member_ids:
-            self.unsynced_member_ids.remove(member.member_id)
-            self.unsynced_member_ids.add(member_id)
+        self.parked.rename(member.member_id, member_id)
         member.member_id = member_id
         self.static_member_ids[member.group_instance_id] = member_id
 
@@ -259,63 +252,8 @@ cdef class ClassicGroup(Group):
             return True
         member = self.members.get(member_id)
         if self.state is PREPARING_REBALANCE:
-            return (member is not None and member.join_done is not None) or self.joined_count < max_size
+            return (member is not None and member.join_done is not None) or self.parked.joined_count < max_size
         return member is not None or len(self.members) < max_size
-
-    # Parked requests
-
-    cpdef park_join(self, Member member, Completion done):
-        assert member.join_done is None
-        member.join_done = done
-        self.joined_count += 1
-
-    cpdef Completion take_join(self, Member member):
-        """Remove and return the parked join, or return None if there is none. The caller must answer it."""
-        cdef Completion done = member.join_done
-        if done is not None:
-            member.join_done = None
-            self.joined_count -= 1
-        return done
-
-    cpdef park_sync(self, Member member, Completion done):
-        assert member.sync_done is None
-        member.sync_done = done
-        self.unsynced_member_ids.discard(member.member_id)
-
-    cpdef Completion take_sync(self, Member member):
-        """Remove and return the parked sync, or return None if there is none. The caller must answer it."""
-        cdef Completion done = member.sync_done
-        member.sync_done = None
-        return done
-
-    def note_synced(self, Member member not None):
-        self.unsynced_member_ids.discard(member.member_id)
-
-    def take_joins(self, int64_t now_ms):
-        """Remove all parked joins, and start the sessions of all members.
-
-        Return a list of all members, each with its parked join, or None if the member has none.
-        """
-        cdef Member member
-        cdef list taken = []
-        for member in self.members.values():
-            member.is_new = False
-            taken.append((member, member.join_done))
-            member.join_done = None
-            member.expect_life(now_ms)
-        self.joined_count = 0
-        return taken
-
-    def take_syncs(self, int64_t now_ms):
-        """Remove all parked syncs, and start the sessions of their members. Return a list of these members with their
-        syncs."""
-        cdef Member member
-        cdef list taken = []
-        for member in self.members.values():
-            if member.sync_done is not None:
-                taken.append((member, self.take_sync(member)))
-                member.expect_life(now_ms)
-        return taken
 
     def assign(self, dict assignments not None):
         """Store the assignments. A member that is not in `assignments` gets an empty one."""
@@ -327,17 +265,8 @@ cdef class ClassicGroup(Group):
             member.held_bytes += len(assignment) - len(member.assignment)
             member.assignment = assignment
 
-    def absent_members(self):
-        """Return the members that have not joined. Leave out static members, which only the end of their sessions
-        removes."""
-        cdef Member member
-        if self.joined_count == len(self.members):
-            return []
-        return [member for member in self.members.values()
-                if member.join_done is None and member.group_instance_id is None]
-
     def everyone_joined(self):
-        return not self.pending_members and self.joined_count == len(self.members)
+        return not self.pending_members and self.parked.joined_count == len(self.members)
 
     def elect_joined_leader(self):
         """Keep the leader if it has joined. If it has not, elect the first member that has joined.
@@ -369,7 +298,7 @@ cdef class ClassicGroup(Group):
     def start_generation(self, int64_t now_ms):
         """Start the next generation: elect its assignor. A group without members becomes Empty."""
         self.generation += 1
-        self.unsynced_member_ids = set(self.members)
+        self.parked.await_syncs()
         self.revision += 1
         self._subscriptions.forget()
         if self.members:

@@ -26,6 +26,21 @@ cdef class Member:
     cdef int expect_life(self, int64_t now_ms) except -1
 
 
+cdef class ParkedRequests:
+    cdef dict _members          # Member by id
+    cdef readonly Py_ssize_t joined_count
+    cdef readonly set unsynced_member_ids
+
+    cpdef park_join(self, Member member, Completion done)
+    cpdef Completion take_join(self, Member member)
+    cpdef park_sync(self, Member member, Completion done)
+    cpdef Completion take_sync(self, Member member)
+    cpdef note_synced(self, Member member)
+    cdef int await_syncs(self) except -1
+    cdef int forget(self, str member_id) except -1
+    cdef int rename(self, str member_id, str new_id) except -1
+
+
 cdef class Assignors:
     cdef str _group_id
     cdef dict _members          # Member by id

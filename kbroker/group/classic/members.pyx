@@ -1,4 +1,5 @@
-"""The members of a classic group: a member, the assignors that the members offer, and the topics that they read."""
+"""The members of a classic group: a member, its parked requests, the assignors that the members offer, and the topics
+that they read."""
 import uuid
 
 from libc.stdint cimport int32_t, int64_t
@@ -94,6 +95,97 @@ cdef class Member:
             if name == protocol_name:
                 return metadata
         return b''
+
+
+cdef class ParkedRequests:
+    """The JoinGroup and SyncGroup requests of the members of a group that wait for the rebalance.
+
+    * `joined_count`: the number of members with a parked join.
+    * `unsynced_member_ids`: the members of the generation that have not sent a SyncGroup yet.
+    """
+
+    def __init__(self, dict members not None):
+        self._members = members
+        self.unsynced_member_ids = set()
+
+    cpdef park_join(self, Member member, Completion done):
+        assert member.join_done is None
+        member.join_done = done
+        self.joined_count += 1
+
+    cpdef Completion take_join(self, Member member):
+        """Remove and return the parked join, or return None if there is none. The caller must answer it."""
+        cdef Completion done = member.join_done
+        if done is not None:
+            member.join_done = None
+            self.joined_count -= 1
+        return done
+
+    def take_joins(self, int64_t now_ms):
+        """Remove all parked joins, and start the sessions of all members.
+
+        Return a list of all members, each with its parked join, or None if the member has none.
+        """
+        cdef Member member
+        cdef list taken = []
+        for member in self._members.values():
+            member.is_new = False
+            taken.append((member, member.join_done))
+            member.join_done = None
+            member.expect_life(now_ms)
+        self.joined_count = 0
+        return taken
+
+    def absent_members(self):
+        """Return the members that have not joined. Leave out static members, which only the end of their sessions
+        removes."""
+        cdef Member member
+        if self.joined_count == len(self._members):
+            return []
+        return [member for member in self._members.values()
+                if member.join_done is None and member.group_instance_id is None]
+
+    cpdef park_sync(self, Member member, Completion done):
+        assert member.sync_done is None
+        member.sync_done = done
+        self.unsynced_member_ids.discard(member.member_id)
+
+    cpdef Completion take_sync(self, Member member):
+        """Remove and return the parked sync, or return None if there is none. The caller must answer it."""
+        cdef Completion done = member.sync_done
+        member.sync_done = None
+        return done
+
+    def take_syncs(self, int64_t now_ms):
+        """Remove all parked syncs, and start the sessions of their members. Return a list of these members with their
+        syncs."""
+        cdef Member member
+        cdef list taken = []
+        for member in self._members.values():
+            if member.sync_done is not None:
+                taken.append((member, self.take_sync(member)))
+                member.expect_life(now_ms)
+        return taken
+
+    cdef int await_syncs(self) except -1:
+        """Expect a SyncGroup from each member, because a generation starts."""
+        self.unsynced_member_ids = set(self._members)
+        return 0
+
+    cpdef note_synced(self, Member member):
+        self.unsynced_member_ids.discard(member.member_id)
+
+    cdef int forget(self, str member_id) except -1:
+        """Expect no SyncGroup from the member, because it leaves the group."""
+        self.unsynced_member_ids.discard(member_id)
+        return 0
+
+    cdef int rename(self, str member_id, str new_id) except -1:
+        """Expect the SyncGroup of a static member under its new id."""
+        if member_id in self.unsynced_member_ids:
+            self.unsynced_member_ids.remove(member_id)
+            self.unsynced_member_ids.add(new_id)
+        return 0
 
 
 cdef class Assignors:

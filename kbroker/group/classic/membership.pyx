@@ -280,7 +280,7 @@ class Membership:
             group.member_added = True
         group.add(joining, protocol_type)
         joining.is_new = True
-        group.park_join(joining, done)
+        group.parked.park_join(joining, done)
         self.sessions.restart(group, joining, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(group)
 
@@ -299,7 +299,7 @@ class Membership:
         group.update(member, joining)
         # An earlier join of the member may still be parked, on a connection that is closed.
         self.answers.refuse_join(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
-        group.park_join(member, done)
+        group.parked.park_join(member, done)
         self._rebalance_or_complete(group)
 
     def _replace_static_member(self, group, joining, version, done):
@@ -317,7 +317,7 @@ class Membership:
         group.update(member, joining)
         self.sessions.restart(group, member)
         if group.state is not STABLE or group.assignors.elect() != group.protocol_name:
-            group.park_join(member, done)
+            group.parked.park_join(member, done)
             self._rebalance_or_complete(group)
             return
         generation = group.generation
@@ -406,7 +406,7 @@ class Membership:
         """
         if group.join_timer is not None:
             group.join_timer.cancel()
-        self._long_work.start(self._remove_absent(group, group.absent_members()))
+        self._long_work.start(self._remove_absent(group, group.parked.absent_members()))
 
     def _remove_absent(self, group, absent):
         """Remove the members that did not join, and start the generation: a generator."""
@@ -462,15 +462,15 @@ class Membership:
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f'found {found!r}, expected {expected!r}')
         if group.state is PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        group.note_synced(member)
-        if not group.unsynced_member_ids and group.sync_timer is not None:
+        group.parked.note_synced(member)
+        if not group.parked.unsynced_member_ids and group.sync_timer is not None:
             group.sync_timer.cancel()
         if group.state is STABLE:
             self.sessions.restart(group, member)
             self.answers.synced(group, member, done)
             return
         self.answers.refuse_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS)  # the sync that was parked before
-        group.park_sync(member, done)
+        group.parked.park_sync(member, done)
         if group.is_leader(member.member_id) and group.stored_generation != group.generation:
             group.stored_generation = group.generation
             self._long_work.start(self._store_assignments(group, request.assignments))
@@ -531,7 +531,7 @@ class Membership:
         states = [COMPLETING_REBALANCE, STABLE]
         if not self._is_in(group, generation, *states):
             return
-        unsynced = [group.members[member_id] for member_id in group.unsynced_member_ids]
+        unsynced = [group.members[member_id] for member_id in group.parked.unsynced_member_ids]
         for index, member in enumerate(unsynced):
             if index and index % MEMBERS_A_PART == 0:
                 self._after_removal(group)
