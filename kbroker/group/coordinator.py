@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kbroker.base.clock import Clock, Timers
@@ -32,7 +31,6 @@ from kbroker.group.group import Group
 from kbroker.group.kinds import Kinds
 from kbroker.group.memory import GroupMemory
 from kbroker.group.modern.group import ModernGroup
-from kbroker.group.modern.group import apply_row as apply_modern_row
 from kbroker.group.modern.heartbeat import Heartbeats, Place, not_found
 from kbroker.group.modern.idle_members import IdleMembers
 from kbroker.group.modern.topic_changes import TopicChanges
@@ -61,7 +59,7 @@ log = logging.getLogger(__name__)
 
 KINDS = Kinds(ClassicGroup, {
     'GroupMetadataKey': apply_classic_row,
-    **{key_name: partial(apply_modern_row, kind)
+    **{key_name: kind.apply_row
        for kind in (ConsumerGroup, ShareGroup, StreamsGroup) for key_name in kind.row_handlers}})
 
 DEADLINES_A_MEMBER = 4

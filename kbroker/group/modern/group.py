@@ -171,6 +171,22 @@ class ModernGroup(Group, Generic[M, T]):
 
     # Changes by rows
 
+    @classmethod
+    def apply_row(cls, group: Group | None, key: Any, value: Any) -> Group | None:
+        """Apply a row of this kind to the group of its key, as `kinds.ApplyRow` describes.
+
+        A tombstone changes nothing if there is no group of this kind. Raises CorruptLogError for another row if a group
+        of another kind exists.
+        """
+        if isinstance(group, cls):
+            return group.apply(key, value)
+        if value is None:
+            return group
+        if group is not None and group.protocol_type is not None:
+            raise CorruptLogError(f'found a row of type {key.row_type} of group {key.group_id!r}, which is of type '
+                                  f'{group.group_type}')
+        return cls(key.group_id).apply(key, value)
+
     def apply(self, key: Any, value: Any) -> Group | None:
         """Apply a row. Return the group, or None if the row ends the group."""
         self._state_name = None
@@ -305,22 +321,6 @@ class ModernGroup(Group, Generic[M, T]):
         for name in () if after is None else after.names:
             if name not in self.names:
                 yield name
-
-
-def apply_row(kind: type[ModernGroup[Any, Any]], group: Group | None, key: Any, value: Any) -> Group | None:
-    """Apply a row of the class `kind` to the group of its key, as `kinds.ApplyRow` describes.
-
-    A tombstone changes nothing if there is no group of this kind. Raises CorruptLogError for another row if a group of
-    another kind exists.
-    """
-    if isinstance(group, kind):
-        return group.apply(key, value)
-    if value is None:
-        return group
-    if group is not None and group.protocol_type is not None:
-        raise CorruptLogError(f'found a row of type {key.row_type} of group {key.group_id!r}, which is of type '
-                              f'{group.group_type}')
-    return kind(key.group_id).apply(key, value)
 
 
 def subscription_bytes(names: Collection[str]) -> int:
