@@ -7,7 +7,8 @@ are allowed there. A producer adds its offsets with AddOffsetsToTxn, and is deni
 A producer whose previous transaction is not complete yet waits for that a little before CONCURRENT_TRANSACTIONS.
 If one partition of a transaction fails nothing of it is added, and the others answer OPERATION_NOT_ATTEMPTED.
 
-Versions 0-3 are read and answered by hand, as EndTxn: each transaction of a client from before TV2 begins with one.
+Versions 0-3 are read without a message of objects and answered by hand: each transaction of a client from before TV2
+begins with one.
 """
 import logging
 from functools import partial

@@ -4,7 +4,7 @@ Version 5 is TV2 (KIP-890): each ending bumps the epoch, the answer carries the 
 and a repeated request whose first answer was lost gets them again. PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before 2.
 Version 4 says that the client knows TRANSACTION_ABORTABLE.
 
-The request is read, and the answer written, by hand, as Produce does it: each transaction ends with one.
+The answer is written by hand, because each transaction ends with one.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize

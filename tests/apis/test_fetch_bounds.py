@@ -67,7 +67,7 @@ def test_a_fetch_that_names_more_than_any_broker_holds_is_refused(client, versio
     connection = client.broker.begin(request, version)
     if version < 7:
         assert connection.closed is not None and connection.closed.endswith(
-            'at most 100000 topics and partitions expected, found 250001 or more')
+            'found 250001 topics and partitions or more, expected 100000 at most')
     else:
         answer = client.broker.answer_to(connection, request, version)
         assert (answer.error_code, answer.responses) == (ErrorCode.INVALID_REQUEST, [])

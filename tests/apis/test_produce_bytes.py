@@ -1,12 +1,13 @@
-"""The hand-written reader and writer of Produce agree with the codec, which interprets the table."""
+"""The reader and the hand-written writer of Produce agree with the codec, which interprets the table."""
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.apis.compiled_readers import readers
 from support.messages.filled_messages import filled
 
-from kbroker.apis.produce.produce import API, as_read, as_written
+from kbroker.apis.produce.produce import API
 from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
 from kbroker.protocol.codec import decode, decode_prefix, encode
 from kbroker.protocol.messages import ProduceRequest, ProduceResponse
@@ -41,8 +42,8 @@ def name_of(topic, version):
     return topic.topic_id if version >= FIRST_WITH_TOPIC_IDS else topic.name.encode()
 
 
-def told(request, version):
-    """Return the request in the form of `as_read`."""
+def expected_reading(request, version):
+    """Return the request in the form of `read_produce`."""
     return request.transactional_id, request.acks, [
         (name_of(topic, version), [(part.index, None if part.records is None else bytes(part.records))
                                    for part in topic.partition_data])
@@ -52,7 +53,8 @@ def told(request, version):
 @given(given_request=requests(), before=st.binary(max_size=20), behind=st.binary(max_size=3))
 def test_a_request_is_read_as_the_codec_reads_it(given_request, before, behind):
     request, version = given_request
-    assert as_read(before + encode(request, version) + behind, version, len(before)) == told(request, version)
+    found = readers.read_produce(before + encode(request, version) + behind, version, len(before))
+    assert found == expected_reading(request, version)
 
 
 @given(given_request=requests(), data=st.data())
@@ -65,12 +67,12 @@ def test_bytes_that_are_no_request_are_refused_where_the_codec_refuses_them(give
             changed[at] = data.draw(st.sampled_from((0, 1, 0x7f, 0x80, 0xff)) | st.integers(0, 255))
     changed = bytes(changed[:data.draw(st.integers(0, len(changed)))] if data.draw(st.booleans()) else changed)
     try:
-        expected = told(decode_prefix(ProduceRequest, changed, version)[0], version)
+        expected = expected_reading(decode_prefix(ProduceRequest, changed, version)[0], version)
     except ProtocolError:
         with pytest.raises(ProtocolError):
-            as_read(changed, version)
+            readers.read_produce(changed, version)
     else:
-        assert as_read(changed, version) == expected
+        assert readers.read_produce(changed, version) == expected
 
 
 @pytest.mark.parametrize('version', range(FIRST_FLEXIBLE, API.max_version + 1))
@@ -78,10 +80,10 @@ def test_unknown_tags_are_skipped(version):
     tags = b'\2\0\1x\5\3abc'
     name = bytes(16) if version >= FIRST_WITH_TOPIC_IDS else b'\2t'
     request = b'\0' + b'\xff\xff' + bytes(4) + b'\2' + name + b'\2' + b'\0\0\0\7' + b'\3ab' + 3 * tags
-    assert as_read(request, version)[2][0][1] == [(7, b'ab')]
+    assert readers.read_produce(request, version)[2][0][1] == [(7, b'ab')]
     for size in range(len(request)):
         with pytest.raises(ProtocolError):
-            as_read(request[:size], version)
+            readers.read_produce(request[:size], version)
 
 
 @given(given_request=requests(), correlation_id=st.integers(-(2**31), 2**31 - 1), data=st.data())
@@ -90,7 +92,7 @@ def test_an_answer_is_written_as_the_codec_writes_it(given_request, correlation_
     parts = sum(len(topic.partition_data) for topic in request.topic_data)
     answers = data.draw(st.lists(ERRORS | st.tuples(INT64, INT64, INT64), min_size=parts, max_size=parts))
     header = correlation_id.to_bytes(4, 'big', signed=True) + (b'\0' if version >= FIRST_FLEXIBLE else b'')
-    written = as_written(encode(request, version), version, correlation_id, answers)
+    written = readers.write_produce_answer(encode(request, version), version, correlation_id, answers)
     assert written == header + encode(response_of(request, iter(answers)), version)
 
 
@@ -119,7 +121,7 @@ def test_requests_with_something_in_every_field_are_read(version):
     source = random.Random(version)
     for _ in range(20):
         request = filled(ProduceRequest, version, source)
-        assert as_read(encode(request, version), version) == told(request, version)
+        assert readers.read_produce(encode(request, version), version) == expected_reading(request, version)
 
 
 def test_a_message_longer_than_a_string_may_be_is_cut_between_two_characters():
@@ -127,7 +129,7 @@ def test_a_message_longer_than_a_string_may_be_is_cut_between_two_characters():
     error = KafkaError(ErrorCode.INVALID_RECORD, 'x' + 'é' * 20_000)
     error.record_errors = [(0, 'x' + 'é' * 20_000)]
     for version in (FIRST_WITH_ERROR_MESSAGES, FIRST_FLEXIBLE):
-        written = as_written(encode(ProduceRequest(topic_data=[topic]), version), version, 0, [error])
+        written = readers.write_produce_answer(encode(ProduceRequest(topic_data=[topic]), version), version, 0, [error])
         answer = decode(ProduceResponse, written, version, 5 if version >= FIRST_FLEXIBLE else 4)
         refused = answer.responses[0].partition_responses[0]
         assert refused.error_message == 'x' + 'é' * 7_999 + '...'
@@ -139,4 +141,4 @@ def test_an_array_longer_than_its_bytes_is_refused_before_anything_is_allocated(
     length = b'\xff\xff\xff\xff\x07' if version >= FIRST_FLEXIBLE else b'\x7f\xff\xff\xff'
     no_id = b'\0' if version >= FIRST_FLEXIBLE else b'\xff\xff'
     with pytest.raises(ProtocolError, match=r'an array of 214748364[67] elements'):
-        as_read(no_id + b'\0\1' + bytes(4) + length + bytes(100), version)
+        readers.read_produce(no_id + b'\0\1' + bytes(4) + length + bytes(100), version)

@@ -15,12 +15,13 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from kbroker.apis.fetch.request cimport FetchRequest, read_request
+from kbroker.apis.fetch.request cimport MOST_NAMED, FetchRequest, read_request
 from kbroker.apis.fetch.response cimport ResponseWriter, long_response, response_bytes, write_response
 from kbroker.apis.fetch.sessions cimport (
     ALL, FEW, MOST_UNKNOWN, NO_SESSION, FetchSession, FetchSessions, News, WantedPartition)
 from kbroker.apis.serving.request cimport Api, Handler, Request
 from kbroker.apis.serving.request import timed
+from kbroker.apis.serving.request_fields import BoundError
 from kbroker.apis.serving.waiting cimport Waiter, WaitingRoom
 from kbroker.base.long_work cimport ELEMENTS_OF_A_PART
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -114,8 +115,8 @@ cdef class Fetch(Waiter):
         cdef const uint8_t *copy
         self.body = PyBytes_FromStringAndSize(<const char *>start, body.end - start)
         copy = <const uint8_t *>PyBytes_AS_STRING(self.body)
-        move_cursor(&self.wanted.topics, copy - start)
-        return move_cursor(&self.wanted.forgotten_topics, copy - start)
+        move_cursor(&self.wanted.topics.cursor, copy - start)
+        return move_cursor(&self.wanted.forgotten_topics.cursor, copy - start)
 
     cdef bint may_park(self) except -1:
         """Return whether to wait for more. A fetch that finds no room in memory answers with what there is.
@@ -463,10 +464,14 @@ cdef class FetchHandler(Handler):
         cdef FetchSessions sessions = request.node.fetch_sessions
         cdef Fetch fetch = Fetch.__new__(Fetch)
         try:
-            read_request(&fetch.wanted, body.at, body.end, request.version)
+            read_request(&fetch.wanted, body, request.version)
             fetch.session = sessions.begin(&fetch.wanted)
         except KafkaError as error:
             return request.send(write_response(request, error.code, NO_SESSION, []))
+        except BoundError:
+            if request.version < SESSIONS:
+                raise
+            return request.send(write_response(request, ErrorCode.INVALID_REQUEST, NO_SESSION, []))
         fetch.request = request
         fetch.sessions = sessions
         return fetch.start(body)
@@ -485,4 +490,5 @@ def error_response(body, code, message, version):
         for topic in body.topics])
 
 
-API = Api(ApiKey.FETCH, 4, 18, FetchHandler(), error_response)
+API = Api(ApiKey.FETCH, 4, 18, FetchHandler(), error_response, bounds={'topics and partitions': (
+    MOST_NAMED, 'topics', 'topics.partitions', 'forgotten_topics_data', 'forgotten_topics_data.partitions')})

@@ -1,6 +1,7 @@
 # cython: language_level=3
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
+from kbroker.apis.serving.request_fields cimport FieldReader
 from kbroker.wire.bytes cimport Cursor
 
 
@@ -13,11 +14,10 @@ cdef struct FetchRequest:
     int8_t isolation_level
     int32_t session_id
     int32_t session_epoch
-    Cursor topics               # at the array of topics, and at that of forgotten ones: for `take_count`
-    Cursor forgotten_topics
+    FieldReader topics          # at the array of topics, and at that of forgotten ones
+    FieldReader forgotten_topics
     Py_ssize_t named            # topics and partitions, wanted and forgotten
-    Py_ssize_t tags             # tagged fields of these
-    # How far `FetchSession.take_over` is: it advances the two cursors.
+    # How far `FetchSession.take_over` is: it advances the two readers.
     Py_ssize_t topics_left      # of the current array, or NOT_BEGUN
     Py_ssize_t partitions_left  # of the current topic
     bint is_forgetting
@@ -42,9 +42,12 @@ cdef enum:
     NOT_BEGUN = -1
 
 
-cdef int read_request(FetchRequest *request, const uint8_t *at, const uint8_t *end, int version) except -1
-cdef Py_ssize_t take_count(Cursor *cursor, int version, Py_ssize_t element_bytes) except -1
-cdef int take_topic(Cursor *cursor, int version, AskedTopic *topic) except -1
-cdef int take_partition(Cursor *cursor, int version, AskedPartition *partition) except -1
-cdef int take_forgotten_topic(Cursor *cursor, int version, AskedTopic *topic) except -1
-cdef int end_struct(Cursor *cursor, int version) except -1
+cdef int read_request(FetchRequest *request, const Cursor *body, int version) except -1
+cdef Py_ssize_t begin_topics(FieldReader *reader) except -1
+cdef int take_topic(FieldReader *reader, AskedTopic *topic) except -1
+cdef int take_partition(FieldReader *reader, AskedPartition *partition) except -1
+cdef int end_topic(FieldReader *reader) except -1
+cdef Py_ssize_t begin_forgotten_topics(FieldReader *reader) except -1
+cdef int take_forgotten_topic(FieldReader *reader, AskedTopic *topic) except -1
+cdef int32_t take_forgotten_partition(FieldReader *reader) except? -2147483001
+cdef int end_forgotten_topic(FieldReader *reader) except -1

@@ -19,8 +19,9 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
 
 from kbroker.apis.fetch.request cimport (
-    MOST_NAMED, NOT_BEGUN, AskedPartition, AskedTopic, FetchRequest, end_struct, take_count, take_forgotten_topic,
-    take_partition, take_topic)
+    MOST_NAMED, NOT_BEGUN, AskedPartition, AskedTopic, FetchRequest, begin_forgotten_topics, begin_topics,
+    end_forgotten_topic, end_topic, take_forgotten_partition, take_forgotten_topic, take_partition, take_topic,
+)
 from kbroker.apis.serving.waiting cimport Waiter, WaitingRoom
 from kbroker.base.clock cimport Clock
 from kbroker.base.errors import ErrorCode, KafkaError
@@ -29,7 +30,6 @@ from kbroker.base.ledger import Line
 from kbroker.protocol.schema import first_version
 from kbroker.security.access cimport Access
 from kbroker.topics.partition cimport FetchWaiter, Partition
-from kbroker.wire.bytes cimport Cursor, read_int32, take
 
 
 cdef enum:
@@ -113,15 +113,15 @@ cdef class FetchSession:
     cdef bint take_over(self, FetchRequest *request, Py_ssize_t count) except -1:
         """Take over what the request adds, changes and forgets, up to `count` elements. Return whether more is left."""
         if request.topics_left == NOT_BEGUN:
-            request.topics_left = take_count(&request.topics, request.version, 3)
+            request.topics_left = begin_topics(&request.topics)
         for count in range(count, 0, -1):
             if request.partitions_left:
                 self.take_partition(request)
             elif request.topics_left:
                 self.take_topic(request)
-            elif not request.is_forgetting and request.version >= SESSIONS and self.is_incremental:
+            elif not request.is_forgetting and self.is_incremental:
                 request.is_forgetting = True
-                request.topics_left = take_count(&request.forgotten_topics, request.version, 3)
+                request.topics_left = begin_forgotten_topics(&request.forgotten_topics)
             else:
                 self.taken = None
                 return False
@@ -133,12 +133,13 @@ cdef class FetchSession:
         cdef bytes key
         request.topics_left -= 1
         if request.is_forgetting:
-            take_forgotten_topic(&request.forgotten_topics, request.version, &asked)
+            take_forgotten_topic(&request.forgotten_topics, &asked)
         else:
-            take_topic(&request.topics, request.version, &asked)
+            take_topic(&request.topics, &asked)
         request.partitions_left = asked.partitions
         if not asked.partitions:
-            return end_struct(&request.forgotten_topics if request.is_forgetting else &request.topics, request.version)
+            return (end_forgotten_topic(&request.forgotten_topics) if request.is_forgetting
+                    else end_topic(&request.topics))
         key = PyBytes_FromStringAndSize(<const char *>asked.key, asked.key_bytes)
         self.taken = self.topics.get(key)
         if self.taken is None and not request.is_forgetting:
@@ -153,18 +154,18 @@ cdef class FetchSession:
         cdef AskedPartition asked
         request.partitions_left -= 1
         if not request.is_forgetting:
-            take_partition(&request.topics, request.version, &asked)
+            take_partition(&request.topics, &asked)
             self.want(&asked)
             if not request.partitions_left:
-                end_struct(&request.topics, request.version)
+                end_topic(&request.topics)
             return 0
-        asked.index = read_int32(take(&request.forgotten_topics, 4))
+        asked.index = take_forgotten_partition(&request.forgotten_topics)
         if self.taken is not None:
             self.forget(asked.index)
         if not request.partitions_left:
             if self.taken is not None and not self.taken.partitions:
                 del self.topics[self.taken.key]
-            end_struct(&request.forgotten_topics, request.version)
+            end_forgotten_topic(&request.forgotten_topics)
         return 0
 
     cdef int want(self, const AskedPartition *asked) except -1:

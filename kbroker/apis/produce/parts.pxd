@@ -3,9 +3,14 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 
 from kbroker.apis.serving.request cimport Request
+from kbroker.apis.serving.request_fields cimport FieldReader
 from kbroker.base.completion cimport Completion
 from kbroker.record.batch cimport BatchFields, HeaderFault
 from kbroker.wire.bytes cimport Cursor
+
+
+cdef enum:
+    MOST_PARTS = 50_000         # topics, and partitions, of one request
 
 
 cdef struct TopicPart:
@@ -41,7 +46,6 @@ cdef class ProduceParts(Completion):
     cdef int32_t timeout_ms
     cdef bint failed
     cdef Py_ssize_t names_bytes
-    cdef Py_ssize_t tags_left
     cdef Py_ssize_t topics_count
     cdef Py_ssize_t parts_count
     cdef Py_ssize_t parts_room
@@ -50,10 +54,11 @@ cdef class ProduceParts(Completion):
     cdef TopicPart only_topic       # nearly every request has one topic and one partition
     cdef Part only_part
 
-    cdef int read(self, Cursor *cursor, dict topics) except -1
+    cdef int read(self, const Cursor *body, dict topics) except -1
+    cdef int read_fields(self, FieldReader *reader, dict topics) except -1
     cdef int make_topics(self, Py_ssize_t count) except -1
-    cdef int read_topic(self, Cursor *cursor, dict topics, TopicPart *topic) except -1
-    cdef int read_part(self, Cursor *cursor, PyObject *topic) except -1
+    cdef int read_topic(self, FieldReader *reader, dict topics, TopicPart *topic) except -1
+    cdef int read_part(self, FieldReader *reader, PyObject *topic) except -1
     cdef int grow(self, Py_ssize_t needed) except -1
     cdef int drop_repeated(self) except -1
     cdef int number_topics(self, int32_t *numbers) except -1

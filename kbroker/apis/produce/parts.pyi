@@ -1,4 +1,4 @@
-"""Types of produce_parts.pyx; the documentation stands there."""
+"""Types of parts.pyx; the documentation stands there."""
 
 MAX_PARTITIONS: int
 

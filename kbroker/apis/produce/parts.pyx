@@ -2,9 +2,9 @@
 
 Of several batches for one partition, the last counts, and the partition is answered once, as in Kafka.
 
-The request is read, and the answer written, by hand: a message of objects would cost more than the append. The tables
-of kbroker/protocol say what the bytes are, and a test holds the two against each other. Of an answer's tagged fields
-(KIP-951: who leads instead) none is ever due, for there is no other broker.
+The request is read without a message of objects, which would cost more than the append. The answer is written by hand
+for the same reason, and a test compares its bytes with those of the codec. Its tagged fields name another broker that
+leads (KIP-951), so this broker never sends them.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
@@ -15,14 +15,15 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from kbroker.apis.serving.answer_bytes cimport put_count, put_no_tags
-from kbroker.apis.serving.request_bytes cimport (
-    LONGEST_STRING_BYTES, MOST_REQUEST_TAGS, skip_counted_tags, take_count, take_length, take_string,
+from kbroker.apis.serving.request_bytes cimport LONGEST_STRING_BYTES
+from kbroker.apis.serving.request_fields cimport (
+    FieldReader, RequestFields, end_struct, fields_of, pull_count, pull_int16, pull_int32, pull_name_or_id,
+    pull_records, pull_string,
 )
 from kbroker.base.completion cimport Completion
 from kbroker.record.batch cimport parse_header
 from kbroker.wire.bytes cimport (
-    Cursor, put_unsigned_varint, read_int16, read_int32, take, unsigned_varint_size, write_int16, write_int32,
-    write_int64,
+    Cursor, put_unsigned_varint, unsigned_varint_size, write_int16, write_int32, write_int64,
 )
 
 import os
@@ -31,20 +32,30 @@ from kbroker.base.errors import ProtocolError
 from kbroker.protocol.schema import first_version, flexible_from
 
 cdef enum:
-    TOPIC_ID_BYTES = 16
     FEWEST_PARTS = 8
-    # Bounds of one request. A batch takes at least 70 bytes: an honest client meets none of them before its requests
-    # have several MiB.
-    MOST_PARTS = 50_000             # topics and partitions, each
-    MOST_NAME_BYTES = 8388608       # of all topics
+    # The names of all topics of a request. A batch takes at least 70 bytes: an honest client meets neither this bound
+    # nor MOST_PARTS before its requests have several MiB.
+    MOST_NAME_BYTES = 8388608
 
 MAX_PARTITIONS = MOST_PARTS
 
 cdef uint64_t HASH_FACTOR = int.from_bytes(os.urandom(8), 'big') | 1
-cdef int FLEXIBLE_VERSION = flexible_from('ProduceRequest')
+
+cdef RequestFields REQUEST = fields_of('ProduceRequest')
+cdef Py_ssize_t TRANSACTIONAL_ID = REQUEST.field('transactional_id', 'string')
+cdef Py_ssize_t ACKS = REQUEST.field('acks', 'int16')
+cdef Py_ssize_t TIMEOUT_MS = REQUEST.field('timeout_ms', 'int32')
+cdef Py_ssize_t TOPICS = REQUEST.field('topic_data', '[]struct')
+cdef Py_ssize_t NAME = REQUEST.field('topic_data.name', 'string')
+cdef Py_ssize_t TOPIC_ID = REQUEST.field('topic_data.topic_id', 'uuid')
+cdef Py_ssize_t PARTITIONS = REQUEST.field('topic_data.partition_data', '[]struct')
+cdef Py_ssize_t INDEX = REQUEST.field('topic_data.partition_data.index', 'int32')
+cdef Py_ssize_t RECORDS = REQUEST.field('topic_data.partition_data.records', 'records')
+
+cdef int FLEXIBLE_VERSION = flexible_from('ProduceResponse')
 cdef int LOG_START_OFFSET_VERSION = first_version('ProduceResponse', 'responses.partition_responses.log_start_offset')
 cdef int ERROR_MESSAGE_VERSION = first_version('ProduceResponse', 'responses.partition_responses.error_message')
-cdef int TOPIC_ID_VERSION = first_version('ProduceRequest', 'topic_data.topic_id')
+cdef int TOPIC_ID_VERSION = first_version('ProduceResponse', 'responses.topic_id')
 
 
 cdef class ProduceParts(Completion):
@@ -66,28 +77,30 @@ cdef class ProduceParts(Completion):
 
     # ---- read
 
-    cdef int read(self, Cursor *cursor, dict topics) except -1:
-        """The body of the request. `topics`: Topic by encoded name or, from version 13 on, by id."""
-        cdef bint flexible = self.version >= FLEXIBLE_VERSION
-        cdef Py_ssize_t i, length, fewest_bytes
+    cdef int read(self, const Cursor *body, dict topics) except -1:
+        """Read the body of the request. `topics`: Topic by encoded name or, from version 13 on, by id."""
+        cdef FieldReader reader
+        REQUEST.begin(&reader, body, self.version)
+        try:
+            return self.read_fields(&reader, topics)
+        except ProtocolError as error:
+            raise ProtocolError(f'ProduceRequest version {self.version}, near byte {reader.cursor.at - body.at}: '
+                                f'{error}') from None
+
+    cdef int read_fields(self, FieldReader *reader, dict topics) except -1:
+        cdef Py_ssize_t i, length
         cdef const uint8_t *text = NULL
-        self.tags_left = MOST_REQUEST_TAGS
-        length = take_string(cursor, flexible, True, &text)
+        length = pull_string(reader, TRANSACTIONAL_ID, &text)
         if length != -1:
             self.transactional_id = PyUnicode_DecodeUTF8(<const char *>text, length, NULL)
-        self.acks = read_int16(take(cursor, 2))
-        self.timeout_ms = read_int32(take(cursor, 4))
-        fewest_bytes = TOPIC_ID_BYTES + 2 if self.version >= TOPIC_ID_VERSION else 3 if flexible else 6
-        self.make_topics(take_count(cursor, flexible, fewest_bytes))
+        self.acks = pull_int16(reader, ACKS)
+        self.timeout_ms = pull_int32(reader, TIMEOUT_MS)
+        self.make_topics(pull_count(reader, TOPICS))
         for i in range(self.topics_count):
-            self.read_topic(cursor, topics, &self.topics[i])
-        if flexible:
-            skip_counted_tags(cursor, &self.tags_left)
-        return 0
+            self.read_topic(reader, topics, &self.topics[i])
+        return end_struct(reader, 0)
 
     cdef int make_topics(self, Py_ssize_t count) except -1:
-        if count > MOST_PARTS:
-            raise ProtocolError(f'found {count} topics, expected {MOST_PARTS} at most')
         self.parts = &self.only_part
         self.parts_room = 1
         self.topics = &self.only_topic
@@ -99,53 +112,39 @@ cdef class ProduceParts(Completion):
         self.topics_count = count
         return 0
 
-    cdef int read_topic(self, Cursor *cursor, dict topics, TopicPart *topic) except -1:
-        cdef bint flexible = self.version >= FLEXIBLE_VERSION
-        cdef Py_ssize_t count, length = TOPIC_ID_BYTES
-        cdef const uint8_t *text = NULL
+    cdef int read_topic(self, FieldReader *reader, dict topics, TopicPart *topic) except -1:
+        cdef const uint8_t *key = NULL
+        cdef Py_ssize_t count, length = pull_name_or_id(reader, NAME, TOPIC_ID, &key)
         cdef bytes name
-        if self.version >= TOPIC_ID_VERSION:
-            text = take(cursor, TOPIC_ID_BYTES)
-        else:
-            length = take_string(cursor, flexible, False, &text)
         self.names_bytes += length
         if self.names_bytes > MOST_NAME_BYTES:
             raise ProtocolError(f'found more than {MOST_NAME_BYTES} bytes of topic names')
-        name = PyBytes_FromStringAndSize(<const char *>text, length)
+        name = PyBytes_FromStringAndSize(<const char *>key, length)
         Py_INCREF(name)
         topic.name = <PyObject *>name
         found = topics.get(name)
         if found is not None:
             Py_INCREF(found)
             topic.topic = <PyObject *>found
-        count = take_count(cursor, flexible, 6 if flexible else 8)
-        if count > MOST_PARTS - self.parts_count:
-            raise ProtocolError(f'found {self.parts_count + count} partitions, expected {MOST_PARTS} at most')
+        count = pull_count(reader, PARTITIONS)
         if self.parts_count + count > self.parts_room:
             self.grow(self.parts_count + count)
         for count in range(count):
-            self.read_part(cursor, topic.topic)
+            self.read_part(reader, topic.topic)
         topic.end = self.parts_count
-        if flexible:
-            skip_counted_tags(cursor, &self.tags_left)
-        return 0
+        return end_struct(reader, TOPICS)
 
-    cdef int read_part(self, Cursor *cursor, PyObject *topic) except -1:
-        cdef bint flexible = self.version >= FLEXIBLE_VERSION
+    cdef int read_part(self, FieldReader *reader, PyObject *topic) except -1:
         cdef Part *part
         part = &self.parts[self.parts_count]
         memset(part, 0, sizeof(Part))
         part.topic = topic
         part.base_offset = part.log_append_time_ms = part.log_start_offset = -1
-        part.index = read_int32(take(cursor, 4))
-        part.size_bytes = take_length(cursor, flexible, False)
-        if part.size_bytes != -1:
-            part.records = <uint8_t *>take(cursor, part.size_bytes)
+        part.index = pull_int32(reader, INDEX)
+        part.size_bytes = pull_records(reader, RECORDS, <const uint8_t **>&part.records)
         part.header_fault = parse_header(part.records, part.size_bytes, &part.batch)
-        if flexible:
-            skip_counted_tags(cursor, &self.tags_left)
         self.parts_count += 1
-        return 0
+        return end_struct(reader, PARTITIONS)
 
     cdef int grow(self, Py_ssize_t needed) except -1:
         """Make room for at least `needed` partitions, which the frame has brought."""

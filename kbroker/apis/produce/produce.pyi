@@ -1,10 +1,10 @@
 """Types of produce.pyx; the documentation stands there."""
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from kbroker.apis.produce.parts import ProduceParts
 from kbroker.apis.serving.request import Api, Handler
-from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode
 from kbroker.record.produced import Validation
 
 API: Api
@@ -23,7 +23,3 @@ class ProduceUnderWay(ProduceParts):
 class ProduceHandler(Handler): ...
 
 def error_response(body: Any, code: ErrorCode, message: str, version: int) -> Any: ...
-def as_read(frame: bytes, version: int, position: int = 0) -> tuple[
-    str | None, int, list[tuple[bytes, list[tuple[int, bytes | None]]]]]: ...
-def as_written(frame: bytes, version: int, correlation_id: int, answers: Iterable[KafkaError | tuple[int, int, int]],
-               position: int = 0) -> bytes: ...

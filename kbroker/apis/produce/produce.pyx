@@ -27,7 +27,7 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from kbroker.apis.produce.parts cimport Part, ProduceParts, TopicPart
+from kbroker.apis.produce.parts cimport MOST_PARTS, Part, ProduceParts, TopicPart
 from kbroker.apis.serving.request cimport Api, Handler, Request
 from kbroker.base.clock cimport Clock
 from kbroker.log.append cimport (
@@ -48,7 +48,7 @@ from kbroker.wire.bytes cimport Cursor, read_int32
 import logging
 from functools import partial
 
-from kbroker.base.errors import ErrorCode, KafkaError, ProtocolError
+from kbroker.base.errors import ErrorCode, KafkaError
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages import ProduceResponse
 from kbroker.protocol.schema import first_version
@@ -541,20 +541,6 @@ cdef int check_only_batch(const Part *part) except -1:
 # ---- the API
 
 
-cdef ProduceUnderWay read_request(Request request, Cursor *cursor, dict topics):
-    """Read the body. `topics`: Topic by encoded name or, from version 13 on, by id. Raises ProtocolError."""
-    cdef ProduceUnderWay under_way = ProduceUnderWay.__new__(ProduceUnderWay)
-    cdef const uint8_t *start = cursor.at
-    under_way.request = request
-    under_way.version = request.version
-    try:
-        under_way.read(cursor, topics)
-    except ProtocolError as error:
-        raise ProtocolError(
-            f'ProduceRequest version {request.version}, near byte {cursor.at - start}: {error}') from None
-    return under_way
-
-
 cdef class ProduceHandler(Handler):
 
     def __cinit__(self):
@@ -562,8 +548,10 @@ cdef class ProduceHandler(Handler):
 
     cdef int serve(self, Request request, Cursor *body) except -1:
         registry = request.node.topics
-        cdef ProduceUnderWay under_way = read_request(
-            request, body, registry.by_id if request.version >= TOPIC_ID_VERSION else registry.by_encoded_name)
+        cdef ProduceUnderWay under_way = ProduceUnderWay.__new__(ProduceUnderWay)
+        under_way.request = request
+        under_way.version = request.version
+        under_way.read(body, registry.by_id if request.version >= TOPIC_ID_VERSION else registry.by_encoded_name)
         under_way.write_mode = WRITE_LATER_BORROWED
         under_way.room_bytes = REQUEST_ROOM_BYTES
         return under_way.start()
@@ -580,52 +568,5 @@ def error_response(body, code, message, version):
         for topic in body.topic_data])
 
 
-API = Api(ApiKey.PRODUCE, 3, 13, ProduceHandler(), error_response, advertised_min_version=0)
-
-
-# ---- for the tests that compare these bytes with those of the codec
-
-
-cdef ProduceUnderWay read_frame(frame, int version, Py_ssize_t position):
-    cdef Request request = Request.__new__(Request)
-    cdef const uint8_t[::1] view = frame
-    cdef Cursor cursor
-    request.api = API
-    request.version = version
-    cursor.at = (&view[0] if len(view) else NULL) + position
-    cursor.end = cursor.at + len(view) - position
-    return read_request(request, &cursor, {})
-
-
-def as_read(frame, int version, Py_ssize_t position=0):
-    """Return the fields that the reader finds: (transactional id, acks, [(name or id, [(index, records)])])."""
-    cdef ProduceUnderWay request = read_frame(frame, version, position)
-    cdef Py_ssize_t i, number = 0
-    cdef Part *part
-    topics = []
-    for i in range(request.topics_count):
-        parts = []
-        while number < request.topics[i].end:
-            part = &request.parts[number]
-            parts.append((part.index, None if part.size_bytes < 0 else (<char *>part.records)[:part.size_bytes]))
-            number += 1
-        topics.append((<bytes>request.topics[i].name, parts))
-    return request.transactional_id, request.acks, topics
-
-
-def as_written(frame, int version, int32_t correlation_id, answers, Py_ssize_t position=0):
-    """Return the reply to the request in `frame` if its partitions, in order, get these `answers`.
-
-    An answer is a KafkaError, or (base offset, log append time in ms, log start offset).
-    """
-    cdef ProduceUnderWay request = read_frame(frame, version, position)
-    cdef Py_ssize_t number
-    cdef Part *part
-    request.request.correlation_id = correlation_id
-    for number, answer in enumerate(answers):
-        part = &request.parts[number]
-        if isinstance(answer, KafkaError):
-            request.refuse(part, answer)
-        else:
-            part.base_offset, part.log_append_time_ms, part.log_start_offset = answer
-    return request.encoded()
+API = Api(ApiKey.PRODUCE, 3, 13, ProduceHandler(), error_response, advertised_min_version=0, bounds={
+    'topics': (MOST_PARTS, 'topic_data'), 'partitions': (MOST_PARTS, 'topic_data.partition_data')})

@@ -35,13 +35,14 @@ cdef enum:
 cdef struct FieldStep:
     # One field in one version; the step behind it ends the structs of its array.
     bint follows                # its bytes are next, after the field that was pulled before; else `advance` finds out
-    bint is_present
+    bint is_present             # at an end: nothing is left to skip but tagged fields
     bint nullable
     bint compact                # lengths are unsigned varints of length + 1; at an end, the struct has tagged fields
     int bound                   # of an array: its place in FieldReader.left
     Py_ssize_t least_bytes      # of an element of an array
     Step *skipped               # the fields before this one that are not pulled
     Py_ssize_t skipped_count
+    Py_ssize_t skipped_bytes    # their size, if it does not vary
     Py_ssize_t default_number   # the default of a number; the length of that of a string or array, -1 for null
     const uint8_t *default_bytes
     PyObject *plan              # at an end: the Plan of the struct
@@ -204,7 +205,7 @@ cdef inline int end_struct(FieldReader *reader, Py_ssize_t array) except -1:
     cdef const FieldStep *step = step_of(reader, array) + 1
     if step.follows:            # the version has no tagged fields, or the bytes say that there are none
         return 0
-    if step.skipped_count == 0 and reader.cursor.at < reader.cursor.end and reader.cursor.at[0] == 0:
+    if step.is_present and reader.cursor.at < reader.cursor.end and reader.cursor.at[0] == 0:
         reader.cursor.at += 1
         return 0
     return end_with_tags(reader, step)

@@ -70,6 +70,9 @@ cdef class RequestFields:
         found = '[]' * field.is_array + field.type
         if found != type_name or (field.is_array and field.null_versions is not None):
             raise TypeError(f'{self.message_name}: {path} is {found}, {type_name} expected')
+        if field.struct is not None and not field.is_array and (field.tag is None or field.null_versions is not None):
+            raise TypeError(f'{self.message_name}: {path} is a struct, an array or a tagged struct that is never null '
+                            'expected')
         if field.tag is not None:
             if self.pulled_tagged not in (None, path) or '.' in path:
                 raise TypeError(f'{self.message_name}: {path} is another tagged field, one of the request expected')
@@ -131,13 +134,14 @@ cdef class RequestFields:
                 continue
             field.is_present = True
             field.follows = i == next_step
-            field.skipped, field.skipped_count = &plan.steps[next_step], i - next_step
+            skip_steps(field, plan, next_step, i)
             next_step = i + 1
         self.kept.append(plan)
         end.plan = <PyObject *>plan
         end.compact = plan.flexible
-        end.skipped, end.skipped_count = &plan.steps[next_step], plan.step_count - next_step
-        end.follows = not plan.flexible and end.skipped_count == 0
+        skip_steps(end, plan, next_step, plan.step_count)
+        end.is_present = next_step == plan.step_count
+        end.follows = end.is_present and not plan.flexible
         return 0
 
     cdef int compile_field(self, FieldStep *field, str path, declared, const Step *step) except -1:
@@ -163,24 +167,41 @@ cdef class RequestFields:
         return 0
 
 
-# ---- what the reader does rarely
+cdef int skip_steps(FieldStep *field, Plan plan, Py_ssize_t first, Py_ssize_t end) noexcept:
+    """Let the steps of a plan from `first` to `end` be skipped before a field: at once if none varies in size."""
+    cdef Py_ssize_t i, size = 0
+    for i in range(first, end):
+        if plan.steps[i].is_array or not fixed_size(plan.steps[i].op):
+            field.skipped, field.skipped_count = &plan.steps[first], end - first
+            return 0
+        size += fixed_size(plan.steps[i].op)
+    field.skipped_bytes = size
+    return 0
+
+
+# ---- the rare work of the reader
 
 
 cdef bint advance(FieldReader *reader, const FieldStep *step) except -1:
     """Skip the fields before the one that is pulled. Return False, without an effect, if the version lacks that."""
-    cdef Py_ssize_t i
     if not step.is_present:
         return False
+    skip_before(reader, step)
+    return True
+
+
+cdef int skip_before(FieldReader *reader, const FieldStep *step) except -1:
+    """Skip the fields before a step."""
+    cdef Py_ssize_t i
+    take(&reader.cursor, step.skipped_bytes)
     for i in range(step.skipped_count):
         skip_field(&reader.cursor, &step.skipped[i], &reader.tags_left)
-    return True
+    return 0
 
 
 cdef int end_with_tags(FieldReader *reader, const FieldStep *step) except -1:
     """Skip the other fields of a struct, then check its tagged fields. Set `tagged` to the bytes of the one pulled."""
-    cdef Py_ssize_t i
-    for i in range(step.skipped_count):
-        skip_field(&reader.cursor, &step.skipped[i], &reader.tags_left)
+    skip_before(reader, step)
     if step.compact:
         skip_tagged(&reader.cursor, <Plan>step.plan, &reader.tags_left, step.pulled_tag, &reader.tagged)
     return 0
