@@ -24,16 +24,6 @@ cdef inline Py_ssize_t take_length(Cursor *cursor, bint flexible, bint short) ex
     return max(read_int16(take(cursor, 2)) if short else read_int32(take(cursor, 4)), -1)
 
 
-cdef inline Py_ssize_t take_count(Cursor *cursor, bint flexible, Py_ssize_t fewest_bytes) except -1:
-    """Return the number of elements of an array, each of at least `fewest_bytes`."""
-    cdef Py_ssize_t count = take_length(cursor, flexible, False), left = cursor.end - cursor.at
-    if count < 0:
-        refuse_request(f'an array of {count} elements')
-    if count > left // fewest_bytes:
-        refuse_request(f'an array of {count} elements of at least {fewest_bytes} bytes, {left} bytes left')
-    return count
-
-
 cdef inline bint is_ascii(const uint8_t *text, Py_ssize_t length) noexcept:
     """Return whether no byte has its top bit set. It reads eight bytes at a time."""
     cdef uint64_t bits = 0, word
@@ -65,17 +55,10 @@ cdef inline Py_ssize_t take_string(Cursor *cursor, bint flexible, bint nullable,
 
 
 cdef inline int skip_tags(Cursor *cursor) except -1:
-    """Skip tagged fields, none of which is known."""
-    cdef Py_ssize_t left = LARGEST_TAG_COUNT
-    return skip_counted_tags(cursor, &left)
-
-
-cdef inline int skip_counted_tags(Cursor *cursor, Py_ssize_t *left) except -1:
-    """Skip the tagged fields of one struct of a request that may have `left` more of them."""
+    """Skip the tagged fields of a struct, none of which is known."""
     cdef uint64_t count = take_unsigned_varint(cursor, 5)
-    if count > <uint64_t>min(left[0], <Py_ssize_t>LARGEST_TAG_COUNT):
-        refuse_request(f'{count} tagged fields, at most {min(left[0], <Py_ssize_t>LARGEST_TAG_COUNT)} expected')
-    left[0] -= <Py_ssize_t>count
+    if count > LARGEST_TAG_COUNT:
+        refuse_request(f'{count} tagged fields, at most {LARGEST_TAG_COUNT} expected')
     while count:
         count -= 1
         take_unsigned_varint(cursor, 5)
