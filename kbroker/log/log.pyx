@@ -18,7 +18,7 @@ from kbroker.log.fs.file cimport File
 from kbroker.log.log_slice cimport LogSlice
 from kbroker.log.newest_connection cimport ANY_CONNECTION, count_execution
 from kbroker.log.options import LogOptions
-from kbroker.log.producer_state cimport CachedBatch
+from kbroker.log.producer_entry cimport CachedBatch
 from kbroker.log.recovery import Opening
 from kbroker.log.retention import delete_segments, expired_segments, replace_segments
 from kbroker.log.segment cimport Place, Segment
@@ -388,7 +388,7 @@ cdef class Log(Appender):
     def first_unstable_offset(self) -> int | None:
         """Return the first offset of the earliest transaction that is open, or whose marker the high watermark has not
         passed, but no offset below the log start. None if there is no such transaction."""
-        cdef int64_t first = self.producer_state.first_unstable()
+        cdef int64_t first = self.producer_state.unstable.first()
         return None if first < 0 else max(first, self.log_start_offset)
 
     def offset_for_timestamp(self, int64_t timestamp_ms, searches):

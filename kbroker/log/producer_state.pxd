@@ -7,45 +7,9 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from kbroker.log.append cimport Append
 from kbroker.log.formats cimport SnapshotEntry, SnapshotHead
 from kbroker.log.marker_history cimport MarkerHistory
-from kbroker.log.newest_connection cimport NewestConnection
+from kbroker.log.producer_entry cimport CachedBatch, ProducerEntry
+from kbroker.log.unstable_transactions cimport UnstableTransactions
 from kbroker.record.batch cimport BatchFields, Marker
-
-cdef enum:
-    WINDOW_BATCHES = 5
-
-
-cdef struct CachedBatch:
-    int32_t last_sequence
-    int32_t offset_delta
-    int64_t last_offset
-    int64_t timestamp_ms
-
-
-cdef struct Completed:              # a transaction whose marker the high watermark has not passed
-    int64_t marker_offset
-    int64_t first_offset
-
-
-@cython.final
-cdef class ProducerEntry:
-    cdef readonly int64_t producer_id
-    cdef readonly int16_t producer_epoch
-    cdef readonly int32_t coordinator_epoch
-    cdef readonly int64_t last_timestamp_ms
-    cdef readonly int64_t transaction_first_offset
-    cdef CachedBatch window[WINDOW_BATCHES]
-    cdef int newest
-    cdef int cached
-    cdef PyObject *previous_open        # borrowed, as long as a transaction is open: the table holds all that have one
-    cdef PyObject *next_open
-    cdef int64_t snapshot_number        # of the last snapshot of its table that has it, or needs it not
-    cdef NewestConnection newest_connection     # of the current epoch; in memory only
-
-    cdef const CachedBatch *last_batch(self) noexcept
-    cdef int take_epoch(self, int16_t producer_epoch) noexcept
-    cdef int add_batch(self, const BatchFields *batch) noexcept
-    cdef const CachedBatch *find_duplicate(self, const BatchFields *batch) noexcept
-
 
 @cython.final
 cdef class ProducerRoom:
@@ -78,19 +42,13 @@ cdef class ProducerStateTable:
     cdef readonly ProducerRoom room
     cdef public Py_ssize_t most_producers
     cdef readonly dict verifications
-    cdef PyObject *first_open           # borrowed: producers with an open transaction, in order of its first offset
-    cdef PyObject *last_open
-    cdef Completed *completed           # from first_completed to end_completed; both offsets grow
-    cdef Py_ssize_t first_completed
-    cdef Py_ssize_t end_completed
-    cdef Py_ssize_t completed_room
+    cdef readonly UnstableTransactions unstable
     cdef MarkerHistory markers
     cdef ProducerEntry recent           # the last one that `find` returned, still in entries
     cdef readonly int64_t end_offset
     cdef public int64_t expiration_ms
 
     cdef ProducerEntry find(self, int64_t producer_id)
-    cpdef on_high_watermark(self, int64_t high_watermark)
     cdef bint check(self, Append *append, const Marker *marker, CachedBatch *duplicate) except -1
     cpdef start_verification(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
                              bint supports_epoch_bump, int64_t now_ms)
@@ -102,19 +60,8 @@ cdef class ProducerStateTable:
                           int transaction_version) except -1
     cdef object completed_by(self, const BatchFields *batch)
     cdef int adopt(self, const BatchFields *batch, const Marker *marker) except -1
-    cdef int open_transaction(self, ProducerEntry entry, int64_t first_offset) noexcept
-    cdef int close_transaction(self, ProducerEntry entry) noexcept
-    cdef int complete_transaction(self, ProducerEntry entry, int64_t marker_offset) except -1
-    cdef int make_room(self) except -1
     cdef int clear_verification(self, int64_t producer_id, int16_t producer_epoch, bint by_marker) except -1
     cdef ProducerSnapshot begin_snapshot(self, int64_t end_offset)
     cdef int end_snapshot(self, ProducerSnapshot snapshot) except -1
     cdef int keep_for_snapshot(self, ProducerEntry entry) except -1
     cdef bint is_expired(self, ProducerEntry entry, int64_t now_ms) noexcept
-    cdef int64_t first_unstable(self) noexcept
-    cdef int64_t stable_offset_without(self, int64_t producer_id, int64_t marker_offset) noexcept
-
-
-cdef void write_snapshot_entry(SnapshotEntry *entry, int64_t producer_id, int16_t producer_epoch,
-                               const CachedBatch *last, int64_t timestamp_ms, int32_t coordinator_epoch,
-                               int64_t first_offset) noexcept

@@ -3,7 +3,9 @@ from typing import NamedTuple
 
 from _typeshed import ReadableBuffer
 
+from kbroker.log.producer_entry import ProducerEntry
 from kbroker.log.transaction_index import AbortedTransaction
+from kbroker.log.unstable_transactions import UnstableTransactions
 
 class ActiveProducer(NamedTuple):
     producer_id: int
@@ -16,16 +18,6 @@ class ActiveProducer(NamedTuple):
 MOST_PRODUCERS_OF_PARTITION: int
 MOST_PRODUCERS: int
 MOST_VERIFICATIONS: int
-
-class ProducerEntry:
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    last_timestamp_ms: int
-    transaction_first_offset: int
-    last_sequence: int
-    last_offset: int
-    batches: list[tuple[int, int, int, int]]
 
 class Verification: ...
 
@@ -47,7 +39,7 @@ class ProducerStateTable:
     def room(self) -> ProducerRoom: ...
     entries: dict[int, ProducerEntry]
     @property
-    def ongoing(self) -> dict[int, int]: ...
+    def unstable(self) -> UnstableTransactions: ...
     verifications: dict[int, Verification]
     end_offset: int
     expiration_ms: int
@@ -58,8 +50,6 @@ class ProducerStateTable:
     def start_verification(self, producer_id: int, producer_epoch: int, base_sequence: int, supports_epoch_bump: bool,
                            now_ms: int) -> Verification | None: ...
     def replay_batch(self, batch: ReadableBuffer) -> AbortedTransaction | None: ...
-    def first_unstable_offset(self) -> int | None: ...
-    def on_high_watermark(self, high_watermark: int) -> None: ...
     def active_producers(self) -> list[ActiveProducer]: ...
     def get(self, producer_id: int) -> ProducerEntry | None: ...
     def remove_expired(self, now_ms: int) -> Generator[None, None, int]: ...

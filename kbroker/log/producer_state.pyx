@@ -6,29 +6,29 @@ batch that cannot be written in between leaves this table as it was. `replay_bat
 from typing import NamedTuple
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memmove
 from cpython.array cimport array, clone
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 
 from kbroker.base.errors import CorruptLogError, ErrorCode, KafkaError
 from kbroker.base.long_work import run_to_end
 from kbroker.log.append cimport ORIGIN_CLIENT, ORIGIN_COORDINATOR, ORIGIN_REPLICATION, Append
 from kbroker.log.formats cimport (
-    SNAPSHOT_VERSION, SnapshotEntry, SnapshotHead, seal_head, swap_entry, swap_head, write_head)
-from kbroker.log.newest_connection cimport forget_connection, is_late, refuse_late_batch
+    SNAPSHOT_VERSION, SnapshotEntry, SnapshotHead, seal_head, swap_head, write_head)
+from kbroker.log.newest_connection cimport is_late, refuse_late_batch
+from kbroker.log.producer_entry cimport (
+    CachedBatch, ProducerEntry, has_open, read_snapshot_entry, write_snapshot_entry)
 from kbroker.log.transaction_index import AbortedTransaction
+from kbroker.log.unstable_transactions cimport UnstableTransactions
 from kbroker.record.batch cimport (
     ABORT_MARKER, CONTROL_BIT, HEADER_READ, NO_MARKER, TRANSACTIONAL_BIT, BatchFields, Marker, batch_last_offset,
-    batch_size_bytes, parse_header, read_marker, refuse_header, sequence_after)
+    batch_size_bytes, parse_header, read_marker, refuse_header)
 from kbroker.wire.crc32c cimport crc32c_update
 
 cdef enum:
     LAST_EPOCH = 32767
     LAST_SEQUENCE = 2147483647
     DEFAULT_EXPIRATION_MS = 86400000
-    LEAST_ROOM = 4
     ENTRIES_AT_ONCE = 512       # the producers that one part of long work looks at
 
 
@@ -49,74 +49,6 @@ class ActiveProducer(NamedTuple):
     last_timestamp_ms: int
     coordinator_epoch: int
     transaction_first_offset: int
-
-
-cdef class ProducerEntry:
-    """The state of one producer id: its epoch, its last batches (at most five, of one epoch), its open transaction."""
-
-    def __init__(self, int64_t producer_id):
-        self.producer_id = producer_id
-        self.producer_epoch = -1
-        self.coordinator_epoch = -1
-        self.last_timestamp_ms = -1
-        self.transaction_first_offset = -1
-
-    cdef const CachedBatch *last_batch(self) noexcept:
-        """Return the last batch, NULL if none is known."""
-        return &self.window[self.newest] if self.cached else NULL
-
-    cdef int take_epoch(self, int16_t producer_epoch) noexcept:
-        if producer_epoch != self.producer_epoch:
-            self.producer_epoch = producer_epoch
-            self.cached = 0
-            forget_connection(&self.newest_connection)
-        return 0
-
-    cdef int add_batch(self, const BatchFields *batch) noexcept:
-        cdef CachedBatch *slot
-        self.take_epoch(batch.producer_epoch)
-        self.newest = (self.newest + 1) % WINDOW_BATCHES
-        self.cached = min(self.cached + 1, <int>WINDOW_BATCHES)
-        slot = &self.window[self.newest]
-        slot.last_sequence = sequence_after(batch.base_sequence, batch.last_offset_delta)
-        slot.offset_delta = batch.last_offset_delta
-        slot.last_offset = batch_last_offset(batch)
-        slot.timestamp_ms = batch.max_timestamp_ms
-        self.last_timestamp_ms = batch.max_timestamp_ms
-        return 0
-
-    cdef const CachedBatch *find_duplicate(self, const BatchFields *batch) noexcept:
-        """Return the cached batch of the same epoch with the same first and last sequence, or NULL."""
-        cdef int i
-        cdef const CachedBatch *slot
-        if batch.producer_epoch != self.producer_epoch:
-            return NULL
-        for i in range(self.cached):
-            slot = &self.window[(self.newest - i + WINDOW_BATCHES) % WINDOW_BATCHES]
-            if (slot.offset_delta == batch.last_offset_delta
-                    and slot.last_sequence == sequence_after(batch.base_sequence, batch.last_offset_delta)):
-                return slot
-        return NULL
-
-    @property
-    def last_sequence(self) -> int:
-        """The last sequence of the last data batch of the current epoch, -1 if none is known."""
-        return self.window[self.newest].last_sequence if self.cached else -1
-
-    @property
-    def last_offset(self) -> int:
-        """The last offset of the last data batch of the current epoch, -1 if none is known."""
-        return self.window[self.newest].last_offset if self.cached else -1
-
-    @property
-    def batches(self) -> list[tuple[int, int, int, int]]:
-        """(last sequence, last offset, offset delta, timestamp in ms) of each cached batch, oldest first."""
-        cdef CachedBatch slot
-        found = []
-        for i in range(self.cached - 1, -1, -1):
-            slot = self.window[(self.newest - i + WINDOW_BATCHES) % WINDOW_BATCHES]
-            found.append((slot.last_sequence, slot.last_offset, slot.offset_delta, slot.timestamp_ms))
-        return found
 
 
 cdef class Verification:
@@ -151,20 +83,17 @@ cdef class ProducerStateTable:
         self.most_producers = MOST_PRODUCERS_OF_PARTITION
         self.entries = {}
         self.markers = MarkerHistory()
+        self.unstable = UnstableTransactions.__new__(UnstableTransactions)
         self.clear(0)
-
-    def __dealloc__(self):
-        PyMem_Free(self.completed)
 
     def clear(self, int64_t end_offset) -> None:
         """Forget everything; the next batch expected is at `end_offset`."""
         self.room.held -= len(self.entries)
         self.entries = {}           # producer id -> ProducerEntry
         self.recent = None
-        self.first_open = self.last_open = NULL
+        self.unstable.clear()
         self.snapshot = None
         self.verifications = {}     # producer id -> Verification
-        self.first_completed = self.end_completed = 0
         self.markers.clear(end_offset)
         self.end_offset = end_offset
 
@@ -283,7 +212,7 @@ cdef class ProducerStateTable:
         if entry is None or entry.transaction_first_offset < 0:
             return None
         return AbortedTransaction(entry.producer_id, entry.transaction_first_offset, marker_offset,
-                                  self.stable_offset_without(entry.producer_id, marker_offset))
+                                  self.unstable.stable_offset_without(entry.producer_id, marker_offset))
 
     cdef int adopt(self, const BatchFields *batch, const Marker *marker) except -1:
         """Adopt an appended batch, whose offsets are final. Only a lack of memory can make this fail."""
@@ -304,7 +233,7 @@ cdef class ProducerStateTable:
         if marker.kind == NO_MARKER:
             entry.add_batch(batch)
             if batch.attributes & TRANSACTIONAL_BIT and entry.transaction_first_offset < 0:
-                self.open_transaction(entry, batch.base_offset)
+                self.unstable.open(entry, batch.base_offset)
             return 0
         self.markers.note(entry.producer_id, entry.producer_epoch, entry.coordinator_epoch,
                           entry.transaction_first_offset, self.end_offset - 1)
@@ -312,75 +241,8 @@ cdef class ProducerStateTable:
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp_ms = marker.timestamp_ms
         if entry.transaction_first_offset >= 0:
-            self.complete_transaction(entry, batch_last_offset(batch))
+            self.unstable.complete(entry, batch_last_offset(batch))
         return 0
-
-    # Open transactions are a chain through their producers, the earliest first. A transaction begins and ends in
-    # constant time, however many are open.
-
-    cdef int open_transaction(self, ProducerEntry entry, int64_t first_offset) noexcept:
-        """Open a transaction behind all others: offsets grow."""
-        entry.transaction_first_offset = first_offset
-        entry.previous_open = self.last_open
-        entry.next_open = NULL
-        if self.last_open == NULL:
-            self.first_open = <PyObject *>entry
-        else:
-            (<ProducerEntry>self.last_open).next_open = <PyObject *>entry
-        self.last_open = <PyObject *>entry
-        return 0
-
-    cdef int close_transaction(self, ProducerEntry entry) noexcept:
-        if entry.previous_open == NULL:
-            self.first_open = entry.next_open
-        else:
-            (<ProducerEntry>entry.previous_open).next_open = entry.next_open
-        if entry.next_open == NULL:
-            self.last_open = entry.previous_open
-        else:
-            (<ProducerEntry>entry.next_open).previous_open = entry.previous_open
-        entry.transaction_first_offset = -1
-        return 0
-
-    cdef int complete_transaction(self, ProducerEntry entry, int64_t marker_offset) except -1:
-        """Keep a completed transaction until the high watermark passes its marker.
-
-        One that began later and has a lower marker can never be the first again. It is dropped now, so that the first
-        one left is the earliest.
-        """
-        while (self.end_completed > self.first_completed
-               and self.completed[self.end_completed - 1].first_offset >= entry.transaction_first_offset):
-            self.end_completed -= 1
-        if self.end_completed == self.completed_room:
-            self.make_room()
-        self.completed[self.end_completed] = Completed(marker_offset, entry.transaction_first_offset)
-        self.end_completed += 1
-        return self.close_transaction(entry)
-
-    cdef int make_room(self) except -1:
-        """Move the rows down, or grow if more than half of the memory is in use."""
-        cdef Py_ssize_t room = max(<Py_ssize_t>LEAST_ROOM, 2 * self.completed_room)
-        cdef Completed *larger
-        if self.first_completed > self.completed_room // 2:
-            self.end_completed -= self.first_completed
-            memmove(self.completed, self.completed + self.first_completed, self.end_completed * sizeof(Completed))
-            self.first_completed = 0
-            return 0
-        larger = <Completed *>PyMem_Realloc(self.completed, room * sizeof(Completed))
-        if larger == NULL:
-            raise MemoryError
-        self.completed, self.completed_room = larger, room
-        return 0
-
-    @property
-    def ongoing(self) -> dict[int, int]:
-        """Producer id by first offset of each open transaction, the earliest first."""
-        cdef PyObject *at = self.first_open
-        found = {}
-        while at != NULL:
-            found[(<ProducerEntry>at).transaction_first_offset] = (<ProducerEntry>at).producer_id
-            at = (<ProducerEntry>at).next_open
-        return found
 
     def replay_batch(self, const uint8_t[::1] batch not None):
         """Adopt a batch found in the log. Return the row of the transaction index for an ABORT marker, else None.
@@ -439,41 +301,6 @@ cdef class ProducerStateTable:
             return 0
         del self.verifications[producer_id]
         return 0
-
-    # ---- the last stable offset ----
-
-    cdef int64_t first_unstable(self) noexcept:
-        """Return the first offset of the earliest transaction that is open, or whose marker the high watermark has not
-        passed; -1: none."""
-        cdef int64_t first = -1
-        cdef int64_t completed
-        if self.first_open != NULL:
-            first = (<ProducerEntry>self.first_open).transaction_first_offset
-        if self.first_completed < self.end_completed:
-            completed = self.completed[self.first_completed].first_offset
-            if first < 0 or completed < first:
-                return completed
-        return first
-
-    def first_unstable_offset(self) -> int | None:
-        """Return `first_unstable`, None if there is no such transaction."""
-        cdef int64_t first = self.first_unstable()
-        return None if first < 0 else first
-
-    cdef int64_t stable_offset_without(self, int64_t producer_id, int64_t marker_offset) noexcept:
-        """Return the last stable offset once the marker at `marker_offset` has ended this producer's transaction."""
-        cdef PyObject *first = self.first_open
-        if first != NULL and (<ProducerEntry>first).producer_id == producer_id:
-            first = (<ProducerEntry>first).next_open
-        return marker_offset + 1 if first == NULL else (<ProducerEntry>first).transaction_first_offset
-
-    cpdef on_high_watermark(self, int64_t high_watermark):
-        """Forget the completed transactions whose marker is below it."""
-        while (self.first_completed < self.end_completed
-               and self.completed[self.first_completed].marker_offset < high_watermark):
-            self.first_completed += 1
-        if self.first_completed == self.end_completed:
-            self.first_completed = self.end_completed = 0
 
     # ---- lists and expiry ----
 
@@ -581,7 +408,7 @@ cdef class ProducerStateTable:
                 if entry.transaction_first_offset >= 0:
                     open_transactions.append((entry.transaction_first_offset, entry.producer_id))
         for first_offset, producer_id in sorted(open_transactions):
-            self.open_transaction(self.entries[producer_id], first_offset)
+            self.unstable.open(self.entries[producer_id], first_offset)
 
 
 cdef class ProducerSnapshot:
@@ -640,44 +467,6 @@ cdef class ProducerSnapshot:
         self.crc = crc32c_update(self.crc, <const uint8_t *>self.end, sizeof(SnapshotEntry))
         self.end += 1
         return 0
-
-
-cdef void write_snapshot_entry(SnapshotEntry *entry, int64_t producer_id, int16_t producer_epoch,
-                               const CachedBatch *last, int64_t timestamp_ms, int32_t coordinator_epoch,
-                               int64_t first_offset) noexcept:
-    """Write the state of a producer. `last` is NULL if no batch of it is known."""
-    entry.producer_id = producer_id
-    entry.producer_epoch = producer_epoch
-    entry.last_sequence = last.last_sequence if last != NULL else -1
-    entry.last_offset = last.last_offset if last != NULL else -1
-    entry.offset_delta = last.offset_delta if last != NULL else 0
-    entry.timestamp_ms = timestamp_ms
-    entry.coordinator_epoch = coordinator_epoch
-    entry.transaction_first_offset = first_offset
-    swap_entry(entry)
-
-
-cdef ProducerEntry read_snapshot_entry(SnapshotEntry found):
-    """Return the state of a producer. `found` is as the file has it."""
-    cdef ProducerEntry entry
-    cdef CachedBatch *slot
-    swap_entry(&found)
-    entry = ProducerEntry(found.producer_id)
-    slot = &entry.window[0]
-    entry.producer_epoch = found.producer_epoch
-    slot.last_sequence = found.last_sequence
-    slot.last_offset = found.last_offset
-    slot.offset_delta = found.offset_delta
-    slot.timestamp_ms = found.timestamp_ms
-    entry.last_timestamp_ms = found.timestamp_ms
-    entry.coordinator_epoch = found.coordinator_epoch
-    entry.transaction_first_offset = found.transaction_first_offset
-    entry.cached = found.last_offset >= 0
-    return entry
-
-
-cdef inline bint has_open(ProducerEntry entry, int16_t producer_epoch) noexcept:
-    return entry is not None and entry.transaction_first_offset >= 0 and entry.producer_epoch == producer_epoch
 
 
 cdef int refuse_epoch(const BatchFields *batch, int current) except -1:

@@ -4,7 +4,8 @@ A broker that rebuilds its state may begin at the start of the log, without the 
 of the first segment stands for, and those that DeleteRecords has hidden. `ProducerStateCheck` therefore replays twice:
 everything known, and the visible batches alone. A file is sound if what it says lies between the two.
 """
-from kbroker.log.producer_state import ProducerEntry, ProducerStateTable
+from kbroker.log.producer_entry import ProducerEntry
+from kbroker.log.producer_state import ProducerStateTable
 from kbroker.log.transaction_index import AbortedTransaction
 from kbroker.record.batch import BatchHeader
 
@@ -49,14 +50,14 @@ class ProducerStateCheck:
             if expected is None or not _agrees(entry, expected):
                 return (f'found {_last_state(entry)} for producer {producer_id}, the log says '
                         f'{_last_state(expected) if expected else "nothing"}')
-        found_first = {producer_id: offset for offset, producer_id in found.ongoing.items()}
-        visible_first = {producer_id: offset for offset, producer_id in self._visible.ongoing.items()}
-        expected_first = {producer_id: offset for offset, producer_id in self.all.ongoing.items()}
+        found_first = {producer_id: offset for offset, producer_id in found.unstable.ongoing.items()}
+        visible_first = {producer_id: offset for offset, producer_id in self._visible.unstable.ongoing.items()}
+        expected_first = {producer_id: offset for offset, producer_id in self.all.unstable.ongoing.items()}
         for producer_id in found_first.keys() | expected_first.keys():
             offset = found_first.get(producer_id, NOT_OPEN)
             if not self._may_be_first(offset, expected_first.get(producer_id, NOT_OPEN),
                                       visible_first.get(producer_id, NOT_OPEN)):
-                return f'found open transactions {found.ongoing}, the log says {self.all.ongoing}'
+                return f'found open transactions {found.unstable.ongoing}, the log says {self.all.unstable.ongoing}'
         return None
 
     def _may_be_first(self, found: int, expected: int, visible: int) -> bool:

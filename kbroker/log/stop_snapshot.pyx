@@ -13,8 +13,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 from kbroker.log.formats cimport SnapshotEntry, SnapshotHead, seal_head, write_head
 from kbroker.log.marker_history cimport MarkerHistory, NotedMarker
-from kbroker.log.producer_state cimport (
-    WINDOW_BATCHES, CachedBatch, ProducerEntry, ProducerStateTable, write_snapshot_entry)
+from kbroker.log.producer_entry cimport WINDOW_BATCHES, CachedBatch, ProducerEntry, write_snapshot_entry
+from kbroker.log.producer_state cimport ProducerStateTable
 from kbroker.log.segments cimport Segments
 from kbroker.wire.crc32c cimport crc32c_update
 

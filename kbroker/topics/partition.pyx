@@ -245,7 +245,7 @@ cdef class Partition(Appender):
         self._log = log
         # The whole log is durable: recovery has read it, or a clean stop has flushed it.
         self.high_watermark = log.log_end_offset
-        log.producer_state.on_high_watermark(self.high_watermark)
+        log.producer_state.unstable.on_high_watermark(self.high_watermark)
         self._page_cache = page_cache
         log.awaits_sync = not page_cache
         self._flusher = flusher
@@ -302,7 +302,7 @@ cdef class Partition(Appender):
 
     cdef int64_t stable_offset(self) except -1:
         """Return `last_stable_offset`, for callers in C."""
-        cdef int64_t first_unstable = self._log.producer_state.first_unstable()
+        cdef int64_t first_unstable = self._log.producer_state.unstable.first()
         if first_unstable < 0 or first_unstable >= self.high_watermark:
             return self.high_watermark
         return max(first_unstable, self._log.log_start_offset)
@@ -401,7 +401,7 @@ cdef class Partition(Appender):
         # The order is replay, acknowledgements, readers: no client may see an offset before the coordinator's state has
         # it.
         self.high_watermark = high_watermark
-        self._log.producer_state.on_high_watermark(high_watermark)
+        self._log.producer_state.unstable.on_high_watermark(high_watermark)
         if self._replayer is not None:
             self._replay()
         while queue.first < queue.end and queue.awaited[queue.first].offset <= self.high_watermark:

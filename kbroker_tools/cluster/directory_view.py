@@ -259,8 +259,8 @@ class DirectoryView:
         start = self._log_start(topic, partition, reader)
         end = max(start, producers.end_offset)
         high_watermark = self._high_watermark(topic, partition, start, end)
-        producers.on_high_watermark(high_watermark)
-        first_unstable = producers.first_unstable_offset()
+        producers.unstable.on_high_watermark(high_watermark)
+        first_unstable = producers.unstable.first_offset()
         stable = high_watermark if first_unstable is None else min(high_watermark, max(start, first_unstable))
         return PartitionOffsets(start, high_watermark, stable)
 

@@ -371,7 +371,7 @@ class BrokerPlace:
                 row = table.replay_batch(batch)
                 if row is not None:
                     aborted.append((row.producer_id, row.first_offset, row.last_offset))
-            is_open = {producer_id: first for first, producer_id in table.ongoing.items()}
+            is_open = {producer_id: first for first, producer_id in table.unstable.ongoing.items()}
             yield replace(each, start_offset=max(stable, each.start_offset)), Outcomes(False, tuple(aborted), is_open)
 
     def pieces(self, topic: str, partition: int) -> list[Piece]:

@@ -223,7 +223,7 @@ class Tail:
         except BaseException:
             self._begin_anew()
             raise
-        is_open = {producer_id: first_offset for first_offset, producer_id in self._producers.ongoing.items()}
+        is_open = {producer_id: first_offset for first_offset, producer_id in self._producers.unstable.ongoing.items()}
         start = max(log_start_offset, files.segments[0].base_offset)
         stable = min([self._end_offset, *is_open.values()])
         return PartitionState(files, start, max(start, self._end_offset), max(start, stable), is_open,

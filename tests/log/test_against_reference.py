@@ -53,7 +53,7 @@ class LogMachine(RuleBasedStateMachine):
         # at that point and a power cut left a sealed segment below it whose last time index entry was zeros.
         self.recovery_point = self.log.recovery_point
         self.high_watermark = self.log.log_end_offset
-        self.log.producer_state.on_high_watermark(self.high_watermark)
+        self.log.producer_state.unstable.on_high_watermark(self.high_watermark)
 
     def teardown(self):
         if hasattr(self, 'work'):
@@ -114,7 +114,7 @@ class LogMachine(RuleBasedStateMachine):
     def flush(self):
         self.log.flush()
         self.high_watermark = self.log.flushed_offset
-        self.log.producer_state.on_high_watermark(self.high_watermark)
+        self.log.producer_state.unstable.on_high_watermark(self.high_watermark)
 
     @rule(synced=st.integers(0, 3))
     def sync_some_files_and_no_more(self, synced):

@@ -412,7 +412,7 @@ def open_dirty(directory, count):
         write(log, ('a', '2'))
         log.roll()
         log.flush()
-        log.producer_state.on_high_watermark(log.flushed_offset)
+        log.producer_state.unstable.on_high_watermark(log.flushed_offset)
     return logs
 
 

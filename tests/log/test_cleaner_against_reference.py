@@ -73,7 +73,7 @@ class CleanerMachine(RuleBasedStateMachine):
         self.log = self.manager.open_log(*TOPIC, bytes(range(16)), self.log_config)
         self.log.flush()
         self.fs.sync_names(str(self.disk))
-        self.log.producer_state.on_high_watermark(self.log.log_end_offset)
+        self.log.producer_state.unstable.on_high_watermark(self.log.log_end_offset)
         self.cleaner = Cleaner(self.manager, self.config, self.clock, self.timers, run_inline)
         self.cleaner.start()
 
@@ -156,7 +156,7 @@ class CleanerMachine(RuleBasedStateMachine):
 
     def flush(self):
         self.log.flush()
-        self.log.producer_state.on_high_watermark(self.log.flushed_offset)
+        self.log.producer_state.unstable.on_high_watermark(self.log.flushed_offset)
 
     @rule(rolls=st.booleans())
     def clean(self, rolls):
@@ -201,7 +201,7 @@ class CleanerMachine(RuleBasedStateMachine):
             for key, entry in self.log.producer_state.entries.items()
             if entry.last_sequence >= 0
         }
-        ongoing, end_offset = self.log.producer_state.ongoing, self.log.log_end_offset
+        ongoing, end_offset = self.log.producer_state.unstable.ongoing, self.log.log_end_offset
         self.manager.close(clean=False)
         for snapshot in sorted((self.disk / 'data' / 'topic-0').glob('*.snapshot'))[snapshots:]:
             snapshot.unlink()
@@ -212,7 +212,7 @@ class CleanerMachine(RuleBasedStateMachine):
         assert {
             key: (entries[key].producer_epoch, entries[key].last_sequence, entries[key].last_offset) for key in before
         } == before
-        assert self.log.producer_state.ongoing == ongoing
+        assert self.log.producer_state.unstable.ongoing == ongoing
         self.continue_with_what_is_known()
 
     # ---- restarts ----

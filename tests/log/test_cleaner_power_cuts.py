@@ -31,7 +31,7 @@ def sample_topic(log):
     log.roll()
     write(log, ('d', '1'), producer=(3, 0, 0), transactional=True)
     log.flush()
-    log.producer_state.on_high_watermark(log.flushed_offset)
+    log.producer_state.unstable.on_high_watermark(log.flushed_offset)
 
 
 COMMITTED = {'a': '2', 'c': '2', 'x' * 600: 'large'}
@@ -100,7 +100,7 @@ def test_a_power_cut_at_any_change_of_a_cleaning_loses_nothing(tmp_path):
             fs.crash(left, random.Random(seed))
             again = DirectoryWithCleaner(left / 'data')
             found = again.open()
-            found.producer_state.on_high_watermark(found.log_end_offset)
+            found.producer_state.unstable.on_high_watermark(found.log_end_offset)
             assert committed_values(found) == COMMITTED
             assert state_of(found) == before
             assert [

@@ -20,7 +20,7 @@ def test_a_cleaning_looks_at_the_producers_in_parts(tmp_path):
     write(log, ('a', '2'))
     log.roll()
     log.flush()
-    log.producer_state.on_high_watermark(log.flushed_offset)
+    log.producer_state.unstable.on_high_watermark(log.flushed_offset)
     directory.clock.advance(BACKOFF_MS)
     turns = []
     gc.collect()

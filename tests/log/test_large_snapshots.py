@@ -135,7 +135,7 @@ def test_a_snapshot_shows_the_state_at_its_offset_though_appends_go_on(open_log,
     log = full(open_log, works)
     append(log, 5, 1, transactional=True)
     append(log, 6, 1, transactional=True)
-    at_offset, ongoing = producers_of(log.producer_state), log.producer_state.ongoing
+    at_offset, ongoing = producers_of(log.producer_state), log.producer_state.unstable.ongoing
     offset = log.log_end_offset
     log.roll()
     sequences = {}
@@ -156,7 +156,7 @@ def test_a_snapshot_shows_the_state_at_its_offset_though_appends_go_on(open_log,
     log.flush()
     works.finish()
     found = read_snapshot(log, offset)
-    assert producers_of(found) == at_offset and found.ongoing == ongoing
+    assert producers_of(found) == at_offset and found.unstable.ongoing == ongoing
     log.close()
     assert check_partition(FileSystem(), log.directory) == []
 

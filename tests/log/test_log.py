@@ -99,10 +99,10 @@ def test_an_abort_moves_the_last_stable_offset_and_is_found_by_consumers(open_lo
     assert log.first_unstable_offset() == 0
     log.append_batch(marker_batch(commit=False, producer_id=1, epoch=0), Origin.COORDINATOR, 0)
     assert log.first_unstable_offset() == 0
-    log.producer_state.on_high_watermark(log.log_end_offset)
+    log.producer_state.unstable.on_high_watermark(log.log_end_offset)
     assert log.first_unstable_offset() == 2
     log.append_batch(marker_batch(commit=True, producer_id=2, epoch=0), Origin.COORDINATOR, 0)
-    log.producer_state.on_high_watermark(log.log_end_offset)
+    log.producer_state.unstable.on_high_watermark(log.log_end_offset)
     assert log.first_unstable_offset() is None
     assert log.aborted_transactions(0, 6) == [(1, 0)]
     assert log.aborted_transactions(5, 6) == []

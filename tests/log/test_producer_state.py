@@ -30,7 +30,7 @@ def end(log, *, commit=True, transaction_version=0, **marker):
 
 def state_of(log):
     return (log.log_end_offset, log.segments.size_bytes, log.producer_state.encode_snapshot(),
-            dict(log.producer_state.ongoing))
+            dict(log.producer_state.unstable.ongoing))
 
 
 def refused(call, *args, **kwargs) -> ErrorCode:
@@ -157,7 +157,7 @@ def test_the_last_epoch_may_end_its_own_transaction(open_log):
     log = open_log()
     append(log, producer_id=1, epoch=32767, sequence=0, transactional=True)
     end(log, producer_id=1, epoch=32767, transaction_version=2)
-    assert log.producer_state.ongoing == {}
+    assert log.producer_state.unstable.ongoing == {}
 
 
 def test_offset_commits_of_a_transaction_carry_no_sequence(open_log):
@@ -177,7 +177,7 @@ def test_the_first_unstable_offset_is_the_smallest_of_open_and_unreplicated_tran
         end(log, producer_id=producer_id, epoch=0)
         assert log.first_unstable_offset() == first_unstable
     for high_watermark, first_unstable in ((4, 0), (5, 0), (6, 2), (7, 2), (8, None)):
-        log.producer_state.on_high_watermark(high_watermark)
+        log.producer_state.unstable.on_high_watermark(high_watermark)
         assert log.first_unstable_offset() == first_unstable, high_watermark
 
 
@@ -199,7 +199,7 @@ def test_snapshots_are_kafkas_to_the_byte():
     entry = table.get(1000)
     assert (entry.producer_epoch, entry.batches, entry.coordinator_epoch, entry.transaction_first_offset) == (
         3, [(1, 41, 1, T + 5)], -1, 40)
-    assert table.ongoing == {40: 1000} and table.end_offset == 42
+    assert table.unstable.ongoing == {40: 1000} and table.end_offset == 42
 
 
 @pytest.mark.parametrize('damage', [
@@ -209,7 +209,7 @@ def test_a_damaged_snapshot_is_refused(damage):
     table = ProducerStateTable()
     with pytest.raises(CorruptLogError):
         table.load_snapshot(damage(ONE_ENTRY_SNAPSHOT), 42, T)
-    assert table.entries == {} and table.ongoing == {}
+    assert table.entries == {} and table.unstable.ongoing == {}
 
 
 @pytest.mark.parametrize('clean', [True, False])
@@ -224,7 +224,7 @@ def test_state_survives_a_restart(open_log, clean):
     log.close(clean)
     again = open_log(clean)
     assert again.producer_state.active_producers() == before
-    assert again.producer_state.ongoing == {2: 2} and again.first_unstable_offset() == 2
+    assert again.producer_state.unstable.ongoing == {2: 2} and again.first_unstable_offset() == 2
     assert append(again, count=2, producer_id=1, epoch=3, sequence=0).is_duplicate
     assert again.aborted_transactions(0, again.log_end_offset) == [(3, 3)]
 
@@ -276,7 +276,7 @@ def test_open_and_completed_transactions_are_those_of_a_simple_model(steps, lag)
                 assert (row.first_offset, row.last_stable_offset) == (is_open[producer_id], last_stable_offset)
             completed.append((offset, is_open.pop(producer_id)))
         completed = [(marker, first) for marker, first in completed if marker >= offset - lag]
-        table.on_high_watermark(offset - lag)
-        assert list(table.ongoing.items()) == sorted((first, other) for other, first in is_open.items())
+        table.unstable.on_high_watermark(offset - lag)
+        assert list(table.unstable.ongoing.items()) == sorted((first, other) for other, first in is_open.items())
         held_back = [*is_open.values(), *(first for _, first in completed)]
-        assert table.first_unstable_offset() == min(held_back, default=None)
+        assert table.unstable.first_offset() == min(held_back, default=None)

@@ -228,7 +228,7 @@ def test_a_transaction_open_at_the_kill_is_open_after_it_and_the_aborted_one_is_
     log.flush()
     os.unlink(log.segments[0].path('.txnindex'))
     again = end_after_kill(log, open_log)
-    again.producer_state.on_high_watermark(again.log_end_offset)
+    again.producer_state.unstable.on_high_watermark(again.log_end_offset)
     assert again.first_unstable_offset() == 2
     assert again.aborted_transactions(0, 2) == [(1, 0)]
 

@@ -111,7 +111,7 @@ class LogFiles:
 
     def flush(self) -> LogFiles:
         self.log.flush()
-        self.log.producer_state.on_high_watermark(self.log.flushed_offset)
+        self.log.producer_state.unstable.on_high_watermark(self.log.flushed_offset)
         return self
 
     def segments(self) -> list[pathlib.Path]:

@@ -55,7 +55,7 @@ class RandomLog:
 
     def flush(self):
         self.log.flush()
-        self.log.producer_state.on_high_watermark(self.log.flushed_offset)
+        self.log.producer_state.unstable.on_high_watermark(self.log.flushed_offset)
 
     def produce(self, producer_id):
         count = self.random.randrange(1, 8)

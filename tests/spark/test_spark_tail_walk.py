@@ -59,7 +59,7 @@ def replayed_one_by_one(batches, replay_from):
             row = table.replay_batch(bytearray(batch))
             if row is not None:
                 aborted.append(row[:3])
-    return dict(table.ongoing), table.active_producers(), aborted, next_offset
+    return dict(table.unstable.ongoing), table.active_producers(), aborted, next_offset
 
 
 def replay_into(table, aborted):
@@ -83,7 +83,7 @@ def test_it_comes_to_what_replaying_each_batch_comes_to():
             assert used and walk.sound_bytes <= used
             position += used
         assert position == len(data)
-        found = dict(table.ongoing), table.active_producers(), aborted, walk.next_offset
+        found = dict(table.unstable.ongoing), table.active_producers(), aborted, walk.next_offset
         assert found == replayed_one_by_one(batches, replay_from)
 
 
@@ -105,7 +105,7 @@ def test_skimming_a_sound_file_comes_to_what_feeding_it_comes_to(tmp_path):
         skimmed += 1
         read = batches[1:] if position else batches
         assert end == sum(map(len, batches))
-        found = dict(table.ongoing), table.active_producers(), aborted, walk.next_offset
+        found = dict(table.unstable.ongoing), table.active_producers(), aborted, walk.next_offset
         assert found == replayed_one_by_one(read, replay_from)
         fed = TailWalk(0, replay_from, lambda batch: None)
         fed.feed(b''.join(read))

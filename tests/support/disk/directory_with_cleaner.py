@@ -43,7 +43,7 @@ class DirectoryWithCleaner:
         for log in self.manager.logs.values():
             if log.failure is None:
                 log.flush()
-                log.producer_state.on_high_watermark(log.flushed_offset)
+                log.producer_state.unstable.on_high_watermark(log.flushed_offset)
         self.clock.advance(ms)
         self.timers.run_due()
 

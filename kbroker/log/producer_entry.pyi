@@ -1,0 +1,11 @@
+"""Types of producer_entry.pyx; the documentation stands there."""
+
+class ProducerEntry:
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_timestamp_ms: int
+    transaction_first_offset: int
+    last_sequence: int
+    last_offset: int
+    batches: list[tuple[int, int, int, int]]
