@@ -31,7 +31,7 @@ cdef struct Append:
     BatchFields batch
     AppendOrigin origin
     WriteMode write_mode
-    # set by `begin_append` to nothing, and by the caller as needed
+    # cleared by `begin_append`, then set by the caller as needed
     bint is_guarded                 # the batch may begin a transaction only with the guard in force
     PyObject *guard                 # borrowed, from `start_verification`; NULL: none, the transaction was open
     int64_t connection_id           # of a batch that may arrive late; ANY_CONNECTION: it may not, or is not checked

@@ -1,4 +1,4 @@
-"""Types of append.pyx; the documentation stands there."""
+"""Types of append.pyx, which has the documentation."""
 from typing import Any
 
 from kbroker.log.producer_state import Verification

@@ -9,7 +9,7 @@ from kbroker.record.batch import CorruptBatchError
 
 
 cdef int read_whole(const uint8_t *data, int64_t size, BatchFields *batch) except -1:
-    """Read the header of the one batch that fills `size` bytes. Raises CorruptBatchError for anything else."""
+    """Read the header of the one batch that fills `size` bytes. Raise CorruptBatchError for any other bytes."""
     fault = parse_header(data, size, batch)
     if fault != HEADER_READ:
         refuse_header(fault, batch, size)
@@ -32,13 +32,14 @@ cdef class AppendResult:
 
 
 cdef class Appender:
-    """Takes batches: a Log, or a Partition in front of one."""
+    """The base of a Log, and of the Partition in front of a Log: both append batches."""
 
     cdef int append(self, Append *append) except -1:
         """Append one validated batch whose header is read, and set the result in `append`.
 
-        Raises KafkaError: what the producer state refuses (KIP-98, KIP-890), RECORD_LIST_TOO_LARGE for a batch that no
-        segment can hold, KAFKA_STORAGE_ERROR once the directory has failed. A refused append changes nothing.
+        Raise KafkaError if the producer state refuses the batch (KIP-98, KIP-890). Raise RECORD_LIST_TOO_LARGE for a
+        batch that no segment can hold, and KAFKA_STORAGE_ERROR once the directory has failed. A refused append changes
+        nothing.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Steps through the batches of a file, read through a window."""
+"""An iteration over the batches of a file, which is read through a window."""
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memmove
@@ -18,7 +18,7 @@ cdef class BatchWalk:
         free(self.window)
 
     cdef const uint8_t *need(self, int64_t position, int64_t size) except NULL nogil:
-        """Return `size` bytes at `position`, which must lie before `end` and not below that of an earlier call."""
+        """Return `size` bytes at `position`. They must end before `end`, and no earlier call had a greater position."""
         if self.window_start + self.window_bytes - position < size:
             with gil:
                 self.refill(position, size)
@@ -48,9 +48,8 @@ cdef class BatchWalk:
         return 0
 
     cdef bint next(self) except -1 nogil:
-        """Step to the next batch.
-
-        Returns False at the end, or without a whole batch: `fault` is the reason at `position`.
+        """Step to the next batch. Return False at the end, or if no whole batch follows: then `fault` says why
+        `position` has none.
         """
         self.position = self.next_position
         self.fault = HEADER_READ
@@ -102,8 +101,8 @@ cdef BatchWalk walk_batches(File file, int64_t position, int64_t end, int64_t wi
 
 
 cdef int64_t find_batch(File file, int64_t position, int64_t end) except -2:
-    """Return where the first whole batch with a valid checksum begins, tried at every byte from `position`; -1 if none
-    does."""
+    """Search for a whole batch with a valid checksum at every byte from `position` on. Return where the first begins,
+    or -1."""
     cdef BatchWalk walk = walk_batches(file, position, end, SCAN_BYTES)
     while position + HEADER_BYTES <= end:
         walk.next_position = position

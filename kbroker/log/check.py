@@ -1,8 +1,8 @@
-"""Every invariant of a partition directory that no broker has open, as code.
+"""Checks every invariant of a partition directory that no broker has open.
 
-Kafka and this broker can open a directory without findings and repair nothing. After an unclean stop, the files of
-the last segment may have a tail that the next opening repairs. That tail is reported too: as a warning if the caller
-passes the recovery point, as an error otherwise.
+If a check finds nothing, Kafka and this broker can open the directory and need not repair it. After an unclean stop,
+the files of the last segment may have a tail that the next opening repairs. That tail is reported too: as a warning if
+the caller passes the recovery point, as an error otherwise.
 """
 import enum
 import os
@@ -38,7 +38,7 @@ LARGEST_SEGMENT_BYTES = (1 << 31) - 1
 LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
 HIGHEST_COMPRESSION = 4
 MOST_FINDINGS = 20
-"""The limit for one file: a disk that writes nonsense writes a lot of it."""
+"""The most findings of one file. A broken disk damages many places of a file."""
 
 
 class Severity(enum.Enum):
@@ -56,7 +56,7 @@ class Remedy(enum.Enum):
     REMOVE = 'remove the file'
     CUT_TORN_TAIL = 'cut the torn tail'
     KEEP_SOUND_BATCHES = 'keep the sound batches'
-    """At a start, once an operator has accepted the loss of the others."""
+    """The next start mends the log, once an operator has accepted the loss of the remaining records."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class Finding:
     message: str
     remedy: Remedy | None = None
     do: str | None = None
-    """The advice, if the remedy and the severity do not say it. `{accept}` stands for the command that accepts it."""
+    """The advice, unless the remedy and the severity imply it. `{accept}` is replaced by the command that accepts the
+    finding."""
 
     @classmethod
     def of(cls, severity: Severity, file: str, position: int, message: str, remedy: Remedy | None = None,
@@ -95,7 +96,7 @@ class OpenTransaction(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """The findings of a check, and the facts with which other files of the log directory must agree."""
+    """The findings of a check, and the facts that other files of the log directory must confirm."""
 
     findings: list[Finding]
     start_offset: int
@@ -113,7 +114,7 @@ class PartitionCheck:
     fs: FileSystem
     directory: str
     recovered_from: int | None = None
-    """After an unclean stop, the recovery point, from which the next opening rebuilds everything."""
+    """After an unclean stop, the recovery point. The next opening rebuilds everything above it."""
     is_metadata: bool = False
     """True for `__cluster_metadata-0`: indexes may be missing, and the directory holds other files."""
     log_start_offset: int = 0
@@ -134,7 +135,7 @@ class PartitionCheck:
         bases = [found.offset for found in parsed if found.kind == LOG_SUFFIX]
         self.swapped = {found.offset for name in names
                         if (found := parse_file_name(name)) and found.state == SWAP_SUFFIX}
-        """Segments that compaction was swapping in: the next opening finishes the swap."""
+        """The segments that compaction was swapping in. The next opening finishes the swap."""
         self.snapshots = sorted(found.offset for found in parsed if found.kind == SNAPSHOT_SUFFIX)
         """The snapshots above the batches that were read so far."""
         self.had_snapshots = bool(self.snapshots)
@@ -231,7 +232,8 @@ class PartitionCheck:
         self.is_recovered = False
 
     def _batches(self, name: str, *, is_last: bool) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-        """Yield batches up to the first bytes that are not one. A batch with a bad checksum is reported and yielded."""
+        """Yield batches up to the first bytes that are no batch. Report a batch with a bad checksum, and yield it
+        too."""
         file = self.fs.open(os.path.join(self.directory, name))
         size_bytes = file.size()
         walk = read_batches(file, 0, size_bytes)
@@ -247,10 +249,10 @@ class PartitionCheck:
             self._report_damage(name, walk.position, size_bytes, str(error), is_last=is_last)
 
     def _report_damage(self, name: str, position: int, size_bytes: int, what: str, *, is_last: bool) -> bool:
-        """Report the damage.
+        """Report the damage. Return whether the log ends there.
 
-        Returns True if the log ends there: for a torn tail, at the end of the last segment with no sound batch behind
-        it, and for what a power cut leaves of unsynced writes.
+        It does if no sound batch follows the damage in the last segment (a torn tail), or if the damage can be what a
+        power cut leaves of unsynced writes.
         """
         file = self.fs.open(os.path.join(self.directory, name))
         follows = find_sound_batch(file, position + 1, size_bytes)
@@ -289,9 +291,9 @@ class PartitionCheck:
         self._check_epoch(name, position, header)
 
     def _check_epoch(self, name: str, position: int, header: BatchHeader) -> None:
-        """Check the epoch.
+        """Compare the epoch with the file of leader epochs.
 
-        Epochs that ended below the log's start are not in the file; their batches may be in the first segment.
+        The file lacks epochs that ended below the log's start, though the first segment may still have their batches.
         """
         epoch = header.partition_leader_epoch
         if epoch < 0:
@@ -324,8 +326,8 @@ class PartitionCheck:
                 report(os.path.basename(index.path), fault.number, fault.message, Remedy.REBUILD_INDEXES)
 
     def _check_transaction_index(self, base_offset: int) -> None:
-        """Compare the rows with the markers. Compaction drops aborted data, and its rows later, so that a row may be
-        all that is left of a transaction."""
+        """Compare the rows with the markers. Compaction drops the data of an aborted transaction first and its row
+        later, so a row may exist without its transaction."""
         name = file_name(base_offset, TRANSACTION_INDEX_SUFFIX)
         path = os.path.join(self.directory, name)
         try:
@@ -357,7 +359,7 @@ class PartitionCheck:
 
     @property
     def _state_is_exact(self) -> bool:
-        """True if the batches so far are all that were ever appended behind the first state."""
+        """True if the batches so far are all batches that were ever appended after the first state."""
         return self.state_is_whole and not self.has_gaps and not self.is_damaged
 
     def _read_snapshot(self, offset: int) -> bytes:
@@ -366,8 +368,8 @@ class PartitionCheck:
     def _check_snapshots(self, offset: int) -> None:
         """Check the snapshots up to `offset`, where a batch begins or may begin.
 
-        Until the next start, a broker keeps snapshots of segments that it has cleaned or deleted since. They are
-        below the log or in a gap, and are not used.
+        Until the next start, a broker keeps snapshots of segments that it has cleaned or deleted since. Their offsets
+        are below the log or in a gap, and no broker uses them.
         """
         while self.snapshots and self.snapshots[0] <= offset:
             found = self.snapshots.pop(0)

@@ -34,7 +34,7 @@ LEADER_EPOCH_FILE = 'leader-epoch-checkpoint'
 
 PartitionOffsets = dict[TopicPartition, int]
 OffsetOf = Callable[['Log'], 'int | None']
-"""Returns the offset of a log for a checkpoint, None for a log without one."""
+"""Returns the offset that a checkpoint holds for a log, or None to leave the log out."""
 ROWS_AT_ONCE = 128
 """The rows that one part of long work encodes."""
 ROWS_COMPARED_AT_ONCE = 2048
@@ -86,7 +86,7 @@ def read_partition_offsets(fs: FileSystem, directory: str, name: str) -> Partiti
 
 
 def read_found(fs: FileSystem, directory: str, name: str) -> PartitionOffsets:
-    """Return the offsets in a checkpoint file; none of a damaged one. Raises OSError."""
+    """Return the offsets in a checkpoint file. A damaged file counts as empty. Raise OSError."""
     try:
         return read_partition_offsets(fs, directory, name)
     except CorruptLogError as error:
@@ -128,7 +128,7 @@ def write_partition_offsets(fs: FileSystem, directory: str, name: str, offsets: 
 
 
 class CheckpointFiles:
-    """The checkpoints of a log directory; a file is replaced only if its content would change."""
+    """The checkpoint files of a log directory. A file is replaced only if its content would change."""
 
     def __init__(self, fs: FileSystem, directory: str, sync: Sync, on_error: Callable[[str, OSError], object]):
         """Create; `on_error` is called with the name of a file that could not be written, and the error."""
@@ -145,7 +145,7 @@ class CheckpointFiles:
     def write(self, name: str, offsets: PartitionOffsets, content: bytes | None = None) -> bool:
         """Replace a file durably before returning, even if a sync of it is running. Returns whether that succeeded.
 
-        `content` is `offsets` encoded; None: not yet.
+        `content` is the encoded `offsets`; if it is None, this encodes them.
         """
         self._under_way.pop(name, None)
         if self._written.get(name) == offsets:
@@ -160,7 +160,7 @@ class CheckpointFiles:
         return True
 
     def begin(self, name: str, offsets: PartitionOffsets, done: Callable[[], None]) -> Generator[None, None, None]:
-        """Replace a file like `write`, but encode it in steps and let `sync` make it durable. `done` is called then.
+        """Replace a file like `write`, but encode it in steps and let `sync` make it durable. Call `done` once it is.
 
         Does nothing while a sync of the file is running, and after `give_up`.
         """
@@ -190,7 +190,7 @@ class CheckpointFiles:
         return self._written.get(name, found)
 
     def give_up(self) -> None:
-        """Abandon the files that are being synced, and begin no others."""
+        """Abandon the files that are being synced, and begin no further ones."""
         self._is_given_up = True
         self._under_way.clear()
 
@@ -223,11 +223,12 @@ class CheckpointFiles:
 
 
 class OffsetCheckpoint:
-    """A checkpoint file, which has an offset of each log."""
+    """A checkpoint file, which holds an offset for each log."""
 
     def __init__(self, files: CheckpointFiles, name: str, found: PartitionOffsets, logs: dict[TopicPartition, Log],
                  offset_of: OffsetOf, long_work: LongWork):
-        """Create; `found` has the offsets that the start read from the file. Those without a log stay in it."""
+        """Create; `found` has the offsets that the start read from the file. Offsets of partitions without a log stay
+        in the file."""
         self.name = name
         self.found = found
         self._files = files
@@ -235,7 +236,7 @@ class OffsetCheckpoint:
         self._offset_of = offset_of
         self._long_work = long_work
         self._stale: set[TopicPartition] = set()
-        """The partitions that are gone, and that the file may still contain."""
+        """Deleted partitions that the file may still contain."""
         self._is_under_way = False
 
     def forget(self, key: TopicPartition) -> None:
@@ -244,12 +245,12 @@ class OffsetCheckpoint:
             self._stale.add(key)
 
     def remove(self, key: TopicPartition) -> None:
-        """Adopt that a partition is gone. The file contains it until it is written again."""
+        """Note that a partition was deleted. The file contains it until it is written again."""
         self.found.pop(key, None)
         self._stale.add(key)
 
     def may_contain(self, keys: Iterable[TopicPartition]) -> bool:
-        """Return whether the file may still contain one of these partitions from before it was gone."""
+        """Return whether the file may still contain one of these partitions from before its deletion."""
         return bool(self._stale) and any(key in self._stale for key in keys)
 
     def written(self, log: Log) -> int:
@@ -261,7 +262,7 @@ class OffsetCheckpoint:
         return run_to_end(self.write_in_parts())
 
     def write_in_parts(self) -> Generator[None, None, bool]:
-        """Do the same as a generator, which yields after small parts."""
+        """Do the same as `write`, as a generator that yields after each small part."""
         stale = set(self._stale)
         offsets = yield from self._offsets()
         content = yield from encode_in_steps(offsets)
@@ -273,21 +274,21 @@ class OffsetCheckpoint:
     def begin(self) -> None:
         """Start writing the file as long work, without waiting for the disk.
 
-        Does nothing while the last start of this is still reading the offsets.
+        Do nothing while an earlier call is still reading the offsets.
         """
         if not self._is_under_way:
             self._is_under_way = True
             self._long_work.start(self.replace())
 
     def replace(self) -> Generator[None, None, None]:
-        """Read the offsets, and let the files write them and sync them later."""
+        """Read the offsets, and write them to the file. Its sync comes later."""
         stale = set(self._stale)
         offsets = yield from self._offsets()
         yield from self._files.begin(self.name, offsets, partial(self._stale.difference_update, stale))
         self._is_under_way = False
 
     def _offsets(self) -> Generator[None, None, PartitionOffsets]:
-        """Return the content of the file: an offset of each log, and those found of partitions without a log."""
+        """Return the content of the file: an offset of each log, and the offsets found for partitions without a log."""
         offsets = dict(self.found)
         keys, logs = list(self._logs), list(self._logs.values())    # their pairs would be as many new objects
         for number, (key, log) in enumerate(zip(keys, logs, strict=True), 1):

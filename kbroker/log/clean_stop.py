@@ -1,4 +1,4 @@
-"""The end of all logs of a directory at a clean stop: sealed, synced, closed, and noted in the inventory."""
+"""Ends all logs of a directory at a clean stop: seals, syncs and closes them, and notes them in the inventory."""
 import errno
 import logging
 import os
@@ -17,8 +17,8 @@ SYNCED_ONE_BY_ONE = 16
 """With more logs than this, one sync of the whole file system replaces the syncs of single files."""
 
 Progress = Callable[..., object]
-"""Called with the name of the work, and with how many of how many parts are done. `is_sync=True`: it waits for one sync
-of the disk, however long that takes."""
+"""A function called with the name of the work, the number of parts that are done, and the number of all parts. With
+`is_sync=True` the work waits for one sync of the disk, which may take long."""
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class CleanStop:
 
     def write_inventory(self, inventory: Inventory, verification: Verification,
                         topic_ids: Mapping[TopicPartition, bytes]) -> None:
-        """Note the files of all logs. Without an inventory the next start compares less, and works all the same."""
+        """Note the files of all logs. If the inventory cannot be written, the next start succeeds but compares less."""
         try:
             inventory.beside = note_beside(self._fs, self._directory)
             for number, (key, log) in enumerate(self._logs.items()):

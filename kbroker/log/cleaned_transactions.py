@@ -1,7 +1,7 @@
 """Decides which transactional data and markers a cleaning may drop (KIP-98), for batches in offset order.
 
-Data of an aborted transaction is dropped at once. A marker, and its row in the transaction index, is kept while the
-cleaning finds a batch of its transaction, even one that it drops: readers may still see that batch.
+Data of an aborted transaction is dropped at once. A marker and its row in the transaction index stay as long as a
+cleaning finds a batch of the transaction. The cleaning may drop that batch, but readers may still see it.
 """
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from kbroker.log.transaction_index import AbortedTransaction, TransactionIndex
 class CleanedTransactions:
     """The transactions of one cleaning.
 
-    `aborted`: the rows that touch the range to clean, in any order. `index`: that of the segment being written.
+    `aborted` has the rows that touch the range to clean, in any order. `index` belongs to the segment being written.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]):

@@ -2,9 +2,9 @@
 
 Every log.cleaner.backoff.ms the logs with the largest dirty parts are cleaned. A cleaning first reads the dirty part to
 find the last offset of each key. Then it rewrites all segments up to there without obsolete records, merging groups of
-segments. Reading and writing is split into steps of bounded size for a worker thread; logs are chosen on the loop, in
-small parts, and new segments are swapped in there. A step receives files that do not change, and facts from the start
-of the cleaning: a record that could be dropped then can also be dropped later.
+segments. A worker thread reads and writes, in steps of bounded size. The loop chooses logs, in small parts, and swaps
+new segments in. A step receives files that do not change, and facts from the start of the cleaning. A record that could
+be dropped at the start can also be dropped later.
 """
 import contextlib
 import heapq
@@ -40,7 +40,7 @@ MAX_CHECKPOINT_WAIT_MS = 100
 PRODUCERS_AT_ONCE = 2_000
 LOGS_AT_ONCE = 64
 LOGS_OF_A_ROUND = 100
-"""The logs that are cleaned before the next ones are chosen."""
+"""The number of logs that are cleaned before the next ones are chosen."""
 MAX_OFFSET_RANGE = 2**31 - 1
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,8 @@ Steps = Generator[Job | int | None, Any, None]
 
 @dataclass(frozen=True)
 class CleanableLog:
-    """The cleanable part of a log: `clean` was cleaned before and is rewritten too, `dirty` follows it."""
+    """The cleanable part of a log. `clean` has the segments that were cleaned before and are rewritten too; `dirty` has
+    the segments after them."""
 
     log: Log
     first_dirty_offset: int
@@ -122,7 +123,8 @@ def _size_bytes(segments: list[Segment]) -> int:
 
 
 class Cleaner:
-    """Runs by timers after `start`; `stop` cancels a running cleaning, at the latest at the end of its current job.
+    """Cleans logs by timers after `start`. `stop` cancels a running cleaning, at the latest at the end of its current
+    job.
 
     `submit(job, done)` runs a job in a thread, then `done(result)` on the loop. A log with damage is not cleaned again
     by this process. Any other failure, such as a full disk, leaves the log as it was and is retried.
@@ -145,7 +147,8 @@ class Cleaner:
         self._is_running = False
 
     def start(self) -> None:
-        """Load the progress of earlier processes. Logs that are added later count as dirty from their start."""
+        """Load the progress of earlier processes, and start the timer. Logs that are added later count as dirty from
+        their start."""
         if not self._config.log_cleaner_enable:
             return
         try:
@@ -169,7 +172,7 @@ class Cleaner:
         self._timer = self._timers.after(self._config.log_cleaner_backoff_ms, self._look)
 
     def _look(self) -> None:
-        """Clean all logs that are due. Then wait."""
+        """Clean all logs that are due, then wait for the next backoff."""
         self._steps = self._clean_all()
         self._resume(None)
 
@@ -280,8 +283,8 @@ class Cleaner:
             try:
                 writer = yield partial(self._begin_segment, log, group[0].base_offset, keys, transactions, retention)
                 yield from self._write_group(writer, group)
-                # `last_records` covers all batches up to there: a power cut must not lose those that made others
-                # obsolete.
+                # `last_records` covers all batches up to `known_offset`. A power cut must not lose a batch that made
+                # another obsolete.
                 while self._logs.high_watermark(log) < known_offset:
                     yield DURABILITY_WAIT_MS
                 if not _follow_one_another(log.segments[:], group):
@@ -297,7 +300,7 @@ class Cleaner:
                     end_offset - 1, before_bytes, after_bytes)
 
     def _write_recovery_point(self, log: Log) -> Steps:
-        """Wait until the checkpoint has the recovery point of a log. That of one log serves many.
+        """Wait until the checkpoint has the recovery point of a log. One write of the checkpoint serves many logs.
 
         Recovery treats a gap at the end of a segment above the recovery point as data lost in a power cut.
         """
@@ -370,7 +373,8 @@ def _last_records(log: Log) -> Generator[None, None, dict[int, LastRecord]]:
 
 
 def _aborted_transactions(log: Log, segments: list[Segment]) -> list[AbortedTransaction]:
-    """Return all transactions that touch the segments; the row of one with a later marker is in a later segment."""
+    """Return all aborted transactions that touch the segments. If a marker follows the segments, its row is in a later
+    one."""
     found = []
     for segment in log.segments:
         rows, complete = segment.transactions.collect(segments[0].base_offset, segments[-1].next_offset)

@@ -1,7 +1,7 @@
 """The two passes of compaction: `index_batches` finds the last offset of each key, `SegmentWriter` copies the batches.
 
-Both run in a worker thread on files that do not change. They hold the GIL only for transactional or compressed
-batches, and while finished batches are entered into the indexes of the new segment.
+Both run in a worker thread on files that do not change. They hold the GIL only for transactional or compressed batches,
+and while they enter finished batches into the indexes of the new segment.
 """
 from typing import NamedTuple
 
@@ -31,8 +31,8 @@ NO_LAST_OFFSET = -1
 
 
 class LastRecord(NamedTuple):
-    """The record of an active producer that must survive: its last data batch. If no data batch of its epoch is known,
-    `last_offset` is NO_LAST_OFFSET, and the marker with its epoch must survive.
+    """The last data batch of an active producer, which must survive. If no data batch of the producer's epoch is known,
+    `last_offset` is NO_LAST_OFFSET, and the marker with that epoch must survive.
     """
 
     last_offset: int
@@ -40,7 +40,7 @@ class LastRecord(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """The limits of one cleaning: times in ms, producers by id, the high watermark at its start."""
+    """The limits of one cleaning: times in ms, producers by id, and the high watermark when the cleaning started."""
 
     now_ms: int
     delete_retention_ms: int
@@ -99,7 +99,7 @@ cdef int check_walk(BatchWalk walk) except -1:
 
 
 cdef int check_crc(BatchWalk walk) except -1 nogil:
-    """Raise CorruptLogError for a bad checksum: damaged data must not get a new one."""
+    """Raise CorruptLogError for a bad checksum. A copy of the batch would get a new, valid checksum."""
     cdef const uint8_t *data = walk.data()
     if crc32c_update(0, data + ATTRIBUTES_AT, batch_size_bytes(&walk.fields) - ATTRIBUTES_AT) != walk.fields.crc:
         with gil:
@@ -108,7 +108,7 @@ cdef int check_crc(BatchWalk walk) except -1 nogil:
 
 
 cdef int check_end(const Cursor *cursor) except -1 nogil:
-    """Raise CorruptBatchError if bytes follow the last record: they would be lost with the old batch."""
+    """Raise CorruptBatchError if bytes follow the last record: a rewritten batch would lose these bytes."""
     if cursor.at != cursor.end:
         with gil:
             raise CorruptBatchError(f'found {cursor.end - cursor.at} bytes behind the last record, expected none')
@@ -141,8 +141,8 @@ def index_batches(OffsetMap keys not None, transactions, File file not None, int
 
 
 cdef bint index_batch(OffsetMap keys, transactions, BatchWalk walk, int64_t start_offset) except -1 nogil:
-    """Enter the keys of a batch. Returns False if the map is full: `latest_offset` is then that of the last key
-    entered.
+    """Enter the keys of a batch. Return False if the map is full; then `latest_offset` is the offset of the last key
+    that fitted.
     """
     cdef const uint8_t *data = walk.data()
     cdef bint has_keys = True
@@ -209,7 +209,7 @@ cdef class SegmentWriter:
     cdef _Buffer rebased             # the same records with other timestamp deltas
 
     def __init__(self, Segment target not None, OffsetMap keys not None, transactions, retention, int64_t window_bytes):
-        """Create; `transactions` is shared by consecutive segments, and its rows now go to this one."""
+        """Create; `transactions` is shared by consecutive segments. From now on, its rows go to this segment."""
         self.target = target
         self.keys = keys
         self.transactions = transactions
@@ -291,7 +291,8 @@ cdef class SegmentWriter:
         return 0
 
     cdef int copy_husk(self, const BatchFields *batch) except -1 nogil:
-        """Copy only the header, if nothing else keeps the producer's last sequence or epoch, or the end of the log."""
+        """Copy only the header of a batch, if no other batch preserves the producer's last sequence or epoch, or the
+        end of the log."""
         cdef BatchFields husk = batch[0]
         if batch_last_offset(batch) + 1 != self.high_watermark:
             if batch.producer_id < 0:
@@ -350,7 +351,7 @@ cdef class SegmentWriter:
     cdef int filter(self, Cursor cursor, const BatchFields *batch, Kept *kept) except -1 nogil:
         """Copy the current records of a batch into `kept`.
 
-        They are relative to header fields that stay, so bytes stay too.
+        Their deltas refer to header fields that do not change, so their bytes do not change either.
         """
         cdef RecordFields record
         cdef const uint8_t *start

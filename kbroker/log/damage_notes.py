@@ -1,8 +1,8 @@
 """`.kbroker_damage`: the damage that starts have found in a log directory, until an operator accepts it.
 
-A start rewrites checkpoints and derived files, so that the traces of damage disappear. The notes keep them for
-`kbroker-check`, and keep a partition out of service for as long as its files are not as its note says. Each line is the
-JSON of one partition, with '' and -1 for the files beside the partitions. Apache Kafka ignores the file.
+A start rewrites checkpoints and derived files, and with them the traces of damage. The notes preserve the traces for
+`kbroker-check`. They keep a partition out of service until its files are as its note says. Each line is the JSON of one
+partition, with '' and -1 for files that belong to no partition. Apache Kafka ignores the file.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kbroker.log.inventory import Damage
 
 DAMAGE_FILE = '.kbroker_damage'
 BESIDE: TopicPartition = ('', -1)
-"""The key for damage to files beside the partitions."""
+"""The key for damage to files that belong to no partition."""
 METADATA: TopicPartition = ('__cluster_metadata', 0)
 
 
@@ -26,24 +26,24 @@ class State(enum.Enum):
     """The treatment of a noted partition at each start."""
 
     OFFLINE = 'offline'
-    """It is not served until its files are as noted, or an operator accepts the loss."""
+    """The partition is not served until its files are as noted, or an operator accepts the loss."""
     SERVED = 'served'
-    """It is served; the note is for `kbroker-check`."""
+    """The partition is served. The note is for `kbroker-check`."""
     ACCEPTED = 'accepted'
-    """The next start takes it as it is, and removes the note."""
+    """The next start accepts the partition's files, and removes the note."""
 
 
 @dataclass
 class DamageNote:
-    """The damage to one partition, or to the files beside the partitions."""
+    """The damage to one partition, or to files that belong to no partition."""
 
     key: TopicPartition
     state: State
     damages: list[Damage] = field(default_factory=list)
     row: str = ''
-    """The partition in the inventory, '' if it was in none."""
+    """The partition's row in the inventory, '' if there was none."""
     expected_end_offset: int = 0
-    """Without a row, the log has to reach this offset."""
+    """The offset that the log must reach, if there is no row."""
 
     def encode(self) -> str:
         return json.dumps({'topic': self.key[0], 'partition': self.key[1], 'state': self.state.value,
@@ -52,7 +52,7 @@ class DamageNote:
 
     @classmethod
     def decode(cls, line: str) -> DamageNote:
-        """Raises ValueError, KeyError, TypeError."""
+        """Parse a line of the file. Raise ValueError, KeyError or TypeError if it is no note."""
         found = json.loads(line)
         return cls((found['topic'], found['partition']), State(found['state']),
                    [Damage(*damage) for damage in found['damages']], found['row'], found['expectedEndOffset'])

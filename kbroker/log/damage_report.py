@@ -1,4 +1,5 @@
-"""Damage of a log directory for `kbroker-check`: the findings of starts and of the inventory, and their acceptance."""
+"""Reports the damage of a log directory for `kbroker-check`, as starts noted it or the inventory shows it, and accepts
+it."""
 from __future__ import annotations
 
 import contextlib
@@ -29,7 +30,7 @@ HINTS = {
     State.SERVED: ('a start found this', 'nothing, if the records are not missed: {accept} removes this note'),
     State.ACCEPTED: ('accepted: the next start takes it as it is', 'start the broker'),
 }
-"""The words about a note in each state, and what to do."""
+"""The description of a note in each state, and the advice."""
 CHANGED = ('changed since the last clean stop',
            'restore the files of the last clean stop from a backup. Without one, {accept} lets the next start serve '
            'what is there')
@@ -70,7 +71,8 @@ def _finding(damage: Damage, hint: tuple[str, str], *, is_error: bool) -> Findin
 
 def _differences(fs: FileSystem, log_directory: str,
                  except_for: Collection[TopicPartition]) -> Iterator[tuple[TopicPartition, Damage]]:
-    """Yield the differences to the inventory, if no start came after it. Raises CorruptLogError, OSError."""
+    """Yield the differences from the inventory, if no broker has started since it was written. Raise CorruptLogError,
+    OSError."""
     inventory = trusted_inventory(fs, log_directory)
     if inventory is None:
         return
@@ -86,7 +88,7 @@ def _differences(fs: FileSystem, log_directory: str,
 
 
 def past_of(fs: FileSystem, log_directory: str, topic_ids: dict[TopicPartition, bytes]) -> Past:
-    """Return what a stopped log directory proves about its metadata log. Raises OSError."""
+    """Return what the other files of a stopped log directory prove about its metadata log. Raise OSError."""
     try:
         noted, trusted = read_inventory(fs, log_directory), trusted_inventory(fs, log_directory)
     except CorruptLogError:
@@ -105,7 +107,7 @@ def trusted_inventory(fs: FileSystem, log_directory: str) -> Inventory | None:
 
 
 def lost_batches(findings: Iterable[Finding]) -> list[Damage]:
-    """Return the damage that a check found in a log, and that a start mends once it is accepted."""
+    """Return the damage to logs among `findings` that a start mends once an operator has accepted it."""
     return [Damage(finding.file, 'a sound batch', finding.message.removeprefix('found '), True) for finding in findings
             if finding.severity is Severity.ERROR
             and finding.remedy in (Remedy.KEEP_SOUND_BATCHES, Remedy.CUT_TORN_TAIL)]
@@ -113,7 +115,7 @@ def lost_batches(findings: Iterable[Finding]) -> list[Damage]:
 
 def accept_damage(fs: FileSystem, log_directory: str, only: TopicPartition | None,
                   found: Mapping[TopicPartition, list[Damage]], *, metadata: bool) -> list[TopicPartition]:
-    """Let the next start take lost records as they are, and remove notes of damage. Return what was accepted.
+    """Let the next start accept that records are lost, and remove notes of damage. Return what was accepted.
 
     `found` is the damage that no start has noted. `only` restricts it to one partition; `metadata` accepts the
     metadata log, too. The caller holds the lock. Raises OSError, CorruptLogError, LogDirectoryError.

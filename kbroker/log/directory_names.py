@@ -14,7 +14,8 @@ LONGEST_TOPIC = 249
 
 
 class DirectoryName(NamedTuple):
-    """`orders-3` is ('orders', 3, ''); 'delete', 'stray' or 'future' as third part: the partition is not in use."""
+    """The parts of a name: `orders-3` is ('orders', 3, ''). A partition with 'delete', 'stray' or 'future' as third
+    part is not in use."""
 
     topic: str
     partition: int
@@ -22,7 +23,7 @@ class DirectoryName(NamedTuple):
 
 
 def parse_directory_name(name: str) -> DirectoryName | None:
-    """Parse a name. Returns None if it is not that of a partition directory."""
+    """Parse the name of a partition directory. Return None for any other name."""
     match = re.fullmatch(r'([a-zA-Z0-9._-]+)-(\d+)', name)
     if match and len(match[1]) <= LONGEST_TOPIC and match[1] not in ('.', '..'):
         return DirectoryName(match[1], int(match[2]), '')
@@ -31,6 +32,7 @@ def parse_directory_name(name: str) -> DirectoryName | None:
 
 
 def name_out_of_use(topic: str, partition: int, state: str) -> str:
-    """Return a new name for a directory to delete or set aside; the topic is cut to the longest valid file name."""
+    """Return a new name for a directory that is to be deleted or set aside. A long topic name is cut, so that the name
+    is a valid file name."""
     suffix = f'-{partition}.{uuid.uuid4().hex}-{state}'
     return topic[:LONGEST_NAME - len(suffix)] + suffix

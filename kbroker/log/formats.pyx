@@ -26,7 +26,7 @@ SNAPSHOT_ENTRY_BYTES = sizeof(SnapshotEntry)
 
 
 def whole_entries(layout, data):
-    """Yield the fields of each entry of an index. Ignore an incomplete one at the end of `data`."""
+    """Yield the fields of each entry of an index. Ignore an incomplete entry at the end of `data`."""
     return layout.iter_unpack(data[:len(data) - len(data) % layout.size])
 
 
@@ -39,9 +39,9 @@ def offset_columns(data):
 
 
 cdef uint32_t write_head(SnapshotHead *head, int32_t count) noexcept nogil:
-    """Write the head of a snapshot of `count` producers. Return the CRC of what it covers so far.
+    """Write the head of a snapshot of `count` producers, and return the CRC of `count`.
 
-    The caller adds the entries to the CRC and calls `seal_head`.
+    The caller adds the entries to the CRC, then calls `seal_head`.
     """
     head.version, head.crc, head.count = SNAPSHOT_VERSION, 0, count
     swap_head(head)
@@ -49,7 +49,7 @@ cdef uint32_t write_head(SnapshotHead *head, int32_t count) noexcept nogil:
 
 
 cdef void seal_head(SnapshotHead *head, uint32_t crc) noexcept nogil:
-    """Write the CRC of the count and of all entries."""
+    """Write the CRC, which covers the count and all entries."""
     head.crc = <uint32_t>big_endian_int32(<int32_t>crc)
 
 

@@ -1,4 +1,4 @@
-"""Walks over a log file that read only batch headers and, of markers, their one record.
+"""Walks over a log file. They read batch headers, and the one record of each marker.
 
 A walk ends at `end` or before the first bytes that are not a whole batch. The caller decides whether those bytes are
 an unfinished write, a torn tail, or damage.
@@ -14,7 +14,7 @@ from kbroker.record.batch cimport CONTROL_BIT, NO_MARKER, Marker, batch_last_off
 
 
 cdef int read_marker_at(BatchWalk walk, Marker *marker) except -1:
-    """Read the marker in the walk's batch, if it is one. Raises CorruptLogError, which names file and position."""
+    """Read the marker, if the walk's batch is one. Raise CorruptLogError, which names file and position."""
     try:
         read_marker(walk.data(), batch_size_bytes(&walk.fields), &walk.fields, marker)
     except CorruptBatchError as error:
@@ -24,7 +24,8 @@ cdef int read_marker_at(BatchWalk walk, Marker *marker) except -1:
 
 
 def seek_batch(File file not None, int64_t position, int64_t end, int64_t offset) -> int:
-    """Return the position of the first batch that ends at or above `offset`, or where the walk ended without one."""
+    """Return the position of the first batch that ends at or above `offset`. If no batch does, return where the walk
+    ended."""
     cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
     while walk.next():
         if batch_last_offset(&walk.fields) >= offset:
@@ -33,7 +34,8 @@ def seek_batch(File file not None, int64_t position, int64_t end, int64_t offset
 
 
 def find_end(File file not None, int64_t position, int64_t end) -> tuple[int, int]:
-    """Return (end of the last whole batch, the offset that follows it); the offset is -1 without a batch."""
+    """Return the position behind the last whole batch, and the offset that follows that batch. The offset is -1 if
+    there is no batch."""
     cdef BatchWalk walk = walk_batches(file, position, end, SEARCH_BYTES)
     cdef int64_t next_offset = -1
     while walk.next():
@@ -60,5 +62,6 @@ def replay_headers(ProducerStateTable producers not None, File file not None, in
 
 
 def find_sound_batch(File file not None, int64_t position, int64_t end) -> int:
-    """Return where the first whole batch with a valid checksum begins, tried at every byte from `position`, or -1."""
+    """Search for a whole batch with a valid checksum at every byte from `position` on. Return where the first begins,
+    or -1."""
     return find_batch(file, position, end)

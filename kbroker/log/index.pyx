@@ -1,10 +1,10 @@
 """Sparse indexes of a segment: offset -> position (`.index`) and timestamp -> offset (`.timeindex`).
 
 `formats` has the bytes of an entry: a key, and an int32 as its value. Keys grow strictly. An index file is created for
-its first entry, which a segment of a few KiB lacks, or by a clean stop. While entries are added, it has its full size:
+its first entry, or by a clean stop. A segment of a few KiB has no entry. While entries are added, it has its full size:
 the unused part is zeros, in a sparse file. Sealing trims it. After an unclean stop, an unsealed index is rebuilt and
-never read. So the newest entries may wait in memory and be written many at a time. Such a write can fail with an error,
-whereas a store into mapped memory would kill the process. Reads use the mapped file.
+never read. For this reason the newest entries may wait in memory, and many are written at a time. Such a write can fail
+with an error, whereas a store into mapped memory would kill the process. Reads use the mapped file.
 """
 import os
 
@@ -31,13 +31,15 @@ cdef int32_t TIME_ENTRY_BYTES = TIME_ENTRY.size
 
 
 cdef class Index:
-    """The common part of both indexes: a file of equal entries, sorted by key; the newest may still be in memory.
+    """The base of both indexes: a file of entries of equal size, sorted by key. The newest entries may still be in
+    memory.
 
-    A new index accepts entries at once. One read from disk is sealed until `unseal`; `check` must pass before its use.
+    A new index accepts entries at once. An index that was read from the disk is sealed until `unseal`, and must pass
+    `check` before its use.
     """
 
     def __init__(self, fs, str path, int64_t base_offset, int64_t max_bytes, *, int64_t file_bytes=-1):
-        """Create; `file_bytes` is the size of the existing file, -1 without one."""
+        """Create; `file_bytes` is the size of the existing file, or -1 if there is no file."""
         self.fs = fs
         self.path = path
         self.base_offset = base_offset
@@ -51,11 +53,11 @@ cdef class Index:
         free(self.tail)
 
     cdef File open_file(self):
-        """Open the file for one operation: a thousand partitions must not hold thousands of descriptors."""
+        """Open the file for one operation. A thousand partitions must not hold thousands of descriptors."""
         return self.fs.open(self.path, True)
 
     cdef int map(self) except -1:
-        """Map the entries in the file. The mapping of an unsealed index includes the entries to come."""
+        """Map the file's entries into memory. The mapping of an unsealed index includes the room for later entries."""
         cdef size_t needed = (self.entries - self.tail_entries) * self.entry_bytes
         cdef void *address
         cdef File file
@@ -80,7 +82,7 @@ cdef class Index:
         return 0
 
     cdef const uint8_t *entry(self, int64_t number) noexcept:
-        """Return entry `number`, below `entries`; `map` must have been called if it is in the file."""
+        """Return entry `number`, which is below `entries`. If the entry is in the file, call `map` first."""
         cdef int64_t in_file = self.entries - self.tail_entries
         if number >= in_file:
             return &self.tail[(number - in_file) * self.entry_bytes]
@@ -94,7 +96,7 @@ cdef class Index:
         return read_int32(self.entry(number) + self.key_bytes)
 
     cdef int64_t sound_value(self, int64_t number) except -1:
-        """Return the value of an entry. Raises CorruptLogError for a negative one: only damage makes it."""
+        """Return the value of an entry. Raise CorruptLogError for a negative value, which only damage can cause."""
         cdef int64_t value = self.read_value(number)
         if value < 0:
             raise CorruptLogError(f'{self.path}: found {value} in entry {number} of {self.entries}, '
@@ -114,7 +116,8 @@ cdef class Index:
         else:
             self.map()
             high = in_file
-        # The searched entries are contiguous: `first` is the address of entry 0, or where it would be.
+        # The searched entries are contiguous. `first` is the address that entry 0 has, or would have if it were among
+        # them.
         first = self.entry(low) - low * self.entry_bytes + (self.key_bytes if by_value else 0)
         while low < high:
             middle = (low + high) >> 1
@@ -147,7 +150,7 @@ cdef class Index:
         return self.store(key, value)
 
     cdef int put_last(self, int64_t key, int64_t value) except -1:
-        """Add the entry that sealing adds: a sealed file needs no room for more."""
+        """Add the entry that sealing adds. A sealed file needs no room for further entries."""
         if self.sealed:
             self.make_tail()
         else:
@@ -242,7 +245,7 @@ cdef class Index:
                                   'expected one above the first')
 
     cdef bint last_entry_is_plausible(self) noexcept:
-        """Return whether the last entry, which is mapped, can follow the first. Overridden by each index."""
+        """Return whether the last entry, which is mapped, can follow the first. Each index overrides this method."""
         return True
 
     def __len__(self) -> int:
@@ -282,18 +285,19 @@ cdef class OffsetIndex(Index):
         self.append(last_offset, position)
 
     cdef int64_t position_for_offset(self, int64_t offset, int64_t *indexed_offset) except -1:
-        """Return where to scan for the batch with `offset`: the indexed batch at or before it, else 0.
+        """Return where to scan for the batch with `offset`: the indexed batch at or before `offset`, else 0.
 
-        Sets the offset that the entry has. The batch there must begin at or below it.
+        Set `indexed_offset` to the offset in the entry. The batch at the returned position must begin at or below it.
         """
         cdef int64_t number = self.search(offset - self.base_offset, False)
         indexed_offset[0] = INT64_MAX if number < 0 else self.base_offset + self.read_key(number)
         return 0 if number < 0 else self.sound_value(number)
 
     cdef int batch_at_or_below(self, int64_t position, int64_t *start, int64_t *last_offset) except -1:
-        """Find the last indexed batch that begins at or before `position`: set its start and its last offset.
+        """Find the last indexed batch that begins at or before `position`, and set its start and its last offset.
 
-        Without one, it is the segment's first batch, which is not indexed and whose base offset is used.
+        If there is none, set the start of the segment's first batch, which is not indexed, and the base offset instead
+        of its last offset.
         """
         cdef int64_t number = self.search(position, True)
         start[0] = 0 if number < 0 else self.sound_value(number)
@@ -309,14 +313,15 @@ cdef class OffsetIndex(Index):
 
 
 cdef class TimeIndex(Index):
-    """`.timeindex`. One entry is reserved for the final one, which sealing a segment adds."""
+    """`.timeindex`. The room for one entry is reserved for the final entry, which sealing a segment adds."""
 
     def __cinit__(self):
         self.entry_bytes = TIME_ENTRY_BYTES
         self.key_bytes = TIME_ENTRY_BYTES - INDEX_VALUE_BYTES
 
     cdef int maybe_append(self, int64_t timestamp_ms, int64_t offset) except -1:
-        """Add an entry if its timestamp is above the last entry's. The first one must be above -1, no timestamp."""
+        """Add an entry if its timestamp is above the last entry's. The timestamp of the first entry must be above -1,
+        which means no timestamp."""
         if timestamp_ms > (self.last_key if self.entries else -1):
             return self.put(timestamp_ms, offset - self.base_offset)
         return 0
@@ -334,12 +339,13 @@ cdef class TimeIndex(Index):
         return self.entries >= self.max_entries - 1
 
     cdef int64_t offset_before(self, int64_t timestamp_ms) except -1:
-        """Return an offset of the segment before which every timestamp is below `timestamp_ms`."""
+        """Return an offset of the segment. Every record before it has a timestamp below `timestamp_ms`."""
         cdef int64_t number = self.search(timestamp_ms - 1, False)
         return self.base_offset if number < 0 else self.base_offset + self.sound_value(number)
 
     def lookup(self, int64_t timestamp_ms) -> tuple[int, int]:
-        """Return (timestamp, offset) of the last entry at or below `timestamp_ms`; (-1, base offset) without one."""
+        """Return (timestamp, offset) of the last entry at or below `timestamp_ms`. If there is none, return (-1, base
+        offset)."""
         cdef int64_t number = self.search(timestamp_ms, False)
         if number < 0:
             return -1, self.base_offset

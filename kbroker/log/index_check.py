@@ -1,6 +1,6 @@
 """Compares indexes with their log: each entry with its batch, as the batches are read.
 
-An index is read through a window, never mapped: a running broker may trim it meanwhile.
+An index is read through a window, never mapped: a running broker may trim it during the check.
 """
 import struct
 from collections.abc import Iterator
@@ -26,12 +26,13 @@ class Fault(NamedTuple):
 
 
 class IndexCheck:
-    """The common part of both kinds. Stops at the first fault: one wrong entry invalidates all behind it."""
+    """The base of both checks. It stops at the first fault, because one wrong entry invalidates all entries after
+    it."""
 
     entry: struct.Struct
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, *, is_last: bool):
-        """Create; `is_last`: the segment may be appended to, so zeros may follow its entries."""
+        """Create; with `is_last` the segment may be appended to, and zeros may follow the entries."""
         self.path = path
         self._fs = fs
         self._base_offset = base_offset
@@ -61,7 +62,7 @@ class IndexCheck:
         return chain.from_iterable(whole_entries(self.entry, window) for window in windows)
 
     def _advance(self) -> None:
-        """Step to the next entry; after a fault, to none."""
+        """Step to the next entry. After a fault there is no next entry."""
         self.current = next(self._entries, None) if self._fault is None else None
         self._number += 1
 
@@ -70,7 +71,8 @@ class IndexCheck:
         self.current = None
 
     def _end_at_zeros(self) -> None:
-        """Check the end: zeros follow the entries of a segment that is appended to; every other index is trimmed."""
+        """Check the bytes after the last entry. In a segment that is appended to they are zeros; every other index is
+        trimmed."""
         if self._is_last:
             self.current, self._entries = None, iter(())
         else:
@@ -90,15 +92,15 @@ class IndexCheck:
 class OffsetIndexCheck(IndexCheck):
     """The check of an `.index`.
 
-    The cleaner of Apache Kafka 4.0 adds one entry for several batches: the last offset of the last one, the position of
-    the first one. A search by offset then begins a little early.
+    The cleaner of Apache Kafka 4.0 adds one entry for several batches, with the last offset of the last batch and the
+    position of the first. A search by offset then begins a little early.
     """
 
     entry = OFFSET_ENTRY
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, *, is_last: bool):
         self._expected_end = -1
-        """The relative offset at which a batch must end, of an entry for several batches; -1 for none."""
+        """The relative offset in an entry for several batches, at which a batch must end; -1 if no batch must."""
         super().__init__(fs, path, base_offset, is_last=is_last)
 
     def see(self, position: int, header: BatchHeader) -> None:
@@ -128,7 +130,7 @@ class OffsetIndexCheck(IndexCheck):
             self._expected_end = -1
 
     def end(self, *, is_needed: bool, is_complete: bool) -> Fault | None:
-        """Return the first fault. `is_complete`: all batches were read, so a remaining entry matches no batch."""
+        """Return the first fault. With `is_complete` all batches were read, so a remaining entry matches no batch."""
         if self.current is not None and self.current[0] == 0:
             self._end_at_zeros()
         if self.current is not None and is_complete:

@@ -1,12 +1,13 @@
 """`.kbroker_inventory`: the files that a clean stop left in a log directory, with their sizes and checksums.
 
-The next start compares the directory with it before it writes anything. The inventory belongs to one clean stop: it
-counts only beside the `.kafka_cleanshutdown` of the same broker epoch. Each start of kbroker or Apache Kafka removes
-that file and registers with a higher epoch, so an inventory from before another broker's run is never believed.
+The next start compares the directory with the inventory before it writes anything. The inventory belongs to one clean
+stop: it counts only together with the `.kafka_cleanshutdown` of the same broker epoch. Each start of kbroker or Apache
+Kafka removes that file and registers with a higher epoch. So no start trusts an inventory that another broker's run has
+outdated.
 
 The file has one line of JSON about the directory, then `topic partition JSON` for each partition with records, and last
-the number of partitions and the CRC-32C of all lines above. Apache Kafka ignores the file. Partitions that never held a
-record have no line: nothing of them can be lost, and a clean stop does not sync them.
+the number of partitions and the CRC-32C of all lines above. Apache Kafka ignores the file. A partition that never held
+a record has no line. It has nothing to lose, and a clean stop does not sync it.
 """
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from kbroker.wire.crc32c import crc32c
 INVENTORY_FILE = '.kbroker_inventory'
 META_PROPERTIES_FILE = 'meta.properties'
 NOTED_BESIDE = (META_PROPERTIES_FILE, RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE)
-"""The files beside the partitions that have a checksum in the inventory."""
+"""The files outside partition directories that have a checksum in the inventory."""
 VERSION = 1
 SAMPLE_BYTES = 4096
 """The bytes at each end of a `.log`, `.index` or `.timeindex` that its checksum covers. Other files are covered whole.
@@ -39,7 +40,8 @@ SAMPLED = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class FileNote(NamedTuple):
-    """One file. `modified_ms` is no evidence: it tells a later stop that the checksum still holds."""
+    """One file. `modified_ms` proves nothing about damage. It only shows a later stop that the checksum is still
+    valid."""
 
     size_bytes: int
     modified_ms: int
@@ -48,14 +50,14 @@ class FileNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One difference between a directory and what a clean stop left in it."""
+    """One difference between a directory and the files that a clean stop left in it."""
 
     file: str
     expected: str
     found: str
     is_loss: bool
-    """True if records or their offsets are gone or changed, or no file has the place of one; False if the file can be
-    derived from the log."""
+    """True if records or their offsets are lost or changed, or if a directory or pipe has the name of a file. False if
+    the file can be derived from the log."""
 
     def __str__(self) -> str:
         return f'{self.file}: found {self.found}, expected {self.expected}'
@@ -89,7 +91,8 @@ class Inventory:
     metadata_end_offset: int
     beside: dict[str, FileNote]
     rows: dict[TopicPartition, str] = field(default_factory=dict)
-    """Each partition as `PartitionNote.encode` returns it: few of thousands are ever decoded twice."""
+    """The encoded `PartitionNote` of each partition. A note is decoded when it is needed, which is rarely more than
+    once."""
 
     def write(self, fs: FileSystem, directory: str) -> None:
         """Replace the file durably. Raises OSError."""
@@ -125,7 +128,8 @@ def read_inventory(fs: FileSystem, directory: str) -> Inventory | None:
 
 
 def read_clean_shutdown(fs: FileSystem, directory: str) -> tuple[bool, int]:
-    """Return whether the last stop was clean, and that broker's epoch, -1 if unknown. Raises OSError."""
+    """Return whether the last stop was clean, and the epoch of the broker that stopped, -1 if unknown. Raise
+    OSError."""
     path = os.path.join(directory, CLEAN_SHUTDOWN_FILE)
     if not fs.exists(path):
         return False, -1
@@ -138,7 +142,7 @@ def read_clean_shutdown(fs: FileSystem, directory: str) -> tuple[bool, int]:
 # ---- noting ----
 
 def note_beside(fs: FileSystem, directory: str) -> dict[str, FileNote]:
-    """Return the notes of the files beside the partitions. Raises OSError."""
+    """Return the notes of the files outside partition directories. Raise OSError."""
     stats = fs.stats(directory)
     return {name: FileNote(*stats[name], _checksum(fs, os.path.join(directory, name), stats[name][0]))
             for name in NOTED_BESIDE if name in stats}
@@ -181,7 +185,7 @@ def _checksum(fs: FileSystem, path: str, size_bytes: int) -> int:
 # ---- comparing ----
 
 def compare_beside(fs: FileSystem, directory: str, notes: dict[str, FileNote]) -> list[Damage]:
-    """Return the differences in the files beside the partitions. Raises OSError."""
+    """Return the differences in the files outside partition directories. Raise OSError."""
     sizes = {name: fs.size(path) for name in notes if fs.exists(path := os.path.join(directory, name))}
     return _compare(fs, directory, notes, sizes)
 
@@ -234,7 +238,7 @@ def _compare(fs: FileSystem, directory: str, notes: dict[str, FileNote], sizes: 
 
 
 def _counts(fs: FileSystem, directory: str, name: str, sizes: dict[str, int]) -> bool:
-    """Return whether a difference in the file counts: not in a snapshot that no opening would use."""
+    """Return whether a difference in the file counts. It does not in a snapshot that no opening would use."""
     if not name.endswith(SNAPSHOT_SUFFIX):
         return True
     if name not in sizes:

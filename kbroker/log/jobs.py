@@ -1,4 +1,4 @@
-"""The interfaces through which blocking work leaves the loop, independent of the thread that runs it."""
+"""The interfaces through which the loop passes blocking work to a thread."""
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
@@ -8,13 +8,14 @@ from kbroker.log.fs import File
 
 Job = Callable[[], Any]
 Submit = Callable[[Job, Callable[[Any], None]], None]
-"""(job, done): run `job`, in any thread, then `done(result or exception)` on the loop."""
+"""A function (job, done) that runs `job` in any thread, then calls `done(result or exception)` on the loop."""
 Sync = Callable[[list[File], Callable[[OSError | None], None]], None]
-"""(files, done): sync all files, in any thread, then `done(None or the first error)` on the loop."""
+"""A function (files, done) that syncs all files in any thread, then calls `done(None or the first error)` on the
+loop."""
 
 
 def run_inline(job: Job, done: Callable[[Any], None]) -> None:
-    """Run the job synchronously: for tests, and for a shutdown after the loop has ended."""
+    """Run the job in the calling thread. Tests use this, and a shutdown after the loop has ended."""
     try:
         result = job()
     except Exception as error:

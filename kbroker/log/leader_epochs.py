@@ -1,7 +1,7 @@
 """The start offset of each leader epoch (KIP-101, KIP-279), in memory and in `leader-epoch-checkpoint`.
 
-Every batch carries its epoch, so the file can be rebuilt from the log. It is replaced at once when an epoch begins,
-but synced only with the next flush of the log; `is_unsynced` is true until then.
+Every batch carries its epoch, so the file can be rebuilt from the log. When an epoch begins, the file is replaced at
+once. The next flush of the log syncs it; `is_unsynced` is true until then.
 """
 import os
 
@@ -54,8 +54,8 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the largest known epoch at or below `epoch`, for OffsetForLeaderEpoch.
 
-        Returns (-1, -1) if `epoch` is negative or above the latest, or without any epochs. For an epoch below the first
-        known one, returns that epoch and the start of the first.
+        Return (-1, -1) if `epoch` is negative or above the latest, or if no epoch is known. For an epoch below the
+        first known one, return `epoch` itself and the start of the first.
         """
         if not self._rows or epoch < 0 or epoch > self.latest:
             return UNKNOWN, UNKNOWN
@@ -77,7 +77,7 @@ class LeaderEpochs:
         self._replace([row for row in self._rows if row[1] < end_offset], True)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Remove epochs that end at or below `start_offset`; the epoch of that offset now begins there."""
+        """Remove epochs that end at or below `start_offset`. Let the epoch of that offset begin there."""
         below = [row for row in self._rows if row[1] <= start_offset]
         rows = [row for row in self._rows if row[1] > start_offset]
         if below:
@@ -85,7 +85,7 @@ class LeaderEpochs:
         self._replace(rows, True)
 
     def write(self) -> None:
-        """Write the epochs to the file if it differs: for epochs assigned with `write=False`."""
+        """Write the epochs to the file if it differs. Call this after `assign` with `write=False`."""
         self.is_unsynced = True
         if self._written == self._rows:
             return

@@ -1,9 +1,9 @@
 """A partition's log: segments, producer state and leader epochs behind one interface.
 
-An append is judged against the producer state, gets its offset and epoch, rolls the segment if that is due, is
-written and then adopted. A failed write or sync adopts nothing and takes the log offline: only the next recovery
-knows what the disk holds. An append that may be written later is adopted first, and lies in the unwritten tail until
-then (see `unwritten`).
+An append is judged against the producer state, gets its offset and epoch, rolls the segment if that is due, is written
+and then adopted. A failed write or sync adopts nothing and takes the log offline, because only the next recovery finds
+out what the disk holds. An append that may be written later is adopted first, and stays in the unwritten tail until its
+write (see `unwritten`).
 """
 import logging
 import os
@@ -41,9 +41,9 @@ PAIR = Struct('>qq')
 cdef class Log(Appender):
     """An open log. Its constructor creates a missing directory and recovers the log after an unclean stop.
 
-    Every method may raise KafkaError KAFKA_STORAGE_ERROR. Either the disk failed: then `failure` is set, and every
-    later call raises it. Or no file descriptor was left, and the next call may succeed. The constructor raises
-    OSError, and CorruptLogError for damage that it cannot repair, or must not (`refuse_damage`).
+    Every method may raise KafkaError KAFKA_STORAGE_ERROR, for one of two reasons. If the disk failed, `failure` is set
+    and every later call raises it. If no file descriptor was left, the next call may succeed. The constructor raises
+    OSError. It raises CorruptLogError for damage that it cannot repair, or must not repair (`refuse_damage`).
     """
 
     def __init__(self, fs, str directory, str topic, int32_t partition, config, clock, options=None):
@@ -79,13 +79,13 @@ cdef class Log(Appender):
             self.finish_recovery(False)
 
     def finish_recovery(self, bint is_synced) -> None:
-        """End `recovery`, after its `rewrite`, by a sync unless the disk `is_synced` already. Raises OSError."""
+        """End `recovery`, after its `rewrite`: sync its files, unless the disk `is_synced` already. Raise OSError."""
         self.recovery.finish(is_synced)
         self.flushed_offset = self.log_end_offset
         self.recovery = None
 
     def put_off_sync(self) -> bool:
-        """End `recovery` without a sync if that is allowed: if only the last segment was recovered. Return whether.
+        """End `recovery` without a sync, if only the last segment was recovered. Return whether that was so.
 
         The next flush then syncs the segment.
         """
@@ -104,7 +104,7 @@ cdef class Log(Appender):
     # ---- append ----
 
     cdef int append(self, Append *append) except -1:
-        """Judge, place, write and adopt a batch. With UNWRITTEN as the outcome, all but the write is done."""
+        """Judge, place, write and adopt a batch. If the outcome is UNWRITTEN, everything except the write is done."""
         cdef Marker marker
         cdef CachedBatch known
         cdef BatchFields *batch = &append.batch
@@ -138,17 +138,18 @@ cdef class Log(Appender):
         return 0
 
     cdef int remember_connection(self, const Append *append) except -1:
-        """Note the connection of a batch that the log holds, if batches of its producer may arrive late."""
+        """Note the connection that brought a batch, if batches of its producer may arrive late. The log holds the
+        batch."""
         if append.connection_id != ANY_CONNECTION:
             count_execution(&self.producer_state.find(append.batch.producer_id).newest_connection,
                             append.connection_id)
         return 0
 
     cdef int store(self, Append *append, const Marker *marker) except -1:
-        """Write, then adopt. Nothing of what is adopted can fail; before it, an OSError leaves the state as it was.
+        """Write, then adopt. The adoption cannot fail. An OSError before it leaves the state unchanged.
 
-        An aborted transaction has its row before a consumer can see its end: the row is written before the last stable
-        offset, which is derived from the producer state, can move.
+        The row of an aborted transaction is written before the producer state adopts the marker. Only the adoption can
+        move the last stable offset, so no consumer sees the transaction's end without its row.
         """
         cdef const BatchFields *batch = &append.batch
         cdef int64_t size = append.size
@@ -184,15 +185,15 @@ cdef class Log(Appender):
         return 0
 
     cdef int write_later(self, WriteArena arena) except -1:
-        """Let appends that allow it be written later, from memory of `arena`."""
+        """Keep the bytes of appends that may be written later in `arena`."""
         self.unwritten.arena = arena
         return 0
 
     cdef int write_unwritten(self) except -1:
         """Write what appends have left unwritten.
 
-        A failed write refuses all of it and takes the log offline. The state stays as if it had been written: an
-        offline log answers nothing until a recovery has built that state again.
+        A failed write takes the log offline. The state remains as if the write had succeeded, which no reader sees: an
+        offline log refuses all calls until a recovery has built the state again.
         """
         self.check_online()
         if self.unwritten.size_bytes == 0:
@@ -206,7 +207,8 @@ cdef class Log(Appender):
         return 0
 
     def make(self) -> None:
-        """Create the directory and the files of a new log, unless they exist. Raises OSError; then call it again."""
+        """Create the directory and the files of a new log, unless they exist. After an OSError the call may be
+        repeated."""
         if self.maker is not None:
             self.unsynced.paths = tuple(self.maker())
             self.fs.open(self.segments.active.path(LOG_SUFFIX), True)
@@ -242,20 +244,22 @@ cdef class Log(Appender):
         raise failure from error
 
     def take_offline(self, failure) -> None:
-        """Raise `failure` from every later call: this log failed, or another one of the directory."""
+        """Raise `failure` from every later call, because this log failed or another log of the directory."""
         if self.failure is None:
             self.failure = failure
             self.unwritten.discard()
             self.unsynced.drop_snapshots()
 
     cdef int refuse(self, str what, error) except -1:
-        """Raise KafkaError if the error is a lack of file descriptors, which is not a failure of the disk."""
+        """Raise KafkaError if the error is a lack of file descriptors, which is no failure of the disk. Otherwise do
+        nothing."""
         if is_shortage(error):
             raise shortage.refusal(self.clock, f'{self.directory}: {what}', error) from error
         return 0
 
     cdef bint cut_unadopted(self, int64_t unwritten_bytes) except -1:
-        """Cut what a failed append may have left in the file, if the disk still can. Returns whether it could."""
+        """Cut the bytes that a failed append may have left in the file. Return False if the disk cannot do that
+        either."""
         try:
             self.segments.active.cut_unadopted(unwritten_bytes)
             return True
@@ -271,7 +275,7 @@ cdef class Log(Appender):
     # ---- durability ----
 
     cdef bint must_flush(self) noexcept:
-        """Return whether a log that answers from the page cache needs a flush all the same.
+        """Return whether a log needs a flush although its appends do not wait for the disk.
 
         It does after a roll, so that recovery after a crash need not begin at the first segment, and after
         flush.messages.
@@ -280,17 +284,21 @@ cdef class Log(Appender):
 
     @property
     def recovery_point(self) -> int:
-        """An offset in the oldest segment that was not synced since it was closed. All batches below it are synced.
+        """An offset in the oldest segment that was not synced since it was closed. All batches below the offset are
+        synced.
 
-        A flush syncs the batches of the active segment but not its indexes, so a segment that was flushed to its end
-        and then closed still has to be recovered after a power cut. So the point stays below the flushed offset.
+        A flush syncs the batches of the active segment but not its indexes. A segment that was flushed to its end and
+        then closed must still be recovered after a power cut, so this offset stays below the flushed offset.
         """
         cdef Segment oldest = self.unsynced.rolled[0] if self.unsynced.rolled else self.segments.active
         return min(self.flushed_offset, max(oldest.base_offset, self.flushed_offset - 1))
 
     def files_to_sync(self) -> tuple[list[File], int]:
-        """Return (files, offset): once all files are synced, in this order and by any thread, everything below `offset`
-        is durable. Raises OSError; after a lack of descriptors the call may be repeated."""
+        """Return (files, offset). Everything below `offset` is durable once all files are synced, in this order and by
+        any thread.
+
+        Raise OSError. After a lack of descriptors the call may be repeated.
+        """
         self.write_unwritten()
         files = self.unsynced.files_of_rolled()
         if self.flushed_offset < self.log_end_offset:
@@ -300,7 +308,7 @@ cdef class Log(Appender):
         return files, self.log_end_offset
 
     def mark_flushed(self, int64_t offset) -> None:
-        """Adopt that the files which `files_to_sync` returned with `offset` are synced."""
+        """Note that the files which `files_to_sync` returned with `offset` are synced."""
         self.flushed_offset = max(self.flushed_offset, offset)
         if self.flushed_offset == self.log_end_offset:
             self.segments.active.was_synced()
@@ -311,7 +319,7 @@ cdef class Log(Appender):
         self.go_offline('cannot sync', error)
 
     def flush(self) -> None:
-        """Sync everything appended, before this returns."""
+        """Sync everything appended, and return when it is durable."""
         files, offset = self.files_to_sync()
         try:
             for file in files:
@@ -325,8 +333,8 @@ cdef class Log(Appender):
     cpdef LogSlice read(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):
         """Return whole batches of one segment from `offset` on, None if there are none.
 
-        They end below `upper_bound_offset` and have at most `max_bytes`. With `min_one_batch` the first one is
-        returned even if it is larger. Raises KafkaError OFFSET_OUT_OF_RANGE.
+        The batches end below `upper_bound_offset` and have at most `max_bytes`. With `min_one_batch` the first batch is
+        returned even if it is larger. Raise KafkaError OFFSET_OUT_OF_RANGE if the log does not reach `offset`.
         """
         self.write_unwritten()
         if offset < self.log_start_offset or offset > self.log_end_offset:
@@ -341,7 +349,8 @@ cdef class Log(Appender):
             self.fail_read(offset, error)
 
     cdef int fail_read(self, int64_t offset, error) except -1:
-        """Take the log offline if the disk cannot be read. Bytes that are no batch are only CORRUPT_MESSAGE."""
+        """Raise KafkaError after a failed read. Take the log offline if the disk failed, but not if it returned bytes
+        that are no batch."""
         if isinstance(error, CorruptLogError):
             logger.error('%s', error)
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
@@ -354,8 +363,8 @@ cdef class Log(Appender):
         return self.segments
 
     def batches(self, int64_t start_offset=0):
-        """Yield (header, copy of the batch) of each batch that ends at or above `start_offset`, up to the current
-        end."""
+        """Yield (header, copy of the batch) of each batch that ends at or above `start_offset`, up to the end of the
+        log when the iteration began."""
         cdef Segment segment
         cdef Place place
         cdef int64_t end_offset = self.log_end_offset
@@ -374,7 +383,7 @@ cdef class Log(Appender):
     cdef bytes aborted_rows(self, int64_t fetch_offset, int64_t upper_bound_offset):
         """Return the aborted transactions that touch [fetch_offset, upper_bound_offset), in marker order.
 
-        Each has a producer id and a first offset, as big-endian int64s. Raises as `read` does.
+        Each transaction is a producer id and a first offset, as big-endian int64s. Raise as `read` does.
         """
         try:
             return self.segments.aborted_rows(fetch_offset, upper_bound_offset)
@@ -386,15 +395,18 @@ cdef class Log(Appender):
         return list(PAIR.iter_unpack(self.aborted_rows(fetch_offset, upper_bound_offset)))
 
     def first_unstable_offset(self) -> int | None:
-        """Return the first offset of the earliest transaction that is open, or whose marker the high watermark has not
-        passed, but no offset below the log start. None if there is no such transaction."""
+        """Return the first offset of the earliest unstable transaction, but no offset below the log start.
+
+        A transaction is unstable while it is open, and until the high watermark passes its marker. Return None if none
+        is.
+        """
         cdef int64_t first = self.producer_state.unstable.first()
         return None if first < 0 else max(first, self.log_start_offset)
 
     def offset_for_timestamp(self, int64_t timestamp_ms, searches):
         """Return, as long work, (timestamp in ms, offset, leader epoch) of the first record at or after `timestamp_ms`.
 
-        None if there is no such record. `searches` does what is not short (`timestamps.Searches`).
+        The result is None if there is no such record. Long searches run through `searches` (`timestamps.Searches`).
         """
         try:
             return (yield from first_at_or_after(self, timestamp_ms, searches))
@@ -402,7 +414,7 @@ cdef class Log(Appender):
             self.fail_read(self.log_start_offset, error)
 
     def max_timestamp(self, searches):
-        """Return, as `offset_for_timestamp` does, the first record with the greatest timestamp."""
+        """Return the first record with the greatest timestamp, as `offset_for_timestamp` does."""
         try:
             return (yield from greatest(self, searches))
         except (OSError, CorruptLogError) as error:
@@ -413,7 +425,8 @@ cdef class Log(Appender):
     def delete_records(self, int64_t offset) -> None:
         """Move the start of the log up to `offset`. Records below it can no longer be read, and retention deletes them.
 
-        Raises KafkaError OFFSET_OUT_OF_RANGE above the end. The checkpoint of log starts makes the new start durable.
+        Raise KafkaError OFFSET_OUT_OF_RANGE if `offset` is above the end. The checkpoint of log starts makes the new
+        start durable.
         """
         self.check_online()
         if offset > self.log_end_offset:
@@ -459,14 +472,14 @@ cdef class Log(Appender):
 
     @property
     def is_touched(self) -> bool:
-        """True if a clean stop has something to write. A log without appends is left as it is."""
+        """True if a clean stop must write something. It does not change a log without appends."""
         return self.maker is None and self.failure is None and (
             self.is_unclosed or len(self.unsynced.rolled) > 0 or self.flushed_offset < self.log_end_offset
             or self.leader_epochs.is_unsynced or (self.unsynced.names_changed_at >= 0 and self.log_end_offset > 0)
             or self.segments.active.is_appended_to)
 
     def seal(self) -> None:
-        """Write what a clean stop writes before the sync."""
+        """Write everything that a clean stop writes before its sync."""
         self.write_unwritten()
         self.is_unclosed = True
         try:
@@ -477,7 +490,7 @@ cdef class Log(Appender):
     def close(self, bint clean=True, bint is_synced=False) -> None:
         """Sync everything, write a snapshot and trim the files, so that the next start can trust them.
 
-        With `is_synced` the log was sealed and all its files are synced. With `clean=False` nothing is written.
+        With `is_synced`, the log was sealed and all its files are synced already. With `clean=False`, write nothing.
         """
         if clean and self.failure is None:
             self.write_unwritten()
@@ -499,7 +512,7 @@ cdef class Log(Appender):
     cdef int write_snapshot(self, bint is_synced) except -1:
         """Write the snapshot from which the next start replays, unless the log is empty.
 
-        A lost snapshot only makes the next opening slower, so the sync that all logs share need not cover it.
+        The sync that all logs share need not cover the snapshot: a lost one only makes the next opening slower.
         """
         if self.log_end_offset <= self.log_start_offset or not write_stop_snapshot(
                 self.producer_state, self.snapshots, self.segments, self.log_start_offset,

@@ -29,7 +29,7 @@ FILES_BESIDE = (
 
 
 def lock_directory(fs: FileSystem, directory: str) -> File:
-    """Lock the directory until the file that is returned is freed. Raises LogDirectoryError if another broker uses it.
+    """Lock the directory for as long as the returned file lives. Raise LogDirectoryError if another broker uses it.
     """
     path = os.path.join(directory, LOCK_FILE)
     try:
@@ -39,9 +39,10 @@ def lock_directory(fs: FileSystem, directory: str) -> File:
 
 
 def check_files(fs: FileSystem, directory: str) -> None:
-    """Raise LogDirectoryError if something else has the place of a file beside the partitions, or of the metadata log.
+    """Raise LogDirectoryError if a file that the broker needs, or the metadata log, has the wrong kind: for example a
+    pipe.
 
-    Reading a pipe in such a place would give nothing, and a write to a directory would fail later.
+    Reading a pipe would return nothing, and a write to a directory would fail later.
     """
     metadata = os.path.join(directory, METADATA_DIRECTORY)
     for place in (directory, metadata) if fs.is_directory(metadata) else (directory,):
@@ -52,7 +53,7 @@ def check_files(fs: FileSystem, directory: str) -> None:
 
 
 def list_partitions(fs: FileSystem, directory: str) -> set[tuple[str, int]]:
-    """Return topic and number of each partition in the directory, except those out of use.
+    """Return topic and number of each partition in the directory, except partitions that are out of use.
 
     Raises LogDirectoryError if a directory in it is no partition.
     """

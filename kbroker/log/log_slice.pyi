@@ -1,4 +1,4 @@
-"""Types of log_slice.pyx; the documentation stands there."""
+"""Types of log_slice.pyx, which has the documentation."""
 from kbroker.log.fs import File
 
 class LogSlice:

@@ -1,4 +1,4 @@
-"""The result of a read: the place of batches in a file."""
+"""The result of a read: where its batches are in a file."""
 from kbroker.base.errors import CorruptLogError
 
 

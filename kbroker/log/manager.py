@@ -1,4 +1,5 @@
-"""All logs of a log directory: lock, partition directories, checkpoints, periodic work, the clean stop."""
+"""Manages all logs of a log directory: the lock, partition directories, checkpoints, periodic work and the clean
+stop."""
 import errno
 import json
 import logging
@@ -51,15 +52,15 @@ logger = logging.getLogger(__name__)
 
 Steps = Generator[Any, None, None]
 Visit = Callable[[Log], Generator[None, None, object] | None]
-"""A visitor of a log: acts immediately, or returns a generator that acts in parts."""
+"""A visitor of a log. It acts at once, or returns a generator that acts in parts."""
 
 
 class LogManager:
-    """The logs of a directory. Opening locks it, so that only one broker, Kafka or this one, uses it, and writes
-    nothing else. `begin` comes next.
+    """The logs of a directory. The constructor locks the directory, so that only one broker uses it, Kafka or kbroker,
+    and writes nothing else. Call `begin` next.
 
-    Raises LogDirectoryError for a directory that is in use or has unexpected contents, and OSError. `clean_shutdown` is
-    true if the last broker stopped cleanly; `previous_broker_epoch` is that broker's epoch (-1: unknown).
+    Raise LogDirectoryError for a directory that is in use or has unexpected contents, and OSError. `clean_shutdown` is
+    true if the last broker stopped cleanly. `previous_broker_epoch` is that broker's epoch, -1 if unknown.
     """
 
     def __init__(self, fs: FileSystem, directory: str, config: Config, clock: Clock, timers: Timers,
@@ -81,7 +82,7 @@ class LogManager:
         self._is_verified = False
         self._has_begun = False
         self._offline: dict[TopicPartition, Log] = {}
-        """Partitions that damage keeps out of service: their files and checkpoint entries are left as they are."""
+        """Partitions that are out of service because of damage. Their files and checkpoint entries are not changed."""
         self._topic_ids: dict[TopicPartition, bytes] = {}
         self._found_ids: dict[TopicPartition, bytes] = {}
         self._long_work = LongWork(timers) if long_work is None else long_work
@@ -113,7 +114,7 @@ class LogManager:
             raise
 
     def verify(self) -> None:
-        """Compare the directory with what the last clean stop left, without a change. Raises OSError."""
+        """Compare the directory with the state in which the last clean stop left it. Change nothing. Raise OSError."""
         if not self._is_verified:
             self._is_verified = True
             self.verification.run()
@@ -122,10 +123,10 @@ class LogManager:
             self.high_watermarks.found.update(self.verification.end_offsets)
 
     def begin(self) -> None:
-        """Take over the directory, once nothing speaks against it. The first `open_log` implies it.
+        """Take over the directory, after `verify` and if its findings allow it. The first `open_log` calls this.
 
-        The clean shutdown mark is removed durably before any log is touched; leftovers of deletions are removed. Raises
-        LogDirectoryError if records of an internal topic are gone, OSError.
+        Remove the clean shutdown mark durably, before any log is changed, and the leftovers of deletions. Raise
+        LogDirectoryError if records of an internal topic are lost, and OSError.
         """
         if self._has_begun:
             return
@@ -151,8 +152,9 @@ class LogManager:
                  sync_later: bool = False) -> Log:
         """Open the log of a partition, or create one. `found` lists the partitions on the disk.
 
-        With `sync_later`, recovered data is durable once `sync_recovered` has returned. Raises KafkaError
-        INCONSISTENT_TOPIC_ID if the directory belongs to another topic of the same name: `set_aside` it.
+        With `sync_later`, recovered data is durable once `sync_recovered` has returned. Raise KafkaError
+        INCONSISTENT_TOPIC_ID if the directory belongs to another topic of the same name. The caller then sets it aside
+        (`set_aside`).
         """
         self.begin()
         key = topic, partition
@@ -207,7 +209,7 @@ class LogManager:
             removals=self.removals, start_work=self._long_work.start, on_failure=self.fail)
 
     def _expected_end_offset(self, key: TopicPartition) -> int:
-        """Return an offset that the log has to reach, by the evidence of the checkpoints."""
+        """Return an offset that the log must reach according to the checkpoints."""
         in_checkpoints = max(self.recovery_points.found.get(key, 0), self.high_watermarks.found.get(key, 0))
         if self.clean_shutdown:
             in_checkpoints = max(in_checkpoints, self.start_offsets.found.get(key, 0))
@@ -223,9 +225,9 @@ class LogManager:
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> Log:
         """Create a partition. Raises KafkaError KAFKA_STORAGE_ERROR once the directory has failed.
 
-        If many are created, the directory is made a little later, at the latest at the first append. It is not synced:
-        the log's first flush also makes its directory and `partition.metadata` durable. If a crash loses them, the next
-        start creates them again.
+        If many partitions are created, the directory is made a little later, at the latest at the first append. The
+        directory is not synced: the log's first flush also makes it and `partition.metadata` durable. If a crash loses
+        them, the next start creates them again.
         """
         self._forget_offsets((topic, partition))
         if self.failure is not None:
@@ -239,9 +241,9 @@ class LogManager:
         return log
 
     def forget_deleted(self, topic: str, partitions: int) -> Steps:
-        """Remove what the checkpoint files contain of a deleted topic of this name. `create_log` comes next.
+        """Remove the rows of a deleted topic of this name from the checkpoint files. Call this before `create_log`.
 
-        Without it, the first partition that is made does the same, and holds the loop.
+        Otherwise the first partition that is made does the same, but without yielding to the loop.
         """
         keys = [(topic, partition) for partition in range(partitions)]
         if any(checkpoint.may_contain(keys) for checkpoint in self._offsets):
@@ -251,8 +253,8 @@ class LogManager:
     def _make_partition(self, key: TopicPartition, topic_id: bytes) -> list[str]:
         """Create a partition's directory. Returns the files that a flush must sync, besides the directories.
 
-        Checkpoint entries of a deleted topic of the same name are removed first: after a crash they would apply to the
-        new one.
+        First remove the checkpoint rows of a deleted topic of the same name: after a crash they would apply to the new
+        topic.
         """
         path = self.path(*key)
         is_stale = any(checkpoint.may_contain([key]) for checkpoint in self._offsets)
@@ -263,12 +265,12 @@ class LogManager:
         return [write_topic_id(self.fs, path, topic_id).path]
 
     def sync_recovered(self) -> None:
-        """Make durable the data that logs opened with `sync_later` recovered: for many, by one sync.
+        """Make the recovered data of logs that were opened with `sync_later` durable. Many logs share one sync.
 
-        Raises OSError, CorruptLogError.
+        Raise OSError, CorruptLogError.
 
-        With durability page-cache no durability was promised, so data that the next recovery reads anyway is not
-        synced.
+        With `kbroker.durability=page-cache` the broker promised no durability. Data that the next recovery would read
+        anyway is not synced then.
         """
         self._found_ids.clear()
         recovered = [log for log in self.logs.values() if log.recovery is not None]
@@ -280,10 +282,10 @@ class LogManager:
             log.finish_recovery(is_synced)
 
     def _sync_recovered_at_once(self, recovered: list[Log]) -> bool:
-        """Sync the whole file system. Returns whether that succeeded. If not, sync each log.
+        """Sync the whole file system. Return False if that failed; the caller then syncs each log.
 
-        Linux reports an error once, and perhaps that of an earlier write, or of a file of another program. The error
-        does not tell whether the disk lacks what was written again, so that is written once more.
+        Linux reports each write error once. The error may belong to an earlier write, or to a file of another program.
+        The disk may lack the bytes that were written again, so this writes them once more.
         """
         try:
             return sync_everything(self.fs, self.directory)
@@ -301,7 +303,7 @@ class LogManager:
                  'three quarters of the descriptors')]
 
     def past(self) -> Past:
-        """Return what the directory proves about its metadata log. Raises OSError, CorruptLogError."""
+        """Return what the other files of the directory prove about its metadata log. Raise OSError, CorruptLogError."""
         self.verify()
         found = self.found
         if self.verification.is_trusted:    # directories that came later prove nothing
@@ -331,9 +333,9 @@ class LogManager:
     # ---- deleting ----
 
     def delete_logs(self, keys: Iterable[TopicPartition]) -> Steps:
-        """Delete partitions: rename them, yielding after each; remove their files after file.delete.delay.ms.
+        """Delete partitions: rename their directories, and remove the files after file.delete.delay.ms.
 
-        Raises KafkaError KAFKA_STORAGE_ERROR.
+        A generator that yields after each rename. Raise KafkaError KAFKA_STORAGE_ERROR if the disk fails.
         """
         by_delay: dict[int, list[str]] = {}
         keys = list(keys)
@@ -436,9 +438,10 @@ class LogManager:
     # ---- failure ----
 
     def fail(self, reason: object) -> KafkaError:
-        """Take the directory offline: no log of it is read or written until the next start, which recovers.
+        """Take the directory offline: the broker reads and writes none of its logs until the next start, which recovers
+        them.
 
-        After a failed write or sync, the content of the disk is unknown. Returns the error for clients.
+        Return the error for clients. After a failed write or sync, the content of the disk is unknown.
         """
         if self.failure is None:
             self.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f'the log directory is offline: {reason}')
@@ -453,7 +456,7 @@ class LogManager:
         return self.failure
 
     def end_background_work(self) -> None:
-        """Start no further background work: its threads are about to end."""
+        """Start no further background work, because its threads are about to end."""
         self._is_stopping = True
         self._periodic.stop()
         self._checkpoints.give_up()
@@ -463,10 +466,10 @@ class LogManager:
 
     def close(self, broker_epoch: int = UNKNOWN_BROKER_EPOCH, metadata_end_offset: int = 0, *,
               clean: bool = True, progress: Progress = ignore_progress) -> None:
-        """Close all logs, write checkpoints, inventory and last the clean shutdown mark; then release the lock.
+        """Close all logs. Write the checkpoints, the inventory and last the clean shutdown mark. Then release the lock.
 
-        If a log has failed or fails now, no mark is written, so the next start recovers. With `clean=False` nothing is
-        written.
+        If a log has failed or fails now, no mark is written, so the next start recovers. With `clean=False`, write
+        nothing.
         """
         self.end_background_work()
         if clean:
@@ -513,7 +516,7 @@ class LogManager:
 
 
 class NewLogs:
-    """The new logs whose directories are still to be made, each in its turn as long work."""
+    """The new logs that have no directory yet. Long work creates one directory after another."""
 
     def __init__(self, clock: Clock, timers: Timers, long_work: LongWork, fail: Callable[[str], object]):
         """Create; `fail` takes the log directory offline."""
@@ -526,20 +529,21 @@ class NewLogs:
         self._is_given_up = False
 
     def make_soon(self, log: Log) -> None:
-        """Create the directory: at once if it is the only one to be made, else in its turn."""
+        """Create the directory of a log, after those of the logs that are waiting. If no log is waiting, create it at
+        once."""
         self.waiting.append(log)
         if not self._is_making:
             self._is_making = True
             self._long_work.start(self._make_all())
 
     def make_next(self) -> None:
-        """Create one directory, unless its log was deleted meanwhile or created by an append. Raises OSError."""
+        """Create the next directory, unless its log was deleted or an append has created it. Raise OSError."""
         if self.waiting[0].failure is None:
             self.waiting[0].make()
         self.waiting.popleft()
 
     def give_up(self) -> None:
-        """Make no further directory: the disk has failed."""
+        """Create no further directory, because the disk has failed."""
         self._is_given_up = True
 
     def _make_all(self) -> Steps:
@@ -558,7 +562,7 @@ class NewLogs:
 
 
 class Periodic:
-    """The timers of a directory's periodic work, and the rounds through its logs."""
+    """The timers of a directory's periodic work, and the rounds in which it visits all logs."""
 
     def __init__(self, logs: dict[TopicPartition, Log], timers: Timers, long_work: LongWork):
         self._logs = logs
@@ -598,7 +602,7 @@ class Periodic:
 
 
 def _rewrite(recovered: list[Log]) -> None:
-    """Write again what was recovered and may not be on the disk. Raises OSError, CorruptLogError."""
+    """Write again all recovered data that the disk may lack. Raise OSError, CorruptLogError."""
     for log in recovered:
         if log.recovery is not None:
             log.recovery.rewrite()

@@ -1,3 +1,3 @@
-"""Types of marker_history.pyx; the documentation stands there."""
+"""Types of marker_history.pyx, which has the documentation."""
 
 class MarkerHistory: ...

@@ -1,4 +1,4 @@
-"""Options with which a log is opened."""
+"""The options with which a log is opened."""
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
@@ -18,27 +18,29 @@ class LogOptions:
     recovery_point: int = 0
     """Segments that end at or below this offset were synced before the last stop."""
     high_watermark: int = 0
-    """Everything below it was acknowledged, as the checkpoint of high watermarks says."""
+    """The offset below which everything was acknowledged, according to the checkpoint of high watermarks."""
     clean_shutdown: bool = True
-    """False: segments above the recovery point are read whole."""
+    """If False, segments above the recovery point are read whole."""
     expected_end_offset: int = 0
-    """After a clean stop, raise CorruptLogError for a log that ends below it."""
+    """After a clean stop, the opening raises CorruptLogError for a log that ends below this offset."""
     distrusted: frozenset[str] = frozenset()
-    """The names of damaged files: their segments are recovered, and what the log can rebuild is rebuilt."""
+    """The names of damaged files. The opening recovers their segments, and rebuilds files that can be derived from the
+    log."""
     keeps_holes: bool = False
-    """Keep the segments behind a damaged one, whose sound batches stay. Otherwise the log ends at the damage."""
+    """If True, keep the sound batches of a damaged segment and all segments after it. Otherwise the log ends at the
+    damage."""
     refuse_damage: bool = False
-    """Raise CorruptLogError for damage that recovery would mend by a cut."""
+    """If True, raise CorruptLogError for damage that recovery would mend by cutting the log."""
     sync_later: bool = False
-    """Leave recovered bytes to `Log.finish_recovery`. Otherwise they are durable when the log is open."""
+    """If True, `Log.finish_recovery` syncs the recovered bytes. Otherwise they are durable when the log is open."""
     producer_expiration_ms: int = 86400000
     producer_room: ProducerRoom | None = None
-    """The bound on producers that this log shares with others. None: it has one of its own."""
+    """The bound on producers that this log shares with other logs. If None, the log has its own bound."""
     removals: Removals | None = None
-    """Removes the files of deleted segments file.delete.delay.ms later. None: they are removed at once."""
+    """Removes the files of deleted segments file.delete.delay.ms later. If None, the log removes them at once."""
     maker: Callable[[], Iterable[str]] | None = None
-    """Set for a new log, which touches no file before its first append or `Log.make`. It creates the directory and
-    returns the paths of the other files that the first flush has to sync."""
+    """A function that creates the directory of a new log, and returns the paths of further files that the first flush
+    must sync. It is called at the first append or by `Log.make`. None for a log that exists."""
     start_work: Callable[[Generator[None, None, None]], object] = run_to_end
     """Runs work that may be long in slices. The default runs it at once."""
     on_failure: Callable[[KafkaError], object] = lambda failure: None

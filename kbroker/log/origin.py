@@ -8,8 +8,8 @@ class Origin(enum.IntEnum):
     CLIENT = 0
     """A Produce request: all checks."""
     COORDINATOR = 1
-    """Transaction markers and the rows of internal topics: epochs are checked, sequences are not."""
+    """Transaction markers and rows of internal topics: epochs are checked, but not sequences."""
     REPLICATION = 2
-    """Batches that are in a log already: adopted as they are."""
+    """Batches that are in a log already: nothing is checked."""
     RAFT_LEADER = 3
     """The metadata log."""

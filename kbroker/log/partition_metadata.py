@@ -31,9 +31,10 @@ def parse_uuid(text: str) -> bytes:
 
 
 def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:
-    """Return the topic id, None if the file is missing or cut short. Raises CorruptLogError.
+    """Return the topic id, None if the file is missing or cut short. Raise CorruptLogError.
 
-    A power cut before the first flush of a new partition can cut the file; no record was acknowledged by then.
+    A power cut before the first flush of a new partition can cut the file short. The partition then has no acknowledged
+    record.
     """
     path = os.path.join(directory, FILE_NAME)
     try:
@@ -53,5 +54,5 @@ def read_topic_id(fs: FileSystem, directory: str) -> bytes | None:
 
 
 def write_topic_id(fs: FileSystem, directory: str, topic_id: bytes) -> File:
-    """Write the file, which is missing or cut short. The flush of the partition must sync it."""
+    """Write the file, which is missing or cut short. The partition's next flush must sync it."""
     return fs.write_file(os.path.join(directory, FILE_NAME), f'{_BEGINNING}{format_uuid(topic_id)}'.encode())

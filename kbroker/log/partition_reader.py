@@ -1,9 +1,9 @@
 """Reads a partition directory that another process may own: for tools and for copied directories.
 
-Nothing is written, locked or kept open. A broker may append, roll, compact and delete meanwhile. If a file has
+Nothing is written, locked or kept open. A broker may append, roll, compact and delete during a read. If a file has
 vanished, the directory is listed again; the result is the content of the log at that moment. Indexes are hints: an
-entry that does not lead to its batch is ignored. They are read, not mapped, because a broker may trim them during a
-read.
+entry that does not lead to its batch is ignored. The reader does not map indexes into memory, because a broker may trim
+them at any time.
 """
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ T = TypeVar('T')
 
 LAST_OFFSET = (1 << 63) - 1
 ATTEMPTS = 20
-"""How often files may vanish during one call. Each time, the broker has finished a deletion or a compaction."""
+"""The most times that files may vanish during one call. Each time, the broker has finished a deletion or a
+compaction."""
 
 
 class IndexEntry(NamedTuple):
@@ -35,7 +36,7 @@ class IndexEntry(NamedTuple):
 
 
 class SegmentReader:
-    """One `.log` file as it was when opened. Raises OSError."""
+    """One `.log` file, up to the size that it had when opened. Raises OSError."""
 
     def __init__(self, fs: FileSystem, directory: str, base_offset: int):
         self._index_path = os.path.join(directory, file_name(base_offset, OFFSET_INDEX_SUFFIX))
@@ -52,16 +53,18 @@ class SegmentReader:
             return self._fs.open(path + SWAP_SUFFIX)
 
     def position_of(self, offset: int) -> int:
-        """Return the position of the first batch that ends at or above `offset`; or the end of the last batch."""
+        """Return the position of the first batch that ends at or above `offset`. If no batch does, return the end of
+        the last one."""
         return seek_batch(self.file, self._indexed_position(offset), self.size_bytes, offset)
 
     def end(self) -> tuple[int, int]:
-        """Return (end of the last whole batch, the offset that follows it)."""
+        """Return the position behind the last whole batch, and the offset that follows that batch."""
         position, next_offset = find_end(self.file, self._indexed_position(None), self.size_bytes)
         return position, self.base_offset if next_offset < 0 else next_offset
 
     def _indexed_position(self, offset: int | None) -> int:
-        """Return the position in the last index entry at or below `offset` (None: in the last entry)."""
+        """Return the position in the last index entry at or below `offset`, or in the last entry if `offset` is
+        None."""
         entry = self._find_entry(offset)
         if entry is None or not 0 <= entry.position <= self.size_bytes - HEADER_BYTES:
             return 0
@@ -108,8 +111,8 @@ class PartitionReader:
     def base_offsets(self) -> list[int]:
         """Return the segments' base offsets, in order.
 
-        Lists the directory until two listings agree: a single one may miss a file that is renamed meanwhile, such as a
-        compacted segment that gets its final name, and the segment would be skipped silently.
+        List the directory until two listings agree. A single listing may miss a file that is renamed at that moment,
+        for example a compacted segment that gets its final name. The segment would be skipped silently.
         """
         found: list[int] | None = None
         for _ in range(ATTEMPTS):
@@ -120,7 +123,8 @@ class PartitionReader:
         return found or []
 
     def start_offset(self) -> int:
-        """Return where the files begin, 0 without files; the log itself may begin at a higher offset."""
+        """Return the base offset of the first segment, 0 if there is none. The log itself may begin at a higher
+        offset."""
         return next(iter(self.base_offsets()), 0)
 
     def end_offset(self) -> int:
@@ -128,8 +132,8 @@ class PartitionReader:
         return self._attempt(lambda: self._last_segment_end(self.base_offsets()))
 
     def batches(self, start_offset: int = 0, end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Yield every batch that overlaps [`start_offset`, `end_offset`); None is the end of the log, including batches
-        appended while reading.
+        """Yield every batch that overlaps [`start_offset`, `end_offset`). If `end_offset` is None, read to the end of
+        the log, including batches that are appended during the iteration.
         """
         offset, attempts = start_offset, 0
         while True:
@@ -163,7 +167,7 @@ class PartitionReader:
     def producer_state(self) -> ProducerStateTable:
         """Return the state of all producers at the end of the log: the newest sound snapshot plus the batches after it.
 
-        No producer is expired: expiry depends on a broker's clock and setting.
+        No producer is left out because it has expired: expiry depends on a broker's clock and setting.
         """
         return self._attempt(self._replay_producers)
 
@@ -216,13 +220,14 @@ class PartitionReader:
 
 
 def are_of_a_partition(names: Iterable[str]) -> bool:
-    """Return whether files with these names are those of a partition directory: one of them is a segment."""
+    """Return whether these names are from a partition directory: whether one of them is the name of a segment."""
     return any(parsed.kind == LOG_SUFFIX and parsed.state in ('', SWAP_SUFFIX)
                for name in names if (parsed := parse_file_name(name)))
 
 
 def _spans(bases: list[int], offset: int) -> Iterator[tuple[int, int | None]]:
-    """Yield (base offset, that of the next segment) of the segments from the one with `offset` on."""
+    """Yield (base offset, base offset of the next segment) of the segments, beginning with the one that has
+    `offset`."""
     for base_offset, next_base in zip(bases, [*bases[1:], None], strict=False):
         if next_base is None or next_base > offset:
             yield base_offset, next_base

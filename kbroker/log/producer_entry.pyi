@@ -1,4 +1,4 @@
-"""Types of producer_entry.pyx; the documentation stands there."""
+"""Types of producer_entry.pyx, which has the documentation."""
 
 class ProducerEntry:
     producer_id: int

@@ -65,7 +65,7 @@ cdef class ProducerEntry:
 
     @property
     def batches(self) -> list[tuple[int, int, int, int]]:
-        """(last sequence, last offset, offset delta, timestamp in ms) of each cached batch, oldest first."""
+        """The (last sequence, last offset, offset delta, timestamp in ms) of each cached batch, oldest first."""
         cdef CachedBatch slot
         found = []
         for i in range(self.cached - 1, -1, -1):
@@ -90,7 +90,7 @@ cdef void write_snapshot_entry(SnapshotEntry *entry, int64_t producer_id, int16_
 
 
 cdef ProducerEntry read_snapshot_entry(SnapshotEntry found):
-    """Return the state of a producer. `found` is as the file has it."""
+    """Return the state of a producer. The fields of `found` have the byte order of the file."""
     cdef ProducerEntry entry
     cdef CachedBatch *slot
     swap_entry(&found)

@@ -1,7 +1,8 @@
 """The producer state of a partition: the rules of idempotence and of transactions (KIP-98, KIP-360, KIP-890).
 
-`check` judges a batch and changes nothing. `adopt` applies a batch that is in the log, or in its unwritten tail. A
-batch that cannot be written in between leaves this table as it was. `replay_batch` adopts a batch of a log.
+`check` judges a batch and changes nothing. `adopt` applies a batch that is in the log, or in its unwritten tail. If the
+batch cannot be written after `check`, the table has not changed. `replay_batch` adopts a batch that was read from a
+log.
 """
 from typing import NamedTuple
 
@@ -33,15 +34,17 @@ cdef enum:
 
 
 MOST_PRODUCERS_OF_PARTITION = 100_000
-"""A snapshot lists the ids of so many in one part, of about 1 ms. It encodes and writes them in further parts."""
+"""One part of long work, of about 1 ms, lists the ids of this many producers for a snapshot. Further parts encode and
+write it."""
 MOST_PRODUCERS = 1_000_000
-"""The producers of all partitions, at about 300 bytes each."""
+"""The most producers of all partitions together. Each takes about 300 bytes."""
 MOST_VERIFICATIONS = 1_000
-"""The verifications of a partition. Each lasts from a request's arrival to its append; the oldest makes room."""
+"""The most verifications of a partition. Each lasts from a request's arrival to its append. A further one replaces the
+oldest."""
 
 
 class ActiveProducer(NamedTuple):
-    """One producer as DescribeProducers reports it. -1 stands for an unknown value."""
+    """One producer as DescribeProducers reports it. An unknown value is -1."""
 
     producer_id: int
     producer_epoch: int
@@ -64,7 +67,7 @@ cdef class Verification:
 
 
 cdef class ProducerRoom:
-    """The number of producers that the partitions of a log directory know together, and its bound."""
+    """The number of producers that all partitions of a log directory know together, and the bound on that number."""
 
     def __init__(self, int64_t most=MOST_PRODUCERS):
         self.most = most
@@ -74,7 +77,7 @@ cdef class ProducerStateTable:
     """All producers of a partition, after the batches below `end_offset`.
 
     An append of a new producer is refused once the partition knows `most_producers`, or all partitions that share
-    `room` know `room.most`. What the log holds already is never refused.
+    `room` know `room.most`. A batch that the log holds already is never refused.
     """
 
     def __init__(self, int64_t expiration_ms=DEFAULT_EXPIRATION_MS, ProducerRoom room=None):
@@ -87,7 +90,7 @@ cdef class ProducerStateTable:
         self.clear(0)
 
     def clear(self, int64_t end_offset) -> None:
-        """Forget everything; the next batch expected is at `end_offset`."""
+        """Forget everything. The next batch is expected at `end_offset`."""
         self.room.held -= len(self.entries)
         self.entries = {}           # producer id -> ProducerEntry
         self.recent = None
@@ -98,7 +101,8 @@ cdef class ProducerStateTable:
         self.end_offset = end_offset
 
     cdef ProducerEntry find(self, int64_t producer_id):
-        """Return the entry or None, and remember it: each batch needs its entry twice, and batches come in runs."""
+        """Return the entry or None, and remember it. Each batch needs its entry twice, and consecutive batches often
+        have the same producer."""
         if self.recent is None or self.recent.producer_id != producer_id:
             entry = self.entries.get(producer_id)
             if entry is None:
@@ -109,7 +113,8 @@ cdef class ProducerStateTable:
     # ---- judging a batch ----
 
     cdef bint check(self, Append *append, const Marker *marker, CachedBatch *duplicate) except -1:
-        """Judge a batch. Returns whether the log holds it already; then `duplicate` is set. Raises KafkaError."""
+        """Judge a batch. Return whether the log holds it already; if so, set `duplicate`. Raise KafkaError if the batch
+        is refused."""
         cdef const BatchFields *batch = &append.batch
         cdef int origin = append.origin
         cdef ProducerEntry entry = self.find(batch.producer_id)
@@ -185,7 +190,8 @@ cdef class ProducerStateTable:
                           int transaction_version) except -1:
         """Judge a marker. A coordinator of transaction version 2 raises the epoch with each marker (KIP-890).
 
-        It may repeat a marker whose answer was lost: the same epoch passes while no transaction is open (KAFKA-19999).
+        The coordinator may repeat a marker whose answer was lost. So a marker with the current epoch passes while no
+        transaction is open (KAFKA-19999).
         """
         if entry is None or origin == ORIGIN_REPLICATION:
             return 0
@@ -293,8 +299,11 @@ cdef class ProducerStateTable:
         return verification
 
     cdef int clear_verification(self, int64_t producer_id, int16_t producer_epoch, bint by_marker) except -1:
-        """Drop the verification after an append. If each transaction raises the epoch, a marker leaves a verification
-        of its own epoch alone: that one belongs to the next transaction (KAFKA-18654)."""
+        """Drop the verification after an append.
+
+        If each transaction raises the epoch, a verification with the epoch of the marker belongs to the next
+        transaction, and a marker does not drop it (KAFKA-18654).
+        """
         cdef Verification verification = self.verifications.get(producer_id)
         if verification is None or (
                 by_marker and verification.supports_epoch_bump and verification.producer_epoch == producer_epoch):
@@ -314,9 +323,10 @@ cdef class ProducerStateTable:
         return self.entries.get(producer_id)
 
     def remove_expired(self, int64_t now_ms):
-        """Remove producers that were idle for `expiration_ms` and have no open transaction, and verifications as old.
+        """Remove producers that were idle for `expiration_ms` and have no open transaction. Remove verifications of
+        that age.
 
-        A generator, which yields after small parts and returns the number of removed producers.
+        A generator that yields after each small part, and returns the number of removed producers.
         """
         cdef Verification verification
         cdef ProducerEntry entry
@@ -353,7 +363,8 @@ cdef class ProducerStateTable:
         return snapshot.content
 
     cdef ProducerSnapshot begin_snapshot(self, int64_t end_offset):
-        """Return a snapshot to encode, in parts, before `end_snapshot`; None while another one is being encoded."""
+        """Begin a snapshot, which the caller encodes in parts before it calls `end_snapshot`. Return None while another
+        snapshot is being encoded."""
         if self.snapshot is not None:
             return None
         self.snapshot_number += 1
@@ -361,13 +372,13 @@ cdef class ProducerStateTable:
         return self.snapshot
 
     cdef int end_snapshot(self, ProducerSnapshot snapshot) except -1:
-        """Keep the producers for a snapshot no longer: it is encoded, or given up."""
+        """Stop preserving producers for a snapshot, because it is encoded or given up."""
         if self.snapshot is snapshot:
             self.snapshot = None
         return 0
 
     cdef int keep_for_snapshot(self, ProducerEntry entry) except -1:
-        """Encode a producer that is about to change, if a snapshot of the state until now still needs it."""
+        """Encode a producer that is about to change, if the current snapshot still needs its state."""
         if self.snapshot is not None:
             self.snapshot.add(entry)
         entry.snapshot_number = self.snapshot_number
@@ -376,7 +387,7 @@ cdef class ProducerStateTable:
     def load_snapshot(self, bytes data not None, int64_t end_offset, int64_t now_ms) -> None:
         """Replace the state by a snapshot of `end_offset`, without the producers that have expired since.
 
-        Raises CorruptLogError, and is then empty.
+        Raise CorruptLogError if the snapshot is damaged. The table is then empty.
         """
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
@@ -414,11 +425,12 @@ cdef class ProducerStateTable:
 cdef class ProducerSnapshot:
     """The content of an `<offset>.snapshot` file: the producers below `offset`, encoded in parts.
 
-    The table may change between the parts. It adds a producer before it changes or removes it.
+    The table may change between the parts. Before it changes or removes a producer, it adds the producer to the
+    snapshot.
     """
 
     def __init__(self, int64_t offset, int64_t number, dict entries not None):
-        """Create, of the producers that `entries` of the table has now. None of them has `number` yet."""
+        """Create; `entries` has the producers of the table. No producer has `number` as its snapshot number yet."""
         self.offset = offset
         self.number = number
         self.entries = entries
@@ -430,7 +442,7 @@ cdef class ProducerSnapshot:
         return <SnapshotHead *>PyBytes_AS_STRING(self.content)
 
     def encode(self):
-        """Encode all producers, as a generator which yields after small parts."""
+        """Encode all producers, as a generator that yields after each small part."""
         cdef ProducerEntry entry
         cdef Py_ssize_t number
         if len(self.entries) > ENTRIES_AT_ONCE:
@@ -448,7 +460,7 @@ cdef class ProducerSnapshot:
         self.is_encoded = True
 
     cdef int list_producers(self) except -1:
-        """List the ids once, in an array: the garbage collector would search a list again and again."""
+        """List the ids in an array, unless this was done. The garbage collector would search a list repeatedly."""
         cdef Py_ssize_t number = 0
         if self.ids is None:
             self.ids = clone(array('q'), len(self.entries), zero=False)
@@ -458,7 +470,7 @@ cdef class ProducerSnapshot:
         return 0
 
     cdef int add(self, ProducerEntry entry) except -1:
-        """Encode a producer, unless it was encoded already."""
+        """Encode a producer, unless this snapshot has it already."""
         if entry.snapshot_number == self.number:
             return 0
         entry.snapshot_number = self.number

@@ -1,21 +1,22 @@
 """Opens a partition directory: builds segments, producer state and leader epochs from its files.
 
-After a clean stop, indexes are trusted if they look sound, and the state comes from the newest snapshot. After an
-unclean one, every segment at or above the recovery point is read completely. Checksums, sizes and order of its batches
-are checked; its indexes and the producer state are rebuilt from its batches.
+After a clean stop, indexes are trusted if they look sound, and the producer state comes from the newest snapshot. After
+an unclean stop, every segment at or above the recovery point is read completely. The checksums, sizes and order of its
+batches are checked. Its indexes and the producer state are rebuilt from its batches.
 
 The log ends before the first bytes that are not a batch, as in Apache Kafka. Unsynced writes may survive a power cut in
-any order, so valid batches may follow. They are then kept beside the log in `.cut` files, which no broker reads:
-kbroker-dump-log does. Damage that an operator accepted is no power cut. Then all sound batches stay (`salvage`).
+any order, so valid batches may follow. These batches are preserved next to the log in `.cut` files, which
+kbroker-dump-log reads and no broker does. Damage that an operator has accepted is not treated as a power cut: all sound
+batches stay in the log (`salvage`).
 
-What is above the recovery point is written again before it is synced. A sync of the last broker may have failed, and
-the kernel may have these bytes in memory only, and count them as written. The next acknowledged record must not follow
-bytes that a power cut takes.
+All bytes above the recovery point are written again before they are synced. A sync of the last broker may have failed.
+The kernel may then hold these bytes only in memory, and count them as written. The next acknowledged record must not
+follow bytes that a power cut would take.
 
-A disk that keeps what it synced loses no acknowledged record, and so nothing below the recovery point or the
-checkpoint of high watermarks. If the log ends below one of them, acknowledged records are lost, which is an error in
-the broker's log. Records above them may have been acknowledged since the last checkpoint. No file tells; that a
-cut took them is a warning.
+A disk that keeps synced bytes loses no acknowledged record, and therefore nothing below the recovery point or the
+checkpointed high watermark. If the log ends below one of these offsets, acknowledged records are lost, and the broker
+logs an error. Records above both offsets may have been acknowledged since the last checkpoint, but no file shows it. If
+a power cut took those, the broker logs a warning.
 """
 import logging
 import os
@@ -48,7 +49,7 @@ TEMPORARY_SUFFIX = '.tmp'
 COPY_BYTES = 1 << 20
 BESIDE_SEGMENTS = (LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
 MOST_TRANSACTIONS = 5
-"""The most open transactions that are named."""
+"""The most open transactions that a log message names."""
 
 logger = logging.getLogger(__name__)
 
@@ -65,12 +66,12 @@ class Opening:
     segments: list[Segment] = field(default_factory=list)
     was_cut: bool = False
     was_kept: bool = False
-    """Valid batches behind the end of the log are kept in `.cut` files."""
+    """True if `.cut` files preserve valid batches from behind the end of the log."""
     is_unsynced: bool = False
-    """Something was recovered: sync `files_to_sync`, then call `finish`, before any of it becomes visible."""
+    """True if something was recovered. Before it becomes visible, sync `files_to_sync` and call `finish`."""
     recovered: list[Segment] = field(default_factory=list)
     rewritten: list[str] = field(default_factory=list)
-    """The files beside the segments that were written again."""
+    """The files outside segments that were written again."""
 
     def __post_init__(self) -> None:
         self.log_start_offset = self.options.log_start_offset
@@ -125,7 +126,7 @@ class Opening:
         self._close_files()
 
     def _close_files(self) -> None:
-        """Close the files: an idle partition holds no descriptor."""
+        """Close the files, because an idle partition holds no descriptor."""
         for segment in self.segments:
             segment.close_file()
 
@@ -151,7 +152,7 @@ class Opening:
         return self.fs.sizes(self.directory) if finish_swaps(self.fs, self.directory, sizes) else sizes
 
     def _keep_sound_batches(self, sizes: dict[str, int]) -> bool:
-        """Remove what is no batch from the middle of the logs. Return whether a file has changed."""
+        """Remove bytes that are no batch from the middle of the log files. Return whether a file has changed."""
         from kbroker.log.salvage import keep_sound_batches  # only after an operator has accepted damage
 
         bases = sorted(parsed.offset for name in sizes if (parsed := parse_file_name(name))
@@ -175,7 +176,7 @@ class Opening:
     def _has_records_before_the_first_epoch(self) -> bool:
         """Return whether a power cut brought back a segment that retention had removed.
 
-        The disk may forget that removal although it has the later change of the epochs, and the end of the log, too.
+        The disk may lose that removal, and still keep the later change of the epochs and the end of the log.
         """
         return not self.options.clean_shutdown and self.log_start_offset < self.leader_epochs.rows[0][1]
 
@@ -226,7 +227,7 @@ class Opening:
             os.path.basename(segment.path(suffix)) for suffix in SEGMENT_SUFFIXES)
 
     def _build_state(self, to_recover: set[Segment]) -> None:
-        """Build the producer state at the end of the log, recovering the segments in `to_recover` on the way."""
+        """Build the producer state at the end of the log, and recover the segments in `to_recover`."""
         first = next((segment.base_offset for segment in self.segments if segment in to_recover), self.log_end_offset)
         self.snapshots.load(self.producers, self.log_start_offset, first, self.clock.wall_ms())
         for number, segment in enumerate(self.segments):
@@ -264,8 +265,10 @@ class Opening:
                            self.log_end_offset, CUT_SUFFIX)
 
     def _report_open_transactions(self) -> None:
-        """Name the transactions that are open in a log with accepted damage. Their markers may be among what is gone,
-        and then their coordinators, which have ended them, write no other ones."""
+        """Log the transactions that are open in a log with accepted damage.
+
+        A marker may be lost. Its coordinator, which has ended the transaction, writes no second one.
+        """
         if not self.options.keeps_holes:
             return
         found = sorted((producer.transaction_first_offset, producer.producer_id)
@@ -293,11 +296,11 @@ class Opening:
         return self._lost_its_end(segment)
 
     def _lost_its_end(self, segment: Segment) -> bool:
-        """Return whether a power cut took the end of a segment with a successor: the disk may write in any order.
+        """Return whether a power cut took the end of a segment that has a successor. A disk may write in any order.
 
-        The later batches were never acknowledged, and after a gap the sequences of their producers would not match.
-        Compaction makes such gaps too, and Kafka may have compacted above its last recovery point: a compacted topic
-        keeps them.
+        The batches after the gap were never acknowledged, and the sequences of their producers would not match. In a
+        compacted topic the gap stays: compaction makes gaps too, and Kafka may have compacted above its last recovery
+        point.
         """
         following = self.segments[self.segments.index(segment) + 1]
         if self.options.clean_shutdown or 'compact' in self.config.cleanup_policy or not (
@@ -335,7 +338,7 @@ class Opening:
         del self.segments[number + 1:]
 
     def _remove(self, segment: Segment, *, keep: bool) -> None:
-        """Remove a segment from the log. `keep` preserves its batches in a file beside the log."""
+        """Remove a segment from the log. With `keep`, preserve its batches in a `.cut` file."""
         path = segment.log_file_path()
         logger.warning('%s: %d bytes from offset %d on are cut off%s', path, segment.size_bytes, segment.base_offset,
                        f' and kept in {path}{CUT_SUFFIX}' if keep else '')
@@ -347,15 +350,16 @@ class Opening:
 
     @property
     def only_at_the_end(self) -> bool:
-        """Return whether only the last segment was recovered, which a start after a power cut recovers anyway."""
+        """Return whether only the last segment was recovered. Every start after a power cut recovers the last
+        segment."""
         return not self.was_cut and self.recovered == self.segments[-1:]
 
     def rewrite(self) -> None:
-        """Write again what a sync might skip although the disk lacks it. Raises OSError, CorruptLogError.
+        """Write again all bytes that a sync might skip although the disk lacks them. Raise OSError, CorruptLogError.
 
-        A sync of the last broker may have failed, and then it skips what failed: see `File.rewrite`. Everything below
-        the recovery point was synced, and the indexes have just been written. The first flush of the log synced
-        `partition.metadata`, too.
+        A sync of the last broker may have failed, and a new sync skips the bytes that it failed to write: see
+        `File.rewrite`. Everything below the recovery point was synced, and the indexes have just been written. If the
+        recovery point is above 0, a flush has synced `partition.metadata`.
         """
         if self.options.clean_shutdown:
             return
@@ -375,7 +379,7 @@ class Opening:
     def files_to_sync(self) -> list[File]:
         """Return the files of recovered segments.
 
-        Derived files come later: a snapshot must never be ahead of the log.
+        Snapshots are written later, because a snapshot must never be ahead of the log.
         """
         files = [file for segment in self.recovered
                  for file in segment.files_to_sync(sealed=segment is not self.segments[-1])]
@@ -385,10 +389,10 @@ class Opening:
         return [*files, self.fs.open_directory(self.directory)]
 
     def finish(self, is_synced: bool) -> None:
-        """Make durable what was recovered, unless it `is_synced` already, after `rewrite`. Raises OSError.
+        """Make the recovered data durable, unless it `is_synced` already. Call this after `rewrite`. Raise OSError.
 
-        No snapshot is written in the middle of the last segment: after a crash that segment is read from its start, and
-        a clean stop writes a snapshot of its own.
+        No snapshot is written in the middle of the last segment. After a crash that segment is read from its start, and
+        a clean stop writes another snapshot.
         """
         if not is_synced:
             for file in self.files_to_sync():

@@ -1,6 +1,6 @@
 """Removes files and directories that have left their log, after a delay and off the loop.
 
-Unlinking a large file, with all its pages cached, takes the kernel a tenth of a second.
+The kernel needs a tenth of a second to unlink a large file whose pages are all cached.
 """
 import logging
 from functools import partial
@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 
 
 class Removals:
-    """Pending removals, run as jobs of `submit`. A stop leaves the rest to the next start, which knows them by name."""
+    """The pending removals, which run as jobs of `submit`. After a stop, the next start removes the remaining files,
+    which it recognizes by their names."""
 
     def __init__(self, fs: FileSystem, timers: Timers, submit: Submit):
         self._fs = fs
@@ -27,7 +28,7 @@ class Removals:
     def after(self, delay_ms: int, paths: list[str]) -> None:
         """Remove files and directories after a delay.
 
-        They may have been renamed or removed since: that is not an error.
+        A file that was renamed or removed during the delay is no error.
         """
         self._timers.after(delay_ms, partial(self._remove_next, paths))
 
@@ -36,7 +37,7 @@ class Removals:
         self._is_stopped = True
 
     def _remove_next(self, paths: list[str]) -> None:
-        """Remove the next files in a job of bounded size: longer ones would delay other jobs."""
+        """Remove the next files in a job of bounded size. A longer job would delay other jobs."""
         if paths and not self._is_stopped:
             self._submit(partial(self._remove, paths[:REMOVED_AT_ONCE]),
                          lambda _: self.after(PAUSE_MS, paths[REMOVED_AT_ONCE:]))

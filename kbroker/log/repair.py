@@ -1,9 +1,9 @@
 """Rebuilds the files derived from a log: its indexes and producer snapshots. The batches themselves are not changed.
 
 `plan` returns the steps; `carry_out` executes them, with the code that recovers a log after a crash. New files are
-completed and synced under temporary names before they replace the old ones, so that a crash leaves each file old or
-new. A useless snapshot is removed only after its replacement exists: after a clean stop, Apache Kafka treats a log
-without snapshots as one without producers.
+completed and synced under temporary names before they replace the old ones. So after a crash each file is the old one
+or the new one. A useless snapshot is removed only after its replacement exists, because after a clean stop Apache Kafka
+assumes that a log without snapshots has no producers.
 """
 import os
 from collections.abc import Callable, Collection
@@ -33,7 +33,7 @@ INDEX_SUFFIXES = (TRANSACTION_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFF
 
 @dataclass(frozen=True)
 class Step:
-    """One repair. `file`: the file that changes; for indexes, the log that they belong to."""
+    """One repair. `file` is the file that changes, or for indexes the log to which they belong."""
 
     file: str
     remedy: Remedy
@@ -56,8 +56,8 @@ class Step:
 def plan(fs: FileSystem, directory: str, report: PartitionReport, *, cut_torn_tail: bool) -> list[Step]:
     """Return the lossless steps that resolve findings. Raises OSError.
 
-    Returns no steps for an interrupted compaction, which the next opening finishes. If batches are damaged, only
-    unrelated files are removed, because the state after the damage is unknown.
+    There are no steps for an interrupted compaction, which the next opening finishes. If batches are damaged, the steps
+    only remove unrelated files, because the state after the damage is unknown.
     """
     names = fs.listdir(directory)
     if has_unfinished_swap(names):
@@ -83,9 +83,9 @@ def plan(fs: FileSystem, directory: str, report: PartitionReport, *, cut_torn_ta
 
 def carry_out(fs: FileSystem, directory: str, config: LogConfig, steps: list[Step],
               done: Callable[[Step], object] = lambda step: None) -> None:
-    """Execute the steps of `plan`; `done` is called with each step once it is durable.
+    """Execute the steps of `plan`. Call `done` with each step once it is durable.
 
-    No other process may use the directory. Raises OSError; CorruptLogError if the log is not the one that was planned.
+    No other process may use the directory. Raise OSError. Raise CorruptLogError if the log has changed since the plan.
     """
     names = fs.listdir(directory)
     bases = _bases(names)
@@ -127,7 +127,8 @@ def carry_out(fs: FileSystem, directory: str, config: LogConfig, steps: list[Ste
 
 def _snapshots_inside(fs: FileSystem, directory: str, base_offset: int, producers: ProducerStateTable,
                       wanted: Collection[int]) -> dict[int, bytes]:
-    """Return the snapshots inside the last segment, where a clean stop leaves one. `producers` is the state before it.
+    """Return the snapshots at offsets inside the last segment, where a clean stop leaves one. `producers` is the state
+    at the start of the segment.
     """
     found = {}
     file = fs.open(os.path.join(directory, file_name(base_offset, LOG_SUFFIX)))
@@ -143,7 +144,7 @@ def _snapshots_inside(fs: FileSystem, directory: str, base_offset: int, producer
 
 def _take_snapshot(fs: FileSystem, directory: str, producers: ProducerStateTable, base_offset: int,
                    wrong: dict[int, Step]) -> None:
-    """Load the snapshot if it is sound: it may contain producers whose batches are gone."""
+    """Load the snapshot if it is sound, because it may contain producers whose batches were deleted."""
     path = os.path.join(directory, file_name(base_offset, SNAPSHOT_SUFFIX))
     if base_offset not in wrong and fs.exists(path):
         found = ProducerStateTable()

@@ -1,6 +1,7 @@
 """Removes segments from a log: by age, by size, below the start offset, or because the cleaner replaced them.
 
-Files get the suffix `.deleted` at once, which every opening removes; they are unlinked file.delete.delay.ms later.
+Files get the suffix `.deleted` at once, and are unlinked file.delete.delay.ms later. An opening removes all files with
+that suffix.
 """
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 def expired_segments(log: Log, high_watermark: int, now_ms: int) -> list[Segment]:
-    """Return the oldest segments to delete, in order, all entirely below the high watermark.
+    """Return the oldest segments to delete, in order. They are entirely below the high watermark.
 
-    An empty last one stays.
+    An empty last segment stays.
     """
     config = log.config
     deletes = 'delete' in config.cleanup_policy
@@ -63,8 +64,8 @@ def delete_segments(log: Log, segments: list[Segment]) -> None:
 def replace_segments(log: Log, old: list[Segment], new: list[Segment]) -> list[Segment]:
     """Replace segments by cleaned ones (see `swap` for the steps). Returns the new ones under their final names.
 
-    The snapshots of the old segments are removed first. If compaction drops a marker, state that begins after the first
-    batch of the transaction would hold that transaction open forever.
+    The snapshots of the old segments are removed first. Such a snapshot may hold an open transaction whose marker
+    compaction drops. Loaded from it, the transaction would stay open forever.
     """
     fs, directory = log.fs, log.directory
     end_offset = old[-1].next_offset

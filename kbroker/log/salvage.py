@@ -1,7 +1,7 @@
 """The salvage of a log whose damage an operator accepted: all sound batches stay, at their offsets.
 
-The bytes that are no sound batch go to a `.cut` file beside the log. What is gone leaves a gap in the offsets, as
-compaction does. So no new record takes the offset of a lost one, and the offsets of groups stay where they were.
+The bytes that are no sound batch go to a `.cut` file next to the log. Lost records leave a gap in the offsets, as
+compaction does. So no new record takes the offset of a lost one, and committed offsets of groups stay valid.
 """
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kbroker.log.segment import CUT_SUFFIX
 from kbroker.record.batch import HEADER_BYTES, BatchHeader, check_crc, read_header
 
 SALVAGED_SUFFIX = '.tmp'
-"""The next opening removes such a file, which a crash has left."""
+"""The suffix of a file that is not complete. The next opening removes it."""
 COPY_BYTES = 1 << 20
 MAX_RELATIVE_OFFSET = (1 << 31) - 1
 MOST_GAPS = 3
-"""The most gaps that are named."""
+"""The most gaps that a log message names."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +32,13 @@ class Salvage:
     file: File
     base_offset: int
     next_base: int | None
-    """The base offset of the next segment; None for the last one."""
+    """The base offset of the next segment, None if this segment is the last."""
     kept: list[tuple[int, int]] = field(default_factory=list)
-    """Start and end of each run of sound batches."""
+    """The start and the end position of each run of sound batches."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """The first and the last offset of each gap between two runs."""
     batches_behind: int = 0
-    """The sound batches behind the first damage."""
+    """The number of sound batches behind the first damage."""
 
     def find(self) -> Salvage:
         """Read the file. Raises OSError."""
@@ -57,13 +57,13 @@ class Salvage:
 
     @property
     def removed(self) -> list[tuple[int, int]]:
-        """Start and end of the parts between the kept ones, and of the tail."""
+        """The start and the end position of each removed part: between two runs, or behind the last one."""
         ends = [0, *(end for _, end in self.kept)]
         starts = [*(start for start, _ in self.kept), self.size_bytes]
         return [(end, start) for end, start in zip(ends, starts, strict=True) if end < start]
 
     def _read_run(self, position: int) -> int:
-        """Keep the batches from `position` on that are sound. Return where the first one begins that is not."""
+        """Keep the batches from `position` on, until one is not sound. Return the position of that one."""
         walk = read_batches(self.file, position, self.size_bytes)
         try:
             for header, batch in walk:
@@ -77,7 +77,7 @@ class Salvage:
     def _adopt(self, position: int, header: BatchHeader) -> bool:
         """Keep a batch whose offsets fit. The checksum does not cover the base offset.
 
-        If the offsets of two neighbours contradict each other, the one that fits what is before both is right.
+        If the offsets of two neighbours contradict each other, the one that fits the batches before both is right.
         """
         limit = self.base_offset + MAX_RELATIVE_OFFSET if self.next_base is None else self.next_base - 1
         if header.last_offset > limit or header.base_offset < self._offset_before_last:
@@ -105,7 +105,8 @@ class Salvage:
     def _next_sound(self, position: int) -> int:
         """Return where the next sound batch begins, -1 if there is none.
 
-        It is first sought where the damaged batch says that it ends: records may contain the bytes of batches.
+        The search begins where the damaged batch says that it ends. An earlier position could be inside a record that
+        contains the bytes of batches.
         """
         if position + HEADER_BYTES > self.size_bytes:
             return -1
@@ -128,7 +129,8 @@ class Salvage:
 def keep_sound_batches(fs: FileSystem, path: str, base_offset: int, next_base: int | None) -> bool:
     """Rewrite a log without the bytes that are no sound batch. Return whether it was rewritten. Raises OSError.
 
-    A log that a cut at its first damage would serve as well is left alone. A crash leaves the old file or the new one.
+    Do not rewrite a log without sound batches behind the first damage: cutting it there is enough. After a crash, the
+    file is the old one or the new one.
     """
     salvage = Salvage(fs.open(path), base_offset, next_base).find()
     if not salvage.has_sound_batches_behind_damage:
@@ -149,7 +151,7 @@ def keep_sound_batches(fs: FileSystem, path: str, base_offset: int, next_base: i
 
 
 def _copy(fs: FileSystem, source: File, parts: list[tuple[int, int]], path: str, model: str) -> None:
-    """Write parts of a file to another one, durably."""
+    """Write parts of a file to another file, durably."""
     target, written = fs.open(path, True), 0
     for start, end in parts:
         for position in range(start, end, COPY_BYTES):

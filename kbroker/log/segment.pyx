@@ -24,7 +24,7 @@ TIME_INDEX_SUFFIX = '.timeindex'
 TRANSACTION_INDEX_SUFFIX = '.txnindex'
 SNAPSHOT_SUFFIX = '.snapshot'
 CUT_SUFFIX = '.cut'
-"""The suffix of a file with bytes that were no sound batch, taken from a log."""
+"""The suffix of a file that preserves bytes which were cut from a log."""
 SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 cdef enum:
@@ -46,7 +46,8 @@ cdef inline int64_t mark_of(const Place *place, bint by_position) noexcept:
 
 
 cdef inline int slot_of(int64_t offset) noexcept:
-    """Return a slot by a hash: readers advance in equal steps, whose offsets would share slots."""
+    """Return the slot of an offset, by a hash. Readers advance in equal steps, so without a hash their offsets would
+    share slots."""
     return <int>((<uint64_t>offset * <uint64_t>0x9E3779B97F4A7C15) >> (64 - REMEMBERED_END_BITS))
 
 
@@ -59,19 +60,20 @@ class RecoveryResult:
         self.file_bytes = file_bytes
         self.damage = damage
         self.next_valid_position = next_valid_position
-        """The position of a valid batch behind the damage, which is then bit rot and not a torn tail. -1: none."""
+        """The position of a valid batch behind the damage, -1 if there is none. With such a batch, the damage is no
+        torn tail."""
 
 
 cdef class Segment:
     """A file of batches and its indexes, each opened when it is first needed.
 
-    Methods raise OSError, and CorruptLogError for bytes that are no batch. `next_offset` is known for a segment that
-    was recovered, whose end was found, or that was created in this process.
+    Methods raise OSError, and CorruptLogError for bytes that are no batch. `next_offset` is known after `recover`,
+    `find_end` or `set_next_offset`, and for a segment that was created in this process.
     """
 
     def __init__(self, fs, str directory, int64_t base_offset, config, int64_t created_ms, *, dict file_sizes=None,
                  str suffix='', str index_suffix=''):
-        """`file_sizes` has the sizes of the existing files of this segment, by suffix.
+        """Create; `file_sizes` has the sizes of the existing files of this segment, by suffix.
 
         `suffix` is added to all names, `index_suffix` to those of the indexes.
         """
@@ -140,7 +142,8 @@ cdef class Segment:
         return age_ms > segment_ms - self.jitter_ms
 
     def first_timestamp(self) -> int:
-        """Return the greatest timestamp of the first batch in ms, -1 if unknown. The age of a segment begins there."""
+        """Return the greatest timestamp of the first batch in ms, -1 if unknown. The age of a segment counts from this
+        timestamp."""
         cdef BatchWalk walk
         if self.first_timestamp_ms < 0 and self.size_bytes:
             walk = walk_batches(self.file(), 0, self.size_bytes, SEARCH_BYTES)
@@ -149,8 +152,8 @@ cdef class Segment:
         return self.first_timestamp_ms
 
     cdef int reserve(self, int64_t size) except -1:
-        """Make room for a batch: in the indexes if it will be indexed, and on the disk, in chunks that grow with the
-        segment."""
+        """Make room for a batch on the disk, and in the indexes if it will be indexed. Disk space is reserved in chunks
+        that grow with the segment."""
         cdef int64_t chunk
         if self.bytes_since_entry > self.index_interval_bytes:
             self.offset_index.make_room()
@@ -172,7 +175,7 @@ cdef class Segment:
         return file.pwrite(data, size, self.size_bytes)
 
     cdef int adopt(self, const BatchFields *batch, int64_t size) except -1:
-        """Make the batch part of the segment. `reserve` has made sure that no index has to write."""
+        """Make the batch part of the segment. No index writes now, because `reserve` has made room."""
         self.note_timestamp(batch)
         self.index_batch(batch, self.size_bytes, size)
         if self.size_bytes == 0:
@@ -228,7 +231,8 @@ cdef class Segment:
         return 0
 
     cdef int cut_unadopted(self, int64_t unwritten_bytes) except -1:
-        """Cut a write that was not adopted, and the last `unwritten_bytes`, which were adopted and not written."""
+        """Cut a batch that was written but not adopted, and the last `unwritten_bytes`, which were adopted but not
+        written."""
         if self.has_unadopted or unwritten_bytes:
             self.size_bytes -= unwritten_bytes
             self.file().truncate(self.size_bytes)
@@ -275,8 +279,8 @@ cdef class Segment:
     cdef int place_below(self, int64_t position, Place *place) except -1:
         """Find the last place between two batches at or below `position`, without waiting for the disk.
 
-        If that would need the disk, the place is one from the index, with the last offset of the batch there and not
-        its first.
+        If the exact place would need the disk, return a place from the index. Its offset is then the last one of its
+        batch, not the first.
         """
         cdef HeaderWindow window
         cdef BatchFields batch
@@ -331,8 +335,8 @@ cdef class Segment:
                                   f'{self.size_bytes}')
         return True
 
-    # A reader that continues asks for the offset at which its last slice ended. These ends belong to the segment, so
-    # that truncation, compaction and deletion need not know about them.
+    # A reader that continues requests the offset at which its last slice ended. A segment remembers the ends of its own
+    # slices, so truncation, compaction and deletion need not handle them.
 
     cdef int remember_end(self, const Place *place) except -1:
         """Remember where a slice ended."""
@@ -398,7 +402,7 @@ cdef class Segment:
         self.log_file.close()
 
     def check_indexes(self) -> None:
-        """Raise CorruptLogError for an index that is missing, or cannot be one. An empty segment needs none."""
+        """Raise CorruptLogError for an index that is missing or cannot be valid. An empty segment needs no index."""
         if self.size_bytes == 0:
             return
         self.offset_index.check()
@@ -429,10 +433,11 @@ cdef class Segment:
         self.next_offset = next_offset
 
     def recover(self, ProducerStateTable producers not None, leader_epochs) -> RecoveryResult:
-        """Check every batch, rebuild the three indexes, and replay into `producers` and `leader_epochs` (not written).
+        """Check every batch, rebuild the three indexes, and replay into `producers` and `leader_epochs`, which is not
+        written.
 
-        Stops before the first bytes that are no valid batch, and sets the end of the segment there. `truncate_file`
-        then cuts them.
+        Stop before the first bytes that are no valid batch, and set the end of the segment there. The caller cuts the
+        bytes with `truncate_file`.
         """
         cdef BatchWalk walk = walk_batches(self.file(), 0, self.size_bytes, SCAN_BYTES)
         cdef int64_t file_bytes = self.size_bytes, batches = 0
@@ -489,7 +494,8 @@ cdef class Segment:
             self.refuse_end(place.position)
 
     cdef int64_t offset_near(self, int64_t tail_bytes) except -1:
-        """Return an offset that at most `tail_bytes` and the batch before them follow, without waiting for the disk."""
+        """Return an offset near the end of the segment, without waiting for the disk. At most `tail_bytes`, plus one
+        batch, follow it."""
         cdef Place place
         if self.size_bytes <= tail_bytes:
             return self.base_offset
@@ -512,19 +518,19 @@ cdef class Segment:
         self.time_index.seal()
 
     def make_index(self) -> None:
-        """Create a missing offset index: without one, Apache Kafka logs an error after a clean stop."""
+        """Create a missing offset index. Without it, Apache Kafka logs an error after a clean stop."""
         self.offset_index.make()
 
     def truncate_file(self) -> None:
-        """Cut the file where the segment ends, which releases the space reserved behind it."""
+        """Cut the file where the segment ends. This releases the space that was reserved behind the end."""
         self.file().truncate(self.size_bytes)
         self.allocated_bytes = self.size_bytes
 
     def rewrite(self, int64_t offset) -> None:
-        """Write the batches again that end at or above `offset`: a sync of them may have failed.
+        """Write the batches that end at or above `offset` again, because a sync of them may have failed.
 
-        Raises CorruptLogError if memory has lost one since the recovery read it. The disk then lacks it, too, and the
-        next recovery cuts the log there.
+        Raise CorruptLogError if memory has lost a batch since the recovery read it. The disk lacks that batch too, and
+        the next recovery cuts the log there.
         """
         cdef Place place
         cdef BatchWalk walk
@@ -539,8 +545,8 @@ cdef class Segment:
         self.expect_end(walk)
 
     def files_to_sync(self, *, sealed: bool) -> list[File]:
-        """Return the transaction index before the log whose markers it explains, and the other indexes once
-        complete."""
+        """Return the files to sync, in order: the transaction index before the log whose markers it describes. With
+        `sealed`, include the other indexes."""
         files = [self.transactions.file()] if self.transactions.exists else []
         if sealed:
             files += [self.offset_index.sync_file(), self.time_index.sync_file()]

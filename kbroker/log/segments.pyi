@@ -1,4 +1,4 @@
-"""Types of segments.pyx; the documentation stands there."""
+"""Types of segments.pyx, which has the documentation."""
 from collections.abc import Iterator
 from typing import overload
 

@@ -1,4 +1,4 @@
-"""The segments of a log: when the next one begins, and which of them holds an offset or a time.
+"""The segments of a log. Decides when the next segment begins, and finds the segment of an offset or a time.
 
 Methods raise OSError, and CorruptLogError for bytes that are no batch.
 """
@@ -73,7 +73,7 @@ cdef class Segments:
     # ---- removal ----
 
     cdef int drop_first(self, Py_ssize_t count) except -1:
-        """Remove the oldest segments from the sequence. An iterator that exists still returns them."""
+        """Remove the oldest segments from the sequence. An iteration that has begun still includes them."""
         self.all = self.all[count:]
         return 0
 
@@ -99,7 +99,7 @@ cdef class Segments:
         return low
 
     cdef Segment find(self, int64_t offset):
-        """Return the segment with an offset, which is in the log."""
+        """Return the segment that holds `offset`."""
         return <Segment>self.all[self.number_of(offset)]
 
     cdef LogSlice slice(self, int64_t offset, int64_t max_bytes, int64_t upper_bound_offset, bint min_one_batch):

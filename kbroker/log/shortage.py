@@ -1,4 +1,5 @@
-"""Shortage of file descriptors: temporary, not a fault of the disk. Requests are refused; it is logged once a minute.
+"""Handles a shortage of file descriptors, which is temporary and no fault of the disk. The broker refuses requests that
+need a file, and logs the shortage once a minute.
 """
 import logging
 
@@ -13,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Shortage:
-    """The log messages about the shortage so far."""
+    """Remembers when the shortage was last logged."""
 
     def __init__(self) -> None:
         self._logged_at_ms = 0
@@ -29,4 +30,4 @@ class Shortage:
 
 
 shortage = Shortage()
-"""One for the process, since descriptors are shared too."""
+"""The only instance, because the whole process shares its descriptors."""

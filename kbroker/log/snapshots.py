@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 PART_BYTES = 128 * 1024
 """The bytes that one part of long work writes."""
 TEMPORARY_SUFFIX = '.tmp'
-"""The suffix of a snapshot that is not whole yet. Each opening removes such a file."""
+"""The suffix of a snapshot that is not yet complete. Each opening removes such a file."""
 
 
 class ProducerSnapshots:
@@ -51,9 +51,9 @@ class ProducerSnapshots:
         self._add(offset)
 
     def write_in_parts(self, offset: int, data: bytes) -> Generator[None, None, None]:
-        """Write a snapshot as a generator. The file gets its name when it is whole.
+        """Write a snapshot as a generator, under a temporary name until the file is complete.
 
-        If the generator is closed before its end, there is no file.
+        If the generator is closed before its end, no file is left.
         """
         temporary = self.path(offset) + TEMPORARY_SUFFIX
         try:
@@ -86,13 +86,15 @@ class ProducerSnapshots:
                 self.remove(offset)
 
     def remove_outside(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Remove snapshots outside the log: useless at or below its start, of lost data above its end."""
+        """Remove snapshots outside the log. At or below its start they are useless, and above its end they describe
+        lost records."""
         for offset in list(self.offsets):
             if offset <= log_start_offset or offset > log_end_offset:
                 self.remove(offset)
 
     def load(self, producers: ProducerStateTable, start_offset: int, at_most: int, now_ms: int) -> None:
-        """Fill `producers` from the newest readable snapshot up to `at_most`; or empty it at `start_offset`."""
+        """Fill `producers` from the newest readable snapshot between `start_offset` and `at_most`. If there is none,
+        empty it."""
         for offset in reversed(self.offsets):
             if start_offset < offset <= at_most:
                 try:
@@ -111,7 +113,8 @@ class ProducerSnapshots:
                 self.remove(offset)
 
     def keep_until(self, offset: int, segment_bases: list[int]) -> None:
-        """Remove the snapshots above `offset`, from which an opening would begin, and those that `keep_for` removes."""
+        """Remove the snapshots above `offset`, because an opening would begin from them. Also remove those that
+        `keep_for` removes."""
         for later in [found for found in self.offsets if found > offset]:
             self.remove(later)
         self.keep_for(segment_bases)

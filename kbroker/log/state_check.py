@@ -1,8 +1,8 @@
 """Compares producer snapshots and transaction indexes with the batches, as the batches are read.
 
-A broker that rebuilds its state may begin at the start of the log, without the batches below it: those that a snapshot
-of the first segment stands for, and those that DeleteRecords has hidden. `ProducerStateCheck` therefore replays twice:
-everything known, and the visible batches alone. A file is sound if what it says lies between the two.
+A broker that rebuilds its state may begin at the start of the log. It then does not know the batches below: batches
+that a snapshot of the first segment covers, and batches that DeleteRecords has hidden. `ProducerStateCheck` therefore
+replays twice: all known batches, and only the visible ones. A file is sound if its content is between the two results.
 """
 from kbroker.log.producer_entry import ProducerEntry
 from kbroker.log.producer_state import ProducerStateTable
@@ -16,7 +16,8 @@ class ProducerStateCheck:
     """The producer state that the batches imply: once from everything known, once from the visible batches alone."""
 
     def __init__(self, first_offset: int, log_start_offset: int, snapshot: bytes | None):
-        """Create; `snapshot` has the state at `first_offset`, the base offset of the first segment. CorruptLogError."""
+        """Create; `snapshot` has the state at `first_offset`, the base offset of the first segment. Raise
+        CorruptLogError if it is damaged."""
         self.all = ProducerStateTable()
         if snapshot is not None:
             self.all.load_snapshot(snapshot, first_offset, 0)
@@ -44,7 +45,7 @@ class ProducerStateCheck:
     # ---- snapshots ----
 
     def find_fault(self, found: ProducerStateTable) -> str | None:
-        """Return what is wrong with a snapshot of the present offset. Expired producers may be missing."""
+        """Describe the fault of a snapshot of the current offset, or return None. Expired producers may be missing."""
         for producer_id, entry in found.entries.items():
             expected = self.all.get(producer_id)
             if expected is None or not _agrees(entry, expected):
@@ -61,8 +62,8 @@ class ProducerStateCheck:
         return None
 
     def _may_be_first(self, found: int, expected: int, visible: int) -> bool:
-        """Return whether a transaction with these first offsets, of all batches and of the visible ones, may be known
-        as one that begins at `found`."""
+        """Return whether a file may say that a transaction begins at `found`. `expected` is its first offset in all
+        batches, and `visible` its first offset in the visible ones."""
         if found in (expected, visible):
             return True
         return 0 <= expected < found < (visible if visible >= 0 else self._start_offset)
@@ -83,7 +84,7 @@ class ProducerStateCheck:
         return None
 
     def find_missing_row(self, rows: list[AbortedTransaction]) -> AbortedTransaction | None:
-        """Return a row that the segment's index lacks: that of an aborted transaction with visible batches."""
+        """Return the row of an aborted transaction with visible batches that the segment's index lacks, or None."""
         markers = {row.last_offset for row in rows}
         return next((row for row in self._visible_rows.values() if row.last_offset not in markers), None)
 
@@ -94,7 +95,7 @@ class ProducerStateCheck:
 
 
 def _agrees(found: ProducerEntry, expected: ProducerEntry) -> bool:
-    """Compare two entries. A producer with only markers since it expired has no batch in a snapshot."""
+    """Compare two entries. A producer that has expired and since then has only markers has no batch in a snapshot."""
     if found.last_sequence < 0:
         return found.producer_epoch == expected.producer_epoch
     return _last_batch(found) == _last_batch(expected)

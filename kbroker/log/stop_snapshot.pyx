@@ -1,11 +1,12 @@
-"""The producer snapshot of a clean stop, which lies a little below the end of the log.
+"""The producer snapshot of a clean stop, whose offset is a little below the end of the log.
 
-A snapshot has one batch of each producer. A producer may have five in flight, and it repeats all of them if the broker
-stops before their answers arrive. So the snapshot ends before the last batches of each producer, and the next start
-replays these from the log. Apache Kafka opens such a directory in the same way.
+A snapshot has one batch of each producer. A producer may have five batches in flight, and repeats all of them if the
+broker stops before it receives the answers. To recognize the repeated batches, the next start needs all five. So the
+snapshot ends before the last batches of each producer, and the next start replays these batches from the log. Apache
+Kafka opens such a directory in the same way.
 
-The state at that offset is derived from the state at the end: each producer remembers its last batches, and
-`MarkerHistory` the last markers. A producer of which nothing below the offset is known is left out: the replay finds
+The state at that offset is derived from the state at the end. Each producer remembers its last batches, and
+`MarkerHistory` the last markers. A producer about which nothing below the offset is known is left out; the replay adds
 it.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -20,7 +21,7 @@ from kbroker.wire.crc32c cimport crc32c_update
 
 
 cdef enum:
-    # A start replays at most the bytes of this many of the largest batches: a producer has five in flight.
+    # A start replays at most the bytes of this many batches of the greatest size. A producer has five in flight.
     REPLAYED_BATCHES = 5
     MOST_REPLAYED_BYTES = 64 * 1024 * 1024
 
@@ -42,7 +43,8 @@ cdef bint write_stop_snapshot(ProducerStateTable table, snapshots, Segments segm
 
 cdef int64_t choose_offset(ProducerStateTable table, snapshots, Segments segments, int64_t log_start_offset,
                            int64_t most_batch_bytes) except -1:
-    """Return the offset of the snapshot: in the active segment, because Kafka removes a snapshot below it."""
+    """Return the offset of the snapshot. It is in the active segment, because Kafka removes snapshots below that
+    segment."""
     cdef int64_t floor = max(log_start_offset + 1, segments.active.base_offset)
     cdef int64_t offset = snapshot_offset(table, floor)
     if offset in snapshots.offsets:
@@ -53,9 +55,10 @@ cdef int64_t choose_offset(ProducerStateTable table, snapshots, Segments segment
 
 
 cpdef int64_t snapshot_offset(ProducerStateTable table, int64_t floor) except -1:
-    """Return the lowest offset, not below `floor`, from which a replay finds a batch that a snapshot of the end lacks.
+    """Return the first offset, not below `floor`, of the remembered batches that a snapshot of the table's end would
+    lack.
 
-    It is the end of the table if a snapshot of the end lacks none.
+    If it would lack none, return the end of the table.
     """
     cdef int64_t lowest = table.end_offset, first
     cdef ProducerEntry entry
@@ -73,7 +76,7 @@ cpdef int64_t snapshot_offset(ProducerStateTable table, int64_t floor) except -1
 
 
 cpdef bytes encode_snapshot_at(ProducerStateTable table, int64_t offset):
-    """Return the content of the snapshot of `offset`, which `snapshot_offset` has returned."""
+    """Return the content of the snapshot of `offset`, an offset that `snapshot_offset` has returned."""
     cdef dict marked = first_markers(table.markers, offset)
     cdef bytes content = PyBytes_FromStringAndSize(
         NULL, sizeof(SnapshotHead) + sizeof(SnapshotEntry) * (len(table.entries) + len(marked)))
@@ -102,7 +105,8 @@ cpdef bytes encode_snapshot_at(ProducerStateTable table, int64_t offset):
 
 
 cdef dict first_markers(MarkerHistory markers, int64_t offset):
-    """Return the number, counted from the newest, of the first marker of each producer at or above `offset`."""
+    """Return, for each producer, the number of its first marker at or above `offset`. Markers are numbered from the
+    newest."""
     cdef Py_ssize_t number = 0
     cdef const NotedMarker *marker = markers.newest(0)
     found = {}
@@ -114,15 +118,15 @@ cdef dict first_markers(MarkerHistory markers, int64_t offset):
 
 
 cdef const CachedBatch *batch_of(ProducerEntry entry, int number) noexcept:
-    """Return the cached batch that `number` batches follow."""
+    """Return the cached batch that `number` newer batches follow."""
     cdef const CachedBatch *window = entry.window
     return window + (entry.newest - number + WINDOW_BATCHES) % WINDOW_BATCHES
 
 
 cdef bint encode_entry(ProducerEntry entry, const NotedMarker *marker, int64_t offset, SnapshotEntry *at) except -1:
-    """Write the state of a producer at `offset`, and return True; or return False if too little of it is known.
+    """Write the state of a producer at `offset`. Return False without writing if too little of the state is known.
 
-    `marker` is its first one at or above `offset`, NULL without one.
+    `marker` is the producer's first marker at or above `offset`, NULL if there is none.
     """
     cdef const CachedBatch *last = NULL
     cdef int64_t first_offset = entry.transaction_first_offset, timestamp_ms = entry.last_timestamp_ms

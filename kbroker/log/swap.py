@@ -1,4 +1,5 @@
-"""Replaces old segments by cleaned ones, so that a crash at any point leaves either all old ones or all new ones.
+"""Replaces old segments by cleaned ones. After a crash at any point, a start finds either all old segments or all new
+ones.
 
 1. `.cleaned` files are complete and synced, then renamed to `.swap`, the segment with the highest base first:
    from the first rename on, the new segments win.
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class SegmentFileName(NamedTuple):
-    """`00000000000000000042.index.swap` is (42, '.index', '.swap')."""
+    """The parts of a name: `00000000000000000042.index.swap` is (42, '.index', '.swap')."""
 
     offset: int
     kind: str
@@ -36,7 +37,7 @@ class SegmentFileName(NamedTuple):
 
 
 def parse_file_name(name: str) -> SegmentFileName | None:
-    """Parse a name. Returns None for a file that is neither part of a segment nor a snapshot."""
+    """Parse the name of a file of a segment, or of a snapshot. Return None for any other name."""
     match = FILE_NAME.fullmatch(name)
     return SegmentFileName(int(match[1]), match[2], match[3]) if match else None
 
@@ -54,9 +55,9 @@ def rename_files(fs: FileSystem, directory: str, base_offset: int, old_state: st
 
 
 def finish_swaps(fs: FileSystem, directory: str, names: Iterable[str]) -> bool:
-    """Complete or undo a swap that a crash interrupted. Removes `.deleted` files.
+    """Complete or undo a swap that a crash interrupted, and remove `.deleted` files.
 
-    `names` lists the directory. Returns whether its files have changed.
+    `names` lists the directory. Return whether its files have changed.
     """
     names = list(names)
     if not any(name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):

@@ -1,4 +1,4 @@
-"""Types of time_search.pyx; the documentation stands there."""
+"""Types of time_search.pyx, which has the documentation."""
 
 class TimeSearch:
     end_offset: int

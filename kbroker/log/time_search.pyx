@@ -1,9 +1,10 @@
 """A search by time through the batches of one segment.
 
-The loop looks at a few headers, and at one small batch. Anything else is for a worker, which takes a search part by
-part: many headers, a long batch, a batch that has to be decompressed, bytes that are not in the page cache.
+The loop reads a few headers, and one small batch. A worker does a longer search part by part: many headers, a long
+batch, a batch that must be decompressed, or bytes that are not in the page cache.
 
-A search refers to the open file, not to the segment. So the segment may roll, or be deleted or replaced, meanwhile.
+A search refers to the open file, not to the segment. So the segment may roll, or be deleted or replaced, during the
+search.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -22,16 +23,17 @@ cdef enum:
 
 
 cdef class TimeSearch:
-    """`found` has the timestamp in ms, the offset and the leader epoch, once `is_over`; or it is None.
+    """A search. Once it `is_over`, `found` is the timestamp in ms, the offset and the leader epoch of a record, or
+    None.
 
-    Its methods raise OSError; CorruptLogError where bytes are no batch; KafkaError as `record.timestamp_scan` does.
+    Methods raise OSError, CorruptLogError for bytes that are no batch, and KafkaError as `record.timestamp_scan` does.
     """
 
     def __dealloc__(self):
         free(self.window)
 
     def start(self) -> bool:
-        """Search as far as that is cheap. Return whether the search is over."""
+        """Search as long as that is cheap and does not wait for the disk. Return whether the search is over."""
         cdef BatchFields batch
         cdef TimestampScan scan
         cdef int i
@@ -94,7 +96,7 @@ cdef class TimeSearch:
         return 0
 
     cdef bint read_header(self, BatchFields *batch, bint waits) except -1:
-        """Read the header at `position`. Return False at the end, or if `fill` does."""
+        """Read the header at `position`. Return False at the end, or if `fill` returns False."""
         if self.position >= self.end:
             self.is_over = True
             return False
@@ -108,9 +110,10 @@ cdef class TimeSearch:
         return True
 
     cdef bint fill(self, int64_t size, bint waits) except -1:
-        """Have `size` bytes from `position` on in the window. Return False if that would wait for the disk.
+        """Make sure that the window has `size` bytes from `position` on. Return False if that needs the disk and
+        `waits` is False.
 
-        `size` is at most WINDOW_BYTES. Raises CorruptLogError if the file ends before.
+        `size` is at most WINDOW_BYTES. Raise CorruptLogError if the file is too short.
         """
         cdef int64_t wanted = min(<int64_t>WINDOW_BYTES, self.end - self.position)
         if (self.window_position <= self.position

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from kbroker.log.log import Log
 
 Position = tuple[int, int, int]
-"""Timestamp in ms, offset, leader epoch."""
+"""The timestamp in ms, the offset and the leader epoch of a record."""
 Steps = Generator[Any, None, Position | None]
 """A search as long work."""
 Begin = Callable[[], TimeSearch | None]
 
 
 class Searches:
-    """The searches that a worker has to do: one at a time, in the order of their arrival.
+    """The searches that a worker does, one at a time and in the order of their arrival.
 
-    A search begins when its turn comes. So searches that wait hold no open file, and few bytes.
+    A search begins when its turn comes, so a waiting search holds no open file and few bytes.
     """
 
     def __init__(self, submit: Submit = run_inline):
@@ -32,13 +32,13 @@ class Searches:
         self._waiting: deque[Pause] = deque()
 
     def __len__(self) -> int:
-        """Return the number of searches that are not at their end."""
+        """Return the number of searches that run or wait."""
         return self._is_busy + len(self._waiting)
 
     def run(self, begin: Begin) -> Generator[Any, None, TimeSearch | None]:
-        """Do a search of a log: on the loop if it is short, otherwise again, when its turn comes, on the worker.
+        """Search a log on the loop if that is short. Otherwise begin again on the worker, when its turn comes.
 
-        `begin` starts the search in the log as it is then, and returns None if there is nothing to search.
+        `begin` returns a new search of the log, or None if there is nothing to search.
         """
         search = begin()
         if search is None or search.start():
@@ -63,7 +63,7 @@ class Searches:
         self._is_busy = True
 
     def _end_turn(self) -> None:
-        """Pass the turn on: until the next one has it, no other takes it."""
+        """Pass the turn to the next waiting search. No search that arrives before that one runs can take the turn."""
         if self._waiting:
             self._waiting.popleft().end()
         else:
@@ -71,11 +71,12 @@ class Searches:
 
 
 INLINE = Searches()
-"""Searches in the thread that asks for them."""
+"""Runs each search in the calling thread."""
 
 
 def first_at_or_after(log: Log, timestamp_ms: int, searches: Searches) -> Steps:
-    """Return the position of the first record at or after `timestamp_ms` in the log as it is now, or None."""
+    """Return the position of the first record at or after `timestamp_ms`, None if there is none. Ignore records that
+    are appended during the search."""
     start_offset, end_offset = log.log_start_offset, log.log_end_offset
     while True:
         search = yield from searches.run(partial(_search_time, log, timestamp_ms, start_offset, end_offset))

@@ -29,7 +29,8 @@ class AbortedTransaction(NamedTuple):
 
 
 cdef class TransactionIndex:
-    """The rows of a segment, kept in memory once read. Raises OSError, and CorruptLogError for a damaged file."""
+    """The rows of a segment, which stay in memory once read. Methods raise OSError, and CorruptLogError for a damaged
+    file."""
 
     def __init__(self, fs, str path, int64_t base_offset, *, bint exists):
         self.path = path
@@ -55,7 +56,7 @@ cdef class TransactionIndex:
         return AbortedTransaction(row.producer_id, row.first_offset, row.last_offset, row.last_stable_offset)
 
     cdef int make_room(self, Py_ssize_t count) except -1:
-        """Ensure that `add` cannot fail up to `count` entries."""
+        """Ensure that `add` cannot fail until there are `count` entries."""
         cdef Py_ssize_t capacity
         cdef void *wider
         if count > self.capacity:
@@ -84,7 +85,7 @@ cdef class TransactionIndex:
         return 0
 
     def append(self, row) -> None:
-        """Add the row of a marker above all others. If the write fails, nothing changes."""
+        """Add the row of a marker that is above all earlier ones. If the write fails, nothing changes."""
         cdef Row entry = Row(row[0], row[1], row[2], row[3])
         self.read()
         if self.count and entry.last_offset <= self.entries[self.count - 1].last_offset:
@@ -96,9 +97,9 @@ cdef class TransactionIndex:
         self.add(&entry)
 
     cdef Py_ssize_t touching(self, int64_t fetch_offset, int64_t upper_bound_offset, uint8_t *into) except -1:
-        """Return how many rows touch [fetch_offset, upper_bound_offset). Unless `into` is NULL, write producer id
-        and first offset of each to it, in wire format. The cost depends on the rows found: a block that begins too
-        late is skipped."""
+        """Return how many rows touch [fetch_offset, upper_bound_offset). Unless `into` is NULL, write the producer id
+        and the first offset of each row to it, in wire format. The cost depends on the number of rows found, because a
+        block of rows that begins too late is skipped."""
         cdef Py_ssize_t i, end, found = 0
         self.read()
         i = self.first_reaching(fetch_offset, False)
@@ -117,10 +118,8 @@ cdef class TransactionIndex:
         return found
 
     cdef Py_ssize_t first_reaching(self, int64_t offset, bint by_stable_offset) noexcept:
-        """Return the first row whose marker is at or above `offset`; with `by_stable_offset`, whose last stable offset
-        is.
-
-        The rows after one with such a last stable offset begin above it.
+        """Return the first row whose marker is at or above `offset`. With `by_stable_offset`, compare the row's last
+        stable offset instead: the rows after the returned one begin above `offset`.
         """
         cdef Py_ssize_t low = 0, high = self.count, middle
         cdef const Row *row
@@ -138,7 +137,8 @@ cdef class TransactionIndex:
         return self.count > 0 and self.entries[self.count - 1].last_stable_offset >= upper_bound_offset
 
     def collect(self, int64_t fetch_offset, int64_t upper_bound_offset) -> tuple[list[AbortedTransaction], bool]:
-        """Return the rows that touch [fetch_offset, upper_bound_offset), and whether later segments can add none."""
+        """Return the rows that touch [fetch_offset, upper_bound_offset). Also return whether later segments can have no
+        such row."""
         cdef Py_ssize_t i
         self.read()
         found = [self.row(i) for i in range(self.first_reaching(fetch_offset, False),

@@ -1,4 +1,4 @@
-"""Types of unstable_transactions.pyx; the documentation stands there."""
+"""Types of unstable_transactions.pyx, which has the documentation."""
 
 class UnstableTransactions:
     @property

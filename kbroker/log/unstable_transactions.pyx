@@ -26,7 +26,7 @@ cdef class UnstableTransactions:
         return 0
 
     cdef int open(self, ProducerEntry entry, int64_t first_offset) noexcept:
-        """Open a transaction behind all others: offsets grow."""
+        """Open a transaction. It begins above all others, because offsets grow."""
         entry.transaction_first_offset = first_offset
         entry.previous_open = self.last_open
         entry.next_open = NULL
@@ -52,8 +52,8 @@ cdef class UnstableTransactions:
     cdef int complete(self, ProducerEntry entry, int64_t marker_offset) except -1:
         """Keep a completed transaction until the high watermark passes its marker.
 
-        One that began later and has a lower marker can never be the first again. It is dropped now, so that the first
-        one left is the earliest.
+        A completed transaction that began later and has a lower marker can no longer become the first. It is dropped
+        now, so that the first one that remains is the earliest.
         """
         while (self.end_completed > self.first_completed
                and self.completed[self.end_completed - 1].first_offset >= entry.transaction_first_offset):
@@ -81,7 +81,7 @@ cdef class UnstableTransactions:
 
     @property
     def ongoing(self) -> dict[int, int]:
-        """Producer id by first offset of each open transaction, the earliest first."""
+        """The producer id of each open transaction by its first offset, the earliest first."""
         cdef PyObject *at = self.first_open
         found = {}
         while at != NULL:
@@ -91,7 +91,7 @@ cdef class UnstableTransactions:
 
     cdef int64_t first(self) noexcept:
         """Return the first offset of the earliest transaction that is open, or whose marker the high watermark has not
-        passed; -1: none."""
+        passed. Return -1 if there is none."""
         cdef int64_t first = -1
         cdef int64_t completed
         if self.first_open != NULL:
@@ -115,7 +115,7 @@ cdef class UnstableTransactions:
         return marker_offset + 1 if first == NULL else (<ProducerEntry>first).transaction_first_offset
 
     cpdef on_high_watermark(self, int64_t high_watermark):
-        """Forget the completed transactions whose marker is below it."""
+        """Forget the completed transactions whose marker is below `high_watermark`."""
         while (self.first_completed < self.end_completed
                and self.completed[self.first_completed].marker_offset < high_watermark):
             self.first_completed += 1

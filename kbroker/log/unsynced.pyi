@@ -1,4 +1,4 @@
-"""Types of unsynced.pyx; the documentation stands there."""
+"""Types of unsynced.pyx, which has the documentation."""
 from collections.abc import Generator
 
 class PendingSnapshot: ...

@@ -1,4 +1,4 @@
-"""The changes of a log that its next sync has to cover, besides the end of its active segment."""
+"""The changes of a log that its next sync must cover, in addition to the end of its active segment."""
 import logging
 import os
 
@@ -14,11 +14,12 @@ cdef enum:
 
 
 cdef class PendingSnapshot:
-    """A snapshot that is being encoded, waits for the sync of the log below its offset, or is being written."""
+    """A snapshot that is being encoded, or waits for the sync of the log below its offset, or is being written."""
 
 
 cdef class Unsynced:
-    """Closed segments, snapshots that must not get ahead of the synced log, and names in the directory."""
+    """The closed segments, the snapshots and the changed names in the directory that are not synced. No snapshot may be
+    written ahead of the synced log."""
 
     def __init__(self, fs, str directory, leader_epochs, snapshots, int64_t names_changed_at, start_work):
         """Create; `start_work` runs a generator to its end, at once or in slices."""
@@ -35,7 +36,7 @@ cdef class Unsynced:
     cdef int add_rolled(self, object segment, int64_t end_offset, ProducerStateTable producers) except -1:
         """Add a segment that was closed at `end_offset`, and begin a snapshot of the producers there.
 
-        A segment that is closed before the last snapshot is encoded has none.
+        If an earlier snapshot is still being encoded, this segment gets none.
         """
         cdef ProducerSnapshot snapshot = producers.begin_snapshot(end_offset)
         cdef PendingSnapshot pending
@@ -68,9 +69,9 @@ cdef class Unsynced:
         return files
 
     cdef int mark_flushed(self, int64_t offset) except -1:
-        """Adopt that the files are synced that were returned when the log ended at `offset`.
+        """Note that the returned files are synced, which were requested when the log ended at `offset`.
 
-        A segment or a name created since begins at `offset` or above, and waits for the next sync.
+        A segment or a name that was created since then begins at `offset` or above, and waits for the next sync.
         """
         cdef Segment segment
         if self.rolled:
@@ -105,7 +106,7 @@ cdef class Unsynced:
             self.start(pending, self.write(pending))
 
     cdef int write_synced(self, PendingSnapshot pending) except -1:
-        """Write a snapshot, as soon as it is encoded: the log is synced up to its offset."""
+        """Write a snapshot as soon as it is encoded, because the log is synced up to its offset."""
         if not pending.is_synced:
             pending.is_synced = True
             if pending.snapshot.is_encoded:
@@ -115,7 +116,7 @@ cdef class Unsynced:
     def write(self, PendingSnapshot pending):
         """Write a snapshot as a generator.
 
-        A failure is only logged: the lost snapshot makes the next opening slower, no more.
+        A failure is only logged, because a lost snapshot only makes the next opening slower.
         """
         cdef ProducerSnapshot snapshot = pending.snapshot
         try:
@@ -125,7 +126,8 @@ cdef class Unsynced:
         self.pending.remove(pending)
 
     cdef int limit_snapshots(self, int64_t more_bytes) except -1:
-        """Give up snapshots in the middle if there are too many: the oldest is next, the newest counts most."""
+        """Give up snapshots if they have too many bytes. Keep the oldest, which is written next, and the newest, which
+        is the most useful."""
         for pending in self.pending:
             more_bytes += len((<PendingSnapshot>pending).snapshot.content)
         while len(self.pending) > 1 and more_bytes > MOST_SNAPSHOT_BYTES:
@@ -140,7 +142,7 @@ cdef class Unsynced:
         return 0
 
     cdef int drop_snapshots(self) except -1:
-        """Give up all snapshots: the log is closed, or has failed."""
+        """Give up all snapshots, because the log is closed or has failed."""
         for pending in list(self.pending):
             self.give_up(pending)
         return 0

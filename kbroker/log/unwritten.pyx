@@ -1,12 +1,13 @@
 """The unwritten tail of a log: the bytes of batches that the log has adopted and not written yet.
 
 Appends to one partition within one tick share a single write: a small write costs the file system little more for forty
-batches than for one, and a large one half of what its parts cost. Until then the bytes lie in an arena that the logs of
-a broker share; it is small, so that they are still in the processor's cache when they are written. The bytes of a
-request's frame are borrowed until the connection's loan ends, then copied; many bytes are written instead.
+batches than for one, and a large write costs half as much as its parts. Until the write, the bytes are in an arena that
+all logs of a broker share. The arena is small, so the bytes are still in the processor's cache when they are written.
+Bytes in a request's frame are borrowed until the connection's loan ends. Then they are copied, or written if they are
+many.
 
-Nothing may depend on unwritten bytes: no reply leaves, the high watermark stays, and the log writes them before
-anything looks into the file. A failed write refuses all of them.
+Nothing may depend on unwritten bytes. The broker sends no reply for them, the high watermark stays below them, and the
+log writes them before any read of the file. If the write fails, all their appends fail.
 """
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -39,14 +40,15 @@ cdef class WriteArena:
         return size <= ARENA_BYTES - self.used
 
     cdef uint8_t *take(self, int64_t size) noexcept:
-        """Return memory that stays until every tail with bytes in the arena has written them; NULL if it is full."""
+        """Return memory that is valid until every tail has written its bytes in the arena. Return NULL if the arena is
+        full."""
         if not self.has_room(size):
             return NULL
         self.used += size
         return self.memory + self.used - size
 
     cdef int end_loan(self) except -1:
-        """Adopt that borrowed bytes become invalid: their tails copy or write them."""
+        """Let all tails copy or write their borrowed bytes, which become invalid."""
         cdef UnwrittenTail tail
         if self.borrowers:
             for tail in self.borrowers:
@@ -67,12 +69,14 @@ cdef class UnwrittenTail:
         free(self.pieces)
 
     cdef bint may_take(self, const Append *append) noexcept:
-        """Decide whether an append is written later. Called once for each append that the log accepts.
+        """Return whether an append is written later. The log calls this once for each append that it accepts.
 
-        A lone append is written at once. To defer it as well costs 2,100 instructions more for a Produce of 300 B
-        (12,800 to 15,000) and 18,600 more for one of 16 KiB (60,000 to 78,600) by tests/gates, a fifth and a
-        twentieth of the CPU time, and saves no system call: the batch is copied, and the request waits for the end of
-        the tick. A busy partition had several appends in this tick, or in the last one that had any.
+        A lone append is written at once. To defer it would save no system call, and would copy the batch and let the
+        request wait for the end of the tick. By tests/gates, that takes a Produce of 300 B from 12,800 to 15,000
+        instructions and one of 16 KiB from 60,000 to 78,600: a fifth and a twentieth of the CPU time.
+
+        A partition is busy if it had several appends in this tick, or in the last tick in which it had any. Only
+        appends to a busy partition are deferred.
         """
         if append.write_mode == WRITE_NOW or self.arena is None or not self.is_busy():
             return False
@@ -88,8 +92,8 @@ cdef class UnwrittenTail:
         return self.was_busy or self.appends_in_tick > 1
 
     cdef int reserve(self, LazyFile file, int64_t position) except -1:
-        """Make sure that `add` cannot fail, nor `write` for lack of a descriptor. `position` is the end of the log's
-        file."""
+        """Make sure that `add` cannot fail, and that `write` does not lack a descriptor. `position` is the end of the
+        log's file."""
         if self.count == MOST_PIECES:
             self.write()
         if self.count == 0:
@@ -104,7 +108,7 @@ cdef class UnwrittenTail:
         return 0
 
     cdef int add(self, const Append *append) except -1:
-        """Take the bytes of an append that `may_take` allowed and `reserve` has made room for."""
+        """Add the bytes of an append that `may_take` allowed. `reserve` has made room for them."""
         cdef uint8_t *data = append.data
         if append.write_mode == WRITE_LATER:
             data = <uint8_t *>memcpy(self.take_memory(append.size), data, append.size)
@@ -118,7 +122,7 @@ cdef class UnwrittenTail:
         return 0
 
     cdef int put(self, uint8_t *data, int64_t size) noexcept:
-        """Add a piece, or lengthen the last one. Returns how many pieces this added."""
+        """Add a piece, or lengthen the last one. Return the number of pieces added: 1 or 0."""
         cdef iovec *last = NULL if self.count == 0 else &self.pieces[self.count - 1]
         self.size_bytes += size
         if last != NULL and <uint8_t *>last.iov_base + last.iov_len == data:
@@ -137,7 +141,8 @@ cdef class UnwrittenTail:
         return memory
 
     cdef int end_loan(self) except -1:
-        """Own what is borrowed: copy it, or write the whole tail. The next `write` raises the error of a failed one."""
+        """Stop borrowing: copy the borrowed bytes, or write the whole tail. If that write fails, the next `write`
+        raises the error."""
         cdef int64_t size = 0
         cdef uint8_t *memory
         cdef uint8_t *at
@@ -165,7 +170,7 @@ cdef class UnwrittenTail:
         return 0
 
     cdef int write(self) except -1:
-        """Write all of it by one call. Raises OSError; then `discard` is due."""
+        """Write the whole tail by one system call. Raise OSError; the caller then calls `discard`."""
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         if self.size_bytes:
@@ -174,7 +179,7 @@ cdef class UnwrittenTail:
         return 0
 
     cdef int64_t discard(self) noexcept:
-        """Forget the bytes. Returns how many they were."""
+        """Forget the bytes, and return their number."""
         cdef int64_t size_bytes = self.size_bytes
         self.count = self.owned_count = 0
         self.size_bytes = 0

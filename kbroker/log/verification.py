@@ -1,4 +1,4 @@
-"""The start's comparison of a log directory with its inventory, and the decision about each difference.
+"""Compares a log directory with its inventory at a start, and decides about each difference.
 
 | damaged | decision |
 |---|---|
@@ -36,32 +36,34 @@ from kbroker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from kbroker.log.partition_metadata import write_topic_id
 
 TRACES = (CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE, INVENTORY_FILE)
-"""Files that a broker writes only after the metadata log has its registration."""
+"""Files that a broker writes only after it has registered in the metadata log."""
 COORDINATED = (CONSUMER_OFFSETS, TRANSACTION_STATE)
 """The topics whose loss changes the answers of a coordinator."""
 MOST_DAMAGES = 20
-"""The limit for one partition: a disk that writes nonsense writes a lot of it."""
+"""The most damages in the note of one partition. A broken disk damages many places."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The proofs in a log directory about its metadata log, which names every topic before its first partition."""
+    """The evidence in a log directory about its metadata log. The metadata log has the row of a topic before the
+    directory of its first partition exists."""
 
     topic_ids: dict[TopicPartition, bytes]
     """The topic ids in partition directories."""
     metadata_end_offset: int
     """The end of the metadata log at an earlier clean stop, 0 if unknown."""
     trace: str | None
-    """The name of a file that only a registered broker writes, None if there is none."""
+    """The name of an existing file that only a registered broker writes, or None."""
     is_accepted: bool
     """True if an operator accepted the loss of metadata."""
 
 
 def compare(fs: FileSystem, directory: str, inventory: Inventory, except_for: Collection[TopicPartition] = (),
             ) -> Iterator[tuple[TopicPartition, PartitionNote | None, list[Damage]]]:
-    """Yield (partition, its note, its damages) of each partition in the inventory, and of `BESIDE`. Raises OSError."""
+    """Yield (key, note, damages) of each partition in the inventory, and of `BESIDE`: the files of no partition. Raise
+    OSError."""
     yield BESIDE, None, compare_beside(fs, directory, inventory.beside)
     for (topic, partition), row in inventory.rows.items():
         if (topic, partition) not in except_for:
@@ -77,7 +79,7 @@ class Verification:
     """
 
     def __init__(self, fs: FileSystem, directory: str, *, clean_shutdown: bool, broker_epoch: int):
-        """Create; `broker_epoch` is that of the clean stop, -1 if unknown."""
+        """Create; `broker_epoch` is the epoch of the broker that stopped cleanly, -1 if unknown."""
         self._fs = fs
         self._directory = directory
         self.notes = read_notes(fs, directory)
@@ -86,11 +88,11 @@ class Verification:
         self._inventory = self._read_inventory()
         self.is_trusted = (self._inventory is not None and clean_shutdown
                            and self._inventory.broker_epoch == broker_epoch >= 0)
-        """True if no other start came between the inventory and this one."""
+        """True if no broker has started between the stop that wrote the inventory and this start."""
         if self._inventory is not None and clean_shutdown and broker_epoch < 0:
             self._note_mark()
         self.rows: dict[TopicPartition, str] = {}
-        """The partitions that are as their inventory or damage note says."""
+        """The inventory rows of the partitions whose files match the inventory, or the damage note."""
         self.start_offsets: PartitionOffsets = {}
         self.end_offsets: PartitionOffsets = {}
         self.topic_ids: dict[TopicPartition, bytes] = {}
@@ -98,7 +100,7 @@ class Verification:
 
     @property
     def metadata_end_offset(self) -> int:
-        """The end of the metadata log at some earlier clean stop: it never gets shorter."""
+        """The end of the metadata log at an earlier clean stop, or 0. The metadata log never gets shorter."""
         return 0 if self._inventory is None else self._inventory.metadata_end_offset
 
     @property
@@ -115,7 +117,8 @@ class Verification:
             return None
 
     def _note_mark(self) -> None:
-        """Note a clean shutdown mark that cannot be read. Old versions of Apache Kafka leave an empty one."""
+        """Note a clean shutdown mark that cannot be read. Old versions of Apache Kafka leave an empty mark, which is no
+        damage."""
         path = os.path.join(self._directory, CLEAN_SHUTDOWN_FILE)
         size_bytes = self._fs.size(path)
         if size_bytes:
@@ -129,7 +132,7 @@ class Verification:
     # ---- comparing ----
 
     def run(self) -> None:
-        """Compare everything and log each difference. Changes nothing on the disk."""
+        """Compare everything and log each difference. Change nothing on the disk."""
         for note in list(self.notes.values()):
             if note.state is State.OFFLINE and note.row:
                 self._compare_again(note)
@@ -145,7 +148,7 @@ class Verification:
             self._find_empty_checkpoints()
 
     def _find_empty_checkpoints(self) -> None:
-        """Without an inventory, note checkpoints without a byte: every broker writes at least a number of rows."""
+        """If there is no inventory, note empty checkpoint files. Every broker writes at least the number of rows."""
         damages = []
         for name in (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, HIGH_WATERMARK_FILE):
             path = os.path.join(self._directory, name)
@@ -164,12 +167,15 @@ class Verification:
         self.rows[key] = row
 
     def is_released(self, key: TopicPartition) -> bool:
-        """Return whether a partition was closed cleanly, whatever happened to the rest of the directory: no start has
-        written to it since its note."""
+        """Return whether a partition was closed cleanly, even if the stop of the directory was unclean.
+
+        It was if its files match its note, or if it is out of service: no start has written to it since its note.
+        """
         return key in self.rows or (key in self.notes and self.notes[key].state is State.OFFLINE)
 
     def _compare_again(self, note: DamageNote) -> None:
-        """Release a partition whose files were restored."""
+        """Compare the files of a partition that is out of service with its note. Put it into service if they were
+        restored."""
         expected = PartitionNote.decode(note.row)
         self.topic_ids[note.key] = bytes.fromhex(expected.topic_id)
         damages = compare_partition(self._fs, self._path(note.key), expected)
@@ -213,8 +219,10 @@ class Verification:
     # ---- deciding ----
 
     def conclude(self) -> None:
-        """Write the notes, and what stands in the inventory itself. Raises LogDirectoryError if an internal topic lost
-        records: its coordinator would answer without them."""
+        """Write the notes, and restore each damaged `partition.metadata` from the inventory.
+
+        Raise LogDirectoryError if an internal topic lost records, because its coordinator would answer without them.
+        """
         for key, names in self._distrusted.items():
             if PARTITION_METADATA_FILE in names and key in self.topic_ids:
                 path = os.path.join(self._path(key), PARTITION_METADATA_FILE)
@@ -233,7 +241,7 @@ class Verification:
             f'backup, or accept the loss with kbroker-check --accept {self._existing(note.key)}')
 
     def distrusted(self, key: TopicPartition) -> frozenset[str]:
-        """Return the names of damaged files that an opening has to recover or rebuild."""
+        """Return the names of damaged files that an opening must recover or rebuild."""
         if self.is_accepted(key):
             return frozenset(os.path.basename(damage.file) for damage in self.notes[key].damages)
         return self._distrusted.get(key, frozenset())
@@ -243,7 +251,7 @@ class Verification:
         return key in self.notes and self.notes[key].state is State.ACCEPTED
 
     def failure(self, key: TopicPartition) -> KafkaError | None:
-        """Return the error of a partition that must not be opened, None if it may be."""
+        """Return the error of a partition that must not be opened, None if it may be opened."""
         note = self.notes.get(key)
         if note is None or note.state is not State.OFFLINE or not note.row:
             return None
@@ -257,9 +265,10 @@ class Verification:
         return [self.notes[key] for key in sorted(self._keys_in(State.OFFLINE))]
 
     def expected_end_offset(self, key: TopicPartition, in_checkpoints: int) -> int:
-        """Return an offset that the log of a partition has to reach.
+        """Return an offset that the log of a partition must reach.
 
-        `in_checkpoints` counts only without an inventory, which has compared the files themselves.
+        `in_checkpoints`, the offset in the checkpoints, counts only if the partition's files were not compared with a
+        note.
         """
         note = self.notes.get(key)
         if note is not None and note.state is State.OFFLINE:
@@ -270,7 +279,7 @@ class Verification:
     def take_offline(self, key: TopicPartition, error: CorruptLogError, expected_end_offset: int) -> KafkaError:
         """Note that a partition could not be opened after a clean stop, and return the error for clients.
 
-        Raises LogDirectoryError if it belongs to an internal topic; OSError.
+        Raise LogDirectoryError if the partition belongs to an internal topic. Raise OSError.
         """
         file, _, what = str(error).partition(': ')
         found, _, expected = what.removeprefix('found ').partition(', expected ')
@@ -285,7 +294,7 @@ class Verification:
         return self._error(note)
 
     def opened(self, key: TopicPartition, log_end_offset: int, expected_end_offset: int) -> None:
-        """Adopt that a partition was opened. Notes the loss, which recovery has logged, if its log ends too early."""
+        """Note that a partition was opened. If its log ends too early, note the loss, which recovery has logged."""
         note = self.notes.get(key)
         if note is not None and note.state is State.OFFLINE:
             logger.warning('%s: reaches offset %d again: it is served again', self._path(key), log_end_offset)
@@ -298,9 +307,8 @@ class Verification:
             self._are_notes_stale = True
 
     def forget_files(self, key: TopicPartition) -> None:
-        """Forget what the last clean stop left of a partition whose directory is out of use.
-
-        Another topic of the same name may have the same offsets.
+        """Forget the files that the last clean stop left of a partition whose directory is now out of use. Another
+        topic of the same name may have the same offsets.
         """
         for known in (self.rows, self.start_offsets, self.end_offsets, self.topic_ids, self._distrusted):
             known.pop(key, None)
@@ -313,7 +321,7 @@ class Verification:
         self._write()
 
     def finish(self) -> None:
-        """End the start: what was accepted is the state from here on. Raises OSError."""
+        """End the start: drop the notes of accepted damage. Raise OSError."""
         for key in self._keys_in(State.ACCEPTED):
             logger.warning('%s: served as it is: its damage was accepted', self._path(key))
             self._drop(key)
@@ -332,6 +340,7 @@ class Verification:
         return self._directory if key == BESIDE else os.path.join(self._directory, f'{key[0]}-{key[1]}')
 
     def _existing(self, key: TopicPartition) -> str:
-        """Return the path for a command line: the log directory, if the partition has none."""
+        """Return the path of a partition for a command line, or of the log directory if the partition has no
+        directory."""
         path = self._path(key)
         return path if self._fs.exists(path) else self._directory

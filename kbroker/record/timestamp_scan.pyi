@@ -1,4 +1,4 @@
-"""Types of timestamp_scan.pyx; the documentation stands there."""
+"""Types of timestamp_scan.pyx, which has the documentation."""
 from typing_extensions import Buffer
 
 from kbroker.base.errors import KafkaError

@@ -258,7 +258,8 @@ def test_a_replay_from_the_snapshot_of_any_history_gives_its_state(steps, floor)
     for each in (found, table):
         each.unstable.on_high_watermark(each.end_offset)
     assert state_of(found) == state_of(table)
-    assert found.unstable.ongoing == table.unstable.ongoing and found.unstable.first_offset() == table.unstable.first_offset()
+    assert found.unstable.ongoing == table.unstable.ongoing
+    assert found.unstable.first_offset() == table.unstable.first_offset()
     for producer_id in table.entries:
         known, replayed = window_of(table, producer_id), window_of(found, producer_id)
         assert known[-len(replayed):] == replayed or not known

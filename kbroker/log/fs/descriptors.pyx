@@ -1,4 +1,4 @@
-"""File descriptors: opened, synced, and closed early when the process runs out of them."""
+"""Opens and syncs file descriptors, and closes some early when the process runs out of them."""
 import os
 import resource
 
@@ -26,11 +26,11 @@ cdef class Reopenable:
 
 
 cdef class OpenFiles:
-    """The open files that can be opened again. At most `limit` stay open: connections need descriptors too.
+    """The open files that can be opened again. At most `limit` files stay open, because connections need descriptors
+    too.
 
-    `release` keeps a file that was used since it last passed. This is the clock algorithm: a use costs one store, and
-    no move in a list. It also keeps a file with bytes whose sync is awaited: reopening a file can lose an earlier write
-    error.
+    `release` keeps a file that was used since its last pass (the clock algorithm: a use costs one store, and no move in
+    a list). It also keeps a file whose sync is awaited, because reopening the file can lose an earlier write error.
     """
 
     def __init__(self):
@@ -57,7 +57,7 @@ cdef class OpenFiles:
         return 0
 
     cdef int forget(self, Reopenable file) noexcept:
-        """Remove a file. The last one takes its slot."""
+        """Remove a file. The last file moves to its slot."""
         self.count -= 1
         if file.slot != self.count:
             self.files[file.slot] = self.files[self.count]
@@ -92,7 +92,8 @@ def shared_open_files() -> OpenFiles:
 
 
 def is_shortage(error) -> bool:
-    """Return whether an OSError means that no file descriptor is left. That is temporary, and no fault of the disk."""
+    """Return whether an OSError means that no file descriptor is left. A shortage is temporary, and no fault of the
+    disk."""
     return error.errno == EMFILE or error.errno == ENFILE
 
 

@@ -1,7 +1,7 @@
 """Open files. On the hot path a `File` is called through C methods, and the system calls run without the GIL.
 
-A file closes when its last reference goes. A worker thread that syncs a file, and a response that sends from a file
-whose segment was deleted, hold a reference each.
+A file closes when its last reference is dropped. A worker thread that syncs a file, and a response that sends from a
+file whose segment was deleted, hold a reference each.
 """
 import os
 import stat
@@ -103,7 +103,7 @@ cdef class File:
         cdef int i
         with nogil:
             written = pwritev(self.descriptor, pieces, count, position)
-        # The rest, after an error everything, is written piece by piece: a persistent error occurs again there.
+        # Write the remaining bytes piece by piece, or all bytes after an error. A persistent error occurs again there.
         written = max(written, <ssize_t>0)
         for i in range(count):
             size = pieces[i].iov_len
@@ -133,8 +133,8 @@ cdef class File:
     cdef int64_t pread_cached(self, uint8_t *into, size_t size, int64_t position) except -1:
         """Read up to `size` bytes that are in the page cache from `position` on. Never wait for the disk.
 
-        A result below `size`, 0 included, means that the file ends there, or that the next bytes are not cached: `warm`
-        fetches them. Read as `pread` does if the file system cannot report what it has cached.
+        A result below `size`, which may be 0, means that the file ends there or that the next bytes are not cached.
+        `warm` fetches those. If the file system cannot report what it has cached, read as `pread` does.
         """
         cdef size_t total = 0
         cdef int code
@@ -168,7 +168,7 @@ cdef class File:
     cdef int allocate(self, int64_t position, int64_t size) except -1:
         """Reserve space for later writes without changing the file's size. An fdatasync then has less to do.
 
-        Return 1, or 0 if no space can be reserved: the later write reports whether that matters.
+        Return 1, or 0 if no space can be reserved. If the space is missing then, the later write fails.
         """
         cdef int result, code
         with nogil:
@@ -220,10 +220,10 @@ cdef class File:
             free(scratch)
 
     def rewrite(self, int64_t position, int64_t end) -> None:
-        """Write the bytes from `position` to `end` again, as they are read.
+        """Read the bytes from `position` to `end`, and write them again.
 
         After a failed sync, Linux may count data as written that the disk never got. Later syncs skip such data until
-        they are written again. The caller then calls `sync`.
+        it is written again. The caller calls `sync` afterwards.
         """
         cdef int64_t step = min(end - position, <int64_t>WARM_BYTES), got
         cdef uint8_t *scratch = <uint8_t *>malloc(max(step, <int64_t>1))
@@ -241,9 +241,10 @@ cdef class File:
             free(scratch)
 
     def forget_errors(self) -> None:
-        """Let `sync` report only the errors of later writes. For a file of which everything unsynced is written again.
+        """Let `sync` report only the errors of later writes.
 
-        Linux reports an error of an earlier write to the next sync of the file, even to that of another process.
+        Call this only if everything unsynced in the file is then written again. Linux reports the error of an earlier
+        write to the next sync of the file, even to a sync by another process.
         """
         with nogil:
             sync_file_range(self.descriptor, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE)     # it reports, too

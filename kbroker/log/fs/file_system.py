@@ -14,13 +14,13 @@ from kbroker.log.fs.file import Directory, File, ReadOnlyFile, WholeFileSystem
 MOST_READ_BYTES = 1 << 30
 """The largest file that is read as a whole: checkpoints, snapshots and transaction indexes are far smaller."""
 SMALL_FILE_BYTES = 64 * 1024
-"""The largest file of a few lines."""
+"""The largest size of a file that has only a few lines."""
 SYNCFS_IS_SILENT = tuple(int(number) for number in re.findall(r'\d+', os.uname().release)[:2]) < (5, 8)
 """True if the kernel's syncfs hides write errors."""
 
 
 NO_FILE = -2
-"""The size of a directory, a pipe, a socket, a device or a link that leads nowhere."""
+"""Reported as the size of a directory, a pipe, a socket, a device or a broken link."""
 KINDS = {stat.S_IFREG: 'a file', stat.S_IFDIR: 'a directory', stat.S_IFIFO: 'a named pipe', stat.S_IFSOCK: 'a socket'}
 
 
@@ -79,7 +79,7 @@ class FileSystem:
             return {entry.name: entry.stat().st_size if _is_file(entry) else NO_FILE for entry in entries}
 
     def kind(self, path: str) -> str:
-        """Return the kind of what has a name, in words: 'a file', 'a directory', 'a named pipe'."""
+        """Return in words what a path names: 'a file', 'a directory', 'a named pipe'."""
         try:
             mode = os.stat(path).st_mode
         except OSError:
@@ -87,7 +87,7 @@ class FileSystem:
         return KINDS.get(stat.S_IFMT(mode), 'a device')
 
     def stats(self, path: str) -> dict[str, tuple[int, int]]:
-        """Return size and time of the last change, in ms, of the files and directories in a directory, by name."""
+        """Return (size, time of the last change in ms) of each file and directory in a directory, by name."""
         with os.scandir(path) as entries:
             return {entry.name: (state.st_size, state.st_mtime_ns // 1_000_000)
                     for entry in entries for state in (entry.stat(),)}
@@ -137,9 +137,10 @@ class FileSystem:
         WholeFileSystem(path).sync()
 
     def read_file(self, path: str, most_bytes: int = MOST_READ_BYTES) -> bytes:
-        """Return the content of a file. Raises CorruptLogError for one with more bytes, of which it reads none.
+        """Return the content of a file.
 
-        A damaged or foreign file may be sparse, and larger than the memory.
+        Raise CorruptLogError without reading if the file has more than `most_bytes`: a damaged or foreign file may be
+        sparse, and larger than the memory.
         """
         file = self.open(path)
         size_bytes = file.size()
@@ -148,7 +149,7 @@ class FileSystem:
         return file.read_at(size_bytes, 0)
 
     def write_file(self, path: str, data: bytes) -> File:
-        """Replace the content in place, without a sync. For files whose checksum shows that they are torn."""
+        """Replace the content in place, without a sync. Use this for files whose checksum shows that they are torn."""
         file = self.open(path, create=True)
         if file.size():     # ext4 writes a file at once when it is closed after a truncation to zero
             file.resize(0)
@@ -156,7 +157,7 @@ class FileSystem:
         return file
 
     def write_file_atomically(self, path: str, data: bytes) -> None:
-        """Replace the content so that readers, and a power cut, see the old or the new content.
+        """Replace the content atomically: readers, and a start after a power cut, find the old content or the new one.
 
         Write and sync `<path>.tmp`, rename it, then sync the directory.
         """

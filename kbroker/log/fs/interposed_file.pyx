@@ -35,7 +35,7 @@ cdef class InterposedFile(File):
         """Return None to allow the write, or (number of bytes that reach the file, the OSError to raise)."""
 
     def cached_bytes(self, size: int, position: int) -> int:
-        """Return how many of the `size` bytes at `position` pass for cached."""
+        """Return how many of the `size` bytes at `position` are to be treated as cached."""
         return size
 
     def on_truncate(self, size: int) -> None:

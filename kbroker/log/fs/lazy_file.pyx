@@ -7,7 +7,7 @@ from kbroker.log.fs.file cimport File
 
 @cython.no_gc_clear
 cdef class LazyFile(Reopenable):
-    """A file that opens when it is used, and closes when other files need its descriptor more."""
+    """A file that opens when it is used. OpenFiles may close it when other files need the descriptor."""
 
     def __init__(self, fs, str path):
         self.fs = fs

@@ -1,4 +1,4 @@
-"""The file system as a tool uses it that must change nothing."""
+"""The file system for tools that must change nothing."""
 from __future__ import annotations
 
 import os
@@ -10,9 +10,9 @@ from kbroker.log.fs.file_system import FileSystem
 
 
 class ReadOnlyFileSystem(FileSystem):
-    """The machine's file system, without changes: each attempt raises EROFS.
+    """The machine's file system, read-only: each attempt to change a file raises EROFS.
 
-    For reading a directory that belongs to another program, such as a running broker.
+    Tools use it to read a directory that belongs to another program, for example a running broker.
     """
 
     def open(self, path: str, create: bool = False) -> File:
