@@ -44,10 +44,11 @@ from typing import Any, NamedTuple
 from hostile.attack_measurements import Measurement
 from support.brokers.broker_process import PROMPT, ROOT, BrokerProcess
 from support.clients.raw_client import RawClient
+from support.messages.message_builder import build
 from support.runner.attempts import TooSlow, slowness
 
 from kbroker.daemon.status import read_status
-from kbroker.protocol.messages import CreateTopicsRequest, FindCoordinatorRequest
+from kbroker.protocol.messages import FindCoordinatorRequest
 
 TURN_LIMIT_MS = 10
 P99_LIMIT_MS = 10
@@ -225,7 +226,27 @@ def replies_to(client: RawClient, frames: Iterable[bytes], at_once: int = 64) ->
 
 def create(client: RawClient, name: str, partitions: int, **configs: str) -> None:
     """Create a topic. The names of configs have underscores instead of dots."""
-    topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=[
-        CreateTopicsRequest.CreatableTopicConfig(name=key.replace('_', '.'), value=value)
-        for key, value in configs.items()])
-    assert client.ask(CreateTopicsRequest(timeout_ms=60_000, topics=[topic]), 7).topics[0].error_code == 0
+    topic = {'name': name, 'num_partitions': partitions, 'replication_factor': 1, 'configs': [
+        {'name': key.replace('_', '.'), 'value': value} for key, value in configs.items()]}
+    answer = client.ask(build('CreateTopicsRequest', timeout_ms=60_000, topics=[topic]), 7)
+    assert answer.topics[0].error_code == 0
+
+
+def produce_request(name: str, batches: Iterable[tuple[int, bytes]], acks: int = -1) -> Any:
+    """Return a request that produces (partition, batch) to a topic."""
+    partitions = [{'index': index, 'records': batch} for index, batch in batches]
+    return build('ProduceRequest', acks=acks, timeout_ms=30_000, topic_data=[
+        {'name': name, 'partition_data': partitions}])
+
+
+def produce(client: RawClient, name: str, batches: Iterable[tuple[int, bytes]]) -> list[Any]:
+    """Produce (partition, batch) to a topic. Return the answers for the partitions."""
+    found: list[Any] = client.ask(produce_request(name, batches), 9).responses[0].partition_responses
+    return found
+
+
+def fetch_request(name: str, partitions: int, most_bytes: int, session_epoch: int) -> Any:
+    """Return a request that fetches the first partitions of a topic from offset 0, without a wait."""
+    wanted = [{'partition': index, 'fetch_offset': 0, 'partition_max_bytes': most_bytes} for index in range(partitions)]
+    return build('FetchRequest', max_wait_ms=0, min_bytes=1, max_bytes=most_bytes, session_epoch=session_epoch,
+                 topics=[{'topic': name, 'partitions': wanted}])

@@ -6,11 +6,11 @@ import threading
 import time
 
 import pytest
-from hostile.siege import create, many_connections
+from hostile.siege import create, many_connections, produce_request
 from support.brokers.in_process_broker import frame_of
-from support.messages.message_builder import batch_of
+from support.messages.message_builder import batch_of, build
 
-from kbroker.protocol.messages import AlterClientQuotasRequest, MetadataRequest, ProduceRequest
+from kbroker.protocol.messages import MetadataRequest
 
 RATE = 1_000_000
 FREE_S = 10
@@ -27,9 +27,8 @@ class Greedy(threading.Thread):
         super().__init__(daemon=True)
         self.client = client
         self.answered = 0
-        topic = ProduceRequest.TopicProduceData(name='flood', partition_data=[
-            ProduceRequest.PartitionProduceData(index=0, records=batch_of(int(time.time() * 1000), bytes(100_000)))])
-        body = frame_of(ProduceRequest(acks=1, timeout_ms=30_000, topic_data=[topic]), 9, 'greedy')
+        batch = batch_of(int(time.time() * 1000), bytes(100_000))
+        body = frame_of(produce_request('flood', [(0, batch)], acks=1), 9, 'greedy')
         self.frame = len(body).to_bytes(4, 'big') + body
 
     def run(self):
@@ -47,10 +46,10 @@ def test_one_greedy_client_leaves_room_for_modest_ones(besieged, quota):
     with broker.connect() as client:
         create(client, 'flood', 1, retention_bytes='50000000', segment_bytes='20000000')
         if quota is not None:
-            entry = AlterClientQuotasRequest.EntryData(
-                entity=[AlterClientQuotasRequest.EntityData(entity_type='client-id', entity_name='greedy')],
-                ops=[AlterClientQuotasRequest.OpData(key='producer_byte_rate', value=quota)])
-            assert client.ask(AlterClientQuotasRequest(entries=[entry]), 1).entries[0].error_code == 0
+            request = build('AlterClientQuotasRequest', entries=[{
+                'entity': [{'entity_type': 'client-id', 'entity_name': 'greedy'}],
+                'ops': [{'key': 'producer_byte_rate', 'value': quota}]}])
+            assert client.ask(request, 1).entries[0].error_code == 0
     ask = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name='flood')])
     with many_connections(broker, MODEST) as modest, broker.connect() as client, broker.watched(rss_mb=150):
         greedy = Greedy(client)

@@ -2,17 +2,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
-from hostile.siege import BesiegedBroker, create
-from support.clients.raw_client import RawClient
+from hostile.siege import BesiegedBroker, create, produce
 from support.messages.message_builder import batch_of
 
 from kbroker.apis.produce.parts import MAX_PARTITIONS
 from kbroker.apis.produce.produce import MAX_REQUEST_DECOMPRESSED_BYTES
 from kbroker.base.errors import ErrorCode
-from kbroker.protocol.messages import ProduceRequest
 from kbroker.record.compression import Compression
 
 MIB = 1024 * 1024
@@ -21,15 +18,6 @@ PARTITIONS = 40
 RSS_MB = 330
 """The memory of an idle broker, of one batch of 100 MiB on the worker with the window of its codec, and of the
 requests."""
-
-
-def produce(client: RawClient, name: str, batches: list[tuple[int, bytes]]) -> list[Any]:
-    """Produce (partition, batch) in one request. Return the answers for the partitions."""
-    partitions = [ProduceRequest.PartitionProduceData(index=index, records=batch) for index, batch in batches]
-    topic = ProduceRequest.TopicProduceData(name=name, partition_data=partitions)
-    answer = client.ask(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]), 9)
-    found: list[Any] = answer.responses[0].partition_responses
-    return found
 
 
 def bomb(codec: Compression, expanded_bytes: int = BOMB_BYTES) -> bytes:

@@ -6,12 +6,12 @@ from collections import deque
 from itertools import repeat
 
 import pytest
-from hostile.siege import create, replies_to
+from hostile.siege import create, produce_request, replies_to
 from support.brokers.in_process_broker import frame_of, read_answer
 from support.messages.message_builder import batch_of
 
 from kbroker.base.errors import ErrorCode
-from kbroker.protocol.messages import InitProducerIdRequest, ProduceRequest
+from kbroker.protocol.messages import InitProducerIdRequest
 
 PARTITIONS = 10
 IDS_OF_A_PARTITION = 100_000
@@ -39,10 +39,9 @@ def test_batches_of_ever_new_producers(besieged, ids, rss_mb):
     now_ms = int(time.time() * 1000)
 
     def request(first_id):
-        return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[ProduceRequest.TopicProduceData(
-            name='crowded', partition_data=[ProduceRequest.PartitionProduceData(
-                index=index, records=batch_of(now_ms, b'v', producer_id=first_id + index, producer_epoch=0,
-                                              base_sequence=0)) for index in range(partitions)])])
+        return produce_request('crowded', [
+            (index, batch_of(now_ms, b'v', producer_id=first_id + index, producer_epoch=0, base_sequence=0))
+            for index in range(partitions)])
 
     with broker.watched(rss_mb=rss_mb), broker.connect() as attacker:
         requests = (request(first_id) for first_id in range(FIRST_ID, FIRST_ID + ids, partitions))

@@ -5,11 +5,11 @@ import contextlib
 import time
 
 import pytest
-from hostile.siege import create, many_connections
+from hostile.siege import create, fetch_request, many_connections, produce
 from support.brokers.in_process_broker import frame_of
 from support.messages.message_builder import batch_of
 
-from kbroker.protocol.messages import FetchRequest, MetadataRequest, ProduceRequest
+from kbroker.protocol.messages import MetadataRequest
 
 BATCHES = 40
 RECORD = bytes(900_000)
@@ -20,11 +20,8 @@ def fill(client):
     """Create a topic of 36 MB."""
     create(client, 'large', 1)
     batch = batch_of(int(time.time() * 1000), RECORD)
-    partition = ProduceRequest.PartitionProduceData(index=0, records=batch)
-    topic = ProduceRequest.TopicProduceData(name='large', partition_data=[partition])
     for _ in range(BATCHES):
-        answer = client.ask(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]), 9)
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        assert produce(client, 'large', [(0, batch)])[0].error_code == 0
 
 
 def send_and_never_read(clients, frame, count=200):
@@ -39,9 +36,7 @@ def send_and_never_read(clients, frame, count=200):
 @pytest.mark.parametrize('readers', READERS)
 def test_pipelined_fetches_of_a_large_topic_that_are_never_read(besieged, readers):
     broker = besieged()
-    partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 << 20)
-    fetch = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=50 << 20, session_epoch=-1, topics=[
-        FetchRequest.FetchTopic(topic='large', partitions=[partition])])
+    fetch = fetch_request('large', 1, 50 << 20, session_epoch=-1)
     with broker.connect() as client:
         fill(client)
     with many_connections(broker, readers) as attackers, broker.watched(rss_mb=100):

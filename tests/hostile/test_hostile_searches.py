@@ -2,15 +2,15 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
-from hostile.siege import BesiegedBroker, create, many_connections, replies_to
-from hostile.test_hostile_produce import MIB, produce
+from hostile.siege import BesiegedBroker, create, many_connections, produce, produce_request, replies_to
+from hostile.test_hostile_produce import MIB
 from support.brokers.in_process_broker import frame_of
 from support.clients.raw_client import RawClient
-from support.messages.message_builder import batch_of
+from support.messages.message_builder import batch_of, build
 
-from kbroker.protocol.messages import ListOffsetsRequest, ProduceRequest
 from kbroker.record.compression import Compression
 
 PARTITIONS = 40
@@ -21,10 +21,9 @@ RSS_MB = 250
 bytes."""
 
 
-def request(name: str, timestamp_ms: int, partitions: int = 1) -> ListOffsetsRequest:
-    return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=[
-        ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp_ms)
-        for index in range(partitions)])])
+def request(name: str, timestamp_ms: int, partitions: int = 1) -> Any:
+    return build('ListOffsetsRequest', replica_id=-1, topics=[{'name': name, 'partitions': [
+        {'partition_index': index, 'timestamp': timestamp_ms} for index in range(partitions)]}])
 
 
 def found(client: RawClient, name: str, timestamp_ms: int, partitions: int = 1) -> set[tuple[int, int]]:
@@ -36,12 +35,6 @@ def found(client: RawClient, name: str, timestamp_ms: int, partitions: int = 1) 
 def late_last(now_ms: int, count: int, value: bytes, codec: Compression = Compression.NONE) -> bytes:
     """Return a batch of which only the last record has the time `now_ms`."""
     return batch_of(now_ms, *[(now_ms - 1, None, value)] * (count - 1), (now_ms, None, value), compression=codec)
-
-
-def produce_frame(name: str, batch: bytes) -> bytes:
-    topic = ProduceRequest.TopicProduceData(name=name, partition_data=[
-        ProduceRequest.PartitionProduceData(index=0, records=batch)])
-    return frame_of(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]), 9)
 
 
 @pytest.mark.parametrize('codec', [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
@@ -80,7 +73,8 @@ def test_a_segment_whose_time_index_has_one_entry(besieged):
     with broker.connect() as attacker:
         create(attacker, 'down', 1)
         for first in range(0, BATCHES, 1000):
-            frames = [produce_frame('down', batch_of(now_ms - number, b'')) for number in range(first, first + 1000)]
+            frames = [frame_of(produce_request('down', [(0, batch_of(now_ms - number, b''))]), 9)
+                      for number in range(first, first + 1000)]
             assert len(list(replies_to(attacker, frames))) == len(frames)
         produce(attacker, 'down', [(0, batch_of(now_ms + 1, b''))])
         with broker.watched(rss_mb=RSS_MB):

@@ -4,11 +4,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from hostile.siege import create, many_connections
+from hostile.siege import create, fetch_request, many_connections, produce
 from support.brokers.in_process_broker import frame_of, read_answer
 from support.messages.message_builder import batch_of
 
-from kbroker.protocol.messages import FetchRequest, ProduceRequest
+from kbroker.protocol.messages import FetchRequest
 
 PARTITIONS = 2_000
 MOST_WAITING = 100
@@ -19,10 +19,7 @@ MOST_WAITING = 100
 def test_sessions_of_thousands_of_partitions(besieged, sessions):
     """1,000 sessions once took 562 MB, and the loop paused for 1.8 s."""
     broker = besieged()
-    partitions = [FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
-                  for index in range(PARTITIONS)]
-    begin = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, session_epoch=0, topics=[
-        FetchRequest.FetchTopic(topic='wide', partitions=partitions)])
+    begin = fetch_request('wide', PARTITIONS, 1 << 20, session_epoch=0)
     frame = frame_of(begin, 12)
     with broker.connect() as producer:
         create(producer, 'wide', PARTITIONS)
@@ -37,10 +34,7 @@ def test_sessions_of_thousands_of_partitions(besieged, sessions):
                     attacker.send(frame_of(FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20,
                                                         session_id=answer.session_id, session_epoch=1), 12))
             for index in range(20):
-                batch = batch_of(int(time.time() * 1000), b'v')
-                topic = ProduceRequest.TopicProduceData(name='wide', partition_data=[
-                    ProduceRequest.PartitionProduceData(index=index, records=batch)])
-                producer.ask(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]), 9)
+                produce(producer, 'wide', [(index, batch_of(int(time.time() * 1000), b'v'))])
             for attacker in waiting:
                 assert read_answer(begin, 12, attacker.receive()).responses
     assert len(waiting) <= MOST_WAITING
