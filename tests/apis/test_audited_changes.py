@@ -3,14 +3,15 @@ import json
 
 import pytest
 from login_broker import audited
+from support.messages.message_builder import build
 from support.runner.pages import blocks
 
 from kbroker.apis.serving.audited_changes import CHANGES
-from kbroker.protocol import messages
 from kbroker.security.principal import Principal
 from kbroker.security.session import Session
 
 MARKER = 'marker-secret'
+BROKER = 4
 
 
 @pytest.fixture
@@ -24,8 +25,9 @@ def ask(broker):
     audit."""
     connection = broker.connect(Session(Principal('User', 'alice')))
 
-    def ask(request, version=None):
-        version = type(request).versions[1] if version is None else version
+    def ask(api, version=None, **fields):
+        request = build(f'{api}Request', **fields)
+        version = request.versions[1] if version is None else version
         broker.begin(request, version, connection)
         for _ in range(1000):
             if len(connection.replies) == connection.sent:
@@ -42,9 +44,8 @@ def ask(broker):
 
 
 def create(name, partitions=1, **configs):
-    request = messages.CreateTopicsRequest
-    return request.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=[
-        request.CreatableTopicConfig(name=key.replace('_', '.'), value=value) for key, value in configs.items()])
+    return {'name': name, 'num_partitions': partitions, 'replication_factor': 1, 'configs': [
+        {'name': key.replace('_', '.'), 'value': value} for key, value in configs.items()]}
 
 
 def short(lines):
@@ -52,7 +53,7 @@ def short(lines):
 
 
 def test_a_line_says_who_did_what_from_where(ask):
-    _, lines = ask(messages.CreateTopicsRequest(topics=[create('orders', 2, retention_ms='1000')]))
+    _, lines = ask('CreateTopics', topics=[create('orders', 2, retention_ms='1000')])
     (line,) = lines
     example, = blocks('docs/security.md', 'json')
     assert json.loads(example).keys() == line.keys()
@@ -63,66 +64,53 @@ def test_a_line_says_who_did_what_from_where(ask):
 
 
 def test_each_topic_has_its_outcome(ask):
-    _, lines = ask(messages.CreateTopicsRequest(topics=[create('good'), create('bad name'), create('none', 0)]))
+    _, lines = ask('CreateTopics', topics=[create('good'), create('bad name'), create('none', 0)])
     assert short(lines) == [('topic:good', 'ok'), ('topic:bad name', 'INVALID_TOPIC_EXCEPTION'),
                             ('topic:none', 'INVALID_PARTITIONS')]
-    _, lines = ask(messages.DeleteTopicsRequest(topics=[
-        messages.DeleteTopicsRequest.DeleteTopicState(name=name) for name in ('good', 'missing')]))
+    _, lines = ask('DeleteTopics', topics=[{'name': 'good'}, {'name': 'missing'}])
     assert short(lines) == [('topic:good', 'ok'), ('topic:missing', 'UNKNOWN_TOPIC_OR_PARTITION')]
 
 
 def test_a_request_that_changes_nothing_says_so(ask):
-    _, lines = ask(messages.CreateTopicsRequest(topics=[create('orders')], validate_only=True))
+    _, lines = ask('CreateTopics', topics=[create('orders')], validate_only=True)
     assert [line['validate_only'] for line in lines] == [True]
 
 
 def test_configs_are_shown_but_secrets_are_not(ask):
-    resource = messages.IncrementalAlterConfigsRequest.AlterConfigsResource
-    config = messages.IncrementalAlterConfigsRequest.AlterableConfig
-    _, lines = ask(messages.IncrementalAlterConfigsRequest(resources=[resource(
-        resource_type=4, resource_name='', configs=[
-            config(name='log.retention.ms', config_operation=0, value='5000'),
-            config(name='max.connections', config_operation=1, value=None)])]))
+    _, lines = ask('IncrementalAlterConfigs', resources=[{'resource_type': BROKER, 'resource_name': '', 'configs': [
+        {'name': 'log.retention.ms', 'config_operation': 0, 'value': '5000'},
+        {'name': 'max.connections', 'config_operation': 1, 'value': None}]}])
     assert lines[0]['resource'] == 'broker:'
     assert lines[0]['configs'] == {'log.retention.ms': '5000', 'max.connections': None}
     for name in ('ssl.key.password', 'listener.name.ssl.ssl.key.password', 'misspelt.password',
                  'listener.name.sasl_ssl.plain.sasl.jaas.config'):
-        _, lines = ask(messages.IncrementalAlterConfigsRequest(resources=[resource(
-            resource_type=4, resource_name='1', configs=[config(name=name, config_operation=0, value=MARKER)])]))
-        assert lines[0]['configs'] == {name: '(hidden)'}
-        old = messages.AlterConfigsRequest.AlterConfigsResource
-        _, lines = ask(messages.AlterConfigsRequest(resources=[old(
-            resource_type=4, resource_name='1',
-            configs=[messages.AlterConfigsRequest.AlterableConfig(name=name, value=MARKER)])]))
-        assert lines[0]['configs'] == {name: '(hidden)'}
+        for api, operation in (('IncrementalAlterConfigs', {'config_operation': 0}), ('AlterConfigs', {})):
+            configs = [{'name': name, 'value': MARKER, **operation}]
+            _, lines = ask(api, resources=[{'resource_type': BROKER, 'resource_name': '1', 'configs': configs}])
+            assert lines[0]['configs'] == {name: '(hidden)'}
 
 
 def test_partitions_records_and_offsets_are_changes_too(ask):
-    ask(messages.CreateTopicsRequest(topics=[create('orders')]))
-    wanted = messages.CreatePartitionsRequest.CreatePartitionsTopic(name='orders', count=3, assignments=None)
-    _, lines = ask(messages.CreatePartitionsRequest(topics=[wanted], timeout_ms=1000))
+    ask('CreateTopics', topics=[create('orders')])
+    _, lines = ask('CreatePartitions', topics=[{'name': 'orders', 'count': 3, 'assignments': None}], timeout_ms=1000)
     assert [(*short([line])[0], line['partitions']) for line in lines] == [('topic:orders', 'ok', 3)]
-    topic = messages.DeleteRecordsRequest.DeleteRecordsTopic
-    _, lines = ask(messages.DeleteRecordsRequest(timeout_ms=1000, topics=[topic(name='orders', partitions=[
-        messages.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=0),
-        messages.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=7, offset=3)])]))
+    _, lines = ask('DeleteRecords', timeout_ms=1000, topics=[{'name': 'orders', 'partitions': [
+        {'partition_index': 0, 'offset': 0}, {'partition_index': 7, 'offset': 3}]}])
     assert [(*short([line])[0], line['before']) for line in lines] == [
         ('partition:orders-0', 'ok', 0), ('partition:orders-7', 'UNKNOWN_TOPIC_OR_PARTITION', 3)]
-    topic = messages.OffsetDeleteRequest.OffsetDeleteRequestTopic
-    _, lines = ask(messages.OffsetDeleteRequest(group_id='missing', topics=[topic(name='orders', partitions=[
-        messages.OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)])]))
+    _, lines = ask('OffsetDelete', group_id='missing', topics=[{
+        'name': 'orders', 'partitions': [{'partition_index': 0}]}])
     assert short(lines)[0] == ('group:missing', 'NOT_COORDINATOR')
 
 
 def test_a_handler_that_answers_later_leaves_its_lines(ask):
-    offset = messages.OffsetCommitRequest
-    ask(offset(group_id='old', topics=[]), 8)
-    _, lines = ask(messages.DeleteGroupsRequest(groups_names=['old', 'missing']))
+    ask('OffsetCommit', 8, group_id='old', topics=[])
+    _, lines = ask('DeleteGroups', groups_names=['old', 'missing'])
     assert {resource for resource, _ in short(lines)} == {'group:old', 'group:missing'}
 
 
 def test_a_change_that_is_refused_has_the_name_of_the_error(ask):
-    _, lines = ask(messages.CreateTopicsRequest(topics=[create('orders', 1, no_such_setting='x')]))
+    _, lines = ask('CreateTopics', topics=[create('orders', 1, no_such_setting='x')])
     assert short(lines) == [('topic:orders', 'INVALID_CONFIG')]
 
 
@@ -142,5 +130,5 @@ def test_every_api_that_changes_something_is_audited():
 def test_an_audit_that_is_off_costs_no_line(broker):
     from kbroker.security.audit import Audit
     broker.audit = Audit()
-    broker.ask(messages.CreateTopicsRequest(topics=[create('orders')]))
+    broker.ask(build('CreateTopicsRequest', topics=[create('orders')]))
     assert broker.lines.texts == []

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.brokers.in_process_broker import InProcessConnection, frame_of, read_answer
+from support.messages.message_builder import build
 from support.worlds.transaction_coordinator import STATE_TOPIC, World
 
 from kbroker.apis.serving.dispatch import Dispatcher
@@ -45,7 +46,7 @@ def ask(world, request, version):
 
 def call(world, name, version, **fields):
     """Send a request. Return the answer, or None while it is parked."""
-    request = getattr(messages, f'{name}Request')(**fields)
+    request = build(f'{name}Request', **fields)
     connection = ask(world, request, version)
     assert len(connection.replies) <= 1
     return read_answer(request, version, connection.replies[0]) if connection.replies else None
@@ -102,11 +103,10 @@ def test_an_initialisation_fences_by_the_code_that_its_version_knows(world, vers
 
 
 def add(world, version, topics, producer=(1000, 0), transactional_id='tx-1'):
-    topic_class = messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
     response = call(
         world, 'AddPartitionsToTxn', version, v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=producer[0], v3_and_below_producer_epoch=producer[1],
-        v3_and_below_topics=[topic_class(name=name, partitions=partitions) for name, partitions in topics.items()])
+        v3_and_below_topics=[{'name': name, 'partitions': partitions} for name, partitions in topics.items()])
     return results(response.results_by_topic_v3_and_below)
 
 
@@ -133,10 +133,9 @@ def test_the_answer_has_a_code_for_each_partition_asked_for(version, name, topic
     """The hand-written reader and writer agree with the codec, which interprets the table."""
     world = World()
     world.init()
-    topic_class = messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
     response = call(world, 'AddPartitionsToTxn', version, v3_and_below_transactional_id=name,
                     v3_and_below_producer_id=1000, v3_and_below_producer_epoch=0, v3_and_below_topics=[
-                        topic_class(name=topic, partitions=partitions) for topic, partitions in topics])
+                        {'name': topic, 'partitions': partitions} for topic, partitions in topics])
     found = [(topic.name, partition.partition_index, ErrorCode(partition.partition_error_code))
              for topic in response.results_by_topic_v3_and_below for partition in topic.results_by_partition]
     wanted = [(topic, partition) for topic, partitions in topics for partition in partitions]
@@ -153,9 +152,8 @@ def test_the_answer_has_a_code_for_each_partition_asked_for(version, name, topic
 
 @pytest.mark.parametrize('version', range(4))
 def test_partitions_that_do_not_parse_close_the_connection_and_add_nothing(world, version):
-    request = messages.AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id='tx-1', v3_and_below_producer_id=1000, v3_and_below_topics=[
-            messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name='orders', partitions=[0, 1])])
+    request = build('AddPartitionsToTxnRequest', v3_and_below_transactional_id='tx-1', v3_and_below_producer_id=1000,
+                    v3_and_below_topics=[{'name': 'orders', 'partitions': [0, 1]}])
     frame = frame_of(request, version)
     broker = SimpleNamespace(transactions=world.coordinator, topics=world.topics)
     body = len(encode(request, version)) - (version == 3)       # the content of tags after the body is not checked
@@ -171,8 +169,7 @@ def test_the_next_transaction_waits_for_the_completion_of_the_one_before_but_not
     """A librdkafka producer begins the next transaction after the answer to its commit, before the markers exist."""
     fields = {'AddOffsetsToTxn': {'transactional_id': 'tx-1', 'producer_id': 1000, 'group_id': 'g1'},
               'AddPartitionsToTxn': {'v3_and_below_transactional_id': 'tx-1', 'v3_and_below_producer_id': 1000,
-                                     'v3_and_below_topics': [
-                  messages.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name='audit', partitions=[0])]}}[name]
+                                     'v3_and_below_topics': [{'name': 'audit', 'partitions': [0]}]}}[name]
     for is_quick in (True, False):
         world = World(immediate=False)
         world.init()
@@ -215,12 +212,10 @@ def test_partitions_of_a_zombie_are_refused_by_the_code_that_its_version_knows(w
 
 
 def batched(world, version, *transactions):
-    request = messages.AddPartitionsToTxnRequest
     response = call(world, 'AddPartitionsToTxn', version, transactions=[
-        request.AddPartitionsToTxnTransaction(
-            transactional_id=transactional_id, producer_id=producer_id, producer_epoch=0, verify_only=verify_only,
-            topics=[request.AddPartitionsToTxnTopic(name=name, partitions=partitions)
-                    for name, partitions in topics.items()])
+        {'transactional_id': transactional_id, 'producer_id': producer_id, 'producer_epoch': 0,
+         'verify_only': verify_only,
+         'topics': [{'name': name, 'partitions': partitions} for name, partitions in topics.items()]}
         for transactional_id, producer_id, verify_only, topics in transactions])
     return response and {result.transactional_id: results(result.topic_results)
                          for result in response.results_by_transaction}
@@ -300,13 +295,10 @@ def test_an_ending_is_parked_until_its_decision_is_durable():
 
 
 def write_markers(world, version, *markers):
-    request = messages.WriteTxnMarkersRequest
     response = call(world, 'WriteTxnMarkers', version, markers=[
-        request.WritableTxnMarker(
-            producer_id=producer_id, producer_epoch=epoch, transaction_result=committed, coordinator_epoch=3,
-            transaction_version=2 if version == 2 else 0,
-            topics=[request.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
-                    for name, indexes in topics.items()])
+        {'producer_id': producer_id, 'producer_epoch': epoch, 'transaction_result': committed, 'coordinator_epoch': 3,
+         'transaction_version': 2 if version == 2 else 0,
+         'topics': [{'name': name, 'partition_indexes': indexes} for name, indexes in topics.items()]}
         for producer_id, epoch, committed, topics in markers])
     return response and [
         {(topic.name, partition.partition_index): ErrorCode(partition.error_code)
@@ -330,10 +322,9 @@ def test_the_strict_epoch_rule_applies_from_version_2(world, version, code):
 
 def test_markers_are_answered_when_all_are_durable():
     world = World(immediate=False)
-    request = messages.WriteTxnMarkersRequest
-    asked = request(markers=[request.WritableTxnMarker(
-        producer_id=1, producer_epoch=0, transaction_result=True, coordinator_epoch=0,
-        topics=[request.WritableTxnMarkerTopic(name='orders', partition_indexes=[0, 1])])])
+    asked = build('WriteTxnMarkersRequest', markers=[{
+        'producer_id': 1, 'producer_epoch': 0, 'transaction_result': True, 'coordinator_epoch': 0,
+        'topics': [{'name': 'orders', 'partition_indexes': [0, 1]}]}])
     connection = ask(world, asked, 1)
     world.topics.get('orders', 0).flush()
     assert connection.replies == []
@@ -413,9 +404,8 @@ def test_the_producers_of_a_partition_are_described(world):
                                            timestamp_ms=0))
     partition.append_batch(encode_batch([(123, b'', b'')], producer_id=1000, producer_epoch=3, base_sequence=7,
                                   transactional=True))
-    request = messages.DescribeProducersRequest
     found, missing = call(world, 'DescribeProducers', 0, topics=[
-        request.TopicRequest(name='orders', partition_indexes=[0, 9])]).topics[0].partitions
+        {'name': 'orders', 'partition_indexes': [0, 9]}]).topics[0].partitions
     (state,) = found.active_producers
     assert (state.producer_id, state.producer_epoch, state.last_sequence, state.last_timestamp,
             state.coordinator_epoch, state.current_txn_start_offset) == (1000, 3, 7, 123, 2, 40)
