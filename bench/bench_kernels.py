@@ -1,4 +1,4 @@
-"""The compiled paths, each next to its reference: compare the times of a group, not those of two runs.
+"""The compiled paths, each next to its reference. Compare only times of the same group in the same run.
 
     python -m pytest bench/bench_kernels.py --benchmark-group-by=group --benchmark-columns=median,iqr,rounds
 """

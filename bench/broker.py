@@ -41,7 +41,7 @@ DURABILITIES = ('page-cache', 'disk')
 
 @dataclass
 class Row:
-    """One row of the table: the description, the figures, and the other load on the machine."""
+    """One row of the table: a description, its figures, and the load of other programs on the machine."""
 
     name: str
     figures: str

@@ -37,7 +37,7 @@ SLOW = {'kafka-python': 10, 'aiokafka': 10}
 
 
 class Load(NamedTuple):
-    """A program of `client_loads` with a batch.size."""
+    """A client of `client_loads`, run with a certain batch.size."""
 
     name: str
     label: str

@@ -102,7 +102,7 @@ def least(runs: list[Taken]) -> Taken:
 def compare(name: str, path: pathlib.Path, runs: int, java: list[str] | None, in_words: Callable[[float], str]) -> None:
     """Print one row for wall time and one for CPU.
 
-    The first run does not count: it brings the file into the page cache and leaves its bytecode.
+    The first run does not count: it reads the file into the page cache and writes the bytecode of Python.
     """
     own_command = [sys.executable, '-c', INSTALLED_SCRIPT, *OPTIONS, str(path)]
     env = {name: value for name, value in os.environ.items() if name != 'PYTHONDONTWRITEBYTECODE'}

@@ -176,7 +176,8 @@ FETCHED_PRODUCERS, FETCHED_TRANSACTIONS = 50, 10
 
 
 def fetched() -> tuple[list[bytes], list[tuple[int, int]]]:
-    """Return 1000 batches by 50 producers, every other transaction aborted, and the aborted transactions."""
+    """Return 1000 batches by 50 producers, whose transactions are alternately aborted, and the list of aborted
+    transactions."""
     batches, aborted, offset = [], [], 0
     for transaction in range(FETCHED_TRANSACTIONS):
         commit = transaction % 2 == 0

@@ -1,4 +1,4 @@
-"""Compiles and runs the load generator of bench/load and parses its figures; also compiles the floor server.
+"""Compiles and runs the load generator of bench/load, and parses its figures. It also compiles the floor server.
 
     python bench/load_generator.py HOST:PORT [--seconds S] [--warm-up S] [--pid BROKER] LOAD...
 

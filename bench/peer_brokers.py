@@ -1,4 +1,4 @@
-"""The brokers under comparison, each a process on this machine with its own directory."""
+"""The brokers that the benches compare, each a process on this machine with its own directory."""
 from __future__ import annotations
 
 import contextlib
@@ -76,7 +76,7 @@ class WithTls:
 
 
 class ServerKafka(WithTls, KafkaProcess):
-    """Apache Kafka with the JVM options of its own server script, not the small heap of the tests."""
+    """Apache Kafka with the JVM options of its own server script, in place of the small heap that the tests use."""
 
     def launch(self, arguments: list[str]) -> None:
         main = arguments.index('kafka.Kafka')
@@ -131,7 +131,7 @@ def floor_with_files(directory: pathlib.Path) -> Broker:
 
 
 def kafka_tool(main_class: str, *arguments: str) -> list[str]:
-    """Return the command that runs one of Kafka's performance tools as its script does."""
+    """Return the command that runs one of Kafka's performance tools with the JVM options of its script."""
     return java_tool(f'org.apache.kafka.tools.{main_class}', *arguments)
 
 

@@ -65,7 +65,7 @@ class Cell:
         return f'{name} ({kind})' if len(active) > 1 else name
 
     def names_in(self, division: str) -> set[str]:
-        """Return all row names of this cell."""
+        """Return the names of all rows of this cell in a division."""
         name = self.name_in(division)
         return {name, *(self.name_of(load.partition(':')[0], name) for load in self.loads)}
 
@@ -75,7 +75,7 @@ class Cell:
 
     @property
     def has_floor(self) -> bool:
-        """Return whether a server without a log can answer the requests of this cell."""
+        """Return whether the floor server, which has no log, can answer the requests of this cell."""
         is_filled = self.fill is None or self.fill.load.startswith('produce')
         return bool(self.loads) and is_filled and not self.is_cold and all(load.startswith(('produce', 'idle')) or (
             load.startswith('fetch') and option(load, 'from', 0) == 0) for load in self.loads)

@@ -1,4 +1,4 @@
-"""The report of the peers bench: a table, ratios against targets, markdown, an SVG chart."""
+"""The report of the bench of peers: a table, ratios with their targets, and a chart in SVG."""
 from __future__ import annotations
 
 import re
@@ -75,7 +75,7 @@ WITH_SPREAD = ('rate', 'ms')
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield the table: medians over the rounds, with minimum and maximum of the first figure."""
+    """Yield the table of medians over the rounds, with the minimum and maximum of a row's first figure."""
     yield '| cell | peer | ' + ' | '.join(head for head, _, _ in COLUMNS) + ' |'
     yield '|---|---|' + '--:|' * len(COLUMNS)
     for cell in results.cells():

@@ -119,7 +119,7 @@ class Notebook:
             row.fault or ', '.join(f'{name} {value:,.2f}' for name, value in row.figures.items())), err=True)
 
     def _heads(self) -> Iterator[str]:
-        """Yield a description and time of each run that still has rows."""
+        """Yield the description and the time of each run whose rows are in the report."""
         runs: dict[str, list[str]] = {}
         for line, following in pairwise([*self._lines, {'head': ''}]):
             if 'head' in line and 'head' not in following:
@@ -135,7 +135,7 @@ class Notebook:
         return text
 
 
-# ---- a cell on a peer
+# ---- the measurement of a cell on a peer
 
 def figures_of(measured: Measurement, load: Figures, pid: int) -> dict[str, float]:
     """Return the figures of one load of a cell. CPU is divided among the loads, which share the processes."""
@@ -301,7 +301,7 @@ def taking(cell: Cell, peers: list[Peer]) -> list[Peer]:
 
 
 def rounds_of(notebook: Notebook, cell: Cell, peers: list[Peer]) -> int:
-    """Return the number of rounds in which each of these peers, of one division, ran."""
+    """Return the number of rounds of a cell in which each of these peers has run."""
     if not peers:
         return sys.maxsize
     names = cell.names_in(peers[0].division)

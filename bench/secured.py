@@ -1,4 +1,4 @@
-"""The cost of logins and access control for a client, on kbroker alone.
+"""The cost of logins and access control for a client of kbroker.
 
     python bench/secured.py [--quick] [--rounds N] [--seconds S]
 

@@ -59,7 +59,7 @@ FIXED_ROUNDS = 7
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the table, for all sources."""
+    """A measurement of all sources: one row of the table."""
 
     topic: Topic
     action: str
@@ -222,7 +222,7 @@ def table(results: list[Result]) -> Iterator[str]:
 
 
 def fixed_costs(result: Result) -> Iterator[str]:
-    """Yield the table of a job that reads almost nothing."""
+    """Yield the table of a job that reads a few records only."""
     yield f'| {result.cell.topic.visible_records} records | ms a job | CPU ms, JVM + Python |'
     yield '|---|---|---|'
     for source, runs in result.runs.items():

@@ -117,7 +117,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields after the name: state, parent, ..."""
+    """Return the fields of /proc/PID/stat after the name: state, parent, ..."""
     with open(f'/proc/{pid}/stat') as file:
         return file.read().rpartition(')')[2].split()
 

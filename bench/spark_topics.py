@@ -47,7 +47,7 @@ class Topic:
 
     @property
     def transactions(self) -> list[bool]:
-        """Return whether each transaction is committed, spread evenly."""
+        """Return for each transaction whether it is committed. Aborted transactions are spread evenly."""
         batches = -(-self.records // self.records_of_a_batch // self.partitions)
         share = self.aborted_percent / 100
         return [int((number + 1) * share) == int(number * share)
@@ -138,7 +138,7 @@ class Filler:
         return self._cluster.retrying(ask, type(request).__name__, also={ErrorCode.CONCURRENT_TRANSACTIONS})
 
     def _produce(self, topic: Topic, transactional_id: str | None, batch: bytearray) -> None:
-        """Produce the same batch to each partition."""
+        """Produce a batch to each partition of a topic."""
         request = messages.ProduceRequest
         if len(self._waiting) >= IN_FLIGHT:
             self._receive()

@@ -32,7 +32,7 @@ SINKS: dict[str, dict[str, str]] = {
     'ours, prepared': {'commit': 'prepared'},
 }
 TARGETS = {'ours, driver': 0.7, 'ours, prepared': 1.0}
-"""The least multiple of the connector's rows/s."""
+"""The least rows/s that each kind of sink should reach, as a multiple of the connector's."""
 MOST_OVERHEAD_MS = 50
 _names = itertools.count(1)
 
@@ -61,7 +61,7 @@ class Job:
 
 @dataclass
 class Written:
-    """The runs of a job by sink."""
+    """The measured runs of a job, by sink."""
 
     job: Job
     runs: dict[str, list[Measurement]] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Writing:
         return found
 
     def _check(self, job: Job, sink: str, topic: str) -> None:
-        """Check that a read_committed query finds all rows."""
+        """Check that a query with read_committed finds all rows of the job."""
         if sink in (FLOOR, CROSSING):
             return
         found = self._bench.spark.read.format('kbroker').options(**{

@@ -90,7 +90,8 @@ def _ignore_signals() -> None:
 
 
 def _end_after_grace(signalled: int, work: pathlib.Path, results: Report) -> None:
-    """Wait for a signal in a thread, which runs even while the main thread blocks in a library."""
+    """Wait for a signal, and end the process GRACE_S later. This runs in a thread, so it works while the main thread
+    blocks."""
     number = os.read(signalled, 1)[0]
     time.sleep(GRACE_S)     # the main thread ends the process before, unless a library holds it
     _leave(work, results, number)

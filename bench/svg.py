@@ -5,7 +5,7 @@ import html
 from collections.abc import Iterable
 
 BAR, GAP = 14, 10
-"""The height of a bar, and the gap between two groups of bars."""
+"""The height of a bar in pixels, and the gap between two groups of bars."""
 
 
 def text(x: float, y: float, content: str, more: str = '') -> str:

@@ -91,7 +91,7 @@ class Sizes:
 
 
 class Bench:
-    """The blocks by (client, peer, feature)."""
+    """The bench: its sizes, and the measured blocks by (client, peer, feature)."""
 
     def __init__(self, sizes: Sizes):
         self.sizes = sizes

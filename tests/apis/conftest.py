@@ -1,4 +1,4 @@
-"""Fixtures: an in-process broker for each test, a disk whose syncs the test may hold, and a client."""
+"""Fixtures: an in-process broker for each test, a disk whose syncs the test may hold, and clients."""
 import gc
 
 import pytest
@@ -40,7 +40,7 @@ def node(start_node):
 
 @pytest.fixture
 def client(node):
-    """A client, and a topic `orders` of one partition."""
+    """Create the topic `orders` with one partition, and return a client."""
     client = ApiClient(node)
     client.create_topic()
     return client

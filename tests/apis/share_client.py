@@ -77,7 +77,7 @@ class ShareClient(ApiClient):
         return answer
 
     def say(self, first: int, last: int, *types: int, **options: Any) -> int:
-        """Acknowledge records of partition 0 and return the error code of the partition."""
+        """Acknowledge the records from `first` to `last` of partition 0. Return the error code of the partition."""
         answer = self.acknowledge((0, first, last, *types), **options)
         assert answer.error_code == 0, answer
         code: int = answer.responses[0].partitions[0].error_code

@@ -20,7 +20,7 @@ GROUP = 32
 
 @pytest.fixture
 def held(client, disk):
-    """A log with one durable record at offset 0, and a disk that is held from now on."""
+    """Write one durable record at offset 0. Return the disk, which holds all later syncs."""
     client.produce(client.batch(b'durable'))
     disk.is_held = True
     return disk

@@ -69,7 +69,8 @@ def answer_to(broker: Any, authorizer: Authorizer, ids: dict[str, bytes], run: R
 
 
 def shape(value: Any) -> Any:
-    """Return the error codes and bit fields of an answer, the lengths of its lists, and what is null."""
+    """Return the shape of an answer: its error codes and bit fields, the lengths of its lists, and which fields are
+    null."""
     if isinstance(value, list):
         return sorted((shape(item) for item in value), key=repr)
     names = getattr(getattr(value, '_layout', None), 'names', None)
@@ -147,7 +148,7 @@ DENIED = {
 """The error codes in the answers to a client without rights. In all other cases, the answer omits what the client may
 not see."""
 SILENT = {'describe-log-dirs': 3, 'elect-leaders': 0, 'elect-all-leaders': 1}
-"""The first version whose answer can report the denial."""
+"""For cases whose older answers cannot report a denial, the first version that can."""
 
 
 @pytest.mark.parametrize('case', CASES, ids=lambda case: case.name)

@@ -71,7 +71,7 @@ class Bursts:
         return [reply for peer in self.peers for reply in split(peer.receive())]
 
     def make_busy(self):
-        """Append twice in one tick: a partition gathers only after a tick with several appends."""
+        """Append twice in one tick. A partition gathers appends only after a tick with several appends."""
         requests = [produce(self.node, b'a') for _ in range(2)]
         assert produced(requests, self.send(requests)) == [(0, 0), (0, 1)]
 

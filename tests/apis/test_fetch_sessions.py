@@ -267,7 +267,7 @@ def test_fetches_without_a_session_leave_no_garbage(wide):
 
 @pytest.fixture
 def aged(client):
-    """A session on a topic with one expired record. Retention has not run yet."""
+    """Return a session on a topic with one expired record, on which retention has not run yet."""
     client.create_topic('aged', retention_ms='5000')
     client.produce(client.batch(b'old'), topic='aged')
     client.broker.clock.advance(10_000)

@@ -1,4 +1,4 @@
-"""A broker's answers to a failed login, and its work for them, do not show whether the user exists.
+"""A broker's answers to a failed login, and the work for these answers, do not show whether the user exists.
 
 Wall time is too noisy for a test, so the work is counted: the lines of the broker that Python executes from the frame
 to the answer. `tests/security/test_enumeration` counts the calls of hash functions within the mechanisms.

@@ -23,7 +23,7 @@ TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
 
 
 class Guard:
-    """The rights of alice on a broker."""
+    """Gives alice rights on a broker, and removes them."""
 
     def __init__(self, broker):
         self.broker = broker

@@ -365,7 +365,7 @@ def test_an_acknowledgement_of_an_unknown_share_partition_is_refused(member):
     assert member.say(0, 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-# ---- failing writes, and the stop of the broker
+# ---- writes of state that fail, and the stop of the broker
 
 @pytest.mark.parametrize(('failure', 'code', 'is_dropped'), [
     (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, True),
@@ -473,7 +473,7 @@ def test_idle_share_partitions_are_dropped_and_loaded_again(node, client, member
 
 @pytest.fixture
 def past_the_limit(client, member):
-    """Four records of the last batch that are past the limit of record locks, after the group's last session."""
+    """Leave four records of the last batch past the limit of record locks, and end the group's last session."""
     assert client.alter(GROUP, 'g1', share_partition_max_record_locks='100') == 0
     client.produce(client.batch(*[b'a'] * 64))
     client.produce(client.batch(*[b'a'] * 40))

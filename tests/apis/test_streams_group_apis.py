@@ -1,4 +1,4 @@
-"""StreamsGroupHeartbeat over the wire: topologies that are refused, and internal topics that cannot be created.
+"""StreamsGroupHeartbeat over the wire: refused topologies, and internal topics that cannot be created.
 
 StreamsGroupDescribe: the numbers of partitions of internal topics.
 """

@@ -1,4 +1,4 @@
-"""The APIs for transactional producers and for transaction tools, through their wire formats."""
+"""The APIs for transactional producers and for transaction tools, tested through their wire formats."""
 from __future__ import annotations
 
 import importlib
@@ -361,7 +361,7 @@ def listed(world, version=2, **filters):
 
 @pytest.fixture
 def busy(world):
-    """A coordinator with tx-1 open for 10 s, tx-2 just opened, and tx-3 Empty."""
+    """Return a coordinator in which tx-1 has been open for 10 s, tx-2 was just opened, and tx-3 is Empty."""
     world.add((1000, 0))
     world.clock.advance(10_000)
     world.init('tx-2')

@@ -76,7 +76,7 @@ class Loop:
         return True
 
     def _write(self):
-        """Write the results and the offsets in one transaction."""
+        """Write the squares and the offsets of the read records in one transaction."""
         read, self._read = self._read, []
         ends = {(message.topic(), message.partition()): message.offset() + 1 for message in read}
         try:
@@ -94,7 +94,7 @@ class Loop:
             self._rewind()
 
     def _rewind(self):
-        """Read again from the committed offsets."""
+        """Discard the read records, and read again from the committed offsets."""
         self._read.clear()
         for committed in self._consumer.committed(self._consumer.assignment(), LIMIT_S):
             if committed.offset == OFFSET_INVALID:

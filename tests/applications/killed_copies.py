@@ -28,7 +28,7 @@ class KilledProcess(ABC):
 
     @abstractmethod
     def command(self):
-        """Return the words of the command that starts it."""
+        """Return the words of the command that starts the process."""
 
     def start(self):
         with open(self._log, 'ab') as log:

@@ -88,7 +88,8 @@ class Group:
 
 
 def check_squares(broker, directory, kills, rng):
-    """Check that the output is the input squared, each record once and in order, and that all of it is committed."""
+    """Check that the output has the square of each input number once and in order, and that all offsets are
+    committed."""
     create_topics(broker.address, INPUT)
     with Group(broker.address, directory) as group:
         for victim in kills:

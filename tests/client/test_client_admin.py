@@ -79,7 +79,7 @@ def produced(address, topic, values, partition=0, **settings):
 
 
 class OpenTransaction:
-    """An open transaction with one record in partition 0."""
+    """Opens a transaction with one record in partition 0."""
 
     def __init__(self, address, topic):
         self.transactional_id = next(names)

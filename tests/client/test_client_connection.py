@@ -518,7 +518,7 @@ def test_a_listener_that_asks_for_no_sasl(serves_sasl):
 
 @pytest.fixture
 def short_session():
-    """A broker whose sessions last a second, a connection to it, and the clock of the connection."""
+    """Yield a broker whose sessions last a second, a connection to it, and the clock of the connection."""
     broker = ScriptedBroker()
     broker.answers['SaslHandshake'] = lambda request: messages.SaslHandshakeResponse(mechanisms=['PLAIN'])
     broker.answers['SaslAuthenticate'] = lambda request: messages.SaslAuthenticateResponse(session_lifetime_ms=1000)

@@ -33,7 +33,7 @@ def proxy_of():
 
 @pytest.fixture
 def proxied(start_broker, proxy_of):
-    """A broker that advertises the address of a proxy."""
+    """Return a broker that advertises the address of a proxy, and the proxy."""
     proxy = proxy_of(seed=939)
     broker = start_broker({'advertised.listeners': f'PLAINTEXT://{proxy.address}'})
     proxy.target = broker.address

@@ -1,4 +1,4 @@
-"""The edges of the live view: other types of groups, errors for wrong addresses, and modules it does not load."""
+"""Edge cases of the live view: other types of groups, errors for wrong addresses, and modules that it does not load."""
 import subprocess
 import sys
 from contextlib import closing
@@ -25,7 +25,7 @@ def topics(**options):
 
 
 def failed(capsys, *arguments):
-    """Return the one-line error of the command, without the command's name."""
+    """Run a command that fails. Return its one-line error, without the command's name."""
     with pytest.raises(SystemExit) as ended:
         topics.main([*arguments])
     written = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""SASL exchanges: the vectors of the RFCs, and a server written from RFC 5802."""
+"""The client's SASL exchanges agree with the vectors of the RFCs, and with a server that is written from RFC 5802."""
 import base64
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""The client with Apache Kafka: listeners that require SASL and TLS, and groups of the new protocol."""
+"""The client with Apache Kafka: listeners that require SASL and TLS, and groups of KIP-848."""
 from contextlib import closing
 
 import pytest

@@ -20,7 +20,7 @@ def address(shared_broker):
 
 @pytest.fixture
 def topic(address, request):
-    """A topic of two partitions with ten records in each; the times of the records are 0, 10, 20 ..."""
+    """Create a topic of two partitions, each with ten records at the times 0, 10, 20 ..."""
     name = request.node.name.replace('[', '-').replace(']', '')
     with Admin(address) as admin:
         assert admin.create_topics([NewTopic(name, 2)]) == {name: None}

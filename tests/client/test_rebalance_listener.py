@@ -254,7 +254,7 @@ def test_metadata_that_a_broken_connection_did_not_bring_is_asked_for_again():
     assert failures == []
 
 
-# ---- the end of a subscription
+# ---- calls at the end of a subscription
 
 @pytest.mark.parametrize('commits', [True, False])
 def test_a_consumer_that_closes_commits_reports_and_leaves(commits):

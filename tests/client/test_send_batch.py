@@ -1,4 +1,4 @@
-"""Columns become the batches that one send for each row would make."""
+"""The producer turns columns into the same batches as a `send` for each row would."""
 from array import array
 from itertools import pairwise
 

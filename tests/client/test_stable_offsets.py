@@ -73,7 +73,7 @@ def test_another_error_is_raised_at_once(stable):
 
 @pytest.fixture
 def topic(shared_broker, request):
-    """The name of a topic with two records."""
+    """Create a topic with two records, and return its name."""
     name = request.node.name
     with Admin(shared_broker.address) as admin:
         admin.create_topics([NewTopic(name, 1)])

@@ -1,4 +1,4 @@
-"""The choice of partition: the hash common to all Kafka clients, and the sticky choice for records without a key."""
+"""The choice of a partition: by the hash that all Kafka clients share, and sticky for records without a key."""
 import random
 
 import pytest

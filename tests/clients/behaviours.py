@@ -273,7 +273,8 @@ class Behaviours:
         late.send(topic, 0, 'late')
         late.flush()
         client.produce(topic, 1, 0, 1)
-        # The last stable offset holds v0 back until the coordinator has aborted the late transaction.
+        # A read_committed consumer sees v0 only after the coordinator has aborted the late transaction, which holds the
+        # last stable offset.
         client.expect_committed(topic, 1, values(0, 1))
         with pytest.raises(client.errors):
             late.commit()

@@ -1,4 +1,4 @@
-"""aiokafka: each call runs its event loop until the call is done."""
+"""The common behaviours with aiokafka. Each call runs aiokafka's event loop until the call is done."""
 import asyncio
 
 import aiokafka

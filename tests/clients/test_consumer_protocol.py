@@ -1,4 +1,4 @@
-"""librdkafka with `group.protocol=consumer` (KIP-848), through confluent-kafka."""
+"""The common behaviours with librdkafka and `group.protocol=consumer` (KIP-848), through confluent-kafka."""
 import confluent_kafka
 import pytest
 from behaviours import Behaviours, Restarts, fresh, until

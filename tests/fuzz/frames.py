@@ -25,7 +25,7 @@ SMALL = {
 
 
 class Frames:
-    """A stream of frames, without size prefix, from one seed."""
+    """A random stream of frames, without size prefixes, that one seed determines."""
 
     def __init__(self, apis: list[Api], seed: int, topic_ids: list[bytes]):
         self.random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Fixtures of the gates, which measure the cases of the benches, and the table of their verdicts."""
+"""Fixtures of the gates, and the table of their verdicts. The gates measure cases of the benches."""
 import sys
 
 import pytest

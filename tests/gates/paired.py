@@ -1,4 +1,5 @@
-"""The ratio of the CPU times of two functions, stable on a noisy machine: the median of alternating pairs."""
+"""Measures the ratio of the CPU times of two functions as the median of alternating pairs, which is stable on a noisy
+machine."""
 from __future__ import annotations
 
 import gc

@@ -1,4 +1,4 @@
-"""The work of a producer and a consumer for each record stays short, in instructions."""
+"""The work of a producer and a consumer for each record is bounded, in instructions."""
 import sys
 
 import pytest

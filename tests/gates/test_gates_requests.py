@@ -48,7 +48,7 @@ INSTRUCTIONS = {
 """The bounds on instructions of a request without the network, by version of Python, which affects them."""
 
 MIDDLE_TO_END = 1.15  # 1.06
-"""The bound on the instructions of a Fetch from the middle of a partition, divided by those of one from its end."""
+"""The bound on the ratio of instructions of a Fetch from the middle of a partition to those of a Fetch from its end."""
 
 GUARDED = {
     'Produce of 300 B': 450,  # 341 to 365

@@ -1,4 +1,4 @@
-"""A start stays short, in instructions and in imported modules."""
+"""The cost of a start is bounded, in instructions and in imported modules."""
 import sys
 
 import pytest

@@ -1,4 +1,4 @@
-"""The measurements of the attacks, and a table of them.
+"""The measurements of the attacks, and the program that prints them as a table.
 
     make test WORKERS=0 PYTEST_ARGS='tests/hostile --measure-attacks build/attacks.jsonl'
     python tests/hostile/attack_measurements.py build/attacks.jsonl

@@ -82,7 +82,7 @@ REPLACED_CLASS = collections.Counter({'builtins.type': 1, 'builtins.getset_descr
 
 
 class BesiegedBroker(BrokerProcess):
-    """A broker process that measures its turns."""
+    """A broker process that measures the turns of its loop."""
 
     def __init__(self, directory: pathlib.Path, settings: Mapping[str, str],
                  report: Callable[[Measurement], object] | None = None):

@@ -1,4 +1,4 @@
-"""The table of what attacks cost has the median of the runs."""
+"""The table of attacks has the medians of the runs."""
 from hostile.attack_measurements import Measurement, rows_of
 
 

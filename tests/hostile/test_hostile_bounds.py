@@ -1,4 +1,5 @@
-"""Attacks that fill one structure: ids, transactions, share sessions, topologies, rights, denials, long answers."""
+"""Attacks that fill one structure of the broker: ids, transactions, share sessions, topologies, rights, denials, long
+answers."""
 from __future__ import annotations
 
 import itertools

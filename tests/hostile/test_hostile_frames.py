@@ -1,4 +1,4 @@
-"""Attacks with frames: begun and never ended, and floods of small ones."""
+"""Attacks with frames that are begun and never completed, and with floods of small frames."""
 from __future__ import annotations
 
 import contextlib

@@ -54,7 +54,7 @@ class ReportingFile(FailingFile):
 
 
 class Changes:
-    """A controller on a held disk, and the changes that its clients wait for."""
+    """A controller on a held disk, with changes that its clients have requested."""
 
     def __init__(self, controller: MetadataController, disk: HeldDisk):
         self.controller = controller

@@ -59,7 +59,7 @@ def fails(code: ErrorCode, operation, *arguments, **options) -> str:
 
 
 class Written:
-    """The records appended to the log since the construction."""
+    """The records that were appended to the log since this object was made."""
 
     def __init__(self, node: ControllerDirectory):
         self.node, self.before = node, len(read_log(node.log_dir))

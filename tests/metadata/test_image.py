@@ -1,4 +1,4 @@
-"""The replay rules, one record at a time."""
+"""The rules by which an image replays each kind of record."""
 
 from __future__ import annotations
 

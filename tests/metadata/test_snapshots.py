@@ -332,7 +332,7 @@ def test_a_snapshot_that_is_given_up_by_a_stop_leaves_nothing_that_counts(node: 
 
 @pytest.fixture
 def trimmed(node: ControllerDirectory) -> Snapshots:
-    """A controller whose log begins above 0."""
+    """Return the snapshots of a controller whose log begins above offset 0."""
     snapshots = Snapshots(node, Limits(3000, 0, 8000, -1))
     for start in range(0, 200, 10):
         change_everything(snapshots.controller, start)

@@ -15,7 +15,7 @@ HERE = '127.0.0.1'
 
 @pytest.fixture
 def server(reactor, clock):
-    """A server with the listeners ONE and TWO."""
+    """Yield a server with the listeners ONE and TWO."""
     server = Server(reactor, [Endpoint(HERE, 0, name) for name in ('ONE', 'TWO')], CallingServer(echo),
                     Limits(max_request_bytes=1 << 20), quotas=ClientQuotas(clock, Window(), Window()))
     yield server

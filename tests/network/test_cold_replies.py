@@ -217,7 +217,7 @@ def test_a_leaving_connection_sends_its_cold_reply_first(fetch, cold, worker):
 
 @pytest.fixture
 def served(reactor, cold, worker):
-    """A server whose only client waits for a cold reply, and that client."""
+    """Yield a server whose only client waits for a cold reply, and the client."""
     def answer(connection, sequence, request):
         connection.reply(sequence, [Slice(file, 0, 10)])
 

@@ -65,7 +65,7 @@ def world():
 
 @pytest.fixture
 def strict():
-    """A stream whose frames may have up to 1000 bytes."""
+    """Yield a stream whose frames may have up to 1000 bytes."""
     with World(1000) as world:
         yield world.open()
 

@@ -140,7 +140,7 @@ def test_a_signal_is_a_call_on_the_loop():
         reactor.stop()
 
     reactor.on_signal(signal.SIGTERM, on_signal)
-    # The kernel may deliver the signal to any thread. The loop must wake up even if it is another one.
+    # The kernel may deliver the signal to any thread. The loop must wake up even if another thread gets the signal.
     reactor.call_soon_threadsafe(lambda: threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGTERM)).start())
     reactor.run()
     assert seen == ['stop']

@@ -20,7 +20,7 @@ from kbroker.settings.config import Config
 
 @pytest.fixture
 def files(tmp_path, certificates):
-    """A keystore and a truststore that the test may replace."""
+    """Copy a keystore and a truststore, which the test may replace."""
     shutil.copy(certificates / 'server.pem', tmp_path / 'keys.pem')
     shutil.copy(certificates / 'ca.pem', tmp_path / 'trusted.pem')
     return tmp_path

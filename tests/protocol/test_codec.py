@@ -58,7 +58,7 @@ def test_defaults_survive_the_wire_in_every_version(name):
 
 
 def mutated(random_source: random.Random, data: bytes) -> bytes:
-    """Return the bytes with one to three changes, removals or insertions, or truncated."""
+    """Return the bytes after one to three changes, removals, insertions or truncations."""
     changed = bytearray(data)
     for _ in range(random_source.randint(1, 3)):
         at = random_source.randrange(len(changed) + 1)

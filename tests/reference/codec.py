@@ -63,7 +63,7 @@ def _struct_bytes(shape: schema.Struct, version: int, flexible: bool, values: di
 
 
 def _is_struct_or_null(field: schema.Field, version: int) -> bool:
-    """Return True for a nullable struct. In a tag, an unsigned varint marks its presence instead of an int8."""
+    """Return True for a nullable struct. An int8 marks its presence, or in a tag, an unsigned varint."""
     return field.type == 'struct' and not field.is_array and field.may_be_null(version)
 
 

@@ -1,6 +1,6 @@
 """A slow compaction in one step, written from the rules: the oracle of `kbroker.log.cleaner`.
 
-A log is a list of batches. This searches for markers where the cleaner uses the transaction index.
+A log is a list of batches. The model searches for markers, where the cleaner uses the transaction index.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _snappy(data: bytes) -> bytes:
 
 @dataclass
 class Stored:
-    """A batch in a log: the header and the decoded records."""
+    """A batch in a log: its header and its decoded records."""
 
     header: Batch
     records: list[Record]

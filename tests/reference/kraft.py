@@ -27,7 +27,7 @@ class Entry:
 
 
 class Fields:
-    """A reader of successive values in the compact encoding."""
+    """Reads successive values in the compact encoding."""
 
     def __init__(self, data: bytes):
         self.data, self.at = data, 0

@@ -1,4 +1,4 @@
-"""The merge of the batches of a share state, record by record: the oracle of `group/share/merge`."""
+"""Merges the batches of a share state record by record: the oracle of `group/share/merge`."""
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The broker's side of SCRAM: the vectors of RFC 7677 and of a running Kafka, downgrades, replays, unknown users."""
+"""The broker's side of SCRAM: vectors of RFC 7677 and of Apache Kafka, downgrades, replays, and unknown users."""
 import base64
 import hashlib
 import hmac

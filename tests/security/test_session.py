@@ -1,4 +1,4 @@
-"""The states of a session, and the transitions that are refused."""
+"""The states of a login session, and the transitions that it refuses."""
 import itertools
 
 import pytest

@@ -1,4 +1,4 @@
-"""Every implementation that this processor supports, compared with the bitwise definition and with crcmod."""
+"""Every implementation of CRC-32C that this processor supports agrees with the bitwise definition and with crcmod."""
 
 import random
 
