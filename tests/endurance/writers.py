@@ -27,7 +27,7 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
 }
 DELIVERY_TIMEOUT_MS = 30_000
 MOST_BATCHES = 400
-"""A producer writes this many batches. Then the worker creates another one."""
+"""A producer writes at most this many batches. Then the worker creates another one."""
 MOST_RECORDS = 10
 BIG_BYTES = 4096
 KEYS = 100

@@ -18,18 +18,19 @@ def kill_session(session: int) -> None:
     A process that sets its own process group stays in its session. The search repeats, so it also finds children that
     are started during it.
     """
-    while members := _members(session):
+    while members := _with_field(SESSION_FIELD, session):
         for pid in members:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def _members(session: int) -> list[int]:
+def _with_field(field: int, value: int) -> list[int]:
+    """Return the running processes with this value in a field of their state."""
     found = []
     for place in PROC.glob('[0-9]*'):
         with suppress(OSError):
             fields = _fields(place)
-            if int(fields[SESSION_FIELD]) == session and fields[STATE_FIELD] not in GONE:
+            if int(fields[field]) == value and fields[STATE_FIELD] not in GONE:
                 found.append(int(place.name))
     return found
 
@@ -40,13 +41,7 @@ def _fields(place: pathlib.Path) -> list[str]:
 
 def children_of(parent: int) -> list[int]:
     """Return the running child processes of a process."""
-    found = []
-    for place in PROC.glob('[0-9]*'):
-        with suppress(OSError):
-            fields = _fields(place)
-            if int(fields[PARENT_FIELD]) == parent and fields[STATE_FIELD] not in GONE:
-                found.append(int(place.name))
-    return found
+    return _with_field(PARENT_FIELD, parent)
 
 
 def virtual_machine_above(pid: int) -> int:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from support.worlds.group_coordinator import GROUP, Answer, World
+from support.worlds.modern_member import ModernMember, everything
 
-from kbroker.base.completion import Callback
-from kbroker.base.errors import ErrorCode, KafkaError
+from kbroker.base.errors import ErrorCode
 from kbroker.group.consumer.group import ConsumerGroup
-from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, Call
+from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_FOR_A_WHILE_EPOCH
 from kbroker.group.records import GroupRow, read_row
 from kbroker.protocol.messages import ConsumerGroupHeartbeatRequest
 from kbroker.record.records import decode_records
@@ -17,40 +17,20 @@ from kbroker.record.records import decode_records
 Partitions = Mapping[str, set[int]]
 
 
-def everything(_topic: str) -> bool:
-    return True
+class Consumer(ModernMember):
+    """A member of a consumer group."""
 
-
-class Consumer:
-    """A member that a test controls. Each call sends one heartbeat and returns its Answer."""
+    request_class, kind = ConsumerGroupHeartbeatRequest, 'consumer'
 
     def __init__(self, world: World, member_id: str, *, names: list[str] | None = None, regex: str | None = None,
                  instance: str | None = None, group_id: str = GROUP, assignor: str | None = None,
                  rebalance_timeout_ms: int = 300_000, may_describe: Callable[[str], bool] = everything):
-        self.world, self.member_id, self.instance, self.group_id = world, member_id, instance, group_id
-        self.names, self.regex, self.assignor = names, regex, assignor
-        self.rebalance_timeout_ms, self.may_describe = rebalance_timeout_ms, may_describe
-        self.epoch = JOIN_EPOCH
+        super().__init__(world, member_id, group_id, may_describe)
+        self.names, self.regex, self.assignor, self.instance = names, regex, assignor, instance
+        self.rebalance_timeout_ms = rebalance_timeout_ms
 
     def send(self, **fields: Any) -> Answer:
-        """Send a heartbeat with these fields, and adopt the epoch of the answer."""
-        request = ConsumerGroupHeartbeatRequest(**{
-            'group_id': self.group_id, 'member_id': self.member_id, 'member_epoch': self.epoch,
-            'instance_id': self.instance, **fields})
-        names = request.subscribed_topic_names
-        call = Call(request, None if names is None else frozenset(names), self.member_id, '/127.0.0.1',
-                    self.may_describe)
-        answer = Answer()
-
-        def done(error: KafkaError | None, response: Any) -> None:
-            answer.complete(error, response)
-            if error is None:
-                self.epoch = response.member_epoch
-
-        answer.attempt(lambda: self.world.groups.heartbeats('consumer', request.group_id).submit(call, Callback(done)))
-        if self.world.topics.immediate:
-            self.world.run_due()
-        return answer
+        return super().send(**{'instance_id': self.instance, **fields})
 
     def join(self, **fields: Any) -> Answer:
         return self.send(**{
@@ -66,9 +46,6 @@ class Consumer:
                 topic_class(topic_id=self.world.topics.topic(name).topic_id, partitions=sorted(partitions))
                 for name, partitions in owned.items()]
         return self.send(**fields)
-
-    def leave(self) -> Answer:
-        return self.send(member_epoch=LEAVE_EPOCH)
 
     def leave_for_a_while(self) -> Answer:
         return self.send(member_epoch=LEAVE_FOR_A_WHILE_EPOCH)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from support.worlds.group_coordinator import GROUP, Answer, World
+from support.worlds.modern_member import ModernMember
 
-from kbroker.base.completion import Callback
-from kbroker.base.errors import ErrorCode, KafkaError
-from kbroker.group.modern.heartbeat import JOIN_EPOCH, LEAVE_EPOCH, Call
+from kbroker.base.errors import ErrorCode
+from kbroker.group.modern.heartbeat import JOIN_EPOCH
 from kbroker.group.streams.group import StreamsGroup
 from kbroker.protocol.messages import StreamsGroupHeartbeatRequest
 
@@ -25,33 +25,20 @@ def topology(epoch: int = 0, sources: tuple[str, ...] = ('t',), changelogs: tupl
         repartition_source_topics=[], copartition_groups=[])])
 
 
-class StreamsClient:
-    """A member that a test controls. Each call sends one heartbeat and returns its Answer."""
+class StreamsClient(ModernMember):
+    """A member of a streams group."""
+
+    request_class, kind = Request, 'streams'
 
     def __init__(self, world: World, member_id: str, *, process: str | None = None, group_id: str = GROUP,
                  rebalance_timeout_ms: int = 300_000, declared: Any = None):
-        self.world, self.member_id, self.group_id = world, member_id, group_id
+        super().__init__(world, member_id, group_id)
         self.process = process or f'process-{member_id}'
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.topology = topology() if declared is None else declared
-        self.epoch = JOIN_EPOCH
 
     def send(self, **fields: Any) -> Answer:
-        """Send a heartbeat with these fields, and adopt the epoch of the answer."""
-        request = Request(**{'group_id': self.group_id, 'member_id': self.member_id, 'member_epoch': self.epoch,
-                             'endpoint_information_epoch': 0, 'shutdown_application': False, **fields})
-        call = Call(request, None, self.member_id, '/127.0.0.1', lambda _topic: True)
-        answer = Answer()
-
-        def done(error: KafkaError | None, reply: Any) -> None:
-            answer.complete(error, None if reply is None else reply.response)
-            if error is None:
-                self.epoch = reply.response.member_epoch
-
-        answer.attempt(lambda: self.world.groups.heartbeats('streams', request.group_id).submit(call, Callback(done)))
-        if self.world.topics.immediate:
-            self.world.run_due()
-        return answer
+        return super().send(**{'endpoint_information_epoch': 0, 'shutdown_application': False, **fields})
 
     def join(self, **fields: Any) -> Answer:
         return self.send(**{'member_epoch': JOIN_EPOCH, 'rebalance_timeout_ms': self.rebalance_timeout_ms,
@@ -64,9 +51,6 @@ class StreamsClient:
             fields = {'standby_tasks': [], 'warmup_tasks': [], **fields, 'active_tasks': [
                 Request.TaskIds(subtopology_id=name, partitions=sorted(numbers)) for name, numbers in active.items()]}
         return self.send(**fields)
-
-    def leave(self) -> Answer:
-        return self.send(member_epoch=LEAVE_EPOCH)
 
 
 def streams_group(world: World, group_id: str = GROUP) -> StreamsGroup:
