@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import pytest
 from support.brokers.scripted_broker import ScriptedBroker, running, serving
-from support.proxies.tcp_proxy import TcpProxy, read_exactly
+from support.clients.raw_client import read_exactly
+from support.proxies.tcp_proxy import TcpProxy
 
 from kbroker.base.clock import ManualClock
 from kbroker.base.errors import KafkaError

@@ -3,6 +3,8 @@ import socket
 import threading
 from contextlib import contextmanager, suppress
 
+from support.clients.raw_client import read_exactly as exactly
+
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import request_header_version, response_header_version
 from kbroker.protocol.codec import decode, decode_prefix, encode
@@ -43,16 +45,6 @@ def serving(handle):
             plug.close()
         for thread in [acceptor, *threads]:
             thread.join(120)
-
-
-def exactly(connection, size):
-    data = b''
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise ConnectionResetError
-        data += part
-    return data
 
 
 class ScriptedBroker:

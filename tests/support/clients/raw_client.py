@@ -11,6 +11,17 @@ from support.brokers.in_process_broker import frame_of, read_answer
 PEER_LIMIT_S = 120
 
 
+def read_exactly(end: socket.socket, size: int) -> bytes:
+    """Read `size` bytes. Raise ConnectionResetError if the connection ends before."""
+    found = bytearray()
+    while len(found) < size:
+        part = end.recv(min(size - len(found), 1 << 20))
+        if not part:
+            raise ConnectionResetError(f'the connection was closed after {len(found)} of {size} bytes')
+        found += part
+    return bytes(found)
+
+
 class RawClient:
     """A blocking connection."""
 
@@ -45,17 +56,7 @@ class RawClient:
 
     def receive(self) -> bytes:
         """Return the next reply. Raise ConnectionError if the broker closes the connection."""
-        return self._receive(int.from_bytes(self._receive(4), 'big'))
-
-    def _receive(self, size: int) -> bytes:
-        parts = []
-        while size:
-            part = self.socket.recv(min(size, 1 << 20))
-            if not part:
-                raise ConnectionError('the broker closed the connection')
-            parts.append(part)
-            size -= len(part)
-        return b''.join(parts)
+        return read_exactly(self.socket, int.from_bytes(read_exactly(self.socket, 4)))
 
     def has_data(self) -> bool:
         """Return whether the broker has sent something, or closed the connection."""

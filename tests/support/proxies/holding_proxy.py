@@ -5,7 +5,8 @@ import queue
 import struct
 import threading
 
-from support.proxies.tcp_proxy import TcpProxy, read_exactly
+from support.clients.raw_client import read_exactly
+from support.proxies.tcp_proxy import TcpProxy
 
 LIMIT_S = 120
 

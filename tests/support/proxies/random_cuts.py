@@ -6,7 +6,8 @@ import time
 from collections import Counter
 
 from support.clients.late_requests import LATE, error_of
-from support.proxies.tcp_proxy import TcpProxy, read_exactly, shut
+from support.clients.raw_client import read_exactly
+from support.proxies.tcp_proxy import TcpProxy, shut
 
 from kbroker.protocol.api_keys import ApiKey
 

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from support.proxies.tcp_proxy import TcpProxy, read_exactly
+from support.clients.raw_client import read_exactly
+from support.proxies.tcp_proxy import TcpProxy
 
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey, request_header_version, response_header_version

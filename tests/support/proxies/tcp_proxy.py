@@ -83,22 +83,11 @@ class TcpProxy(ABC):
             return None
 
     def _forward(self, forward, link):
-        with suppress(OSError, EOFError):
+        with suppress(OSError):
             forward(link)
         link.close()
         if not link.keeps_broker:
             self._links.discard(link)
-
-
-def read_exactly(end, size):
-    """Read `size` bytes. Raise EOFError if the connection ends before."""
-    found = bytearray()
-    while len(found) < size:
-        data = end.recv(size - len(found))
-        if not data:
-            raise EOFError
-        found += data
-    return bytes(found)
 
 
 def shut(end):

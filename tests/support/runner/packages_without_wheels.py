@@ -25,7 +25,7 @@ def packages_left_out(environment: Mapping[str, str] | None = None) -> dict[str,
 
 
 class SkipImports:
-    """A finder that skips the test, or the test file, that imports one of these packages. It is asked last.
+    """A finder that skips the test, or the test file, that imports one of these packages. Python asks this finder last.
 
     Any other missing module stays an error.
     """

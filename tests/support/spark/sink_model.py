@@ -119,7 +119,7 @@ class Coordinator:
 class MemoryStore:
     """The protocol's store.
 
-    `turn` is called before each effect. `loses_answer` returns whether the answer to a decision is lost. `lacks_one`
+    It calls `turn` before each effect. `loses_answer` returns whether the answer to a decision is lost. `lacks_one`
     returns whether a list lacks a transaction, as it does while a coordinator moves.
     """
 
