@@ -1,4 +1,4 @@
-"""Cases for configs that are written in another form than the one in which DescribeConfigs shows their values."""
+"""Cases for configs that a client writes in another form than the one in which DescribeConfigs shows them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.settings.table import SETTINGS, TOPIC_SETTINGS
 
 CLUSTER_WIDE = 3
 WITHOUT_SYNONYMS_HERE = ('local.retention.ms', 'local.retention.bytes')
-"""Topic settings whose broker settings do not exist here."""
+"""Topic settings whose broker settings kbroker does not have."""
 BROKER_ROWS = [
     row
     for row in SETTINGS.values()
@@ -23,7 +23,8 @@ BROKER_ROWS = [
 
 
 def unusual(setting: Setting, default: Any = None) -> str:
-    """Return a valid value in an unusual form. It means the default, or a like value where the default is none."""
+    """Return a valid value in an unusual form. Its meaning is the default, or a similar value if there is no default.
+    """
     value = setting.default if default is None else default
     if setting.type is Type.BOOLEAN:
         return f' {str(value).upper()} '

@@ -11,7 +11,7 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 
 def find(peer: RawPeer, group: str, key_type: int = GROUP) -> None:
-    """Wait until the coordinator of a group has loaded what it keeps."""
+    """Wait until the coordinator of a group or transactional id has loaded its partition."""
     peer.prepare('FindCoordinator', coordinator_keys=[group], key_type=key_type)
     if key_type == GROUP:
         peer.prepare('DescribeGroups', 5, groups=[group])

@@ -1,4 +1,4 @@
-"""Cases for the requests about the places of replicas and about the quorum."""
+"""Cases for requests about the placement of replicas and about the quorum."""
 
 from __future__ import annotations
 

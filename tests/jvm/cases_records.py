@@ -133,7 +133,9 @@ def produce_of_bad_batches(peer: RawPeer) -> None:
 
 @case
 def lengths_below_zero(peer: RawPeer) -> None:
-    """Each is null, where null is allowed. A compact length is one less than an unsigned varint, of 32 bits."""
+    """Every length below 0 means null where null is allowed. A compact length is one less than its unsigned varint of
+    32 bits.
+    """
     peer.create_topic()
     name = peer.topic.encode()
     records = batch(b'x')

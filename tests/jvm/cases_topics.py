@@ -613,7 +613,7 @@ def update_features(peer: RawPeer) -> None:
         peer.ask('UpdateFeatures', version, timeout_ms=30000, feature_updates=rows, **trial)
 
     def settle(**levels: int) -> None:
-        """Wait until ApiVersions has these levels, or no level for 0."""
+        """Wait until ApiVersions shows these levels. For 0, it must show none."""
         wanted = {f'{name}.version': level for name, level in levels.items()}
         peer.prepare_until(
             lambda answer: {row.name: row.max_version_level for row in answer.finalized_features

@@ -1,4 +1,6 @@
-"""Cases for fetches of several partitions, some of which have an error: which errors end the wait for the others."""
+"""Cases for fetches of several partitions, some with an error. They show which errors end the wait for the other
+partitions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from cases_topics import GROUP
 from raw_peer import RawPeer, batch, error_codes
 
 LONG_MS = 300_000
-"""Longer than a peer waits for an answer: the case fails if the broker waits for the time to pass."""
+"""Longer than a peer waits for an answer, so a case fails if the broker waits for the whole time."""
 NO_TOPIC = bytes(range(16))
 
 
@@ -40,7 +42,7 @@ class Named:
 
 
 def produce_elsewhere(peer: RawPeer, topic: str, partition: int) -> None:
-    """Append a record by another connection, after the broker has answered an earlier request on it."""
+    """Append a record through another connection, on which the broker has already answered a request."""
     other = peer.another()
     other.prepare('Metadata', topics=[dict(name=topic)], allow_auto_topic_creation=False)
     other.prepare('Produce', 12, acks=-1, timeout_ms=30000, topic_data=[
@@ -97,7 +99,7 @@ def fetches_by_id_that_wait_beside_errors(peer: RawPeer) -> None:
 
 @case
 def share_fetches_that_wait_beside_errors(peer: RawPeer) -> None:
-    """Without ids that no topic has: for these, Kafka 4.3.1 answers with an internal error once the time is over."""
+    """The case has no unknown topic ids: Kafka 4.3.1 answers them with an internal error at the end of the wait."""
     topic_id = peer.create_topic(partitions=4)
     set_all(peer, GROUP, peer.topic, {'share.auto.offset.reset': 'earliest'})
     peer.prepare('FindCoordinator', 4, key_type=0, coordinator_keys=[peer.topic])

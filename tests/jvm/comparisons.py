@@ -1,4 +1,4 @@
-"""Comparisons of both brokers by histories of one kind: short ones, and the long runs of a soak."""
+"""Comparisons of both brokers by histories of one kind, one at a time or many in a soak."""
 from __future__ import annotations
 
 import functools
@@ -23,12 +23,12 @@ class Comparison:
     explain: Callable[[list[str], Mapping[str, str]], list[str]] = unexplained_lines
 
     def unexplained(self, addresses: Sequence[str], history: Sequence[Any], lane: int = 0) -> list[str]:
-        """Run a history. Return its differences that have no reason."""
+        """Run a history. Return the differences without an accepted reason."""
         return histories.run(addresses, history, self.side_class, lambda lines: self.explain(lines, self.reasons), lane)
 
     def soak(self, addresses: Sequence[str], strategy: SearchStrategy[Any], count: int,
              tally: Callable[[str, int], None]) -> None:
-        """Run many histories, several at once. Raise AssertionError with those that fail, shortened."""
+        """Run many histories, several at once. Raise AssertionError with the failing ones, shortened."""
         found = LongRun(functools.partial(self.unexplained, addresses), self.side_class.lanes).run(strategy, count)
         assert found == []
         tally('histories beside Apache Kafka', count)

@@ -14,7 +14,7 @@ OPTIONS = {'string': '--print-data-log', 'offsets': '--offsets-decoder', 'transa
 
 
 def kafkas_text(name, files):
-    """Return Kafka's lines of records in the files, without those of batches."""
+    """Return the lines that Kafka prints for the records of the files, without the lines of batches."""
     done, = run_tools('org.apache.kafka.tools.DumpLogSegments', [
         OPTIONS[name], '--skip-record-metadata', '--files', ','.join(map(str, files))])
     assert done.code == 0, done.errors

@@ -1,7 +1,7 @@
-"""Histories of a group: operations that run on two brokers, and their answers and rows in a form that compares them.
+"""Histories of a group: operations that run on two brokers, and their answers and rows in a comparable form.
 
 A history has a group, the topics a, b and c, of which c does not exist at first, and members A to E. The ids are single
-letters because Kafka iterates members in the order of a hash table, which for these ids is their order.
+letters because Kafka iterates members in the order of a hash table. For single letters, this is the alphabetical order.
 """
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OFFSETS_TOPIC = '__consumer_offsets'
 GROUP_CONFIG = 32
 SET, DELETE = 0, 1
 DYNAMIC_GROUP_CONFIG = 8
-"""The source of a config that a group has for itself."""
+"""The source of a config that is set for the group."""
 SHORT_SESSION_MS = '600'
 LONG_SESSION_MS = '300000'
 REBALANCE_TIMEOUT_MS = 300_000
 PARTITIONS = {'a': 3, 'b': 5, 'c': 7}
 GROWN = {'a': 11, 'b': 13, 'c': 17}
-"""All numbers differ: topics with as many partitions for as many subscribers have no order in Kafka."""
+"""All numbers differ, because Kafka has no order among topics with equal numbers of partitions and of subscribers."""
 SHARE_STATES = 'ShareGroupStatePartitionMetadata'
 REGEX_INTERVAL_S = 8
 """Kafka resolves the regular expressions of a group again after 10 s. A history that takes longer is not judged."""
@@ -43,7 +43,7 @@ SETTINGS = {
     'group.consumer.assignment.interval.ms': '0',
     'group.consumer.min.assignment.interval.ms': '0',
     'group.consumer.min.session.timeout.ms': SHORT_SESSION_MS,
-    # However slow the machine is, no session ends but a short one.
+    # Only a short session may end, however slow the machine is.
     'group.consumer.session.timeout.ms': LONG_SESSION_MS,
     'group.consumer.max.session.timeout.ms': LONG_SESSION_MS,
     'group.consumer.min.heartbeat.interval.ms': '500',
@@ -63,7 +63,7 @@ class GroupSide(Side):
         self.topic_ids: dict[str, bytes] = {}
         """The ids of the topics that exist."""
         self.epochs: dict[str, int] = {}
-        """Member -> its epoch as it was answered last."""
+        """Member -> its epoch in the last answer."""
         self.assigned: dict[str, dict[bytes, list[int]]] = {}
         self.before: dict[str, dict[bytes, list[int]]] = {}
         """Member -> the assignment before the last one."""
@@ -123,10 +123,11 @@ class GroupSide(Side):
             self.await_coordinator({self.topic(name): GROWN[name]})
 
     def await_coordinator(self, counts: Mapping[str, int | None]) -> None:
-        """Wait until the coordinator of the group knows topics with these numbers of partitions, None for any number.
+        """Wait until the coordinator of the group knows topics with these numbers of partitions. None allows any
+        number.
 
-        Kafka's coordinator hears of a change later than Metadata answers. A consumer in a group of its own, which has
-        the same coordinator, is assigned what the coordinator knows.
+        Kafka's coordinator learns of a change after Metadata shows it. A consumer in another group of the same
+        coordinator is assigned the partitions that the coordinator knows.
         """
         def is_known() -> bool:
             fields = dict(group_id=self.looking_group(), member_id='looks')
@@ -142,7 +143,7 @@ class GroupSide(Side):
         self.wait_until(is_known)
 
     def looking_group(self) -> str:
-        """Return the name of a new group that has the coordinator of the group of the history."""
+        """Return the name of a new group with the same coordinator as the group of the history."""
         names = (f'{self.group}-looks-{number}' for number in self._looks)
         return next(name for name in names if partition_for(name, self.lanes) == self.partition)
 
@@ -169,7 +170,7 @@ class GroupSide(Side):
         return self.comparable(answer)
 
     def owned(self, slot: str, report: str) -> list[dict[str, Any]] | None:
-        """Return the partitions that a member reports: none, its last assignment, or the one before it, too."""
+        """Return the partitions that a member reports: none, its last assignment, or the last two."""
         if report == 'null':
             return None
         found: dict[bytes, set[int]] = {}
@@ -183,11 +184,12 @@ class GroupSide(Side):
                              include_authorized_operations=False).groups[0]
 
     def configure(self, operation: int) -> None:
-        """Make the sessions of the group short, or as long as usual."""
+        """Set a short session timeout for the group, or remove it."""
         self.set_config('consumer.session.timeout.ms', SHORT_SESSION_MS if operation == SET else None)
 
     def set_config(self, name: str, value: str | None) -> str:
-        """Set a config of the group, or delete it, and wait until the broker knows. Return the name of the error."""
+        """Set a config of the group, or delete it, and wait until the broker applies it. Return the name of the error.
+        """
         return self.set_configs({name: value})
 
     def set_configs(self, values: Mapping[str, str | None]) -> str:
@@ -204,7 +206,7 @@ class GroupSide(Side):
         return ErrorCode(code).name
 
     def _has_config(self, name: str) -> bool:
-        """Return whether the group has a value for itself."""
+        """Return whether the config is set for the group."""
         answer = self.peer.ask('DescribeConfigs', 4, resources=[dict(
             resource_type=GROUP_CONFIG, resource_name=self.group, configuration_keys=[name])])
         return any(config.config_source == DYNAMIC_GROUP_CONFIG for config in answer.results[0].configs)
@@ -213,18 +215,18 @@ class GroupSide(Side):
         self.wait_until(lambda: slot not in {member.member_id for member in self.described().members})
 
     def await_rows(self, of_type: str) -> None:
-        """Wait until a row of this type is written. The rows that come are kept for `rows`."""
+        """Wait until a row of this type is written. `rows` returns the rows that arrive during the wait."""
         self.wait_until(lambda: any(kind == of_type for batch in self._collect() for kind, _ in batch))
 
     def await_regex(self) -> None:
-        """Wait until the regular expression of the group is resolved, by a write of its own."""
+        """Wait until the broker has resolved the group's regular expression, which it writes in a batch of its own."""
         def is_resolved() -> bool:
             self._collect()
             return self.resolved_s is not None
         self.wait_until(is_resolved)
 
     def comparable(self, value: Any, name: str = '') -> Any:
-        """Return a message as dicts and sorted lists, with topics by name and without what brokers choose."""
+        """Return a message as dicts and sorted lists, with topics by name and without values that a broker chooses."""
         if isinstance(value, list):
             return sorted((self.comparable(item, name) for item in value), key=repr)
         names = getattr(getattr(value, '_layout', None), 'names', None)
@@ -295,7 +297,7 @@ class GroupSide(Side):
                 yield kind, (self.comparable(key), self.comparable(value))
 
     def note_row(self, kind: str, key: Any, value: Any) -> None:
-        """Keep what a row says, as it is."""
+        """Note facts of a row before it is made comparable."""
         if kind == 'ConsumerGroupRegularExpression':
             self.resolved_s = None if value is None else time.monotonic()
 
@@ -350,7 +352,7 @@ class Beat:
 
 @dataclasses.dataclass(frozen=True)
 class Leave:
-    """A member leaves; a static one for a while, if `epoch` is -2."""
+    """A member leaves. With epoch -2, a static member leaves temporarily."""
 
     slot: str
     epoch: int = -1
@@ -361,7 +363,7 @@ class Leave:
 
 @dataclasses.dataclass(frozen=True)
 class MemberCrash(ABC):
-    """The session of a member ends. Its last heartbeat starts a short one; those of the others stay long."""
+    """The session of a member ends. Its last heartbeat starts a short session. The sessions of the others stay long."""
 
     slot: str
 
@@ -497,7 +499,9 @@ Operation = Join | Beat | Leave | Crash | ChangeTopic | Odd | Commit | FetchOffs
 
 
 def with_whole_deletions(batches: list[list[tuple[str, Any]]]) -> list[list[tuple[str, Any]]]:
-    """Join the tombstones of a group to those of its offsets: kbroker writes the latter in parts, before."""
+    """Join the tombstones of a group's offsets with the tombstones of the group: kbroker writes the former first, in
+    parts.
+    """
     found: list[list[tuple[str, Any]]] = []
     for batch in batches:
         if found and is_deletion(found[-1]) and is_deletion(batch) and found[-1][-1][0] == 'OffsetCommit':
@@ -512,7 +516,9 @@ def is_deletion(batch: list[tuple[str, Any]]) -> bool:
 
 
 def row_differences(kafka: list[list[tuple[str, Any]]], ours: list[list[tuple[str, Any]]]) -> list[str]:
-    """Compare batches: the same types in the same order, and the same rows. Rows of one type have no order."""
+    """Return the differences of batches, which must have the same types in the same order, and the same rows. The order
+    of rows of one type does not count.
+    """
     found = []
     for number, (left, right) in enumerate(itertools.zip_longest(kafka, ours, fillvalue=[])):
         types = [[kind for kind, _ in batch] for batch in (left, right)]

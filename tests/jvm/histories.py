@@ -1,7 +1,7 @@
 """The driver of histories: operations that run on Apache Kafka and on kbroker, and are compared step by step.
 
-A file of histories has the operations, and a class of sides: what each broker answered and wrote. Its tests draw
-histories, and give the reason for each difference that they accept.
+A file of histories has the operations, and a subclass of Side with the answers and rows of a broker. Its tests draw
+histories, and give the reason for each accepted difference.
 """
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LANES = 6
 """The number of histories that can run at once."""
 WAIT_LIMIT_S = 120
 WRITTEN_LIMIT_S = 30
-"""The time for what a broker writes after its answer."""
+"""The time that a broker has for its writes after an answer."""
 SETTLE_LIMIT_S = 3
-"""The time after which a difference that has a reason is believed."""
+"""The time after which a difference with an accepted reason counts as final."""
 
 Explain = Callable[[list[str]], list[str]]
 """Return the differences of a step that have no accepted reason."""
@@ -30,11 +30,11 @@ _numbers = itertools.count()
 
 
 class TooSlow(UnsatisfiedAssumption):
-    """The history took so long that time has a part in it. It is not judged."""
+    """Raised if a history took so long that timeouts may affect it. It is not judged."""
 
 
 class Side(ABC):
-    """One broker in a history: a connection, and what its answers said."""
+    """One broker in a history: a connection, and the facts from its answers."""
 
     lanes = LANES
     is_kafka = False
@@ -44,28 +44,29 @@ class Side(ABC):
 
     @classmethod
     def name_in(cls, lane: int) -> str:
-        """Return a new name for a group, whose history does not disturb those of other lanes."""
+        """Return a new name for a group. Its history does not disturb the histories of other lanes."""
         return f'h{next(_numbers)}-{NOW_MS % 100_000}'
 
     @abstractmethod
     def close(self) -> None:
-        """Delete what the history has made at the broker."""
+        """Delete everything that the history has created at the broker."""
 
     @abstractmethod
     def written(self, before: Any = None) -> Any:
-        """Return what the broker has written in this step. `before` is the last result, after which some may follow."""
+        """Return the writes of the broker in this step. `before` is the previous result. Later writes are added to it.
+        """
 
     @staticmethod
     @abstractmethod
     def compare_written(kafka: Any, ours: Any) -> list[str]:
-        """Return the differences in what the brokers have written."""
+        """Return the differences between the writes of the two brokers."""
 
     def is_too_slow(self) -> bool:
         """Return whether the history took so long that it cannot be judged."""
         return False
 
     def has_another_choice(self, other: Any) -> bool:
-        """Return whether the two brokers differ in a choice for which Kafka has no order, and chose equally well."""
+        """Return whether the two brokers made different but equally good choices where Kafka has no order."""
         return False
 
     def wait_until(self, is_over: Callable[[], Any], limit_s: float = WAIT_LIMIT_S) -> None:
@@ -77,7 +78,8 @@ class Side(ABC):
 
 def run(addresses: Sequence[str], history: Sequence[Any], side_class: Any, explain: Explain = list, lane: int = 0
         ) -> list[str]:
-    """Run a history on both brokers, step by step. Return what is not explained of the first step with a difference.
+    """Run a history on both brokers, step by step. Return the unexplained differences of the first step that has a
+    difference.
 
     A history also ends where Kafka has no order and the brokers chose differently. Histories of several lanes do not
     disturb each other.
@@ -98,7 +100,7 @@ def run(addresses: Sequence[str], history: Sequence[Any], side_class: Any, expla
 
 
 def differences_of_step(operation: Any, sides: Sequence[Side], explain: Explain) -> list[str]:
-    """Run an operation on both brokers. Return the differences in the answers, and in what the brokers write then."""
+    """Run an operation on both brokers. Return the differences in the answers and in the writes that follow."""
     answers = at_once(operation.run, sides)
     answered = named(operation, differences(*answers))
 

@@ -1,4 +1,5 @@
-"""Requests that reach the broker late: a commit, of a client from before KIP-890, and offsets, of one that has it."""
+"""Requests that reach the broker late: a commit of a client from before KIP-890, and offsets of a client that has it.
+"""
 from contextlib import ExitStack, closing
 
 from raw_peer import NOW_MS, RawPeer
@@ -7,7 +8,9 @@ from support.messages.message_builder import batch_of
 from kbroker.base.errors import ErrorCode
 
 EXECUTED = [ErrorCode.NONE, 'CompleteCommit', ErrorCode.INVALID_TXN_STATE]
-"""Transaction 2 is committed half-way, and its client cannot abort it any more."""
+"""The effect if the broker executes the late commit: transaction 2 is committed half-written, and its client cannot
+abort it any more.
+"""
 REFUSED = [ErrorCode.NOT_COORDINATOR, 'Ongoing', ErrorCode.NONE]
 OLDER_OFFSETS_COUNT = [ErrorCode.NONE, 5]
 NEWER_OFFSETS_COUNT = [ErrorCode.NOT_COORDINATOR, 8]
@@ -59,7 +62,8 @@ def effect_of_a_late_commit(address, topic):
 
 
 def effect_of_late_offsets(address, topic):
-    """Return the answer to late offsets of a transaction that has newer ones, and the offset that counts in the end."""
+    """Return the answer to late offsets of a transaction that has newer ones, and the offset that is committed finally.
+    """
     with ExitStack() as stack:
         old, new = (stack.enter_context(closing(RawPeer(address, topic))) for _ in range(2))
         old.create_topic()              # a peer connects with its first request

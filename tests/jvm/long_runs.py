@@ -1,6 +1,6 @@
 """Long runs of random histories on two brokers: several histories at once, each in a lane of its own.
 
-A history mostly waits for its brokers, so that several together take little longer than one.
+A history mostly waits for its brokers, so several at once take little longer than one.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
 SHORTENED = 5
-"""The most histories that a run shortens."""
+"""The maximum number of histories that a run shortens."""
 SHORTENING_LIMIT_S = 900
 DRAWN_AT_ONCE = 50
 
@@ -42,7 +42,7 @@ def random_histories(strategy: SearchStrategy[Any], count: int) -> list[History]
 
 
 def kind_of(differences: list[str]) -> str:
-    """Return the operation, or the exception, that a history failed with."""
+    """Return the operation or the exception with which a history failed."""
     return differences[0].partition('(')[0].partition(':')[0]
 
 
@@ -62,7 +62,7 @@ class LongRun:
         self._begin_s = time.monotonic()
 
     def run(self, strategy: SearchStrategy[Any], count: int) -> list[str]:
-        """Run this many histories. Return a text for each difference that comes again when its history runs alone."""
+        """Run `count` histories. Return a text for each difference that a second run of its history alone confirms."""
         with ThreadPoolExecutor(self._count_of_lanes) as pool:
             while (left := count - self.judged - self.rejected) > 0:
                 list(pool.map(self._run_one, random_histories(strategy, min(left, DRAWN_AT_ONCE))))
@@ -93,7 +93,8 @@ class LongRun:
                 print(f'history = {list(history)}', *found, sep='\n', file=sys.stderr, flush=True)
 
     def _differences(self, history: History, lane: int = 0) -> list[str] | None:
-        """Return the differences, or what ended the history. Return None for a history that cannot be judged."""
+        """Return the differences, or the exception that ended the history. Return None if the history cannot be judged.
+        """
         try:
             return self._judge(history, lane)
         except TooSlow:
@@ -102,7 +103,8 @@ class LongRun:
             return [f'{type(error).__name__}: {error}']
 
     def _again(self, history: History, *, is_shortened: bool) -> str:
-        """Run a history alone. If it fails again, return it and its differences, if asked as short as it still fails.
+        """Run a history alone. If it fails again, return it and its differences. With `is_shortened`, return the
+        shortest history that still fails.
         """
         found = self._differences(history)
         if not found:

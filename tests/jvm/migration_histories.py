@@ -1,7 +1,7 @@
 """Histories of groups whose members change between the classic and the consumer protocol, for two brokers.
 
-The operations stand beside those of `group_histories`. Each classic member has a connection of its own, because a
-classic group lets a JoinGroup wait for the other members. An operation leaves no request waiting.
+The histories also use the operations of `group_histories`. Each classic member has its own connection, because a
+JoinGroup of a classic group waits for the other members. No request waits after an operation.
 """
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ BLOBS: dict[str, Any] = {
     'member_metadata': messages.ConsumerProtocolSubscription, 'assignment': messages.ConsumerProtocolAssignment,
     'member_assignment': messages.ConsumerProtocolAssignment,
 }
-"""Fields with bytes that the members exchange, with their messages."""
+"""The fields with bytes that members exchange, and the messages in them."""
 
 
 @dataclasses.dataclass
 class ClassicMember:
-    """A member of the classic protocol at one broker, with its last request that is not answered yet."""
+    """A member of the classic protocol at one broker, with its last unanswered request."""
 
     slot: str
     client: RawClient
@@ -60,7 +60,9 @@ class ClassicMember:
     request: Any = None
     version: int = 0
     before: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Fields that a join has changed, with their values in the group. A refused join leaves these in force."""
+    """The fields that a join changes, with their values in the group. If the group refuses the join, these values are
+    still valid.
+    """
 
     @property
     def instance_id(self) -> str | None:
@@ -95,9 +97,9 @@ class MixedSide(GroupSide):
         super().__init__(address, group)
         self.classic: dict[str, ClassicMember] = {}
         self._slots: dict[str, str] = {}
-        """Id of a classic member -> how it is shown."""
+        """Id of a classic member -> its name in comparable answers."""
         self.converted: dict[str, str] = {}
-        """Slot of a member of the consumer protocol -> its id, if it had that as a classic member."""
+        """Slot of a member of the consumer protocol -> its id, if it has kept the id of a classic member."""
         self._leader: tuple[str, Any] | None = None
         """The slot of the last leader, with the answer to its join."""
 
@@ -130,7 +132,7 @@ class MixedSide(GroupSide):
         return f'{self.listed()} has {[member.member_id for member in described.members]}, the history has {known}'
 
     def let_requests_pass(self) -> None:
-        """Wait until the coordinator has begun with all that was sent before: it has one queue for each partition."""
+        """Wait until the coordinator has begun with all requests sent before. It has one queue for each partition."""
         for _ in range(2):
             self.peer.ask('Heartbeat', HEARTBEAT_VERSION, group_id=self.group, member_id='nobody', generation_id=0)
         self.peer.wait_for_a_record()
@@ -160,8 +162,8 @@ class MixedSide(GroupSide):
     def rows(self) -> list[list[tuple[str, Any]]]:
         """Return the rows without those that change nothing.
 
-        Kafka writes a row for a new classic group before a member joins it. And it writes the target of a static member
-        twice, if the member was replaced and its subscription has changed.
+        Kafka writes a row for a new classic group before a member joins it. If a static member was replaced and its
+        subscription has changed, Kafka writes its target twice.
         """
         batches = []
         for batch in super().rows():
@@ -201,7 +203,9 @@ class MixedSide(GroupSide):
             self._slots[member_id] = f'<{member.slot}>'
 
     def join(self, slot: str) -> list[tuple[str, Any]]:
-        """Let a member join. If a classic group waits for the others, they join, too. Return the answers."""
+        """Let a member join. If a classic group then waits for other members, let them join as well. Return the
+        answers.
+        """
         self.member(slot).send(self.join_request(self.member(slot)), JOIN_VERSION)
         return self.receive_joins(slot)
 
@@ -227,7 +231,7 @@ class MixedSide(GroupSide):
         return answers
 
     def awaited_beside(self, waiting: list[str]) -> list[str]:
-        """Return the members for whose joins a classic group waits, besides those that have sent theirs."""
+        """Return the members for whose joins a classic group waits. Leave out the members that have sent theirs."""
         self.let_requests_pass()
         if any(self.member(each).has_answer() for each in waiting) or (
                 self.listed() != ('classic', 'PreparingRebalance')):
@@ -279,7 +283,7 @@ class MixedSide(GroupSide):
         return range(len(answer.topics[0].partitions))
 
     def sync(self, joined: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """Let those sync that have joined, the leader first. Return the answers."""
+        """Let the members that have joined sync, the leader first. Return the answers."""
         last = {slot: answer for slot, answer in joined if answer.error_code == ErrorCode.NONE}
         leaders = [slot for slot, answer in last.items() if answer.members]
         if last and not leaders and self._leader is not None and (
@@ -322,7 +326,7 @@ def all_comparable(side: MixedSide, answers: Iterable[tuple[str, Any]]) -> list[
 
 @dataclasses.dataclass(frozen=True)
 class ClassicJoin:
-    """A classic member joins, or joins again; all who have to do so, too. Then all of them sync.
+    """A classic member joins, or joins again, and so do all members for which the group waits. Then all of them sync.
 
     A static member that is `fresh` has forgotten its id.
     """
@@ -389,7 +393,7 @@ class JoinDuringRebalance:
     def _join_during_joins(self, side: MixedSide) -> Any:
         joined = self._park_join(side)
         answer = self.join.run(side)
-        # A group that was not upgraded waits for the others still.
+        # A group that was not upgraded still waits for the other members.
         late = side.receive_joins(self.slot)
         return [all_comparable(side, joined), answer, all_comparable(side, late),
                 all_comparable(side, side.sync(late))]
@@ -407,7 +411,7 @@ class JoinDuringRebalance:
         return [all_comparable(side, joined), answer, all_comparable(side, late)]
 
     def _park_join(self, side: MixedSide) -> list[tuple[str, Any]]:
-        """Send the join, and again with the id that the broker gives. Return the answers until it waits."""
+        """Send a JoinGroup, and repeat it with the id from the answer. Return the answers until the join waits."""
         answers: list[tuple[str, Any]] = []
         member = side.member(self.slot)
         member.send(side.join_request(member), JOIN_VERSION)
@@ -471,7 +475,7 @@ class ClassicLeave:
 
 @dataclasses.dataclass(frozen=True)
 class ClassicCrash:
-    """A classic member of a consumer group joins with a short session, and is not heard of again."""
+    """A classic member of a consumer group joins with a short session, and sends nothing more."""
 
     slot: str
 
@@ -490,7 +494,7 @@ class ClassicCrash:
 
 @dataclasses.dataclass(frozen=True)
 class Convert:
-    """A classic member goes on as one of the consumer protocol, under its id."""
+    """A classic member continues as a member of the consumer protocol with the same id."""
 
     slot: str
     topics: str

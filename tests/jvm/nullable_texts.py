@@ -1,4 +1,4 @@
-"""The nullable texts of answers: which of them the tables have, and which of them answers have shown."""
+"""The nullable strings of responses: those in the tables, and those that answers have had."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Text = tuple[str, int, str]
 
 
 def of_the_tables() -> set[Text]:
-    """Return each nullable text of each response in each version that is served."""
+    """Return each nullable string of each response, in each served version."""
     found = set()
     for api in served_apis():
         name = api.request_class.__name__.removesuffix('Request') + 'Response'
@@ -35,7 +35,7 @@ def _declared(struct: schema.Struct, version: int, path: str = '') -> Iterator[s
 
 
 def of_an_answer(answer: Any, version: int) -> set[Text]:
-    """Return the texts of an answer that are compared: all but the messages of errors."""
+    """Return the compared strings of an answer: all except error messages."""
     name = type(answer).__name__
     return {(name, version, path) for path in _shown(answer, answer.schema.struct, version)}
 

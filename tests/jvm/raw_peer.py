@@ -1,4 +1,6 @@
-"""A client that sends any request over a socket and records the answers in a form that compares two brokers."""
+"""A client that sends any request over a socket and records the answers, and functions that compare the answers of two
+brokers.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,11 @@ DAY_MS = 86_400_000
 UNSETTLED = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR,
     ErrorCode.CONCURRENT_TRANSACTIONS}
-"""Errors that pass once a coordinator has completed an earlier request."""
+"""Errors that disappear once a coordinator has completed an earlier request."""
 UNPREPARED = UNSETTLED | {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.UNKNOWN_TOPIC_ID}
-"""Errors that pass once all brokers know a new topic."""
+"""Errors that disappear once all brokers know a new topic."""
 
 ANYTHING = {
     'throttle_time_ms',
@@ -50,9 +52,12 @@ ANYTHING = {
 CODE_OF = {
     'error_message': 'error_code', 'acknowledge_error_message': 'acknowledge_error_code',
     'batch_index_error_message': None}
-"""Messages are in the words of each broker: they are compared only if this field says that there is no error."""
+"""The fields with error messages, whose words each broker chooses. They are compared only if the code in the named
+field is 0.
+"""
 NAMED_BY_BROKER = {'topic_id', 'producer_id', 'member_id', 'leader', 'session_id'}
-"""Fields whose values the broker chooses. Only the places where a value is present, or repeated, are compared."""
+"""Fields whose values the broker chooses. The comparison only checks where a value is present and where it is repeated.
+"""
 MADE_UP_FROM = {'producer_id': 0, 'session_id': 1}
 
 
@@ -177,7 +182,8 @@ class RawPeer:
             self._socket = None
 
     def wait_for_a_record(self) -> None:
-        """Wait for an append to the partition of the case: mostly, a marker completes the earlier request.
+        """Wait for an append to the partition of the case. Most often, it is a marker that completes an earlier
+        request.
 
         The broker answers at once if the topic does not exist, and after MOMENT_MS if nothing is appended.
         """
@@ -264,7 +270,9 @@ def batch(*values: Any, **options: Any) -> bytes:
 
 
 def error_codes(answer: Any) -> set[int]:
-    """Return every error code in an answer, but none of a partition of AddPartitionsToTxn: these are compared."""
+    """Return every error code in an answer. Leave out the codes of partitions in AddPartitionsToTxn, which the cases
+    compare.
+    """
     return message_builder.error_codes(answer, ('error_code',))
 
 

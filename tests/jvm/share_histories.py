@@ -1,7 +1,8 @@
-"""Histories of a share partition: operations that run on two brokers, and what is compared after each of them.
+"""Histories of a share partition: operations that run on two brokers, and the facts that are compared after each
+operation.
 
 A history has a group, a topic of one partition, and members A to C. Each member has a session on a connection of its
-own. After each operation the answers are compared, and the state that the rows in `__share_group_state` add up to.
+own. After each operation, the answers are compared, and the states after a replay of `__share_group_state`.
 """
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ SETTINGS = {
     'share.coordinator.append.linger.ms': '0',
     'offsets.topic.num.partitions': '1',
     'group.coordinator.append.linger.ms': '0',
-    # However slow the machine is, no lock ends.
+    # No lock ends, however slow the machine is.
     'group.share.record.lock.duration.ms': LOCK_MS,
     'group.share.max.record.lock.duration.ms': LOCK_MS,
 }
@@ -39,7 +40,7 @@ LOAD_MS = 3_000
 
 
 class Session:
-    """The knowledge of a member: its epoch, and the ranges that it has acquired and not given back."""
+    """The state of a member: its epoch, and the ranges that it has acquired and not acknowledged."""
 
     def __init__(self, address: str):
         self.client = RawClient.at(address)
@@ -98,7 +99,7 @@ class PartitionSide(Side):
 
     @property
     def has_sessions(self) -> bool:
-        """A session has begun. Otherwise the broker has to load the state of the share partition first."""
+        """True if a session has begun. Otherwise the broker must first load the state of the share partition."""
         return any(session.epoch for session in self.sessions.values())
 
     def close(self) -> None:
@@ -110,14 +111,14 @@ class PartitionSide(Side):
     # ---- rows
 
     def state(self) -> Any:
-        """Return what the rows until now say of the share partition: start, finished records, batches."""
+        """Return the state of the share partition by its rows: start offset, count of finished records, batches."""
         self.collect()
         state = self.states.get(ShareKey(self.name, self.topic_id, 0))
         return None if state is None else (
             state.start_offset, state.delivery_complete_count, [tuple(batch) for batch in state.batches])
 
     def written(self, before: Any = None) -> Any:
-        """Return the state. Kafka answers the end of a session before its row."""
+        """Return the state. Kafka answers the end of a session before it writes the row."""
         if before is not None:
             self.peer.wait_for_a_record()
         return self.state()
@@ -127,7 +128,7 @@ class PartitionSide(Side):
         return [] if kafka == ours else [f'state: Kafka {kafka!r}, kbroker {ours!r}']
 
     def collect(self) -> int:
-        """Replay the rows that have come. Return how many there were of this share partition."""
+        """Replay the rows that have arrived. Return the number of rows of this share partition."""
         count = 0
         while True:
             partition = {'partition': 0, 'fetch_offset': self._next_offset, 'partition_max_bytes': 1 << 24}
@@ -178,9 +179,9 @@ def codes(answer: Any) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """An acknowledgement of a part of one range that the member holds: from `first` on, of `count` records.
+    """An acknowledgement of a part of a range that the member holds: `count` records from `first` on.
 
-    `shift` moves it away from what the member holds. With `varies`, each record has a type of its own.
+    `shift` moves the part, possibly out of the range. With `varies`, each record has a type of its own.
     """
 
     kind: int
@@ -220,7 +221,7 @@ class Fetch:
         epoch = max(1, session.epoch + self.shift) if self.shift and session.epoch else session.epoch
         epoch = epoch if self.epoch is None else self.epoch
         batches = side.said(self.slot, self.said)
-        # Kafka delivers the records that a fetch releases once it has written their release.
+        # Kafka delivers the records that a fetch releases only after it has written the release.
         releases = any(RELEASE in batch['acknowledge_types'] for batch in batches)
         wait_ms = MOMENT_MS if side.has_sessions and not releases else LOAD_MS
         topics = [{'topic_id': side.topic_id, 'partitions': [
@@ -240,7 +241,7 @@ class Fetch:
                           acquired, values(partition.records)))
         side.adopt(self.slot, batches, epoch, answer.error_code, is_ok)
         session.held = sorted({*session.held, *((first, last) for each in found for first, last, _ in each[2])})
-        # An answer may name a partition that has nothing: Kafka depends on its timing there.
+        # An answer may contain a partition without records or errors. In Kafka, this depends on the timing.
         return ErrorCode(answer.error_code).name, [each for each in found if each != ('NONE', 'NONE', [], [])]
 
 
@@ -254,7 +255,7 @@ class Say:
     epoch: int | None = None
     is_renewal: bool = False
     member: str | None = None
-    """The member whose records these are, if they are not its own."""
+    """The member that holds the records, if it is another one."""
 
     def run(self, side: PartitionSide) -> Any:
         session = side.session(self.slot)
@@ -273,7 +274,7 @@ class Say:
 
 @dataclasses.dataclass(frozen=True)
 class Disconnect:
-    """The connection of a member closes, which frees what it holds."""
+    """The connection of a member closes, which releases its records."""
 
     slot: str
 
@@ -313,7 +314,7 @@ class Configure:
 
 @dataclasses.dataclass(frozen=True)
 class Offsets:
-    """An administrator asks for the start and the lag, or moves the start."""
+    """An administrator describes the start offset and the lag, or alters the start offset."""
 
     alter_to: int | None = None
 
@@ -327,9 +328,9 @@ class Offsets:
 
 
 def joined(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Return ranges of records without the bounds between neighbours of equal delivery count.
+    """Return ranges of records. Join neighbours with equal delivery counts.
 
-    Kafka divides records that come again as it has delivered them before.
+    Kafka divides redelivered records into the ranges of the earlier delivery.
     """
     found: list[tuple[int, int, int]] = []
     for first, last, count in ranges:

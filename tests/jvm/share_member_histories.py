@@ -1,8 +1,8 @@
-"""Histories of a share group: its members and its offsets, beside the operations of `group_histories`.
+"""Histories of a share group: operations of members and on offsets. They also use the operations of `group_histories`.
 
 A history has a group, the topics a, b and c, of which c does not exist at first, and members A to D. The topic z never
-exists. Kafka writes in a batch of its own that share states are initialized, after its answer. So the row of the states
-is compared by itself, once nothing is being initialized or deleted, and without the topics that are deleted.
+exists. Kafka writes the row about initialized share states after its answer, in a batch of its own. So this row is
+compared separately, once no state is being initialized or deleted, and without deleted topics.
 """
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ class ShareSide(GroupSide):
         self.set_config('share.session.timeout.ms', SHORT_SESSION_MS if operation == SET else None)
 
     def comparable(self, value: Any, name: str = '') -> Any:
-        """Do as for a consumer group, but count assigned partitions: Kafka chooses by the order of a hash table."""
+        """Return the comparable form as for a consumer group, but with the number of assigned partitions: Kafka chooses
+        them in the order of a hash table.
+        """
         if name in ASSIGNED and isinstance(value, list):
             return sorted((self.comparable(topic.topic_id, 'topic_id'), len(topic.partitions)) for topic in value
                           if topic.partitions)
@@ -89,7 +91,9 @@ class ShareSide(GroupSide):
     # ---- rows
 
     def rows(self) -> list[list[tuple[str, Any]]]:
-        """Return the batches of the group since the last call without rows of states, and the initialized states."""
+        """Return the batches of the group since the last call, without the rows of share states. Add a batch with the
+        initialized states.
+        """
         self.await_states()
         return [batch for batch in super().rows() if batch] + [[(SHARE_STATES, self._states_of('initialized_topics'))]]
 
@@ -97,7 +101,7 @@ class ShareSide(GroupSide):
         return super().with_later_rows(rows[:-1])
 
     def await_states(self) -> None:
-        """Wait until nothing is being initialized or deleted."""
+        """Wait until no share state is being initialized or deleted."""
         def is_settled() -> bool:
             self._collect()
             return not self._states_of('initializing_topics') and not self._states_of('deleting_topics')
@@ -132,7 +136,7 @@ class ShareJoin:
 
 @dataclasses.dataclass(frozen=True)
 class ShareBeat:
-    """A member heartbeats, with an epoch `shift` away from its own. `topics` are a new subscription."""
+    """A member heartbeats, with an epoch `shift` away from its own. `topics` is a new subscription."""
 
     slot: str
     shift: int = 0
@@ -216,7 +220,7 @@ class DescribeShareOffsets:
 
 @dataclasses.dataclass(frozen=True)
 class Fill:
-    """Records come to a partition of topic a."""
+    """Records are appended to a partition of topic a."""
 
     partition: int
     count: int
@@ -240,7 +244,7 @@ class DeleteRecords:
 
 @dataclasses.dataclass(frozen=True)
 class Reset:
-    """The group gets a `share.auto.offset.reset`."""
+    """An administrator sets `share.auto.offset.reset` of the group."""
 
     value: str
 

@@ -1,12 +1,12 @@
-"""Histories of a streams group: operations that run on two brokers, beside those of `group_histories`.
+"""Histories of a streams group: operations that run on two brokers. They also use the operations of `group_histories`.
 
 A history has a group, the source topics a, b and c, of which c does not exist at first, internal topics r and s, and
 members A to E. Members and processes have single letters as ids, because Kafka iterates them in the order of a hash
-table, which for these ids is their order.
+table. For single letters, this is the alphabetical order.
 
-Kafka has no order among equally loaded processes, nor among equally loaded members of a process: it takes them from a
-priority queue that compares loads only. Where a choice among three or more differs, `has_another_choice` compares what
-is defined.
+Kafka has no order among equally loaded processes, nor among equally loaded members of a process: its priority queue
+compares only loads. If the brokers choose differently among three or more, `has_another_choice` compares the properties
+that are defined.
 """
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ SETTINGS = {
 }
 DETAILS = ('Source topics ', 'Internal topics are missing: ', "The member's topology", 'Streams group member ',
            'Assignment delayed ')
-"""The beginnings of the details whose words are compared."""
+"""The beginnings of the status details whose words are compared."""
 CREATION_LIMIT_S = 30
 FAILED = '; Creation failed'
-"""The beginning of what a detail says of topics that cannot be created."""
+"""The beginning of the part of a detail about topics that cannot be created."""
 ROLES = ('active', 'standby', 'warmup')
 Tasks = dict[str, list[dict[str, Any]] | None]
 Task = tuple[str, str, int]
@@ -93,7 +93,7 @@ SHAPES: dict[str, Shape] = {
     'c': lambda t: [part('0', [t('c')])],
     'a, c with state': lambda t: [part('0', [t('a'), t('c')], logs=[internal(t('s'))])],
 }
-"""Topologies that are valid, whether or not their topics are there."""
+"""Valid topologies. Their topics may be missing."""
 
 ODD_SHAPES: dict[str, Shape] = {
     'nothing': lambda t: [],
@@ -200,12 +200,14 @@ class StreamsSide(GroupSide):
         """Member -> the topology that it joined with last."""
         self.tasks: dict[str, Tasks] = {}
         self.tasks_before: dict[str, Tasks] = {}
-        """Member -> its tasks, and those before the last answer that had any."""
+        """Member -> its tasks, and its tasks before the last answer with tasks."""
         self.endpoint_epochs: dict[str, int] = {}
         self.processes: dict[str, str] = {}
         """Member -> its process, by the rows."""
         self.most_members = 0
-        """The most members at any moment of the last step: one that left in it had a part in an earlier target."""
+        """The highest number of members during the last step. A member that left in the step had tasks in an earlier
+        target.
+        """
         self.targets: dict[str, frozenset[Task]] = {}
         self.targets_before: dict[str, frozenset[Task]] = {}
         """Member -> its target tasks by the rows, and as they were before the last step."""
@@ -263,7 +265,9 @@ class StreamsSide(GroupSide):
                 and self.merits() == other.merits())
 
     def merits(self) -> tuple[list[Task], list[float], int]:
-        """Return what is defined of the target: its tasks, the loads of the processes, and the tasks that stay."""
+        """Return the defined properties of the target: its tasks, the loads of the processes, and the number of tasks
+        that stay.
+        """
         loads = collections.Counter[str]()
         for member, tasks in self.targets.items():
             loads[self.processes.get(member, member)] += len(tasks)
@@ -273,8 +277,9 @@ class StreamsSide(GroupSide):
                 sorted(loads[process] / threads[process] for process in threads), stay)
 
     def beat(self, slot: str, **fields: Any) -> Any:
-        """Send a StreamsGroupHeartbeat. Return the answer in comparable form, once the topics that it says are missing
-        exist."""
+        """Send a StreamsGroupHeartbeat. Wait until the topics that the answer calls missing exist. Return the answer in
+        comparable form.
+        """
         fields = {'group_id': self.group, 'member_id': slot, 'endpoint_information_epoch': 0,
                   'shutdown_application': False, **fields}
         answer = self.peer.ask('StreamsGroupHeartbeat', 0, **fields)
@@ -293,7 +298,7 @@ class StreamsSide(GroupSide):
         return self.comparable(answer)
 
     def forget_early_failures(self, answer: Any) -> None:
-        """Remove the failed creation of internal topics from the first answer in which they are missing.
+        """Remove the failed creation of internal topics from the first answer that calls them missing.
 
         Kafka creates them in the background. On a busy machine, this sometimes fails before that answer is sent.
         """
@@ -305,9 +310,10 @@ class StreamsSide(GroupSide):
                 self._known_missing |= missing
 
     def await_internal_topics(self, answer: Any) -> None:
-        """Wait until the internal topics exist, or until an error that hinders that is in the answers.
+        """Wait until the internal topics exist, or until the answers contain an error that prevents their creation.
 
-        Kafka does not repeat a creation that met the deletion of the same topic. Such a history is not judged.
+        Kafka does not repeat a creation that overlapped with the deletion of the same topic. Such a history is not
+        judged.
         """
         missing = [status for status in answer.status or () if status.status_code == Status.MISSING_INTERNAL_TOPICS]
         if missing:
@@ -331,9 +337,9 @@ class StreamsSide(GroupSide):
     def await_refusal(self, parts: list[dict[str, Any]]) -> None:
         """Wait until Kafka's answers say that the internal topics of a topology cannot be created.
 
-        Kafka creates them in the background, and remembers errors by topic. A group of its own with the same topology
-        gets the same errors, and leaves the group of the history as it is. Kafka sometimes never says it; such a
-        history is not judged, either.
+        Kafka creates them in the background, and remembers errors by topic. Another group with the same topology gets
+        the same errors, and does not change the group of the history. Sometimes Kafka never shows the error. Such a
+        history is not judged.
         """
         def is_known() -> bool:
             fields = dict(group_id=self.looking_group(), member_id='looks',
@@ -358,7 +364,7 @@ class StreamsSide(GroupSide):
             config['value'] == 'no' or config['key'] == 'no.such' for config in topic['topic_configs'])
 
     def owned_tasks(self, slot: str, report: str) -> dict[str, Any]:
-        """Return the fields with the tasks that a member reports: none, its last ones, or those before, too."""
+        """Return the fields with the tasks that a member reports: none, its last tasks, or the last two sets."""
         if report == 'null':
             return {}
         sources = [self.tasks.get(slot, {})] * (report != 'empty') + [
@@ -374,8 +380,9 @@ class StreamsSide(GroupSide):
         return found
 
     def comparable(self, value: Any, name: str = '') -> Any:
-        """Do as for a consumer group. A status names topics in any order, and says in any words what is wrong with
-        them. kbroker shortens long intervals while a group changes."""
+        """Return the comparable form as for a consumer group. The order of topics in a status, the words of most
+        details, and the shorter intervals of kbroker while a group changes do not count.
+        """
         if name == 'heartbeat_interval_ms':
             return '*'
         if name != 'status_detail':
@@ -394,7 +401,7 @@ class StreamsSide(GroupSide):
 
 
 def missing_topics(status: Any) -> list[str]:
-    """Return the names of the internal topics that a status says are missing."""
+    """Return the names of the internal topics that a status calls missing."""
     names: list[str] = status.status_detail.partition(': ')[2].partition(';')[0].split(', ')
     return names
 

@@ -1,4 +1,5 @@
-"""kbroker-acls compared with kafka-acls, on kbroker and on Apache Kafka; ACLs in directories that go back and forth.
+"""kbroker-acls compared with kafka-acls, on kbroker and on Apache Kafka, and ACLs in directories that move between the
+brokers.
 
 Covers KIP-11, KIP-140 and KIP-290.
 """
@@ -47,7 +48,7 @@ CASES = [
 LEFT = [('topic', 'they-pay'), ('topic', 'they-both'), ('group', 'they-'), ('group', 'they-both'),
         ('group', 'they-orders'), ('transactional-id', 'they-loader'), ('transactional-id', 'they-x'),
         ('user-principal', 'they:eve')]
-"""The resources that still have ACLs when the cases are done."""
+"""The resources that still have ACLs after all cases."""
 WRONG = [
     ('--add', '--list'), ('--list', '--producer', '--topic', 'x'), ('--add', '--topic', 'x'),
     ('--add', *ALLOW_ALICE), ('--add', *ALLOW_ALICE, '--topic', 'x', '--resource-pattern-type', 'any'),
@@ -61,24 +62,24 @@ broker = either_broker(ON, scope='module')
 
 
 def lines(text):
-    """Return sorted lines without the blanks around them: Kafka's order is that of its hash tables."""
+    """Return sorted lines without surrounding blanks. Kafka prints lines in the order of its hash tables."""
     return sorted(map(str.strip, text.splitlines()))
 
 
 def are_alike(ours, kafka):
-    """Return whether the command printed of its resources what Kafka's tool printed of its own."""
+    """Return whether the command printed the same about its resources as Kafka's tool about its own."""
     return lines(ours.replace('them', 'they')) == lines(kafka.output)
 
 
 def kafkas(address, run):
-    """Run Kafka's tool, and wait until the broker shows what it changed."""
+    """Run Kafka's tool, and wait until the broker shows its changes."""
     done, = run_tools(TOOL, ['--bootstrap-server', address, *run])
     await_shown_metadata(address)
     return done
 
 
 def ours(address, *run):
-    """Run the command, and wait until the broker shows what it changed."""
+    """Run the command, and wait until the broker shows its changes."""
     done = run_in_process('acls', '--bootstrap-server', address, *run)
     assert done.returncode == 0, (run, done.stderr)
     await_shown_metadata(address)
@@ -86,7 +87,7 @@ def ours(address, *run):
 
 
 def test_what_is_printed_is_what_kafkas_tool_prints(broker):
-    """Each tool does the same to its own resources."""
+    """Each tool makes the same changes to its own resources."""
     def runs_for(who):
         return [[text.format(who) for text in run] for run in CASES]
 

@@ -1,4 +1,4 @@
-"""The texts of subjects and their mappings, as Java prints and as Kafka maps them."""
+"""The texts of subjects are those that Java prints, and their mappings those of Kafka."""
 import json
 
 import pytest

@@ -24,7 +24,9 @@ def errors_in(directory):
 
 
 def work_in_turns(directory, turns, seed, cleanings):
-    """Let one broker after the other work in the directory until logs are cleaned. Check it after each."""
+    """Let one broker after the other work in the directory until logs are cleaned. Check the directory after each
+    broker.
+    """
     for number, (kind, is_killed) in enumerate(turns):
         broker = kind(directory, SETTINGS)
         try:

@@ -1,4 +1,4 @@
-"""Quotas beside Apache Kafka: throttle times of the same requests, and what the two commands print.
+"""Quotas of kbroker and of Apache Kafka: throttle times of the same requests, and the output of the two commands.
 
 Covers KIP-546 and KIP-599.
 """
@@ -44,7 +44,7 @@ def limit(address, client_id, user=None, **quotas):
 
 
 def throttle_of(address, client_id, *requests):
-    """Return the throttle time of the last of these requests, each (API, version, fields), from a client of its own."""
+    """Send requests, each (API, version, fields), from a new client. Return the throttle time of the last one."""
     peer = RawPeer(address, 'orders')
     for api, version, fields in requests:
         answer = peer.ask(api, version, client_id=client_id, **fields)
@@ -109,15 +109,15 @@ TIMED = [
         {'topic': 'not-there', 'partitions': [
             {'partition': 0, 'fetch_offset': 0, 'partition_max_bytes': 1_000_000}]}]}),
 ]
-"""Requests whose time counts, also if their answer is an error."""
+"""Requests whose processing time counts, even if the answer is an error."""
 WINDOW_MS = 1000
 
 
 @pytest.mark.parametrize(('percentage', 'expected_ms'), [(1e-7, WINDOW_MS), (10_000.0, 0)])
 def test_request_time_above_the_quota_is_throttled_for_one_window(brokers, percentage, expected_ms):
-    """One request takes longer than the small share of a thread allows, on any machine, and none uses up the large one.
+    """On any machine, a request takes longer than the small percentage allows, and no request uses up the large one.
 
-    The throttle time would be hours, but its bound is a window.
+    The throttle time would be hours, but it is at most one window.
     """
     for broker in brokers:
         for number, request in enumerate(TIMED):
@@ -130,7 +130,7 @@ def test_request_time_above_the_quota_is_throttled_for_one_window(brokers, perce
 
 
 def test_clients_of_one_quota_share_their_time(brokers):
-    """The first request uses up the quota of the user's client id, so a connection that is new is throttled, too."""
+    """The first request uses up the quota of the user's client id, so a new connection is throttled as well."""
     for broker in brokers:
         limit(broker.address, 'shared', 'ANONYMOUS', request_percentage=1e-7)
         peers = [RawPeer(broker.address, 'orders') for _ in range(2)]
@@ -180,7 +180,7 @@ OF_USERS = [('--entity-type', 'users'), ('--user', 'they-alice'), ('--user', 'no
 
 @pytest.mark.parametrize('number', [0, 1], ids=['apache-kafka', 'kbroker'])
 def test_the_command_prints_what_kafkas_tool_prints(brokers, number):
-    """Each changes entities of its own; both describe all of them."""
+    """Each command changes its own entities. Both describe all of them."""
     address = brokers[number].address
     has_scram = number == 0 or any(api.key == DESCRIBE_SCRAM for api in served_apis())
     changes = [*ALTERED, ('--ip', '10.0.0.1', '--add-config', 'connection_creation_rate=5'),

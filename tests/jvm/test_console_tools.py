@@ -1,4 +1,4 @@
-"""Producer, consumer and their commands with Apache Kafka, compared with its own console tools."""
+"""kbroker's producer, consumer and their commands with Apache Kafka, compared with Kafka's console tools."""
 import subprocess
 import threading
 import time

@@ -1,4 +1,4 @@
-"""A directory with consumer groups goes from one broker to the other and back, and the members go on.
+"""A directory with consumer groups moves from one broker to the other and back, and the members continue.
 
 Covers KIP-848.
 """
@@ -19,7 +19,7 @@ TRANSIENT = {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_
 
 
 class Peer:
-    """A client of one broker, which speaks for all members."""
+    """A client of one broker that sends the requests of all members."""
 
     def __init__(self, address):
         self.client = RawClient.at(address)

@@ -1,7 +1,7 @@
 """Rows and records as text, compared byte for byte with kafka-dump-log and each of its decoder options.
 
-The input is every kind of row and record in every version: filled at random, truncated, and of unknown types and
-versions. It includes the rows and records that Kafka itself wrote, from the directories in tests/data.
+The input is every kind of row and record in every version: with random values, truncated, and of unknown types and
+versions. It includes rows and records that Kafka itself wrote, from the directories in tests/data.
 """
 import pathlib
 import random
@@ -92,7 +92,7 @@ def consumer_groups():
 
 
 def remote_segments():
-    """Yield records that Kafka's classes refuse. Several faults in a record show the order of the checks."""
+    """Yield records that Kafka's classes refuse. Some have several faults, which shows the order of the checks."""
     record_classes = [getattr(messages, f'RemoteLogSegmentMetadata{kind}Record') for kind in ('', 'Snapshot')]
     for record_class in record_classes:
         epochs = [record_class.SegmentLeaderEpochEntry(leader_epoch=epoch, offset=epoch) for epoch in (9, 1, 9)]

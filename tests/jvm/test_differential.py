@@ -175,7 +175,7 @@ def test_kbroker_answers_as_kafka_does(addresses, name):
 
 @functools.cache
 def played(address, name):
-    """Return the steps of a case on a broker, which plays it once."""
+    """Return the steps of a case on a broker. Run the case only once on each broker."""
     peer = RawPeer(address, name)
     try:
         CASES[name](peer)
@@ -208,18 +208,20 @@ COMPARED_ELSEWHERE = {
     'test_differential_streams': ('StreamsGroupDescribe', 'StreamsGroupHeartbeat'),
     'test_sasl_answers': ('SaslAuthenticate',),
 }
-"""The responses that no case here asks for, by the module that compares them."""
+"""The responses that no case of this file requests, by the module that compares them."""
 
 NOT_ON_ONE_NODE = {
     'node_endpoints.rack': 'responses name other leaders',
     'replica_election_results.partition_result.error_message': 'no election is ever needed',
     'responses.partition_responses.record_errors.batch_index_error_message': 'there only with an error',
 }
-"""Texts of which no answer of a single node has a success."""
+"""Strings that no successful answer of a single node contains."""
 
 
 def test_each_nullable_text_of_a_success_is_compared_in_each_served_version(addresses):
-    """Messages of successes were empty where Kafka has null, and clients took them for errors."""
+    """Earlier, the error messages of successful answers were empty where Kafka has null, and clients took them for
+    errors.
+    """
     seen = set()
     for name in CASES:
         for step in played(addresses[0], name):

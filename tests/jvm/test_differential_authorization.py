@@ -1,7 +1,7 @@
 """The same requests of the same users go to Apache Kafka 4.3 with its StandardAuthorizer and to kbroker.
 
 `support/kafka/authorization_cases.py` has the requests and the rights. Each user logs in by SASL/PLAIN. The answers
-agree, field by field; Kafka is right in every difference without its reason here.
+agree, field by field. Kafka is right in every difference that is not in DIFFERENCES with its reason.
 
 Covers KIP-11 and KIP-290.
 """
@@ -36,7 +36,8 @@ SETTINGS = {
     'share.coordinator.state.topic.num.partitions': '1',
     'share.coordinator.state.topic.replication.factor': '1',
     'share.coordinator.state.topic.min.isr': '1',
-    # Members of groups outlive the test. kbroker's heartbeats are more frequent than configured while targets are new.
+    # Sessions of members do not end during the test. kbroker asks for more frequent heartbeats than configured while
+    # targets are new.
     **{f'group.{kind}.{name}': value for kind in ('consumer', 'share', 'streams') for name, value in (
         ('max.session.timeout.ms', '600000'), ('session.timeout.ms', '600000'),
         ('min.heartbeat.interval.ms', '500'), ('heartbeat.interval.ms', '500'))},
@@ -72,7 +73,7 @@ DIFFERENCES_AT_TIMES = {
         r"responses: Kafka \[\], kbroker \[.*'UNKNOWN_SERVER_ERROR'",
     ): 'a slow Kafka answers before it knows that the share partition has no state',
 }
-"""Differences that a run need not have, because they depend on the speed of Kafka."""
+"""Differences that may be missing in a run, because they depend on the speed of Kafka."""
 
 
 class Side:
@@ -101,7 +102,7 @@ class Side:
 
     @staticmethod
     def settled(admin, *request, **fields):
-        """Ask until no error is left that passes. A loaded Kafka takes longer than RawPeer waits."""
+        """Repeat a request until its answer has no temporary error. A busy Kafka takes longer than RawPeer waits."""
         deadline = time.monotonic() + PREPARATION_LIMIT_S
         while error_codes(answer := admin.prepare(*request, **fields)) & UNPREPARED:
             assert time.monotonic() < deadline, answer
@@ -128,7 +129,7 @@ class Side:
 
 
 RUNS = [run for case in CASES if case.api != 'ApiVersions' for run in runs_of(case, every_version=False)]
-"""ApiVersions needs no right; `test_differential` compares its answers."""
+"""The runs of all cases but ApiVersions, which needs no right. `test_differential` compares its answers."""
 
 
 @pytest.fixture(scope='module')

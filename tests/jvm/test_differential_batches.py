@@ -1,7 +1,7 @@
-"""Batches in odd framings and of odd records go to a running Apache Kafka and to a running kbroker, as producers' do.
+"""Batches in odd framings and of odd records are produced to a running Apache Kafka and to a running kbroker.
 
-Both answer with the same code, except where DIFFERENCES says why not. What kbroker accepts, Kafka's Java consumer can
-read: its decoder gets the same batch. docs/protocol.md lists the differences.
+Both answer with the same code, except for the differences in DIFFERENCES. Kafka's Java consumer can read the batches
+that kbroker accepts. docs/protocol.md lists the differences.
 """
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ PAYLOADS = {
     'medium': [record(offset=number, value=varint(10_001) + b'%05d' % number * 2000) for number in range(4)],
     'large': [record(offset=number, value=varint(10_001) + b'%05d' % number * 2000) for number in range(40)],
 }
-"""Records below and above the buffers of Kafka's decoders, and above what the loop validates.
+"""Records below and above the buffers of Kafka's decoders, and above the bound for validation in the loop.
 
-The value of a larger one has 10,000 bytes before its `v`."""
+The value of a large record has 10,000 bytes before its `v`.
+"""
 
 BEHIND = 'bytes that no reader takes for records have no place behind a block; librdkafka fails at them, but for gzip'
 DIFFERENCES = {
@@ -67,7 +68,7 @@ def peers(tmp_path_factory):
 
 
 def verdicts(peers, batches, topic, **configs):
-    """Return the verdict of each peer on each batch, as a code and the indexes of the records that are at fault."""
+    """Return the verdict of each peer on each batch: an error code, and the indexes of the faulty records."""
     found = []
     for peer in peers:
         peer.create_topic(topic, **configs)
@@ -89,7 +90,7 @@ def unexplained(names, kafka, ours):
 
 
 def read_by_java(directory, batches):
-    """Return what Kafka's consumer reads from each batch: the number of its records, and a digest of their values."""
+    """Return, for each batch, the number of records that Kafka's consumer reads and a digest of their values."""
     file = directory / 'batches'
     file.write_text(''.join(base64.b64encode(batch).decode() + '\n' for batch in batches))
     return run_tool('kbroker.RecordReader', str(file)).splitlines()

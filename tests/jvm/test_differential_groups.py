@@ -32,7 +32,7 @@ STATIC_JOIN = r"^(?:Join\([^()]*is_static=True[^()]*\)|Odd\(.*'instance_id', 'st
 
 
 def rows_of(kind: str, text: str = '') -> str:
-    """Return a pattern for rows that differ, all of this kind. Kafka's rows contain `text`."""
+    """Return a pattern for differing rows that are all of this kind. Kafka's rows contain `text`."""
     return rf'batch \d+: Kafka alone \[(?=.*{text}.*, kbroker alone)(?:(?!ConsumerGroup(?!{kind}\b)).)+$'
 
 
@@ -51,7 +51,7 @@ DIFFERENCES = {
 SLOTS = st.sampled_from('AAABBBCCDE')
 STATIC_SLOTS = st.sampled_from('DE')
 OWN_TOPICS = {'A': 'a', 'B': 'ab', 'C': 'abc', 'D': 'bc', 'E': 'ac'}
-"""The subscriptions in groups with the assignor uniform. With equal ones, Kafka's topics have the order of a hash."""
+"""The subscriptions in groups with the assignor uniform. For equal subscriptions, Kafka orders topics by a hash."""
 SUBSCRIPTIONS = st.sampled_from(['', 'a', 'b', 'c', 'ab', 'bc', 'abc'])
 REGEXES = st.sampled_from(['-(a|b)', '-.*', '-[bc]', '-x'])
 REPORTS = st.sampled_from(['null', 'empty', 'last', 'both'])
@@ -71,7 +71,7 @@ ODD_FIELDS = st.fixed_dictionaries({
 
 
 def odd(slot, fields, names_the_group):
-    """Return a heartbeat of any fields, in the group of the history or in another."""
+    """Return a heartbeat with any fields, in the group of the history or in another."""
     if names_the_group:
         fields = {name: value for name, value in fields.items() if name != 'group_id'}
     return Odd(slot, tuple(fields.items()))
@@ -112,7 +112,7 @@ def operations(assignor, regex):
 
 @st.composite
 def histories(draw):
-    """Return the joins of a few members and what happens then."""
+    """Return the joins of a few members, followed by random operations."""
     assignor = draw(st.sampled_from(['range', 'uniform']))
     regex = draw(REGEXES)
     first = draw(st.lists(joins(assignor, regex), min_size=1, max_size=4))

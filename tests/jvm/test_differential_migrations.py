@@ -64,7 +64,7 @@ CONSUMERS, CLASSICS = st.sampled_from('AABC'), st.sampled_from('ABBC')
 STATIC_SLOTS = st.sampled_from('DE')
 SUBSCRIPTIONS = st.sampled_from(['a', 'b', 'ab', 'ab', 'abc', ''])
 PROTOCOLS = st.sampled_from([('range',), ('range',), ('range', 'roundrobin'), ('roundrobin',)])
-"""In one order: where members vote for different ones equally often, Kafka may choose any."""
+"""All lists have the same order: if members give different protocols equally many votes, Kafka may choose any."""
 SHIFTS = st.sampled_from([0, 0, 0, 1, -1])
 
 CONSUMER_JOINS = st.one_of(
@@ -98,7 +98,7 @@ OPERATIONS = st.one_of(
 
 @st.composite
 def histories(draw):
-    """Return the joins of a few members of either protocol and what happens then."""
+    """Return the joins of a few members of either protocol, followed by random operations."""
     first = draw(st.lists(draw(st.sampled_from([CONSUMER_JOINS, CLASSIC_JOINS, CLASSIC_JOINS])), min_size=1,
                           max_size=3))
     return first + draw(st.lists(OPERATIONS, min_size=8, max_size=40))

@@ -1,7 +1,7 @@
 """The same share fetches and acknowledgements go to a running Apache Kafka 4.3 and to a running kbroker.
 
-Each script works on a topic and a group of its own, whose state begins at offset 0. The answers, without what each
-broker chooses, and the rows in `__share_group_state` agree, except for DIFFERENCES.
+Each script has its own topic and group, whose state begins at offset 0. The answers and the rows in
+`__share_group_state` agree, except for DIFFERENCES. Values that a broker chooses are not compared.
 
 Covers KIP-932, KIP-1206 and KIP-1222.
 """
@@ -45,7 +45,7 @@ DIFFERENCES = {
 
 
 class Peer:
-    """One broker, as the scripts see it."""
+    """One broker from the view of a script."""
 
     def __init__(self, address: str, name: str, topic_id: bytes):
         self.address, self.name, self.topic_id = address, name, topic_id
@@ -83,7 +83,7 @@ class Peer:
         assert answer.topics[0].partitions[0].error_code == 0, answer
 
     def rows(self) -> Iterator[Any]:
-        """Yield what the updates of the group's state say: start, finished records, batches."""
+        """Yield the start offset, the count of finished records and the batches of each update of the group's state."""
         with self.connect() as client:
             for record in log_of(client):
                 key = decode_row_key(SHARE_GROUP_STATE, record.key)
@@ -369,7 +369,7 @@ def a_transaction(peer: Peer, producer: Any, *values: bytes, committed: bool) ->
 
 
 def await_stable(peer: Peer, end_offset: int) -> None:
-    """Wait until the last stable offset is the end: the answer to EndTxn may precede the markers."""
+    """Wait until the last stable offset is the end. The broker may answer EndTxn before it writes the markers."""
     deadline = time.monotonic() + LIMIT_S
     with peer.connect() as client:
         while True:
@@ -427,7 +427,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[
 
 
 def alter_start(client: RawClient, name: str) -> bool:
-    """Begin the state of a script's group at offset 0. Return whether the coordinator was ready for it."""
+    """Initialize the state of a script's group at offset 0. Return whether the coordinator was ready."""
     client.ask(build('FindCoordinatorRequest', key_type=0, coordinator_keys=[name]), 4)
     answer = client.ask(build('AlterShareGroupOffsetsRequest', group_id=name, topics=[
         {'topic_name': name, 'partitions': [{'partition_index': 0, 'start_offset': 0}]}]), 0)

@@ -57,7 +57,9 @@ LIMITED = st.builds(Fetch, SLOTS, said(1), st.sampled_from([1, 3, 10, 500]), st.
                     SHIFTS)
 WHOLE = st.builds(Fetch, SLOTS, said(1), st.just(500), st.sampled_from([500, 500, 1, 4]), st.just(0), SHIFTS,
                   st.just(None), st.sampled_from([2, 2, 1]))
-"""Whole batches are fetched where no limit is near: Kafka goes on to the end of what it delivered together before."""
+"""Fetches of whole batches, with limits far above the records: near a limit, Kafka continues to the end of the batches
+that it has delivered together before.
+"""
 
 
 def operations(*fetches):
@@ -80,9 +82,9 @@ OTHERS = (
 
 @st.composite
 def histories(draw):
-    """Return records and what happens then. The limit of deliveries stays as it is.
+    """Return appends of records, followed by random operations. The delivery limit does not change during a history.
 
-    Under another one, the records that Kafka delivers alone depend on the batches that it has delivered together.
+    If it did, the records that Kafka delivers alone would depend on the batches that it has delivered together.
     """
     first, fetches = draw(st.sampled_from([
         ([], (WHOLE, LIMITED)), ([Configure('share.delivery.count.limit', '2')], (WHOLE, LIMITED)),

@@ -50,10 +50,10 @@ SUBSCRIPTIONS = {
     'one member': {'A': ['', 'a', 'b', 'ab', 'abc', 'z']},
     'own topics': {'A': ['a'], 'B': ['ab'], 'C': ['abc']},
 }
-"""The subscriptions of the members. How many partitions of several topics equal members get has no order in Kafka."""
+"""The subscriptions of the members. Kafka has no order for the partitions of several topics that equal members get."""
 SHIFTS = st.sampled_from([0, 0, 1, -1, -2])
 STARTS = st.tuples(st.sampled_from('aaabcz'), st.integers(0, 2), st.sampled_from([-2, -1, 0, 1, 7]))
-"""Start offsets. An unknown partition of a known topic is enough for Kafka to create a group."""
+"""Start offsets. Kafka creates a group even for an unknown partition of a known topic."""
 ODD_FIELDS = st.fixed_dictionaries({
     'member_epoch': st.sampled_from([-3, -2, -1, 0, 1]),
     'rack_id': st.sampled_from([None, None, '', ' ', 'r']),
@@ -157,7 +157,7 @@ MEMBER = [ShareJoin('A', 'a'), ShareBeat('A'), ShareBeat('A')]
 @pytest.mark.parametrize('value', ['earliest', 'latest', 'by_duration:P1D', 'by_duration:PT3H', 'by_duration:PT1H',
                                    'by_duration:PT4H-90M', 'by_duration:PT0S'])
 def test_a_group_starts_where_its_offset_reset_says(addresses, value):
-    """The records that come after the first fetch show the start of a group that found nothing."""
+    """The records appended after the first fetch show where a group starts that found no records."""
     history = [*RECORDS, Reset(value), *MEMBER, FirstFetch('A'), Fill(0, 2), FirstFetch('B')]
     assert COMPARISON.unexplained(addresses, history) == []
 

@@ -64,14 +64,14 @@ ODD_FIELDS = st.fixed_dictionaries({
 
 
 def odd(slot, fields):
-    """Return a heartbeat of any fields, in the group of the history or in one with an odd name."""
+    """Return a heartbeat with any fields, in the group of the history or in a group with an odd name."""
     fields = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()
               if name != 'group_id' or value is not None}
     return OddBeat(slot, tuple(fields.items()))
 
 
 def joins(shapes):
-    """Return joins of members of their own processes, or of the process A. Some have an endpoint."""
+    """Return joins of members, each in its own process or in process A. Some have an endpoint."""
     return st.builds(StreamsJoin, SLOTS, shapes, st.sampled_from(['', '', 'A']),
                      st.sampled_from([0, 0, 0, 0, 1]), st.sampled_from(['', '', 'host']))
 
@@ -103,7 +103,7 @@ def operations(shape):
 
 @st.composite
 def histories(draw):
-    """Return the joins of a few members and what happens then."""
+    """Return the joins of a few members, followed by random operations."""
     shape = draw(st.sampled_from(list(SHAPES)))
     first = draw(st.lists(joins(st.just(shape)), min_size=1, max_size=4))
     return first + draw(st.lists(operations(shape), min_size=10, max_size=40))

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 KAFKA_TOOLS = {'topics': 'org.apache.kafka.tools.TopicCommand', 'configs': 'kafka.admin.ConfigCommand',
                'groups': 'org.apache.kafka.tools.consumer.group.ConsumerGroupCommand'}
-# Members of the consumer protocol get partitions in their heartbeats.
+# Members of the consumer protocol get their partitions with heartbeats, so these are frequent.
 QUICK = {'group.consumer.heartbeat.interval.ms': '200', 'group.consumer.min.heartbeat.interval.ms': '200'}
 LIMIT_S = 120
 LONG = 'a-group-whose-name-is-longer-than-a-column'
@@ -105,7 +105,7 @@ def run_ours(address, runs):
 
 
 def both(address, cases):
-    """Return (run, Kafka's result, kbroker's result) of read-only runs, which can run concurrently."""
+    """Return (run, Kafka's result, kbroker's result) of read-only runs. Both tools run concurrently."""
     runs = [(name, run) for name, some in cases.items() for run in some]
     with ThreadPoolExecutor(2) as pool:
         kafkas, ours = pool.submit(run_kafkas, address, runs), pool.submit(run_ours, address, runs)
@@ -123,7 +123,7 @@ def words(text):
 
 
 def test_what_is_printed_is_what_kafkas_tools_print(staged):
-    """Tables of groups are also compared with those of the broker's directory."""
+    """The tables of groups are also compared with those that kbroker-groups prints for the directory."""
     cases = {
         'topics': [
             ('--list',), ('--list', '--exclude-internal', '--topic', 'orders|pay.*'),
@@ -165,7 +165,7 @@ def test_what_is_printed_is_what_kafkas_tools_print(staged):
 
 
 def test_what_is_changed_is_said_as_kafkas_tool_says_it(staged):
-    """Each tool does the same to its own topics and group."""
+    """Each tool makes the same changes to its own topics and group."""
     cases = [
         ('topics', ('--create', '--topic', '{}-new', '--partitions', '2', '--config', 'retention.ms=5')),
         ('topics', ('--create', '--topic', '{}-new', '--if-not-exists')),
@@ -220,7 +220,7 @@ def test_what_cannot_be_done_fails_in_one_line_with_the_brokers_reason(staged):
 
 
 def test_the_log_directory_says_the_same_without_the_broker(staged):
-    """The broker runs meanwhile. The comparison of topic settings omits those for all brokers."""
+    """The broker still runs. Topic settings that come from the defaults of all brokers are not compared."""
     directory = pathlib.Path(staged.directory)
     for name, run in (('topics', ('--list',)), ('groups', ('--list',)), ('groups', ('--list', '--state')),
                       ('groups', ('--describe', '--group', 'idle')),

@@ -1,7 +1,7 @@
 """kbroker-txn-state and the decoders print the rows of both brokers byte for byte as Apache Kafka's tools do.
 
-These are the console consumer with its message formatters, and the dump tool. The console consumer prints no end of
-line between its objects, kbroker prints one after each.
+Kafka's tools are the console consumer with its message formatters, and the dump tool. The console consumer prints no
+end of line between objects. kbroker prints one after each object.
 """
 import confluent_kafka
 import pytest
@@ -54,7 +54,7 @@ def run_a_streams_group(address):
 
 
 def rows_of(directory):
-    """Return the kinds of the rows in `__consumer_offsets`, by the names of their keys."""
+    """Return the kinds of rows in `__consumer_offsets`: the names of their keys."""
     reader = RowReader('__consumer_offsets')
     rows = [reader.read(record.key, record.value) for header, data in DirectoryView(directory).batches(
         '__consumer_offsets', 0) if not header.is_control for record in decode_records(data)]
@@ -67,7 +67,7 @@ def count_of_records(directory, topic):
 
 
 def kafkas(broker, topic, formatter):
-    """Return Kafka's output for all records. The tool does not stop at the end, so their number is passed to it."""
+    """Return Kafka's output for all records. The tool does not stop at the end of the log, so it gets their number."""
     done, = run_tools(f'{CONSUMER}.ConsoleConsumer', [
         '--bootstrap-server', broker.address, '--topic', topic, '--partition', '0', '--offset', 'earliest',
         '--formatter', f'{CONSUMER}.{formatter}', '--max-messages', str(count_of_records(broker.directory, topic))])

@@ -1,4 +1,4 @@
-"""A static member that returns to a full classic group is refused by Apache Kafka 4.3, too."""
+"""Apache Kafka 4.3 and kbroker both refuse a static member that returns to a full classic group."""
 import pytest
 from cases_groups import find, join, member
 from raw_peer import RawPeer

@@ -1,4 +1,4 @@
-"""Kafka's kafka-configs and our kbroker-configs set and print the configs of groups, on Apache Kafka and on kbroker.
+"""kafka-configs and kbroker-configs set and print the configs of groups, on Apache Kafka and on kbroker.
 
 Covers KIP-848, KIP-932 and KIP-1071.
 """

@@ -43,7 +43,7 @@ def quotas_of(address):
 def commit_once_more(address):
     """Restart the transactional producer of `sample_topic`: abort its open transaction and commit a new one.
 
-    The markers may follow the answer. The start of a producer waits for them.
+    The broker may write the markers after its answer. The start of a second producer waits for them.
     """
     first, second = (confluent_kafka.Producer({'bootstrap.servers': address, 'transactional.id': 'history'})
                      for _ in range(2))
@@ -86,7 +86,7 @@ def test_a_directory_that_was_stopped_cleanly_goes_to_the_other_broker(tmp_path,
 
 
 def test_kafka_opens_what_a_killed_broker_left_without_index_files(tmp_path):
-    """kbroker creates an index file for the first entry, or when it stops."""
+    """kbroker creates an index file with its first entry, or at a clean stop."""
     killed, kafka = BrokerProcess(tmp_path / 'data'), KafkaProcess(tmp_path / 'data')
     try:
         killed.start()
@@ -157,7 +157,9 @@ def now_ms():
 
 @pytest.mark.parametrize('second_type', [BrokerProcess, KafkaProcess], ids=['kbroker', 'apache-kafka'])
 def test_batches_that_a_producer_repeats_after_a_clean_stop_are_recognised(tmp_path, second_type):
-    """A snapshot of the end has one batch of each producer. The repeated others ended librdkafka's producer."""
+    """A snapshot at the end of the log has only the last batch of each producer. Earlier, repeated older batches ended
+    librdkafka's producer.
+    """
     first, second = BrokerProcess(tmp_path / 'data'), second_type(tmp_path / 'data')
     try:
         first.start()

@@ -1,4 +1,4 @@
-"""Kafka's own Java clients (transaction version 2) with a live broker."""
+"""Kafka's Java clients, with transaction version 2, on a live broker."""
 import json
 import subprocess
 

@@ -1,4 +1,4 @@
-"""Values of `sasl.jaas.config`, as Kafka and as kbroker read them."""
+"""kbroker reads values of `sasl.jaas.config` as Kafka does."""
 import json
 import random
 import subprocess
@@ -26,7 +26,7 @@ def texts():
 
 
 def test_kbroker_reads_what_kafka_reads():
-    """One difference: kbroker refuses a quote that its line does not close, where Kafka ends the value."""
+    """There is one difference: kbroker refuses a quote that is not closed in its line. Kafka ends the value there."""
     wanted = list(texts())
     done = subprocess.run(java('kbroker.LoginModules'), input=''.join(f'{json.dumps(text)}\n' for text in wanted),
                           capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=True)

@@ -23,7 +23,7 @@ def done(futures):
 
 
 def change_metadata(address, rounds):
-    """Create and delete topics, change configs, and take producer ids."""
+    """Create and delete topics, change configs, and allocate producer ids."""
     admin = AdminClient({'bootstrap.servers': address})
     for number in rounds:
         done(admin.create_topics([NewTopic(f'{kind}-{number}', 3, 1) for kind in ('kept', 'deleted')]))
@@ -37,7 +37,7 @@ def change_metadata(address, rounds):
 
 
 def await_changes(admin, number):
-    """Wait until the broker shows the changes of a round: one of Kafka follows its controller."""
+    """Wait until the broker shows the changes of a round. A broker of Kafka applies them after its controller."""
     deadline = time.monotonic() + LIMIT_S
     topics = {}
     while f'kept-{number}' not in topics or f'deleted-{number}' in topics:

@@ -1,4 +1,4 @@
-"""A directory with groups of every kind goes from one broker to the other and back, and all members go on.
+"""A directory with groups of every kind moves from one broker to the other and back, and all members continue.
 
 Covers KIP-848, KIP-932 and KIP-1071.
 """
@@ -32,11 +32,11 @@ DESCRIPTIONS = {
 
 
 NOT_KEPT = {'error_message', 'state_changelog_topics'}
-"""Fields that no row keeps. The next heartbeat finds out the partitions of an internal topic."""
+"""Fields that no row has. The coordinator determines the partitions of an internal topic at the next heartbeat."""
 
 
 class Members:
-    """The members of all groups. Each request goes to the broker that has the directory at the moment."""
+    """The members of all groups. They send each request to the broker that currently has the directory."""
 
     def __init__(self):
         self.peer = None
@@ -46,9 +46,11 @@ class Members:
         """Group and member -> the partitions or tasks of its last answer."""
         self.topic_id = None
         self.counts = {}
-        """Offset -> the least number of its deliveries that the log keeps."""
+        """Offset -> the lowest delivery count that the log may have for it."""
         self.kept = set()
-        """Offsets that were acquired when the connection ended. The broker may count that, or end before."""
+        """Offsets that were acquired when the connection ended. The broker may count the delivery, or stop before it
+        does.
+        """
         self.done = set()
         self.offset = 0
 
@@ -90,7 +92,7 @@ class Members:
     # ---- members of consumer, share and streams groups
 
     def beat(self, api, version, group, member_id, **fields):
-        """Heartbeat, and adopt the answer."""
+        """Send a heartbeat, and adopt the answer."""
         answer = self.ask(api, version, group_id=group, member_id=member_id, **{
             'member_epoch': self.epochs.get((group, member_id), 0), **fields})
         assert answer.error_code == 0, answer
@@ -135,7 +137,7 @@ class Members:
         return answer.topics[0].partitions[0].error_code
 
     def fetch_records(self):
-        """Let the sharer acquire what there is. Return the offsets with their delivery counts."""
+        """Let the sharer acquire all available records. Return their offsets with their delivery counts."""
         found, epoch = {}, 0
         while len(found) < RECORDS - len(self.done):
             self.beat_share()
@@ -147,14 +149,14 @@ class Members:
             epoch += 1
             for topic in answer.responses:
                 for partition in topic.partitions:
-                    # Until its state is initialized, Kafka answers that it is unknown.
+                    # Until the state of a share partition is initialized, Kafka answers UNKNOWN_SERVER_ERROR.
                     assert partition.error_code in (0, ErrorCode.UNKNOWN_SERVER_ERROR), partition
                     for run in partition.acquired_records:
                         found |= dict.fromkeys(range(run.first_offset, run.last_offset + 1), run.delivery_count)
         return found, epoch
 
     def share_on(self, accepted, released):
-        """Acquire the records that are left, accept and release some, and keep the others."""
+        """Acquire the remaining records, accept and release some, and keep the others."""
         found, epoch = self.fetch_records()
         expected = {offset: self.counts.get(offset, 0) + 1 for offset in range(RECORDS) if offset not in self.done}
         assert found == {offset: found.get(offset) if offset in self.kept and found.get(offset) == count + 1 else count
@@ -177,7 +179,7 @@ class Members:
         return sorted((group.group_id, group.group_type, group.group_state) for group in groups)
 
     def seen(self):
-        """Return what can be seen of all groups."""
+        """Return the descriptions and offsets of all groups."""
         view = {}
         for api, (names, version) in DESCRIPTIONS.items():
             for group in self.ask(api, version, group_ids=names).groups:
@@ -192,7 +194,7 @@ class Members:
 
 
 def in_words(value):
-    """Return a message as plain values, with lists in one order."""
+    """Return a message as plain values, with sorted lists."""
     if isinstance(value, list):
         return sorted((in_words(item) for item in value), key=repr)
     names = getattr(getattr(value, '_layout', None), 'names', None)
@@ -241,13 +243,13 @@ def form_groups(members):
                 for tasks in answer.active_tasks]
         members.beat_streams(active_tasks=members.owned.get((STREAMING, 'streamer'), []), standby_tasks=[],
                              warmup_tasks=[])
-        # Kafka assigns partitions of a share group once their state is initialized.
+        # Kafka assigns the partitions of a share group only after their state is initialized.
         if members.owned[SHARED, 'sharer'] and {state for _, _, state in members.listed()} == {'Stable'}:
             return classic, mixed
 
 
 def go_on(members, classic, mixed):
-    """Let all members heartbeat with the epochs that they had, and commit."""
+    """Let all members heartbeat with their earlier epochs, and commit."""
     before = dict(members.epochs)
     assert (members.beat_classic(CLASSIC, classic), members.beat_classic(MIXED, mixed)) == (0, 0)
     for group, name in ((CONSUMERS, 'dynamic'), (CONSUMERS, 'static'), (CONSUMERS, 'pattern'), (MIXED, 'today')):
@@ -265,7 +267,7 @@ def go_on(members, classic, mixed):
 
 
 def end_groups(members, classic, mixed):
-    """Roll the mixed group back to the classic protocol, and let all others leave."""
+    """Roll the mixed group back to the classic protocol, and let all other members leave."""
     members.beat_consumer(MIXED, 'today', member_epoch=-1, topic_partitions=None)
     assert members.beat_classic(MIXED, mixed) == ErrorCode.REBALANCE_IN_PROGRESS
     members.join_classic(MIXED, mixed)

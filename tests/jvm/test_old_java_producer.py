@@ -1,4 +1,6 @@
-"""A Java producer from before KIP-890: its late requests are refused, and one without an answer is executed once."""
+"""A Java producer from before KIP-890: the broker refuses its late requests, and executes a request once if its answer
+was lost.
+"""
 import functools
 import subprocess
 

@@ -1,4 +1,6 @@
-"""Java members of a group are replaced one by one by those of the other protocol, and back, while they copy records."""
+"""The Java members of a group are replaced one by one by members of the other protocol, and back, while they copy
+records.
+"""
 import subprocess
 
 import pytest

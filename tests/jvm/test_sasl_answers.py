@@ -1,4 +1,4 @@
-"""Tokens of the SASL mechanisms: the answers of Apache Kafka beside those of kbroker's exchanges."""
+"""Tokens of the SASL mechanisms: the answers of Apache Kafka compared with those of kbroker's exchanges."""
 import base64
 import json
 import time
@@ -23,7 +23,7 @@ SCRAM = 'SCRAM-SHA-256'
 CLOSED = 'the connection was closed'
 NOW_S = int(time.time())
 DAY_S = 86_400
-"""The life of tokens. The modules of tests are imported long before the last test runs."""
+"""The lifetime of tokens. It is long, because test modules are imported long before the last test runs."""
 
 
 def part(value):
@@ -41,7 +41,7 @@ def message(token, authzid='', pairs='', scheme='Bearer'):
 
 
 def final(change=lambda message: message, password=PASSWORD, first=lambda message: message):
-    """Return a script: the messages of a login with SCRAM, changed."""
+    """Return a script with the changed messages of a SCRAM login."""
     def script():
         talk = conversation(SCRAM, 'alice', password, 'abcdefgh')
         answer = yield first(next(talk))
@@ -81,7 +81,7 @@ CASES = [*(('PLAIN', [token]) for token in PLAINS), *((SCRAM, case) for case in 
 
 
 def conversed(case, ask):
-    """Return the answers to a case, as (error code, message, bytes). A challenge counts by its kind."""
+    """Return the answers to a case, as (error code, message, bytes). A challenge is replaced by its kind."""
     script = case() if callable(case) else iter(case)
     answers, answer = [], None
     while True:
@@ -165,7 +165,7 @@ STRICTER = {
 
 @pytest.mark.parametrize('name', STRICTER)
 def test_where_kbroker_differs_on_purpose(kafka, ours, name):
-    """An operator or attacker sees these differences; no known client does."""
+    """Operators or attackers can see these differences. No known client does."""
     mechanism, case = STRICTER[name]
     theirs, found = of_kafka(kafka.addresses['SASL_PLAINTEXT'], mechanism, case), of_kbroker(ours[mechanism], case)
     failure, challenge, success = (58, generic_text(mechanism), b''), (0, '', b'r='), (0, '', b'v=')

@@ -1,4 +1,4 @@
-"""Kafka's tools and Java clients against a broker with logins: users are made, log in, are deleted.
+"""Kafka's tools and Java clients with a broker that requires logins. Users are created, log in, and are deleted.
 
 Covers KIP-554.
 """

@@ -1,4 +1,4 @@
-"""Share consumers with one script on Apache Kafka and on kbroker, and kbroker-share-consume beside Kafka's tool.
+"""The same share consumers on Apache Kafka and on kbroker, and kbroker-share-consume compared with Kafka's tool.
 
 Covers KIP-932 and KIP-1222.
 """
@@ -42,7 +42,9 @@ def brokers(tmp_path_factory):
 
 
 def prepared(broker, topic, partitions=1, texts=(), **settings):
-    """Create a topic and a group of this name that begins at its start, and write. Return the options of the tools."""
+    """Create a topic and write records. Create a group of the same name that reads the topic from its beginning. Return
+    the options of the tools.
+    """
     cluster = Cluster(ClientConfig.load(broker.address))
     assert Admin(cluster).create_topics([NewTopic(topic, partitions)]) == {topic: None}
     write(cluster, topic, texts, partitions)
@@ -79,7 +81,7 @@ def lag(options):
 
 @pytest.mark.parametrize('outcome', [(), ('--release',), ('--reject',)])
 def test_both_tools_print_the_same_on_both_brokers(brokers, outcome):
-    """A released record comes five times: group.share.delivery.count.limit."""
+    """A released record is delivered five times: the default of group.share.delivery.count.limit."""
     texts = [f'v{number}' for number in range(4)]
     count = str(len(texts) * (5 if '--release' in outcome else 1))
     more = [*PARTS, *outcome, '--max-messages', count, '--timeout-ms', '120000']
@@ -109,7 +111,7 @@ def settled(ask, is_settled):
 
 
 def test_members_in_java_accept_each_record_once_on_both_brokers(brokers):
-    """Three verifiable consumers, one for each way of acknowledging."""
+    """Three verifiable consumers run, one for each way of acknowledging."""
     texts = [f'v{number}' for number in range(600)]
     for broker in brokers:
         options = prepared(broker, 'members', 3)
@@ -168,7 +170,7 @@ def test_resets_of_both_tools_print_the_same_on_both_brokers(brokers):
 
 
 def test_a_java_consumer_that_renews_its_locks_keeps_its_records_on_both_brokers(brokers):
-    """The locks are renewed until they would have ended, if they were not."""
+    """The consumer renews its locks for longer than they last without a renewal."""
     runs = []
     for broker in brokers:
         options = prepared(broker, 'renewed', texts=['a', 'b', 'c'])

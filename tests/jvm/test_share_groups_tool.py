@@ -1,4 +1,4 @@
-"""kbroker-share-groups prints what kafka-share-groups prints about a group of Apache Kafka, and about its directory.
+"""kbroker-share-groups prints the same as kafka-share-groups about a group of Apache Kafka and about its directory.
 
 Covers KIP-932.
 """
@@ -32,7 +32,7 @@ QUESTIONS = [
     ('--describe', *GROUP, '--state', '--verbose'), ('--describe', '--all-groups'),
 ]
 NO_MEMBERS = "Share group 'workers' has no active members."
-"""A note for our users, which does not mix with the table."""
+"""A note of kbroker-share-groups, which it prints apart from the table."""
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ SETTINGS = {'group.streams.min.session.timeout.ms': 5000, 'group.streams.session
 
 @pytest.fixture
 def broker(tmp_path):
-    """A broker on which a member of a streams group that was killed is gone within seconds."""
+    """A broker that removes a killed member of a streams group within seconds."""
     process = BrokerProcess(tmp_path / 'broker', {name: str(value) for name, value in SETTINGS.items()})
     process.start()
     yield process
@@ -60,7 +60,7 @@ class Instance:
         self._process.wait()
 
     def stop(self):
-        """Let the application close, which leaves the group."""
+        """Close the application, which leaves the group."""
         self._process.terminate()
         self._process.wait(WAIT_S)
 
@@ -77,7 +77,7 @@ def produce(address, words):
 
 
 def read_counts(consumer, expected, instances):
-    """Read counts until each word has its number. Each count of a word is larger than the one before."""
+    """Read counts until each word has its expected count. Check that the counts of a word rise."""
     found = {}
     for _ in range(WAIT_S):
         for message in consumer.consume(1000, timeout=1):
@@ -93,7 +93,9 @@ def read_counts(consumer, expected, instances):
 
 
 def await_description(broker, expected, *options):
-    """Look with Kafka's tool until it shows what is expected: members get standby tasks after the active ones."""
+    """Describe the group with Kafka's tool until its output has the expected text. Members get standby tasks after
+    their active tasks.
+    """
     end = time.monotonic() + WAIT_S
     while expected not in (text := run_tool(TOOL, '--bootstrap-server', broker.address, '--describe', '--group',
                                             APPLICATION, *options)):
@@ -128,7 +130,7 @@ def test_words_are_counted_exactly_once_while_an_instance_is_killed(broker, tmp_
 
 
 def test_words_are_counted_exactly_once_by_instances_with_standbys_while_the_broker_is_killed(broker, tmp_path):
-    """The broker is killed, and then each of three instances is replaced by another one on the same directory."""
+    """The test kills the broker, and then replaces each of three instances by another one on the same directory."""
     create_topics(broker.address, **{WORDS: PARTITIONS, COUNTS: PARTITIONS})
     rng = random.Random(8)
     words = [f'word{rng.randrange(50)}' for _ in range(6000)]

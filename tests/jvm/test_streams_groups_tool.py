@@ -1,4 +1,4 @@
-"""kbroker-streams-groups prints what kafka-streams-groups prints about groups of either broker, and of a directory.
+"""kbroker-streams-groups prints the same as kafka-streams-groups about groups of either broker and about a directory.
 
 Covers KIP-1071.
 """
@@ -29,7 +29,7 @@ NAME = 'counting'
 GROUP = ('--group', NAME)
 TABLES = [('--describe', *GROUP), ('--describe', *GROUP, '--offsets', '--verbose'), ('--describe', *GROUP, '--members'),
           ('--describe', *GROUP, '--members', '--verbose'), ('--describe', '--all-groups')]
-"""The questions that a directory answers like its broker."""
+"""The options for which the output about a directory is the same as about its broker."""
 QUESTIONS = [('--list',), ('--list', '--state'), ('--list', '--state', 'stable'), ('--list', '--state', 'NotReady'),
              *TABLES, ('--describe', *GROUP, '--state'), ('--describe', *GROUP, '--state', '--verbose')]
 RESETS = [('--reset-offsets', *GROUP, '--all-input-topics', '--to-earliest', '--dry-run'),
@@ -37,6 +37,7 @@ RESETS = [('--reset-offsets', *GROUP, '--all-input-topics', '--to-earliest', '--
           ('--reset-offsets', *GROUP, '--all-input-topics', '--to-latest', '--execute')]
 NO_MEMBERS = f"Error: Streams group '{NAME}' has no active members."
 """A note, which kbroker-streams-groups prints on stderr."""
+
 broker = either_broker(SETTINGS)
 
 
@@ -47,8 +48,9 @@ def counting(topic):
 
 
 def words(text):
-    """Return the lines that are not empty, as words. Kafka pads them to other widths, and sorts the lines and the
-    tasks of a member by hash codes."""
+    """Return the non-empty lines as words. Kafka uses other column widths, and sorts lines and a member's tasks by hash
+    codes.
+    """
     lines = [line.split() for line in text.splitlines() if line.strip() and line.strip() != NO_MEMBERS]
     return lines[:1] + sorted(map(sorted, lines[1:]))
 

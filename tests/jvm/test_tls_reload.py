@@ -1,4 +1,4 @@
-"""Kafka's kafka-configs replaces the key of a listener, on kbroker and on Apache Kafka; connections stay open.
+"""kafka-configs replaces the key of a listener on kbroker and on Apache Kafka. Connections stay open.
 
 Covers KIP-226.
 """
@@ -20,7 +20,7 @@ LOCATION = 'listener.name.ssl.ssl.keystore.location'
 
 @pytest.fixture(params=[BrokerProcess, KafkaProcess], ids=['kbroker', 'apache-kafka'])
 def broker(request, tmp_path, certificates):
-    """A broker with a plain listener and one with TLS; `keys` is its keystore, `tls_port` its port."""
+    """A broker with a plain listener and a TLS listener. `tls_port` is the port of the latter, `keys` its keystore."""
     keys = tmp_path / 'keys.pem'
     shutil.copy(certificates / 'server.pem', keys)
     plain, tls = free_port(), free_port()

@@ -84,7 +84,9 @@ def stage(peer):
 
 @pytest.fixture(scope='module')
 def runs(broker):
-    """The results of each run from kbroker's tool, and from Kafka's tool in one virtual machine. The abort is last."""
+    """The results of each run, from kbroker's tool and from Kafka's tool in one virtual machine. The run that aborts is
+    the last one.
+    """
     mine = [ours(broker, run) for run in (*COMPARED, *REFUSED)]
     theirs = run_tools(TOOL, *(['--bootstrap-server', broker.address, *run.split()]
                                for run in (*COMPARED, *REFUSED, ABORTED)))
@@ -96,7 +98,7 @@ def ours(broker, run):
 
 
 def settled(text):
-    """Return the output with zeros as the durations of transactions, which change between two runs."""
+    """Return the output with the durations of transactions, which change between two runs, replaced by zeros."""
     lines = [line.split('\t') for line in text.splitlines()]
     for name in ('TransactionDurationMs', 'Duration(min)'):
         if name in map(str.strip, lines[0]):
@@ -111,7 +113,7 @@ def test_the_output_is_that_of_kafkas_tool(runs):
     for run in COMPARED:
         mine, theirs = runs[run]
         assert (mine.exit_code, theirs.code, theirs.errors) == (0, 0, ''), run
-        # A search that finds none says how many are open.
+        # A search that finds no hanging transaction prints the number of open ones.
         assert mine.stderr == '' or ('find-hanging' in run and mine.stderr.startswith('none hangs; ')), run
         assert settled(mine.stdout) == settled(theirs.output), run
 

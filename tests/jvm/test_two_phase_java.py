@@ -1,4 +1,6 @@
-"""Two-phase commit (KIP-939): a Java producer that dies prepared, clients that know nothing of it, and Apache Kafka."""
+"""Two-phase commit (KIP-939): a Java producer that dies after it has prepared, clients without two-phase commit, and
+directories for Apache Kafka.
+"""
 import time
 from contextlib import suppress
 
@@ -45,7 +47,7 @@ def java_step(broker, step, transactional_id='tx', topic='java', token=''):
 
 
 def await_values(address, topic, expected, partition=0):
-    """Read until the committed values are the expected ones: brokers answer before they write the markers."""
+    """Read until the committed values are the expected ones. Brokers answer before they write the markers."""
     deadline = time.monotonic() + LIMIT_S
     while (found := values_of(address, topic, [partition])) != expected:
         assert time.monotonic() < deadline, f'found {found}, expected {expected}'
@@ -56,7 +58,9 @@ def five(value):
 
 
 def test_version_6_of_init_producer_id_is_still_unstable_in_kafka(broker):
-    """A Kafka whose clients ask for version 6 by themselves needs no repair here, and no setting on the broker."""
+    """If this fails, Kafka's clients use version 6 by default: TwoPhase.java then need not patch them, and the broker
+    needs no setting.
+    """
     assert java_step(broker, 'unstable')['unstable'] == 'true'
 
 
@@ -89,7 +93,9 @@ def test_a_transaction_that_was_not_decided_is_aborted_by_its_token(broker):
 
 
 def answers_without_a_keep(address, transactional_id):
-    """Return error code, epoch and ongoing pair of InitProducerId 6 in what Apache Kafka serves, and the timeout."""
+    """Return the error codes, epochs and ongoing transactions in the answers to InitProducerId 6 that Apache Kafka also
+    serves, and the timeout.
+    """
     peer = RawPeer(address, 'moved')
     try:
         peer.prepare('FindCoordinator', 4, coordinator_keys=[transactional_id], key_type=1)
@@ -121,7 +127,7 @@ def answers_without_a_keep(address, transactional_id):
     ('true', REFUSED, NEWER_OFFSETS_COUNT), ('false', EXECUTED, OLDER_OFFSETS_COUNT)])
 def test_late_requests_change_a_transaction_unless_they_are_refused(tmp_path, is_checked, effect_of_commit,
                                                                     effect_of_offsets):
-    """Apache Kafka executes them: the test below asks the Kafka that runs there."""
+    """Apache Kafka executes late requests. The test below checks that on its broker."""
     settings = {**PROMPT, 'kbroker.transaction.stale.request.check.enable': is_checked}
     with BrokerProcess(tmp_path / 'data', settings) as broker:
         assert effect_of_a_late_commit(broker.address, 'late') == effect_of_commit
@@ -154,10 +160,10 @@ def kill_after_a_decision(broker):
 
 
 def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(broker):
-    """Kafka answers version 6 as kbroker does, as long as no client keeps a transaction: that it refuses.
+    """Kafka answers version 6 as kbroker does, unless a client keeps a transaction, which it refuses.
 
-    It ends a kept transaction by force only. kbroker completes those that are decided before Kafka starts, and goes on
-    with the rest after it.
+    It ends a kept transaction only by force. kbroker completes the decided ones before Kafka starts, and continues with
+    the others afterwards.
     """
     token = java_step(broker, 'prepare', 'moved', 'moved')['token']
     with Producer(broker.address, transactional_id='moved', two_phase_commit=True) as heir:
