@@ -296,8 +296,6 @@ def test_a_disk_that_fills_up_and_gets_room_again(small_disk):
     filler = small_disk / 'filler'
     filler.write_bytes(bytes(1 << 20))
     settings = SETTINGS | {'offsets.topic.num.partitions': '1'}
-    broker = BrokerProcess(small_disk / 'data', settings)
-    broker.start()
     acknowledged, errors = [], []
 
     def delivered(error, message):
@@ -306,7 +304,7 @@ def test_a_disk_that_fills_up_and_gets_room_again(small_disk):
         else:
             errors.append(error.code())
 
-    try:
+    with BrokerProcess(small_disk / 'data', settings) as broker:
         producer = confluent_kafka.Producer({
             'bootstrap.servers': broker.address, 'retries': 0, 'linger.ms': 0, 'message.timeout.ms': 20_000,
             'allow.auto.create.topics': True})
@@ -327,6 +325,3 @@ def test_a_disk_that_fills_up_and_gets_room_again(small_disk):
         found = [message.value() for message in read_to_the_end(broker.address, [(TOPIC, 0)])]
         assert set(acknowledged) <= set(found) and len(found) == len(set(found))
         broker.stop()
-    finally:
-        broker.kill9()
-    assert broker.tracebacks() == []

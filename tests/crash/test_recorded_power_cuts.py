@@ -195,13 +195,9 @@ def test_what_clients_learned_outlives_a_power_cut_rebuilt_from_system_calls(
 
 def test_the_calls_of_a_trace_rebuild_the_directory(memory_path):
     """The trace has all changes: the files computed without a power cut equal those that the broker left."""
-    broker = TracedBroker(memory_path / 'data')
-    try:
-        broker.start()
+    with TracedBroker(memory_path / 'data') as broker:
         History().work(broker.address, 2)
         broker.stop()
-    finally:
-        broker.kill9()
     disk = TracedDisk(broker.directory)
     disk.add(broker.traces[0])
     disk.rebuild(memory_path / 'rebuilt')

@@ -1,7 +1,7 @@
-"""The records of files as text, from Kafka's dump tool and from kbroker's decoders."""
+"""Files as text, from Kafka's dump tool, and their records from kbroker's decoders."""
 import re
 
-from support.kafka.apache_kafka import run_tools
+from support.kafka.apache_kafka import dump_log, run_tools
 
 from kbroker.record.batch import iter_batches
 from kbroker.record.records import decode_records
@@ -13,10 +13,35 @@ OPTIONS = {'string': '--print-data-log', 'offsets': '--offsets-decoder', 'transa
            'remote-log-metadata': '--remote-log-metadata-decoder'}
 
 
+def run_dump_tool(files, *options):
+    """Run Kafka's dump tool. A failure raises no error."""
+    done, = run_tools('org.apache.kafka.tools.DumpLogSegments', [*options, '--files', ','.join(map(str, files))])
+    return done
+
+
+def sections(report):
+    """Return the sorted parts of the tool's final report: Kafka prints them in the order of a hash map."""
+    found = []
+    for line in report.splitlines():
+        if not line.startswith(('  ', 'Indexed')):
+            found.append([])
+        found[-1].append(line)
+    return sorted(found)
+
+
+def sound_dump(files):
+    """Return the output of Kafka's dump tool. Check that it finds no error in the files."""
+    text = dump_log(*files)
+    assert text.count('Dumping ') == len(files)
+    assert 'isvalid: false' not in text
+    for trouble in ('Mismatches', 'mismatch', 'out of order', 'not found', 'invalid bytes', 'Exception'):
+        assert trouble not in text
+    return text
+
+
 def kafkas_text(name, files):
     """Return the lines that Kafka prints for the records of the files, without the lines of batches."""
-    done, = run_tools('org.apache.kafka.tools.DumpLogSegments', [
-        OPTIONS[name], '--skip-record-metadata', '--files', ','.join(map(str, files))])
+    done = run_dump_tool(files, OPTIONS[name], '--skip-record-metadata')
     assert done.code == 0, done.errors
     return [REASON.sub(r'\1', line) for line in done.output.split('\n') if line.startswith('| ')]
 

@@ -72,7 +72,7 @@ class GroupSide(Side):
         self.resolved_s: float | None = None
         """The time when the regular expression of the group was resolved, or None while it is not."""
         self._looks = itertools.count()
-        self._names: dict[bytes, str] = {}
+        self.topic_names: dict[bytes, str] = {}
         self._hashes: dict[int, int] = {0: 0}
         self._reader = RowReader(OFFSETS_TOPIC)
         self._rows: list[list[tuple[str, Any]]] = []
@@ -102,7 +102,7 @@ class GroupSide(Side):
         if name not in self.topic_ids:
             topic_id = self.peer.create_topic(self.topic(name), PARTITIONS[name])
             self.topic_ids[name] = topic_id
-            self._names[topic_id] = f'{name}{sum(known.startswith(name) for known in self._names.values())}'
+            self.topic_names[topic_id] = f'{name}{sum(known.startswith(name) for known in self.topic_names.values())}'
             self.await_coordinator({self.topic(name): PARTITIONS[name]})
 
     def delete_topic(self, name: str) -> None:
@@ -216,12 +216,12 @@ class GroupSide(Side):
 
     def await_rows(self, of_type: str) -> None:
         """Wait until a row of this type is written. `rows` returns the rows that arrive during the wait."""
-        self.wait_until(lambda: any(kind == of_type for batch in self._collect() for kind, _ in batch))
+        self.wait_until(lambda: any(kind == of_type for batch in self.collect() for kind, _ in batch))
 
     def await_regex(self) -> None:
         """Wait until the broker has resolved the group's regular expression, which it writes in a batch of its own."""
         def is_resolved() -> bool:
-            self._collect()
+            self.collect()
             return self.resolved_s is not None
         self.wait_until(is_resolved)
 
@@ -241,7 +241,7 @@ class GroupSide(Side):
         if name == 'error_code':
             return ErrorCode(value).name
         if name == 'topic_id':
-            return self._names.get(bytes(value), value.hex())
+            return self.topic_names.get(bytes(value), value.hex())
         if name == 'metadata_hash':
             return f'hash {self._hashes.setdefault(value, len(self._hashes))}'
         if isinstance(value, str):
@@ -254,7 +254,7 @@ class GroupSide(Side):
 
     def rows(self) -> list[list[tuple[str, Any]]]:
         """Return the batches of the group since the last call: rows as (type, comparable key and value)."""
-        self._collect()
+        self.collect()
         found, self._rows = self._rows, []
         return found
 
@@ -273,7 +273,7 @@ class GroupSide(Side):
         self.peer.wait_for_a_record()
         return rows + self.rows()
 
-    def _collect(self) -> list[list[tuple[str, Any]]]:
+    def collect(self) -> list[list[tuple[str, Any]]]:
         while True:
             partition = dict(partition=self.partition, fetch_offset=self._next_offset, partition_max_bytes=1 << 24)
             answer = self.peer.ask('Fetch', 12, replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 24,
@@ -284,11 +284,11 @@ class GroupSide(Side):
                 return self._rows
             for header, data in batches:
                 self._next_offset = header.base_offset + header.last_offset_delta + 1
-                rows = [] if header.is_control else list(self._rows_of(data))
+                rows = [] if header.is_control else list(self.rows_of(data))
                 if rows:
                     self._rows.append(rows)
 
-    def _rows_of(self, data: Any) -> Iterator[tuple[str, Any]]:
+    def rows_of(self, data: Any) -> Iterator[tuple[str, Any]]:
         for record in decode_records(data):
             key, value, _ = self._reader.read(record.key, record.value)
             if getattr(key, 'group_id', None) == self.group or getattr(key, 'group', None) == self.group:

@@ -103,18 +103,18 @@ class ShareSide(GroupSide):
     def await_states(self) -> None:
         """Wait until no share state is being initialized or deleted."""
         def is_settled() -> bool:
-            self._collect()
+            self.collect()
             return not self._states_of('initializing_topics') and not self._states_of('deleting_topics')
         self.wait_until(is_settled)
 
     def _states_of(self, field: str) -> list[dict[str, Any]]:
         """Return the existing topics of a field. Kafka lists some without partitions."""
-        existing = {self._names[topic_id] for topic_id in self.topic_ids.values()}
+        existing = {self.topic_names[topic_id] for topic_id in self.topic_ids.values()}
         return [topic for topic in (self.states or {}).get(field, ())
                 if topic['topic_id'] in existing and topic.get('partitions') != []]
 
-    def _rows_of(self, data: Any) -> Iterator[tuple[str, Any]]:
-        for kind, (key, value) in super()._rows_of(data):
+    def rows_of(self, data: Any) -> Iterator[tuple[str, Any]]:
+        for kind, (key, value) in super().rows_of(data):
             if kind == SHARE_STATES:
                 self.states = value
             else:

@@ -130,9 +130,7 @@ def test_acls_survive_the_way_to_the_other_broker_and_back(tmp_path, types):
 
     known, directory = '', tmp_path / 'data'
     for number, process in enumerate(types):
-        broker = process(directory, ON)
-        broker.start()
-        try:
+        with process(directory, ON) as broker:
             assert listed('--bootstrap-server', broker.address) == known
             for run in (('--add', *ALLOW_ALICE, '--producer', '--topic', f'orders-{number}'),
                         ('--add', '--deny-principal', 'User:*', '--group', 'tmp-', '--resource-pattern-type',
@@ -140,8 +138,6 @@ def test_acls_survive_the_way_to_the_other_broker_and_back(tmp_path, types):
                 ours(broker.address, *run)
             known = listed('--bootstrap-server', broker.address)
             broker.stop()
-        finally:
-            broker.kill9()
         assert listed('--data-dir', directory) == known
         for run in (('--add', '--allow-principal', f'User:offline-{number}', '--cluster'),
                     ('--remove', '--force', *ALLOW_ALICE, '--operation', 'Create', '--topic', f'orders-{number}')):

@@ -28,9 +28,7 @@ def work_in_turns(directory, turns, seed, cleanings):
     broker.
     """
     for number, (kind, is_killed) in enumerate(turns):
-        broker = kind(directory, SETTINGS)
-        try:
-            broker.start()
+        with kind(directory, SETTINGS) as broker:
             if number == 0:
                 create_topics(broker)
             work = Work(broker, seed + number)
@@ -41,8 +39,6 @@ def work_in_turns(directory, turns, seed, cleanings):
                 broker.kill9()
             else:
                 broker.stop()
-        finally:
-            broker.kill9()
         assert errors_in(directory) == [], f'turn {number} of seed {seed}'
 
 

@@ -411,9 +411,7 @@ SCRIPTS: list[Callable[[Peer], None]] = [
 @pytest.fixture(scope='module')
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, bytes]]]:
     """The address of Apache Kafka, and the id of each script's topic."""
-    process = KafkaProcess(tmp_path_factory.mktemp('kafka') / 'data', SETTINGS)
-    process.start()
-    try:
+    with KafkaProcess(tmp_path_factory.mktemp('kafka') / 'data', SETTINGS) as process:
         with RawClient.at(process.address) as client:
             ids = create_topics(lambda request, version: client.ask(request, version))
             for name in ids:
@@ -422,8 +420,6 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[
                     assert time.monotonic() < deadline, f'the state of {name} cannot be initialized'
                     time.sleep(0.1)     # Kafka notifies no client when its coordinators are ready
         yield process.address, ids
-    finally:
-        process.kill9()
 
 
 def alter_start(client: RawClient, name: str) -> bool:
@@ -446,11 +442,9 @@ def kbroker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
         broker.turn()
         broker.turn()
         assert failed == [{}]
-    process = BrokerProcess(directory, SETTINGS)
-    process.start()
-    yield process.address, ids
-    process.stop()
-    assert process.tracebacks() == []
+    with BrokerProcess(directory, SETTINGS) as process:
+        yield process.address, ids
+        process.stop()
 
 
 def create_topics(ask: Callable[[Any, int], Any]) -> dict[str, bytes]:

@@ -2,8 +2,8 @@
 import io
 
 import pytest
+from decoded import run_dump_tool, sections
 from support.disk.segment_files import damaged_copies, damaged_snapshots, two_segments
-from support.kafka.apache_kafka import run_tools
 
 from kbroker.base.errors import CorruptLogError
 from kbroker_tools.dump.error_report import ErrorReport
@@ -21,10 +21,6 @@ DUMPS = {'.index': dump_index, '.timeindex': dump_time_index, '.txnindex': dump_
          '.snapshot': dump_snapshot}
 
 
-def kafkas(files, *options):
-    return run_tools('org.apache.kafka.tools.DumpLogSegments', [*options, '--files', ','.join(map(str, files))])[0]
-
-
 def ours(files, **options):
     out, err, report = io.StringIO(), io.StringIO(), ErrorReport()
     for path in files:
@@ -37,16 +33,6 @@ def ours(files, **options):
     return 0, out.getvalue(), err.getvalue()
 
 
-def sections(text):
-    """Return the sorted parts of a report: Kafka prints them in the order of a hash map."""
-    found = []
-    for line in text.splitlines():
-        if not line.startswith(('  Index', 'Indexed')):
-            found.append([])
-        found[-1].append(line)
-    return sorted(found)
-
-
 @pytest.fixture
 def files(tmp_path):
     directory = two_segments(tmp_path)
@@ -57,7 +43,7 @@ def files(tmp_path):
 def test_entries_and_the_report_are_kafkas_to_the_letter(files):
     sound, damaged = files
     for options, keywords in (([], {}), (['--verify-index-only'], {'verify_index_only': True})):
-        expected = kafkas([*sound, *damaged], *options)
+        expected = run_dump_tool([*sound, *damaged], *options)
         found = ours([*sound, *damaged], **keywords)
         assert found[:2] == expected[:2]
         assert sections(found[2]) == sections(expected[2])
@@ -69,9 +55,9 @@ def test_the_sanity_check_is_kafkas_to_the_letter(files):
     refused = [path for path in damaged if path.parent.name in ('below-the-base-index', 'below-the-base-timeindex',
                                                                 'zeros-behind-timeindex')]
     passed = [path for path in [*sound, *damaged] if path not in refused]
-    assert ours(passed, index_sanity_check=True) == kafkas(passed, '--index-sanity-check')
+    assert ours(passed, index_sanity_check=True) == run_dump_tool(passed, '--index-sanity-check')
     for path in refused:        # Kafka prints a stack trace that begins with the text
-        code, out, err = kafkas([path], '--index-sanity-check')
+        code, out, err = run_dump_tool([path], '--index-sanity-check')
         assert code == 1
         assert ours([path], index_sanity_check=True)[1:] == (out, err.partition('CorruptIndexException: ')[2]
                                                              .partition('\n')[0] + '\n')

@@ -4,10 +4,11 @@ import sys
 import tarfile
 
 import pytest
+from decoded import run_dump_tool, sections
 from support.brokers.broker_process import ROOT, BrokerProcess
 from support.clients.sample_topic import sample_topic
 from support.disk.segment_corpus import corpus, damaged
-from support.kafka.apache_kafka import TOOL_LIMIT_S, KafkaProcess, run_tools
+from support.kafka.apache_kafka import TOOL_LIMIT_S, KafkaProcess
 
 from kbroker.record.batch import encode_batch
 
@@ -20,7 +21,7 @@ DECODERS = {'__consumer_offsets': '--offsets-decoder', '__transaction_state': '-
 
 
 def kafkas(files, *options):
-    done, = run_tools('org.apache.kafka.tools.DumpLogSegments', [*options, '--files', ','.join(map(str, files))])
+    done = run_dump_tool(files, *options)
     return done.code, done.output.encode(), done.errors
 
 
@@ -29,16 +30,6 @@ def ours(files, *options):
                '--files', ','.join(map(str, files))]
     done = subprocess.run(command, capture_output=True, timeout=TOOL_LIMIT_S, check=False)
     return done.returncode, done.stdout, done.stderr.decode()
-
-
-def sections(report):
-    """Return the sorted parts of a report: Kafka prints them in the order of a hash map."""
-    found = []
-    for line in report.splitlines():
-        if not line.startswith(('  ', 'Indexed')):
-            found.append([])
-        found[-1].append(line)
-    return sorted(found)
 
 
 def assert_same(files, *options):
@@ -101,11 +92,6 @@ def test_directories_that_kafka_wrote_are_shown_as_kafka_does(tmp_path):
 
 @pytest.mark.parametrize('broker_class', [BrokerProcess, KafkaProcess])
 def test_what_either_broker_leaves_of_a_history_is_shown_as_kafka_does(broker_class, tmp_path):
-    broker = broker_class(tmp_path / 'data')
-    broker.start()
-    try:
-        with sample_topic(broker.address):
-            broker.stop()
-    finally:
-        broker.kill9()
+    with broker_class(tmp_path / 'data') as broker, sample_topic(broker.address):
+        broker.stop()
     assert_same_by_topic(tmp_path / 'data')

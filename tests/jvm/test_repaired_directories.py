@@ -44,12 +44,8 @@ def test_kafka_has_nothing_to_mend_in_a_repaired_directory(tmp_path):
         said = run_tool(DUMP, option, '--files', indexes)
         assert said.count('Dumping') == len(indexes.split(','))
         assert not re.search('mismatch|Mismatch|Exception|misplaced|corrupt|out of order', said), said
-    kafka = KafkaProcess(directory)
-    try:
-        kafka.start()
+    with KafkaProcess(directory) as kafka:
         mended = [line for line in kafka.lines if 'orders-0' in line and MENDED.search(line)]
         assert mended == []
         kafka.stop()
-    finally:
-        kafka.kill9()
     assert run_command('check', directory).returncode == 0

@@ -175,10 +175,8 @@ def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(br
     broker.start()
     broker.restart()
     broker.kill9()
-    kafka = KafkaProcess(broker.directory, {'transaction.two.phase.commit.enable': 'true',
-                                            'unstable.api.versions.enable': 'true'})
-    try:
-        kafka.start()
+    with KafkaProcess(broker.directory, {'transaction.two.phase.commit.enable': 'true',
+                                         'unstable.api.versions.enable': 'true'}) as kafka:
         place = ['--bootstrap-server', kafka.address]
         described, forced, listed, others = run_tools(
             TOOL, [*place, 'describe', '--transactional-id', 'moved'],
@@ -195,8 +193,6 @@ def test_kafka_opens_a_killed_directory_with_kept_transactions_and_loses_none(br
         assert effect_of_late_offsets(kafka.address, 'late-offsets') == OLDER_OFFSETS_COUNT
         assert values_of(kafka.address, 'orders', (0, 1)) == ['decided'] * 2
         kafka.stop()
-    finally:
-        kafka.kill9()
     broker.start()
     with Producer(broker.address, transactional_id='left', two_phase_commit=True) as heir:
         assert str(heir.prepared) == left

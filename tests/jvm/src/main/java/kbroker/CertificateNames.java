@@ -10,8 +10,8 @@ import org.apache.kafka.common.security.ssl.SslPrincipalMapper;
 
 /**
  * Names of certificates as Java prints them and as Kafka maps them. Arguments, in hexadecimal: {@code NAME}, a name in
- * DER, or {@code RULES:NAME}, mapping rules and a name as text. Prints a JSON array with a text for each, or null for
- * what is refused.
+ * DER, or {@code RULES:NAME}, mapping rules and a name as text. Prints a JSON array with a text for each argument, or
+ * null if it is refused.
  */
 public final class CertificateNames {
     public static void main(String[] arguments) throws Exception {

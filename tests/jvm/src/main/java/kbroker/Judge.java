@@ -33,7 +33,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
  * Kafka's own clients against a live broker. {@code Judge BOOTSTRAP SCENARIO...} runs the scenarios in order and prints
- * one JSON line for each: its name, whether the broker behaved, and if not, what was seen.
+ * one JSON line for each: its name, whether it passed, and if not, what the clients observed.
  */
 public final class Judge {
     private static final Duration POLL = Duration.ofMillis(200);
@@ -239,7 +239,7 @@ public final class Judge {
                     old.commitTransaction();
                     throw new AssertionError("the old producer committed after a new one had begun");
                 } catch (ProducerFencedException | InvalidProducerEpochException expected) {
-                    // as it must be
+                    // expected
                 } catch (ExecutionException | KafkaException error) {
                     expectFenced(error);
                 }
@@ -272,14 +272,14 @@ public final class Judge {
                 producer.commitTransaction();
                 throw new AssertionError("a transaction past its timeout was committed");
             } catch (KafkaException expected) {
-                // as it must be
+                // expected
             }
         }
         produce(topic, 1, 0, 1);
         expect(values(0, 1), valuesOf(read(topic, 1, COMMITTED, 1)));
     }
 
-    /** A pattern that the broker evaluates: a topic that is created later is found. */
+    /** Subscribes with a pattern that the broker evaluates, and finds a topic that is created later. */
     private void pattern() throws Exception {
         String first = newTopic("pattern", 2);
         String prefix = first.substring(0, first.length() - 4);
@@ -297,7 +297,7 @@ public final class Judge {
         }
     }
 
-    /** A static member leaves and comes back: it has its partitions again, and the other member keeps its own. */
+    /** Lets a static member leave and return. It gets its partitions back, and the other member keeps its own. */
     private void staticMember() throws Exception {
         String topic = newTopic("static", 4);
         String group = "static-" + UUID.randomUUID();
@@ -340,7 +340,7 @@ public final class Judge {
         }
     }
 
-    /** Says "waiting" in a stable group, and goes on in it when a line comes in: the broker is another one by then. */
+    /** Prints "waiting" in a stable group, and continues after a line of input. Another broker runs by then. */
     private void restartInGroup() throws Exception {
         String topic = newTopic("restart", 4);
         String group = "restart-" + UUID.randomUUID();
@@ -375,7 +375,7 @@ public final class Judge {
         }
     }
 
-    /** Says "waiting" with a transaction open, and goes on when a line comes in: the broker is another one by then. */
+    /** Prints "waiting" in an open transaction, and continues after a line of input. Another broker runs by then. */
     private void restartInTransaction() throws Exception {
         String topic = newTopic("restart", 2);
         try (var producer = transactional("restart", 60_000)) {
@@ -448,8 +448,8 @@ public final class Judge {
     }
 
     /**
-     * Reads from the beginning to where the isolation level ends, and expects that many records. A commit is answered
-     * before its markers are written, so fewer committed records than expected are read again.
+     * Reads from the beginning to the end for the isolation level, and expects this many records. The broker answers a
+     * commit before it writes the markers, so it reads again while committed records are missing.
      */
     private List<ConsumerRecord<String, String>> read(String topic, int partitions, String isolation, int expected)
             throws Exception {

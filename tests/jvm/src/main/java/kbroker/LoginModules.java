@@ -13,7 +13,10 @@ import org.apache.kafka.common.config.SaslConfigs;
 import org.apache.kafka.common.config.types.Password;
 import org.apache.kafka.common.security.JaasContext;
 
-/** Values of sasl.jaas.config as Kafka reads them: JSON strings in, a line each; name, flag and options out, or null. */
+/**
+ * Values of sasl.jaas.config as Kafka reads them. Each input line is a JSON string. Each output line has the name, the
+ * flag and the options of the module, or null.
+ */
 public final class LoginModules {
     public static void main(String[] arguments) throws Exception {
         ObjectMapper json = new ObjectMapper();

@@ -24,9 +24,9 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Members of a group copy records in transactions, and are replaced one by one: by members of the consumer protocol, and
- * by classic ones again. {@code RollingGroup BOOTSTRAP} prints "exactly once" if each record was copied once, else what
- * was seen.
+ * Members of a group copy records in transactions, and are replaced one by one: by members of the consumer protocol,
+ * and by classic ones again. {@code RollingGroup BOOTSTRAP} prints "exactly once" if each record was copied once, and
+ * otherwise what it observed.
  */
 public final class RollingGroup {
     private static final int PARTITIONS = 6;
@@ -100,7 +100,7 @@ public final class RollingGroup {
         }
     }
 
-    /** Reads the committed copies until there are as many as records, or time is over. */
+    /** Reads the committed copies until there are as many as records, or until the time limit. */
     private List<String> copies() {
         List<String> found = new ArrayList<>();
         try (var consumer = consumer("classic", "reader-" + run, Map.of("isolation.level", "read_committed"))) {
@@ -109,7 +109,7 @@ public final class RollingGroup {
             consumer.seekToBeginning(List.of(partition));
             long deadline = System.nanoTime() + LIMIT_MS * 1_000_000;
             int idle = 0;
-            // Beyond the expected number, a few polls more show copies that are too many.
+            // A few more polls show surplus copies.
             while (System.nanoTime() < deadline && (found.size() < produced.get() || idle < 20)) {
                 ConsumerRecords<String, String> records = consumer.poll(POLL);
                 records.forEach(record -> found.add(record.value()));
@@ -155,7 +155,7 @@ public final class RollingGroup {
             thread.join(LIMIT_MS);
         }
 
-        /** Waits until the member has copied some records more. */
+        /** Waits until the member has copied some more records. */
         void awaitCopies() throws InterruptedException {
             int wanted = copied + RECORDS_EACH;
             long deadline = System.nanoTime() + LIMIT_MS * 1_000_000;
@@ -177,7 +177,7 @@ public final class RollingGroup {
             }
         }
 
-        /** Copies with one producer and one consumer, until one of them can not go on. */
+        /** Copies with one producer and one consumer, until one of them cannot continue. */
         private void copyUntilError() {
             try (var producer = producer(Map.of("transactional.id", name, "transaction.timeout.ms", 15_000));
                  var consumer = consumer(protocol, "rolling-" + run, Map.of())) {
@@ -190,7 +190,7 @@ public final class RollingGroup {
                     }
                 }
             } catch (KafkaException error) {
-                // A rebalance took partitions away during a transaction. The next initTransactions aborts it.
+                // A rebalance revoked partitions during a transaction. The next initTransactions aborts it.
             }
         }
 

@@ -14,17 +14,20 @@ import org.apache.kafka.common.utils.Exit;
 
 /**
  * Kafka's command-line tools, many runs in one virtual machine: each line of standard input is a run, as a JSON array
- * of the name of a class and its arguments. A JSON line answers with the exit code and what went to either stream.
+ * of the name of a class and its arguments. The answer is a JSON line with the exit code and the output to each stream.
  */
 public final class ToolRuns {
-    /** What a tool's exit becomes here. */
+    /** Thrown in place of a tool's exit. */
     private static final class Exited extends Error {
         private Exited() {
             super(null, null, false, false);
         }
     }
 
-    /** Of the run at hand. A tool that catches everything around its exit would exit twice: the first one counts. */
+    /**
+     * The exit code of the current run. A tool that catches all exceptions around its exit would exit twice. The first
+     * exit counts.
+     */
     private static Integer exitCode;
 
     public static void main(String[] arguments) throws Exception {
@@ -51,7 +54,7 @@ public final class ToolRuns {
         }
     }
 
-    /** Makes the exit of a tool the end of its run, not of the virtual machine. */
+    /** Ends the run at the exit of a tool, but not the virtual machine. */
     static void catchExits() {
         Exit.setExitProcedure((code, message) -> {
             exitCode = exitCode == null ? Integer.valueOf(code) : exitCode;

@@ -16,10 +16,10 @@ import org.apache.kafka.common.serialization.StringSerializer;
 import org.apache.kafka.common.utils.ProducerIdAndEpoch;
 
 /**
- * The released producer in two-phase commit (KIP-939). Its public interface has no way to it, but its transaction manager
- * has most of one, and is called here. Three repairs make it work. InitProducerId gets the two flags, which the manager
- * leaves out; its version 6 counts as stable; and a transaction that was recovered counts as started. Without the last
- * one, the producer would report a commit that it never sends.
+ * The released producer in two-phase commit (KIP-939). Its public interface has no two-phase commit, but its
+ * transaction manager implements most of it, and this program calls the manager. Three repairs are needed.
+ * InitProducerId gets the two flags, which the manager leaves out. Version 6 counts as stable. A recovered transaction
+ * counts as started: otherwise the producer would report a commit that it never sends.
  *
  * <p>The arguments are the broker, a step, the transactional id, the topic, and perhaps a token. Producers of earlier
  * steps stay alive as zombies.
@@ -51,7 +51,7 @@ public final class TwoPhase {
         print("unstable", String.valueOf(IS_UNSTABLE));
     }
 
-    /** A transaction of the released client as it is. */
+    /** A transaction of the unmodified client. */
     private static void ordinary(String bootstrap, String id, String topic) throws Exception {
         try (KafkaProducer<String, String> producer = producer(bootstrap, id, false)) {
             producer.initTransactions();
@@ -69,7 +69,10 @@ public final class TwoPhase {
         print("token", token(producer));
     }
 
-    /** Does as completeTransaction: commits if the token is that of the transaction that was kept, else aborts. */
+    /**
+     * Ends the transaction as completeTransaction does: commits it if the token is that of the kept transaction, and
+     * otherwise aborts it.
+     */
     private static void recover(String bootstrap, String id, String topic, PreparedTxnState wanted) throws Exception {
         try (KafkaProducer<String, String> producer = producer(bootstrap, id, true)) {
             initialize(producer, true);
