@@ -40,7 +40,7 @@ from kbroker_tools.console.share_source import DEFAULT_GROUP, open_share_group
 def main(bootstrap_server: str, command_config: Path | None, topic: str, as_json: bool, **options: Any) -> None:
     """Read records as a member of a share group and write them to standard output.
 
-    Each record that was shown is accepted, or as --release or --reject say. A new group begins at the end of the
+    Each record that was shown is accepted, unless --release or --reject is given. A new group begins at the end of the
     topic, unless kbroker-share-groups has reset it to the start.
     """
     if options['release'] and options['reject']:

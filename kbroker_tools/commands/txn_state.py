@@ -86,8 +86,8 @@ def main(name: str, from_beginning: bool, follow: bool, transactional_id: str | 
 
 
 def _partitions(view: View, topic: str, transactional_id: str | None) -> list[int]:
-    """Return the partitions to read. Offline these are all existing ones: a copied directory may lack partitions and
-    their number."""
+    """Return the partitions to read. Offline, these are all existing ones: a copied directory may lack some, and
+    does not say how many there were."""
     found = view.topics().get(topic)
     if found is None:
         whole = '' if view.is_live else 'if this is all of a log directory, '

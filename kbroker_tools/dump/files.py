@@ -119,8 +119,7 @@ def begins_after(path: str, selection: Selection) -> bool:
 
 
 def start_position(path: str, selection: Selection) -> int:
-    """Return a position in the `.log` at or before the selection's start. Its indexes show it; without an index it is
-    0."""
+    """Return a position in the `.log` at or before the selection's start, from its indexes, or 0 without an index."""
     base_offset = base_offset_of(path)
     if base_offset is None or suffix_of(path) != LOG:
         return 0

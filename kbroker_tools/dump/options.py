@@ -19,7 +19,7 @@ DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 
 
 class Option:
-    """An option of the command line. It is no `kbroker.settings.options.Option`, whose import the fast start saves.
+    """An option of the command line. To import `kbroker.settings.options.Option` would slow down the fast start.
 
     A `default` of False makes a flag. `choices` are the allowed texts. `optional` is the value if none is given.
     `decoder` names the decoder that the option selects.

@@ -46,7 +46,7 @@ NAMED_STATES_FROM = '4.4'
 """The release from which a transaction's status is a name (KAFKA-20712)."""
 
 Texts = tuple[str | None, str | None]
-"""The texts of key and payload. None prints nothing."""
+"""The texts of key and payload. A text of None is not printed."""
 
 
 class Decoder(Protocol):

@@ -294,7 +294,7 @@ def walk_segment(files: PartitionFiles, segment: SegmentFiles, position: int, wa
 
 def _walk_batches(file: Any, position: int, sound: int, end: int, walk: TailWalk,
                   window_bytes: int) -> tuple[int, int]:
-    """Return (the end of the whole batches from `position` on, the end of the last valid one)."""
+    """Walk the complete batches from `position` on. Return the end of the last one, and that of the last valid one."""
     size = window_bytes
     while position + HEADER_BYTES <= end:
         size = min(size, end - position)

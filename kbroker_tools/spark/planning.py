@@ -89,7 +89,8 @@ class Place(Protocol):
 
 
 def chosen_partitions(place: Place, options: Options, *, may_be_gone: bool = False) -> list[TopicPartition]:
-    """Return the selected partitions. Raise OptionError without any, and for a missing one unless it `may_be_gone`."""
+    """Return the selected partitions. Raise OptionError if none is selected, or if one is missing and not
+    `may_be_gone`."""
     present = place.partitions()
     chosen = [each for each in present if options.wants(*each)]
     if may_be_gone:

@@ -27,7 +27,7 @@ SOURCE = 'kbroker'
 PYTHON_SETTINGS = ('spark.pyspark.python', 'spark.pyspark.driver.python')
 MASTER_SETTING = 'spark.master'
 ARGUMENTS: dict[str, str] = {}
-"""The master that the program passed to `SparkContext` as an argument, as a setting."""
+"""A setting with the master that the program passed to `SparkContext` as an argument."""
 
 
 class Loader:

@@ -26,7 +26,7 @@ class OpenTransaction(NamedTuple):
 
 
 class OpenCount:
-    """A source of producers that counts their open transactions. A producer has one at a time."""
+    """A function that returns the producers of partitions, and counts their open transactions. A producer has one."""
 
     def __init__(self, producers_of: Callable[[Collection[TopicPartition]], dict[TopicPartition, list[ProducerInfo]]]):
         self._producers_of = producers_of

@@ -57,7 +57,7 @@ def find_holds(view: View, data_dir: Path | None, wanted: Wanted) -> Holds:
 
 
 def _log_directory(data_dir: Path) -> str:
-    """Return the log directory. If `data_dir` is a partition directory, it is the directory that contains it."""
+    """Return `data_dir`, or the log directory that contains it if it is a partition directory."""
     from kbroker.log.inventory import META_PROPERTIES_FILE
     path = os.path.abspath(data_dir)
     return path if os.path.exists(os.path.join(path, META_PROPERTIES_FILE)) else os.path.dirname(path)

@@ -26,8 +26,8 @@ NOT_REPORTED = 'not reported by the protocol'
 def show_many(output: Output, found: Iterable[tuple[Facts, Verdict]]) -> None:
     """Print the reports of many partitions.
 
-    A partition whose command was printed before, because one transaction holds both, gets one line and the transactions
-    behind the first.
+    If one transaction holds several partitions, its command is printed once. The next of these partitions have one line
+    each, and the transactions that are open behind the first one.
     """
     shown: set[str] = set()
     for facts, verdict in found:

@@ -10,7 +10,7 @@ from kbroker.protocol.codec import decode, encode
 from kbroker.protocol.messages import DescribeClusterResponse, FindCoordinatorResponse, MetadataResponse
 
 Route = Callable[[str, int], tuple[str, int]]
-"""Returns the address at which clients reach a broker."""
+"""A function that returns the address at which clients reach a broker."""
 
 _RESPONSES: dict[int, Any] = {ApiKey.METADATA: MetadataResponse, ApiKey.FIND_COORDINATOR: FindCoordinatorResponse,
                               ApiKey.DESCRIBE_CLUSTER: DescribeClusterResponse}

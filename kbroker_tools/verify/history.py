@@ -54,7 +54,7 @@ class Poll(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """Records of one partition that a member of a share group got in one poll."""
+    """Records of one partition that a member of a share group received in one poll."""
 
     sharer: int
     since: int

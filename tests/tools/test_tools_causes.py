@@ -1,15 +1,16 @@
 """Every known way in which a transaction hangs: the verdict of `why-stuck` names it.
 
-Most cannot happen on kbroker: its partitions refuse writes that open a transaction unknown to the coordinator. For
-these, the tests write the bytes that a broker without that rule leaves in a directory. The others also run on a live
-broker with transaction.partition.verification.enable=false, a setting that Kafka has, too.
+Most of them cannot happen on kbroker, whose partitions refuse writes that open a transaction unknown to the
+coordinator. For these, the tests write the bytes that a broker without that rule leaves in a directory. The remaining
+tests also run on a live broker with transaction.partition.verification.enable=false, a setting that Kafka has too.
 
-Three known faults hold no last stable offset, so there is nothing to name:
-- a quick empty abort after a commit that is answered PRODUCER_FENCED (KAFKA-18464): the client is fenced, its
-  transactions are all ended;
-- a stale epoch answered INVALID_TXN_STATE, not INVALID_PRODUCER_EPOCH (KAFKA-19690): nothing is appended;
-- a producer id that expires too early from a partition (KAFKA-9144): by itself it only forgets sequences. Its two
-  consequences, a write in mid sequence and a coordinator epoch that went back, are here.
+Three known faults hold no last stable offset, so no verdict names them:
+- A quick empty abort after a commit is answered PRODUCER_FENCED (KAFKA-18464). The client is fenced, and all of its
+  transactions are ended.
+- A stale epoch is answered INVALID_TXN_STATE instead of INVALID_PRODUCER_EPOCH (KAFKA-19690). Nothing is appended.
+- A producer id expires too early from a partition (KAFKA-9144). This only forgets sequences. Its two consequences, a
+  write in mid sequence and a coordinator epoch that went back, have tests here.
+
 A verification that crosses a marker (KAFKA-14884) leaves the bytes of a late write, and is reported as one.
 """
 import shutil

@@ -147,7 +147,7 @@ def test_transactions_are_distinguished_even_if_they_share_an_epoch(coordinator,
 
 TRANSACTIONS = st.lists(st.tuples(st.sampled_from([(A,), (B,), (A, B)]), st.booleans(), st.integers(0, 3000),
                                   st.booleans()), min_size=1, max_size=12)
-"""Partitions, True for a commit, the pause after it in ms, and True if the producer is initialised again."""
+"""Transactions: partitions, True for a commit, the pause after it in ms, True if the producer is initialised again."""
 
 
 @settings(deadline=None)

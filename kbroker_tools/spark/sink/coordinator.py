@@ -20,7 +20,8 @@ NOT_COMMITTED = frozenset({'CompleteAbort', 'PrepareAbort', 'Empty'})
 
 
 class TaskTransactions:
-    """The transactions of tasks, and the pair of the drivers. Methods raise KafkaError and ClientError."""
+    """The transactions of tasks, and the producer id and epoch of the drivers. Methods raise KafkaError and
+    ClientError."""
 
     def __init__(self, cluster: Cluster):
         self._cluster = cluster

@@ -209,7 +209,7 @@ class Finished(NamedTuple):
     ended: Settlement
     decisions: list[Decision]
     pair: ProducerIdAndEpoch
-    """The new pair of the drivers."""
+    """The new producer id and epoch of the drivers."""
 
 
 class Preview(NamedTuple):

@@ -17,7 +17,8 @@ from kbroker_tools.spark.sink.values import Decision, SinkError, Staged, Visible
 
 _STALE_PAIR = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH,
                          ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_TXN_STATE})
-"""The errors for a pair whose transaction was ended. Apache Kafka 4.3 answers a late commit with the last of them."""
+"""The errors for a producer id and epoch whose transaction was ended. Apache Kafka 4.3 answers a late commit with the
+last of them."""
 
 LIMITED_BY = {False: 'transactionTimeout', True: 'half of decisionMargin'}
 """The words for the limit of the driver's transaction, by whether its decision is urgent."""

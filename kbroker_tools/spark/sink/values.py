@@ -46,7 +46,7 @@ class LostRowsError(SinkError):
 
 
 class Commit(StrEnum):
-    """The values of the option `commit`: the process that writes the rows of a task."""
+    """The values of the option `commit`, which says which process writes the rows of a task."""
 
     DRIVER = 'driver'
     PREPARED = 'prepared'
@@ -221,7 +221,8 @@ class Store(Protocol):
         """Return the properties of the cluster. This writes nothing."""
 
     def fence(self, prefix: str, is_urgent: bool = False) -> ProducerIdAndEpoch:
-        """Raise the pair of the prefix's drivers, and settle their open transaction. Return the new pair.
+        """Raise the epoch of the prefix's drivers, and settle their open transaction. Return the new producer id and
+        epoch.
 
         The broker refuses an urgent decision after half of decisionMargin.
         """
@@ -230,7 +231,7 @@ class Store(Protocol):
         """Abort the drivers' transaction of this pair, or prevent it from beginning. Other pairs are not affected."""
 
     def pair(self, prefix: str) -> ProducerIdAndEpoch:
-        """Return the pair of the prefix's drivers."""
+        """Return the producer id and epoch (the pair) of the prefix's drivers."""
 
     def decisions(self, prefix: str) -> list[Decision]:
         """Return the committed rows of the prefix in their order, including all that were decided before the call."""
